@@ -1,0 +1,90 @@
+# Everything a developer does with MetaQ. `make` alone prints the list.
+#
+# Set-up leaves a stamp per step under .venv/stamps, named by a hash of what went into it,
+# so a step runs again exactly when its input changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+hash_of = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
+REQUIREMENTS := $(wildcard requirements/*.txt)
+NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
+	$(sort $(shell find crates -name target -prune -o -name fuzz -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print))
+INSTALLED := $(STAMPS)/requirements-$(call hash_of,$(REQUIREMENTS))
+BUILT := $(STAMPS)/native-$(call hash_of,$(NATIVE_SOURCES))
+# Somebody else's build or a clean may have taken the module away: then the stamp means nothing.
+ifeq ($(wildcard python/metaq/_core*.so),)
+.PHONY: $(BUILT)
+endif
+
+.PHONY: help
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(INSTALLED) $(BUILT) ## Create .venv, install what is needed, build the native module and the metaq command
+
+.PHONY: run
+run: setup ## Start name server and broker in the foreground; make run ARGS="--data DIR …"
+	@exec $(BIN)/metaq serve $(ARGS)
+
+.PHONY: test
+test: setup setup-test ## Set up and run every test and check; make test ARGS="pytest arguments"
+	@exec $(BIN)/python scripts/test.py all $(ARGS)
+
+.PHONY: test-unit
+test-unit: setup ## Only the quick Python tests; ARGS as above
+	@exec $(BIN)/python scripts/test.py unit $(ARGS)
+
+.PHONY: test-rust
+test-rust: ## Only the Rust tests
+	@scripts/require.sh rust
+	@exec $(PYTHON) scripts/test.py rust
+
+.PHONY: lint
+lint: setup ## Check format, lint and types of Rust and Python
+	@scripts/require.sh rust_lint
+	@exec $(BIN)/python scripts/test.py lint
+
+.PHONY: format
+format: setup ## Format Rust and Python in place
+	@scripts/require.sh rust_lint
+	cargo fmt --all
+	$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format --quiet .
+
+.PHONY: bench
+bench: setup setup-test ## Measure against Apache RocketMQ in alternating rounds; ARGS for bench/run.py
+	@exec $(BIN)/python bench/run.py $(ARGS)
+
+.PHONY: clean
+clean: ## Remove everything that was built (data/ stays)
+	rm -rf $(VENV) target build python/metaq/_core*.so .pytest_cache .mypy_cache .ruff_cache
+	find python tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# What only the tests need: unmodified Java and Go clients are run against MetaQ.
+.PHONY: setup-test
+setup-test:
+	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go
+
+$(BIN)/python:
+	@PYTHON=$(PYTHON) scripts/require.sh python
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(REQUIREMENTS:%=-r %)
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/requirements-* && touch $@
+
+$(BUILT): $(INSTALLED)
+	@scripts/require.sh rust
+	VIRTUAL_ENV=$(abspath $(VENV)) PIP_QUIET=1 $(BIN)/maturin develop --release
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/native-* && touch $@

@@ -1,0 +1,68 @@
+//! Entering the data plane: the interpreter is released, and every error becomes its Python exception.
+
+use metaq_server::ServerError;
+use metaq_store::StoreError;
+use metaq_wire::WireError;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
+pyo3::create_exception!(metaq._core, StoreFailure, CoreError);
+pyo3::create_exception!(metaq._core, FrameError, CoreError);
+pyo3::create_exception!(metaq._core, ConnectionGone, CoreError);
+
+/// Everything the crates below may answer with.
+pub enum Failure {
+    Store(StoreError),
+    Server(ServerError),
+    Wire(WireError),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Failure::Store(error)
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Self {
+        Failure::Server(error)
+    }
+}
+
+impl From<WireError> for Failure {
+    fn from(error: WireError) -> Self {
+        Failure::Wire(error)
+    }
+}
+
+impl From<Failure> for PyErr {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Store(StoreError::BadSettings(what)) => PyValueError::new_err(what),
+            Failure::Store(error) => StoreFailure::new_err(error.to_string()),
+            Failure::Wire(error) => FrameError::new_err(error.to_string()),
+            Failure::Server(error) => match &error {
+                ServerError::Bind { .. } | ServerError::Threads(_) => PyOSError::new_err(error.to_string()),
+                ServerError::BadAddress { .. } => PyValueError::new_err(error.to_string()),
+                ServerError::ConnectionGone(_) | ServerError::OutputFull { .. } => {
+                    ConnectionGone::new_err(error.to_string())
+                }
+                ServerError::Frame(_) => FrameError::new_err(error.to_string()),
+            },
+        }
+    }
+}
+
+/// Runs `work` without holding the interpreter.
+pub fn enter<T: Send, E: Into<Failure> + Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> PyResult<T> {
+    Ok(py.detach(work).map_err(Into::<Failure>::into)?)
+}
+
+/// The same for work that cannot fail.
+pub fn enter_infallible<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    py.detach(work)
+}

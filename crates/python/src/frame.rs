@@ -1,0 +1,103 @@
+//! Frames for Python's own connections: to the name server, to a broker, in tests.
+
+use std::collections::HashMap;
+
+use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, WireError, next_frame};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::enter::Failure;
+
+#[pyfunction]
+#[pyo3(signature = (code, *, opaque, flag=0, remark=None, fields=None, body=&[][..], binary=false))]
+#[allow(clippy::too_many_arguments)]
+pub fn encode_frame<'py>(
+    py: Python<'py>,
+    code: i32,
+    opaque: i32,
+    flag: i32,
+    remark: Option<&str>,
+    fields: Option<HashMap<String, String>>,
+    body: &[u8],
+    binary: bool,
+) -> PyResult<Bound<'py, PyBytes>> {
+    let encoding = if binary { Encoding::Binary } else { Encoding::Json };
+    let mut out = Vec::with_capacity(256 + body.len());
+    let mut frame = FrameEncoder::request(&mut out, encoding, code, opaque, flag);
+    if let Some(remark) = remark {
+        frame.remark(remark);
+    }
+    for (name, value) in fields.iter().flatten() {
+        frame.field(name, value);
+    }
+    frame.finish(body.len()).map_err(Failure::from)?;
+    out.extend_from_slice(body);
+    Ok(PyBytes::new(py, &out))
+}
+
+#[pyfunction]
+#[pyo3(signature = (tag))]
+pub fn tag_code(tag: &str) -> i64 {
+    metaq_wire::tag_code(tag)
+}
+
+#[pyclass(frozen, get_all, module = "metaq._core")]
+pub struct Frame {
+    code: i32,
+    language: u8,
+    version: i32,
+    opaque: i32,
+    flag: i32,
+    remark: Option<String>,
+    fields: HashMap<String, String>,
+    body: Py<PyBytes>,
+}
+
+impl Frame {
+    fn decode(py: Python<'_>, frame: &metaq_wire::Frame<'_>) -> Result<Self, WireError> {
+        let header = Header::parse(frame.encoding, frame.header)?;
+        let fields: Result<HashMap<String, String>, WireError> = header
+            .fields()
+            .map(|field| field.map(|(name, value)| (name.into_owned(), value.into_owned())))
+            .collect();
+        Ok(Frame {
+            code: header.code,
+            language: header.language,
+            version: header.version,
+            opaque: header.opaque,
+            flag: header.flag,
+            fields: fields?,
+            remark: header.remark.map(|remark| remark.into_owned()),
+            body: PyBytes::new(py, frame.body).unbind(),
+        })
+    }
+}
+
+#[pyclass(module = "metaq._core")]
+pub struct FrameDecoder {
+    buffer: Vec<u8>,
+    frame_bytes_max: usize,
+}
+
+#[pymethods]
+impl FrameDecoder {
+    #[new]
+    #[pyo3(signature = (frame_bytes_max=FRAME_BYTES_MAX))]
+    fn new(frame_bytes_max: usize) -> Self {
+        FrameDecoder { buffer: Vec::new(), frame_bytes_max }
+    }
+
+    fn feed(&mut self, py: Python<'_>, data: &[u8]) -> PyResult<Vec<Frame>> {
+        self.buffer.extend_from_slice(data);
+        let mut frames = Vec::new();
+        let mut start = 0;
+        while let Some(frame) =
+            next_frame(&self.buffer[start..], self.frame_bytes_max).map_err(Failure::from)?
+        {
+            frames.push(Frame::decode(py, &frame).map_err(Failure::from)?);
+            start += frame.size;
+        }
+        self.buffer.drain(..start);
+        Ok(frames)
+    }
+}

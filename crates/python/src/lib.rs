@@ -1,0 +1,36 @@
+//! `metaq._core`: the one door between the planes. Nothing is decided here; values are turned and errors mapped.
+
+use pyo3::prelude::*;
+
+mod clock;
+mod enter;
+mod event;
+mod frame;
+mod record;
+mod server;
+mod settings;
+mod store;
+
+#[pymodule]
+fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("HOT_CODES", pyo3::types::PyTuple::new(py, metaq_server::HOT_CODES)?)?;
+    module.add("WIRE_VERSION", metaq_wire::WIRE_VERSION)?;
+    module.add("CoreError", py.get_type::<enter::CoreError>())?;
+    module.add("StoreFailure", py.get_type::<enter::StoreFailure>())?;
+    module.add("FrameError", py.get_type::<enter::FrameError>())?;
+    module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
+    module.add_class::<clock::Clock>()?;
+    module.add_class::<frame::Frame>()?;
+    module.add_class::<frame::FrameDecoder>()?;
+    module.add_class::<record::Record>()?;
+    module.add_class::<store::Store>()?;
+    module.add_class::<server::Server>()?;
+    module.add_class::<event::Request>()?;
+    module.add_class::<event::Answer>()?;
+    module.add_class::<event::Closed>()?;
+    module.add_function(wrap_pyfunction!(frame::encode_frame, module)?)?;
+    module.add_function(wrap_pyfunction!(frame::tag_code, module)?)?;
+    module.add_function(wrap_pyfunction!(record::decode_records, module)?)?;
+    Ok(())
+}

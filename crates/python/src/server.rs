@@ -1,0 +1,143 @@
+//! The server as the control plane uses it: life cycle, what comes up, what goes down.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use metaq_server::Broker;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::enter::{Failure, enter, enter_infallible};
+use crate::event::to_python;
+use crate::settings::{BrokerSettings, GroupPolicy, ServerSettings, TopicPolicy};
+use crate::store::Store;
+
+#[pyclass(frozen, module = "metaq._core")]
+pub struct Server {
+    inner: metaq_server::Server,
+}
+
+impl Server {
+    fn broker(&self) -> PyResult<&Arc<Broker>> {
+        let broker = self.inner.shared.broker.as_ref();
+        broker.ok_or_else(|| PyValueError::new_err("this server has no store: it is not a broker's"))
+    }
+}
+
+#[pymethods]
+impl Server {
+    #[new]
+    #[pyo3(signature = (settings, store=None, broker=None))]
+    fn new(
+        settings: ServerSettings,
+        store: Option<&Store>,
+        broker: Option<BrokerSettings>,
+    ) -> PyResult<Self> {
+        let broker = match (store, broker) {
+            (Some(store), Some(broker)) => Some((Arc::clone(&store.inner), broker.with_store(&store.settings))),
+            (None, None) => None,
+            _ => return Err(PyValueError::new_err("a broker's server needs both its store and its settings")),
+        };
+        let inner = metaq_server::Server::bind(settings.into(), broker).map_err(Failure::from)?;
+        Ok(Server { inner })
+    }
+
+    #[getter]
+    fn port(&self) -> u16 {
+        self.inner.port()
+    }
+
+    #[getter]
+    fn old_port(&self) -> Option<u16> {
+        self.inner.old_port()
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.inner.start())
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn stop(&self, py: Python<'_>, timeout_ms: u64) {
+        enter_infallible(py, || self.inner.stop(Duration::from_millis(timeout_ms)));
+    }
+
+    fn fileno(&self) -> i32 {
+        self.inner.shared.crossing.fileno()
+    }
+
+    #[pyo3(signature = (count_max=256))]
+    fn drain(&self, py: Python<'_>, count_max: usize) -> PyResult<Vec<Py<PyAny>>> {
+        let events = self.inner.shared.crossing.drain(count_max);
+        events.into_iter().map(|event| to_python(py, event, &self.inner.shared)).collect()
+    }
+
+    #[pyo3(signature = (connection, code, *, fields=None, body=&[][..], oneway=false))]
+    fn invoke(
+        &self,
+        py: Python<'_>,
+        connection: u64,
+        code: i32,
+        fields: Option<HashMap<String, String>>,
+        body: &[u8],
+        oneway: bool,
+    ) -> PyResult<i32> {
+        let fields: Vec<(String, String)> = fields.unwrap_or_default().into_iter().collect();
+        let body = Bytes::copy_from_slice(body);
+        enter(py, || self.inner.invoke(connection, code, &fields, body, oneway))
+    }
+
+    fn put_topics(&self, topics: Vec<TopicPolicy>) -> PyResult<()> {
+        self.broker()?.policy.put_topics(topics.into_iter().map(Into::into).collect());
+        Ok(())
+    }
+
+    fn remove_topic(&self, name: &str) -> PyResult<()> {
+        self.broker()?.policy.remove_topic(name);
+        Ok(())
+    }
+
+    fn put_groups(&self, groups: Vec<GroupPolicy>) -> PyResult<()> {
+        self.broker()?.policy.put_groups(groups.into_iter().map(Into::into).collect());
+        Ok(())
+    }
+
+    fn remove_group(&self, name: &str) -> PyResult<()> {
+        self.broker()?.policy.remove_group(name);
+        Ok(())
+    }
+
+    fn set_permission(&self, permission: u8) -> PyResult<()> {
+        self.broker()?.policy.set_permission(permission);
+        Ok(())
+    }
+
+    fn load_offsets(&self, offsets: HashMap<String, BTreeMap<i32, i64>>) -> PyResult<()> {
+        self.broker()?.offsets.load(offsets);
+        Ok(())
+    }
+
+    fn offsets(&self) -> PyResult<BTreeMap<String, BTreeMap<i32, i64>>> {
+        Ok(self.broker()?.offsets.snapshot().into_iter().collect())
+    }
+
+    fn offsets_version(&self) -> PyResult<u64> {
+        Ok(self.broker()?.offsets.version())
+    }
+
+    fn set_offset(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) -> PyResult<()> {
+        self.broker()?.offsets.commit(group, topic, queue_id, committed_offset);
+        Ok(())
+    }
+
+    #[pyo3(signature = (group=None, topic=None))]
+    fn remove_offsets(&self, group: Option<&str>, topic: Option<&str>) -> PyResult<()> {
+        self.broker()?.offsets.remove(group, topic);
+        Ok(())
+    }
+
+    fn counters(&self) -> HashMap<&'static str, u64> {
+        self.inner.counters().into_iter().collect()
+    }
+}

@@ -1,0 +1,93 @@
+//! The state that hot requests share: the store, the policy, committed offsets, and who waits for what.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+
+use metaq_store::{Store, StoreEvents};
+use parking_lot::Mutex;
+
+use crate::hold::Holds;
+use crate::offsets::Offsets;
+use crate::peer::Peer;
+use crate::policy::Policy;
+use crate::settings::BrokerSettings;
+
+/// A broker's data plane, without its sockets.
+pub struct Broker {
+    pub store: Arc<Store>,
+    pub settings: BrokerSettings,
+    pub store_host: SocketAddr,
+    pub policy: Policy,
+    pub offsets: Offsets,
+    pub(crate) holds: Holds,
+    /// What every stored message gets besides its own properties, after a separator.
+    pub(crate) added_properties: Vec<u8>,
+    next_queue: AtomicU32,
+    awaiting_flush: Mutex<Vec<Arc<Peer>>>,
+    sync_failed: AtomicBool,
+}
+
+impl Broker {
+    pub fn new(store: Arc<Store>, settings: BrokerSettings, store_host: SocketAddr) -> Arc<Self> {
+        let added_properties = format!(
+            "\u{2}MSG_REGION\u{1}{}\u{2}TRACE_ON\u{1}true\u{2}CLUSTER\u{1}{}\u{2}",
+            settings.region, settings.cluster
+        );
+        let broker = Arc::new(Broker {
+            store: Arc::clone(&store),
+            holds: Holds::new(settings.hold_max),
+            settings,
+            store_host,
+            policy: Policy::new(),
+            offsets: Offsets::default(),
+            added_properties: added_properties.into_bytes(),
+            next_queue: AtomicU32::new(0),
+            awaiting_flush: Mutex::default(),
+            sync_failed: AtomicBool::new(false),
+        });
+        store.set_events(Arc::new(Events { broker: Arc::downgrade(&broker) }));
+        broker
+    }
+
+    /// The queue of a message whose sender left the choice to the broker.
+    pub(crate) fn choose_queue(&self, write_queues: i32) -> i32 {
+        let turn = self.next_queue.fetch_add(1, Relaxed);
+        (turn % write_queues.max(1) as u32) as i32
+    }
+
+    /// Has `peer` woken at the next flush; to be asked again after every wake-up.
+    pub(crate) fn wake_on_flush(&self, peer: &Arc<Peer>) {
+        self.awaiting_flush.lock().push(Arc::clone(peer));
+    }
+
+    pub(crate) fn sync_failed(&self) -> bool {
+        self.sync_failed.load(Relaxed)
+    }
+}
+
+/// What the store tells us; it must not keep the broker alive.
+struct Events {
+    broker: Weak<Broker>,
+}
+
+impl StoreEvents for Events {
+    fn arrived(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
+        if let Some(broker) = self.broker.upgrade() {
+            broker.wake_pulls(topic, queue_id, max_offset, tag_codes);
+        }
+    }
+
+    fn flushed(&self, _physical_offset: i64, failed: bool) {
+        let Some(broker) = self.broker.upgrade() else {
+            return;
+        };
+        if failed {
+            broker.sync_failed.store(true, Relaxed);
+        }
+        let waiting = std::mem::take(&mut *broker.awaiting_flush.lock());
+        for peer in waiting {
+            peer.wake();
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Counters without contention: each connection adds to its own, and a reader sums them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+macro_rules! counts {
+    ($($name:ident),* $(,)?) => {
+        /// What one connection did; written by its own task alone.
+        #[derive(Default)]
+        pub struct Counts { $(pub $name: Count),* }
+
+        impl Counts {
+            /// Adds these figures to a sum.
+            pub fn add_to(&self, sum: &Counts) {
+                $(sum.$name.add(self.$name.get());)*
+            }
+
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get())),*]
+            }
+        }
+    };
+}
+
+counts!(requests, messages_in, bytes_in, messages_out, bytes_out, refused, crossed, held);
+
+/// One counter. Its writers are few and rare enough to share a plain atomic.
+#[derive(Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    pub fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}

@@ -1,0 +1,69 @@
+//! Bytes in motion: listeners, connections and the requests that touch every message.
+//!
+//! Reading order, which is the way of a request:
+//! [`server`] binds and accepts → [`connection`] reads all the socket has → [`route`] decides whether a frame is
+//! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`] answer → [`output`] gathers the
+//! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
+//! its connection's [`sink`]. What Python decides arrives as data in [`policy`].
+
+mod broker;
+mod connection;
+mod counts;
+mod crossing;
+mod hold;
+mod offsets;
+mod output;
+mod peer;
+mod policy;
+mod properties;
+mod pull;
+mod queues;
+mod route;
+mod send;
+mod server;
+mod settings;
+mod sink;
+
+pub use broker::Broker;
+pub use crossing::{Crossed, Event};
+pub use policy::{Group, Subscription, Topic};
+pub use route::HOT_CODES;
+pub use server::{Server, Shared};
+pub use settings::{BrokerSettings, ServerSettings};
+
+/// Response codes that the data plane answers with.
+pub mod code {
+    pub const SUCCESS: i32 = 0;
+    pub const SYSTEM_ERROR: i32 = 1;
+    pub const SYSTEM_BUSY: i32 = 2;
+    pub const FLUSH_DISK_TIMEOUT: i32 = 10;
+    pub const MESSAGE_ILLEGAL: i32 = 13;
+    pub const SERVICE_NOT_AVAILABLE: i32 = 14;
+    pub const NO_PERMISSION: i32 = 16;
+    pub const TOPIC_NOT_EXIST: i32 = 17;
+    pub const PULL_NOT_FOUND: i32 = 19;
+    pub const PULL_RETRY_IMMEDIATELY: i32 = 20;
+    pub const PULL_OFFSET_MOVED: i32 = 21;
+    pub const QUERY_NOT_FOUND: i32 = 22;
+    pub const SUBSCRIPTION_NOT_EXIST: i32 = 24;
+    pub const SUBSCRIPTION_NOT_LATEST: i32 = 25;
+    pub const SUBSCRIPTION_GROUP_NOT_EXIST: i32 = 26;
+    pub const INVALID_PARAMETER: i32 = 29;
+}
+
+/// What keeps a server from starting or a request to a client from being sent.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot listen on {address}: {source}")]
+    Bind { address: String, source: std::io::Error },
+    #[error("cannot start the network threads: {0}")]
+    Threads(std::io::Error),
+    #[error("{what} is not an ip:port address: {text}")]
+    BadAddress { what: &'static str, text: String },
+    #[error("connection {0} has left")]
+    ConnectionGone(u64),
+    #[error("connection {id} has {queued} bytes waiting to be read by its peer; the limit is {limit}")]
+    OutputFull { id: u64, queued: usize, limit: usize },
+    #[error("the request cannot be sent: {0}")]
+    Frame(metaq_wire::WireError),
+}

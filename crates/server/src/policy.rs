@@ -1,0 +1,121 @@
+//! What Python decided, as data: topics, groups and permissions in one immutable snapshot that is read without locks.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use foldhash::fast::RandomState;
+use metaq_store::Filter;
+use parking_lot::Mutex;
+
+pub const PERMISSION_READ: u8 = 4;
+pub const PERMISSION_WRITE: u8 = 2;
+
+/// What may be done with one topic.
+#[derive(Debug, Clone)]
+pub struct Topic {
+    pub name: String,
+    pub read_queues: i32,
+    pub write_queues: i32,
+    pub permission: u8,
+    /// False for system topics that no client may send to.
+    pub client_writable: bool,
+}
+
+/// A group's standing subscription to one topic.
+#[derive(Debug, Clone)]
+pub struct Subscription {
+    pub topic: String,
+    pub version: i64,
+    pub expression_type: String,
+    pub filter: Filter,
+}
+
+/// What may be done for one consumer group.
+#[derive(Debug, Clone)]
+pub struct Group {
+    pub name: String,
+    pub consume_enabled: bool,
+    pub broadcast_enabled: bool,
+    pub broadcasting: bool,
+    pub broker_id: i64,
+    pub subscriptions: Vec<Subscription>,
+}
+
+type Table<T> = HashMap<String, Arc<T>, RandomState>;
+
+/// One state of the policy, never changed once it is published.
+#[derive(Clone)]
+pub struct Snapshot {
+    topics: Arc<Table<Topic>>,
+    groups: Arc<Table<Group>>,
+    pub permission: u8,
+}
+
+impl Snapshot {
+    pub fn topic(&self, name: &str) -> Option<&Topic> {
+        self.topics.get(name).map(Arc::as_ref)
+    }
+
+    pub fn group(&self, name: &str) -> Option<&Group> {
+        self.groups.get(name).map(Arc::as_ref)
+    }
+}
+
+/// The published snapshot; changes are made one at a time and replace it whole.
+pub struct Policy {
+    current: ArcSwap<Snapshot>,
+    change: Mutex<()>,
+}
+
+impl Policy {
+    pub fn new() -> Self {
+        let empty = Snapshot {
+            topics: Arc::default(),
+            groups: Arc::default(),
+            permission: PERMISSION_READ | PERMISSION_WRITE,
+        };
+        Policy { current: ArcSwap::from_pointee(empty), change: Mutex::new(()) }
+    }
+
+    pub fn read(&self) -> arc_swap::Guard<Arc<Snapshot>> {
+        self.current.load()
+    }
+
+    pub fn put_topics(&self, topics: Vec<Topic>) {
+        self.replace(|next| {
+            let table = Arc::make_mut(&mut next.topics);
+            table.extend(topics.into_iter().map(|topic| (topic.name.clone(), Arc::new(topic))));
+        });
+    }
+
+    pub fn remove_topic(&self, name: &str) {
+        self.replace(|next| {
+            Arc::make_mut(&mut next.topics).remove(name);
+        });
+    }
+
+    pub fn put_groups(&self, groups: Vec<Group>) {
+        self.replace(|next| {
+            let table = Arc::make_mut(&mut next.groups);
+            table.extend(groups.into_iter().map(|group| (group.name.clone(), Arc::new(group))));
+        });
+    }
+
+    pub fn remove_group(&self, name: &str) {
+        self.replace(|next| {
+            Arc::make_mut(&mut next.groups).remove(name);
+        });
+    }
+
+    pub fn set_permission(&self, permission: u8) {
+        self.replace(|next| next.permission = permission);
+    }
+
+    fn replace(&self, change: impl FnOnce(&mut Snapshot)) {
+        let _one_at_a_time = self.change.lock();
+        let mut next = Snapshot::clone(&self.current.load());
+        change(&mut next);
+        self.current.store(Arc::new(next));
+    }
+}

@@ -1,0 +1,328 @@
+//! SEND_MESSAGE (10), SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): from a frame to a record in the log.
+
+use std::borrow::Cow;
+
+use metaq_store::StoreError;
+use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, write_message_id};
+
+use crate::broker::Broker;
+use crate::code;
+use crate::policy::{PERMISSION_WRITE, Topic};
+use crate::properties::{self, Marks};
+use crate::route::{Ask, Outcome};
+use crate::sink::Sink;
+
+/// Longest property string of a stored message: its length is a signed 16-bit number on disk.
+const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
+/// Messages of one batch; the sum of their sizes is limited besides.
+const BATCH_MESSAGES_MAX: usize = 32_768;
+const RETRY_PREFIX: &str = "%RETRY%";
+
+type Refusal = (i32, String);
+
+impl Broker {
+    pub(crate) fn handle_send(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+        let header = match SendHeader::scan(ask.header) {
+            Ok(header) => header,
+            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+        };
+        let policy = self.policy.read();
+        let Some(topic) = policy.topic(&header.topic) else {
+            if ask.again {
+                let remark = format!("topic[{}] does not exist; create it first", header.topic);
+                return ask.refuse(sink, code::TOPIC_NOT_EXIST, &remark);
+            }
+            return Outcome::Cross;
+        };
+        let queue_id = match self.admit(topic, &header, policy.permission) {
+            Ok(queue_id) => queue_id,
+            Err((code, remark)) => return ask.refuse(sink, code, &remark),
+        };
+        let stored = if header.batch {
+            self.store_batch(ask, &header, queue_id, sink)
+        } else {
+            self.store_one(ask, &header, queue_id, sink)
+        };
+        match stored {
+            Ok(()) => Outcome::Done,
+            Err((code, remark)) => ask.refuse(sink, code, &remark),
+        }
+    }
+
+    /// May this message go to that topic and queue? The queue, where the sender left it open, is chosen here.
+    fn admit(&self, topic: &Topic, header: &SendHeader<'_>, permission: u8) -> Result<i32, Refusal> {
+        if permission & PERMISSION_WRITE == 0 {
+            let remark = format!(
+                "broker[{}] does not accept messages: its permission is {permission}",
+                self.settings.name
+            );
+            return Err((code::NO_PERMISSION, remark));
+        }
+        if !topic.client_writable {
+            let remark = format!("topic[{}] is a system topic: clients may not send to it", topic.name);
+            return Err((code::NO_PERMISSION, remark));
+        }
+        if topic.permission & PERMISSION_WRITE == 0 {
+            let remark =
+                format!("topic[{}] is not writable: its permission is {}", topic.name, topic.permission);
+            return Err((code::NO_PERMISSION, remark));
+        }
+        let queues = topic.write_queues.max(topic.read_queues);
+        if header.queue_id >= queues {
+            let remark = format!(
+                "queue {} is outside topic[{}], which has {queues} queues",
+                header.queue_id, topic.name
+            );
+            return Err((code::INVALID_PARAMETER, remark));
+        }
+        Ok(if header.queue_id < 0 { self.choose_queue(topic.write_queues) } else { header.queue_id })
+    }
+
+    fn store_one(
+        &self,
+        ask: &Ask<'_>,
+        header: &SendHeader<'_>,
+        queue_id: i32,
+        sink: &mut Sink,
+    ) -> Result<(), Refusal> {
+        self.check_body(ask.body.len())?;
+        let marks = properties::scan(&header.properties);
+        self.check_marks(&marks, &header.topic)?;
+        let own = own_properties(&header.properties, &marks);
+        let unique_key = match marks.unique_key {
+            Some(_) => String::new(),
+            None => self.unique_key_property(ask),
+        };
+        let record = NewRecord {
+            properties: [own.as_bytes(), self.added(&marks, &own), unique_key.as_bytes()],
+            ..self.record(ask, header, queue_id, ask.body)
+        };
+        check_properties(&record)?;
+        let appended = self.store.append(&record).map_err(refusal)?;
+        sink.note_append();
+        ask.peer.counts.messages_in.add(1);
+        ask.peer.counts.bytes_in.add(ask.body.len() as u64);
+        if ask.header.is_oneway() {
+            return Ok(());
+        }
+        let mut id = [0u8; 56];
+        let id = self.message_id(appended.physical_offset, &mut id);
+        let transaction_id = marks.unique_key.unwrap_or_default();
+        let answer = Answer { id, queue_id, queue_offset: appended.queue_offset, transaction_id };
+        self.acknowledge(ask, &answer, appended.end_offset, marks.no_wait, sink);
+        Ok(())
+    }
+
+    fn store_batch(
+        &self,
+        ask: &Ask<'_>,
+        header: &SendHeader<'_>,
+        queue_id: i32,
+        sink: &mut Sink,
+    ) -> Result<(), Refusal> {
+        self.check_body(ask.body.len())?;
+        if header.topic.starts_with(RETRY_PREFIX) {
+            let remark = "a batch may not go to a retry topic: send its messages one by one";
+            return Err((code::MESSAGE_ILLEGAL, remark.to_string()));
+        }
+        let mut parts = Vec::with_capacity(64);
+        for part in batch_records(ask.body) {
+            let part = part.map_err(|error| (code::MESSAGE_ILLEGAL, error.to_string()))?;
+            let Ok(own) = std::str::from_utf8(part.properties) else {
+                return Err((
+                    code::MESSAGE_ILLEGAL,
+                    "a batched message's properties are not UTF-8".to_string(),
+                ));
+            };
+            if parts.len() == BATCH_MESSAGES_MAX {
+                return Err((
+                    code::MESSAGE_ILLEGAL,
+                    format!("a batch holds at most {BATCH_MESSAGES_MAX} messages"),
+                ));
+            }
+            parts.push((part, own));
+        }
+        if parts.is_empty() {
+            return Err((code::MESSAGE_ILLEGAL, "the batch holds no message".to_string()));
+        }
+        let mut no_wait = true;
+        let mut records = Vec::with_capacity(parts.len());
+        for (part, own) in &parts {
+            let marks = properties::scan(own);
+            self.check_marks(&marks, &header.topic)?;
+            no_wait &= marks.no_wait;
+            let record = NewRecord {
+                flag: part.flag,
+                properties: [own.as_bytes(), self.added(&marks, own), &[]],
+                ..self.record(ask, header, queue_id, part.body)
+            };
+            check_properties(&record)?;
+            records.push(record);
+        }
+        let appended = self.store.append_batch(&records).map_err(refusal)?;
+        sink.note_append();
+        ask.peer.counts.messages_in.add(records.len() as u64);
+        ask.peer.counts.bytes_in.add(ask.body.len() as u64);
+        if ask.header.is_oneway() {
+            return Ok(());
+        }
+        let ids = self.message_ids(&appended.physical_offsets);
+        let answer =
+            Answer { id: &ids, queue_id, queue_offset: appended.first.queue_offset, transaction_id: "" };
+        self.acknowledge(ask, &answer, appended.end_offset, no_wait, sink);
+        Ok(())
+    }
+
+    fn record<'a>(
+        &self,
+        ask: &Ask<'_>,
+        header: &'a SendHeader<'_>,
+        queue_id: i32,
+        body: &'a [u8],
+    ) -> NewRecord<'a> {
+        NewRecord {
+            topic: header.topic.as_bytes(),
+            queue_id,
+            flag: header.flag,
+            system_flag: header.system_flag,
+            born_timestamp_ms: header.born_timestamp_ms,
+            born_host: ask.peer.remote,
+            store_host: self.store_host,
+            reconsume_times: header.reconsume_times,
+            prepared_transaction_offset: 0,
+            body,
+            body_crc: body_crc(body),
+            properties: [&[], &[], &[]],
+        }
+    }
+
+    fn check_body(&self, size: usize) -> Result<(), Refusal> {
+        let limit = self.settings.message_size_bytes_max;
+        if size > limit {
+            let remark = format!(
+                "the message body has {size} bytes; this broker takes at most {limit} (message_size_bytes_max)"
+            );
+            return Err((code::MESSAGE_ILLEGAL, remark));
+        }
+        Ok(())
+    }
+
+    /// What cannot be honoured is refused by name rather than stored and delivered wrongly. A consumer's own
+    /// re-send to its retry topic is the exception: without it the message would be lost to the group.
+    fn check_marks(&self, marks: &Marks<'_>, topic: &str) -> Result<(), Refusal> {
+        match marks.unsupported {
+            Some(name) if !topic.starts_with(RETRY_PREFIX) => {
+                let remark = format!(
+                    "property {name} asks for a delivery this broker does not offer yet; send without it"
+                );
+                Err((code::MESSAGE_ILLEGAL, remark))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The broker's properties, led by a separator only where the sender's string lacks its last one.
+    fn added(&self, marks: &Marks<'_>, own: &str) -> &[u8] {
+        if marks.already_added {
+            return &[];
+        }
+        let separated = own.is_empty() || own.ends_with('\u{2}');
+        &self.added_properties[usize::from(separated)..]
+    }
+
+    /// A message without a unique key gets one, so that it can be traced and found.
+    fn unique_key_property(&self, ask: &Ask<'_>) -> String {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let counter = COUNTER.fetch_add(1, Ordering::Relaxed);
+        format!(
+            "\u{2}UNIQ_KEY\u{1}{:016X}{:016X}\u{2}",
+            ask.peer.id,
+            ask.peer.now_ms() << 24 | counter & 0xFF_FFFF
+        )
+    }
+
+    fn message_id<'a>(&self, physical_offset: i64, into: &'a mut [u8; 56]) -> &'a str {
+        let length = write_message_id(self.store_host, physical_offset, into);
+        std::str::from_utf8(&into[..length]).unwrap_or_default()
+    }
+
+    fn message_ids(&self, physical_offsets: &[i64]) -> String {
+        let mut ids = String::with_capacity(physical_offsets.len() * 33);
+        let mut id = [0u8; 56];
+        for physical_offset in physical_offsets {
+            if !ids.is_empty() {
+                ids.push(',');
+            }
+            ids.push_str(self.message_id(*physical_offset, &mut id));
+        }
+        ids
+    }
+
+    fn acknowledge(
+        &self,
+        ask: &Ask<'_>,
+        answer: &Answer<'_>,
+        end_offset: i64,
+        no_wait: bool,
+        sink: &mut Sink,
+    ) {
+        let waits = self.settings.sync_flush && !no_wait && self.store.flushed_offset() < end_offset;
+        if waits {
+            let mut frame = Vec::with_capacity(256);
+            answer.encode(ask, &self.settings.region, &mut frame);
+            sink.park(end_offset, ask.peer.now_ms(), frame);
+        } else {
+            answer.encode(ask, &self.settings.region, sink.output.tail());
+        }
+    }
+}
+
+struct Answer<'a> {
+    id: &'a str,
+    queue_id: i32,
+    queue_offset: i64,
+    transaction_id: &'a str,
+}
+
+impl Answer<'_> {
+    fn encode(&self, ask: &Ask<'_>, region: &str, out: &mut Vec<u8>) {
+        let mut frame = FrameEncoder::response(out, ask.encoding, code::SUCCESS, ask.header.opaque);
+        frame.field("msgId", self.id);
+        frame.field_i64("queueId", i64::from(self.queue_id));
+        frame.field_i64("queueOffset", self.queue_offset);
+        if !self.transaction_id.is_empty() {
+            frame.field("transactionId", self.transaction_id);
+        }
+        frame.field("MSG_REGION", region);
+        frame.field("TRACE_ON", "true");
+        let _never_too_long = frame.finish(0);
+    }
+}
+
+fn own_properties<'a>(properties: &'a str, marks: &Marks<'_>) -> Cow<'a, str> {
+    if marks.pop_check {
+        Cow::Owned(properties::without(properties, "POP_CK"))
+    } else {
+        Cow::Borrowed(properties)
+    }
+}
+
+fn check_properties(record: &NewRecord<'_>) -> Result<(), Refusal> {
+    let size: usize = record.properties.iter().map(|part| part.len()).sum();
+    if size > PROPERTIES_BYTES_MAX {
+        let remark = format!(
+            "the message's properties have {size} bytes; at most {PROPERTIES_BYTES_MAX} can be stored"
+        );
+        return Err((code::MESSAGE_ILLEGAL, remark));
+    }
+    Ok(())
+}
+
+fn refusal(error: StoreError) -> Refusal {
+    let code = match error {
+        StoreError::TooLarge { .. } => code::MESSAGE_ILLEGAL,
+        _ => code::SERVICE_NOT_AVAILABLE,
+    };
+    (code, error.to_string())
+}

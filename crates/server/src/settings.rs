@@ -1,0 +1,38 @@
+//! What a server is told once, when it is made.
+
+/// One listener: where it binds and what it lets a peer take from it.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    pub host: String,
+    pub port: u16,
+    /// Listen on port−2 too, where clients up to 4.4 send.
+    pub also_old_port: bool,
+    pub connections_max: usize,
+    pub connections_per_address_max: usize,
+    pub frame_bytes_max: usize,
+    pub frame_deadline_ms: u64,
+    pub idle_timeout_ms: u64,
+    pub crossing_requests_max: usize,
+    pub crossing_bytes_max: usize,
+    pub connection_output_bytes_max: usize,
+    pub worker_threads: usize,
+}
+
+/// What the hot requests need to know of the broker they run in.
+#[derive(Debug, Clone)]
+pub struct BrokerSettings {
+    pub cluster: String,
+    pub name: String,
+    pub broker_id: i64,
+    /// `ip:port`; port 0 stands for the bound port.
+    pub store_host: String,
+    pub region: String,
+    pub message_size_bytes_max: usize,
+    pub sync_flush: bool,
+    pub flush_timeout_ms: u64,
+    pub pull_bytes_max: usize,
+    pub pull_messages_max: usize,
+    pub hold_max: usize,
+    pub long_polling: bool,
+    pub short_polling_ms: u64,
+}

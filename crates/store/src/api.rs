@@ -1,0 +1,96 @@
+//! What callers hand in and get back; no behaviour.
+
+use bytes::Bytes;
+
+/// Told what the store's own threads have done. Calls come from inside the store: be brief, never block,
+/// and expect `arrived` on whatever thread called [`crate::Store::dispatch`].
+pub trait StoreEvents: Send + Sync {
+    /// New entries of a queue can be read: it now ends at `max_offset`, and these are the tag codes of the
+    /// new entries in their order.
+    fn arrived(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]);
+    /// Everything below `physical_offset` is on the disk; with `failed`, nothing above it ever will be.
+    fn flushed(&self, physical_offset: i64, failed: bool);
+}
+
+/// Where a record went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Appended {
+    pub physical_offset: i64,
+    /// The first byte after the record: what to hand to [`crate::Store::request_flush`].
+    pub end_offset: i64,
+    pub queue_offset: i64,
+    pub store_timestamp_ms: i64,
+}
+
+/// Where the records of a batch went; their queue offsets follow `first.queue_offset` one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppendedBatch {
+    pub first: Appended,
+    pub physical_offsets: Vec<i64>,
+    pub end_offset: i64,
+}
+
+/// Which entries of a queue a pull wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Filter {
+    All,
+    /// Only entries with one of these tag codes; an empty list matches nothing.
+    Tags(Vec<i64>),
+}
+
+impl Filter {
+    pub fn matches(&self, tag_code: i64) -> bool {
+        match self {
+            Self::All => true,
+            Self::Tags(codes) => codes.contains(&tag_code),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GetStatus {
+    /// At least one record.
+    Found,
+    /// Entries were there, but all were filtered out, deleted meanwhile or damaged: ask again at `next_offset`.
+    NoMatch,
+    NoQueue,
+    EmptyQueue,
+    AtEnd,
+    PastEnd,
+    BeforeStart,
+}
+
+/// The answer to [`crate::Store::get`].
+#[derive(Clone, Debug)]
+pub struct Got {
+    pub status: GetStatus,
+    pub next_offset: i64,
+    pub min_offset: i64,
+    pub max_offset: i64,
+    /// Whole records in order, as they lie in the mapped file; neighbours share a slice.
+    pub slices: Vec<Bytes>,
+    pub count: usize,
+    pub bytes: usize,
+}
+
+impl Got {
+    pub(crate) fn nothing(status: GetStatus, next_offset: i64, min_offset: i64, max_offset: i64) -> Self {
+        Self {
+            status,
+            next_offset,
+            min_offset,
+            max_offset,
+            slices: Vec::new(),
+            count: 0,
+            bytes: 0,
+        }
+    }
+}
+
+/// The answer to [`crate::Store::query`]: records newest first, and how far the index reaches.
+#[derive(Clone, Debug, Default)]
+pub struct QueryResult {
+    pub records: Vec<Bytes>,
+    pub last_store_time: i64,
+    pub last_physical_offset: i64,
+}

@@ -1,0 +1,275 @@
+//! The one door to the file system: every file call of the store goes through [`Disk`], so that syncs report
+//! their errors in one place and a test can make any call fail ([`crate::faulty_disk::FaultyDisk`]).
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+
+/// An open file and the path it was opened by, for error messages.
+#[derive(Debug)]
+pub struct DiskFile {
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+}
+
+impl DiskFile {
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DirectoryEntry {
+    pub name: String,
+    pub is_directory: bool,
+}
+
+/// How full the file system is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+}
+
+impl Space {
+    /// Rounded up, so that a level is crossed rather early than late.
+    pub fn used_percent(&self) -> u8 {
+        if self.total_bytes == 0 {
+            return 0;
+        }
+        let used = self.total_bytes.saturating_sub(self.available_bytes);
+        (used as u128 * 100).div_ceil(self.total_bytes as u128).min(100) as u8
+    }
+}
+
+pub trait Disk: Send + Sync {
+    /// Opens an existing file for reading and writing.
+    fn open(&self, path: &Path) -> io::Result<DiskFile>;
+    /// Opens a file for reading and writing, making an empty one where none is.
+    fn create(&self, path: &Path) -> io::Result<DiskFile>;
+    fn len(&self, file: &DiskFile) -> io::Result<u64>;
+    /// Sets the length; a longer file gets a hole that takes no blocks.
+    fn set_len(&self, file: &DiskFile, len: u64) -> io::Result<()>;
+    /// Takes blocks for the range, so that no later write to it can find the disk full.
+    fn allocate(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
+    /// Makes the range read as zeros, giving its blocks back where the file system can.
+    fn zero(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
+    /// The first position at or after `from` that may hold anything but zeros; None: the rest is a hole.
+    fn next_data(&self, file: &DiskFile, from: u64) -> io::Result<Option<u64>>;
+    /// Fills the buffer as far as the file reaches and tells how far that was.
+    fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize>;
+    fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()>;
+    fn sync_data(&self, file: &DiskFile) -> io::Result<()>;
+    /// Syncs the whole file system that holds the directory: cheaper than one call each for many files.
+    fn sync_file_system(&self, directory: &Path) -> io::Result<()>;
+    /// Makes names in the directory (created, renamed, removed files) survive a power loss.
+    fn sync_directory(&self, directory: &Path) -> io::Result<()>;
+    fn create_directory(&self, path: &Path) -> io::Result<()>;
+    /// What the directory holds, by name; nothing where it does not exist. Names that are not text are left out.
+    fn read_directory(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>>;
+    fn exists(&self, path: &Path) -> bool;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
+    fn space(&self, directory: &Path) -> io::Result<Space>;
+    /// Takes the file for this process alone until it is closed; false when another has it.
+    fn lock(&self, file: &DiskFile) -> io::Result<bool>;
+    /// Changes when the machine restarts: what was written but not synced before that may be gone.
+    fn boot_id(&self) -> [u8; 16];
+}
+
+/// The real file system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemDisk;
+
+impl Disk for SystemDisk {
+    fn open(&self, path: &Path) -> io::Result<DiskFile> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(DiskFile { file, path: path.to_owned() })
+    }
+
+    fn create(&self, path: &Path) -> io::Result<DiskFile> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok(DiskFile { file, path: path.to_owned() })
+    }
+
+    fn len(&self, file: &DiskFile) -> io::Result<u64> {
+        Ok(file.file.metadata()?.len())
+    }
+
+    fn set_len(&self, file: &DiskFile, len: u64) -> io::Result<()> {
+        file.file.set_len(len)
+    }
+
+    fn allocate(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(&file.file, FallocateFlags::KEEP_SIZE, from, len) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::OPNOTSUPP) => fill_holes(self, file, from, len),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn zero(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&file.file, punch, from, len) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::OPNOTSUPP) => write_zeros(file, from, len),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn next_data(&self, file: &DiskFile, from: u64) -> io::Result<Option<u64>> {
+        match rustix::fs::seek(&file.file, SeekFrom::Data(from)) {
+            Ok(at) => Ok(Some(at)),
+            Err(rustix::io::Errno::NXIO) => Ok(None),
+            // A file system that cannot tell: everything may be data.
+            Err(rustix::io::Errno::INVAL) => Ok((from < self.len(file)?).then_some(from)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match file.file.read_at(&mut buffer[filled..], from + filled as u64) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()> {
+        file.file.write_all_at(data, from)
+    }
+
+    fn sync_data(&self, file: &DiskFile) -> io::Result<()> {
+        file.file.sync_data()
+    }
+
+    fn sync_file_system(&self, directory: &Path) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(File::open(directory)?)?)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        File::open(directory)?.sync_all()
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn read_directory(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        let listing = match fs::read_dir(path) {
+            Ok(listing) => listing,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut entries = Vec::new();
+        for entry in listing {
+            let entry = entry?;
+            let is_directory = entry.file_type()?.is_dir();
+            if let Ok(name) = entry.file_name().into_string() {
+                entries.push(DirectoryEntry { name, is_directory });
+            }
+        }
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        path.exists()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    fn space(&self, directory: &Path) -> io::Result<Space> {
+        let figures = rustix::fs::statvfs(directory)?;
+        // Blocks kept back for the superuser count neither as ours nor as used, as df does it.
+        let used = figures.f_blocks.saturating_sub(figures.f_bfree);
+        Ok(Space {
+            total_bytes: (used + figures.f_bavail) * figures.f_frsize,
+            available_bytes: figures.f_bavail * figures.f_frsize,
+        })
+    }
+
+    fn lock(&self, file: &DiskFile) -> io::Result<bool> {
+        // Two kinds of lock, because Java's FileChannel.tryLock takes the record lock and does not see flock,
+        // while a record lock does not stop a second open inside one process.
+        for taken in [
+            rustix::fs::flock(&file.file, FlockOperation::NonBlockingLockExclusive),
+            rustix::fs::fcntl_lock(&file.file, FlockOperation::NonBlockingLockExclusive),
+        ] {
+            match taken {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::ACCESS) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        let mut id = [0; 16];
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let digits: Vec<u8> = text.chars().filter_map(|digit| digit.to_digit(16)).map(|value| value as u8).collect();
+        for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
+            *byte = pair.iter().fold(0, |value, digit| value << 4 | digit);
+        }
+        id
+    }
+}
+
+/// Takes blocks by writing zeros where the file has holes, for file systems without fallocate.
+fn fill_holes(disk: &SystemDisk, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+    let end = from + len;
+    let mut at = from;
+    while at < end {
+        let data = disk.next_data(file, at)?.unwrap_or(end).min(end);
+        write_zeros(file, at, data - at)?;
+        at = match rustix::fs::seek(&file.file, SeekFrom::Hole(data)) {
+            Ok(hole) => hole,
+            Err(_) => end,
+        };
+    }
+    Ok(())
+}
+
+fn write_zeros(file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+    const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    let end = from + len;
+    let mut at = from;
+    while at < end {
+        let part = (end - at).min(ZEROS.len() as u64) as usize;
+        file.file.write_all_at(&ZEROS[..part], at)?;
+        at += part as u64;
+    }
+    Ok(())
+}

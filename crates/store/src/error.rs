@@ -1,0 +1,50 @@
+//! Everything that can go wrong with a store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("{path}: {source}", path = .path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("the disk of {path} is full ({detail}); nothing is written until space returns", path = .path.display())]
+    DiskFull { path: PathBuf, detail: String },
+    #[error("a sync failed: what reached the disk is unknown, so the store takes no more writes until it is restarted")]
+    FailedSync,
+    #[error("{path} is held by another process: one store directory serves one process at a time", path = .path.display())]
+    Locked { path: PathBuf },
+    #[error("{path} is damaged: {detail}", path = .path.display())]
+    Damaged { path: PathBuf, detail: String },
+    #[error("the record has {size} bytes, the limit is {limit}")]
+    TooLarge { size: usize, limit: usize },
+    #[error(transparent)]
+    BadRecord(metaq_wire::WireError),
+    #[error("{0:?} cannot be the name of a topic's directory")]
+    BadTopic(String),
+    #[error("{0} is no queue id")]
+    BadQueue(i32),
+    #[error("an empty batch")]
+    EmptyBatch,
+    #[error("the records of a batch belong to different queues")]
+    MixedBatch,
+    #[error("the store is closed")]
+    Closed,
+    #[error("bad store settings: {0}")]
+    BadSettings(String),
+}
+
+impl StoreError {
+    /// An error of a file call; a full disk gets its own kind because callers treat it differently.
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull {
+                path: path.to_owned(),
+                detail: source.to_string(),
+            },
+            _ => Self::Io {
+                path: path.to_owned(),
+                source,
+            },
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Whether writes are let in, and the words for the operator about why not.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::StoreError;
+
+/// Why writes are refused; each reason comes and goes by itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Refusal {
+    /// For ever: after a failed sync the kernel forgets what it could not write.
+    FailedSync = 1,
+    Closed = 2,
+    /// The file system passed `disk_refuse_percent`.
+    DiskLevel = 4,
+    /// Queue entries could not be written; they wait in memory, so no more may come.
+    QueuesStuck = 8,
+}
+
+/// Checked by every append with one load.
+pub(crate) struct Gate {
+    refusals: AtomicU8,
+    directory: PathBuf,
+}
+
+impl Gate {
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        Self { refusals: AtomicU8::new(0), directory }
+    }
+
+    /// True when that changed something.
+    pub(crate) fn shut(&self, why: Refusal) -> bool {
+        self.refusals.fetch_or(why as u8, Ordering::SeqCst) & why as u8 == 0
+    }
+
+    /// True when that changed something; a failed sync is never lifted.
+    pub(crate) fn lift(&self, why: Refusal) -> bool {
+        if matches!(why, Refusal::FailedSync) {
+            return false;
+        }
+        self.refusals.fetch_and(!(why as u8), Ordering::SeqCst) & why as u8 != 0
+    }
+
+    pub(crate) fn is_shut(&self, why: Refusal) -> bool {
+        self.refusals.load(Ordering::SeqCst) & why as u8 != 0
+    }
+
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        match self.refusals.load(Ordering::Acquire) {
+            0 => Ok(()),
+            refusals => Err(self.error(refusals)),
+        }
+    }
+
+    #[cold]
+    fn error(&self, refusals: u8) -> StoreError {
+        if refusals & Refusal::Closed as u8 != 0 {
+            return StoreError::Closed;
+        }
+        if refusals & Refusal::FailedSync as u8 != 0 {
+            return StoreError::FailedSync;
+        }
+        let detail = if refusals & Refusal::DiskLevel as u8 != 0 {
+            "past disk_refuse_percent"
+        } else {
+            "queue entries could not be written"
+        };
+        StoreError::DiskFull { path: self.directory.clone(), detail: detail.to_owned() }
+    }
+}
+
+/// What an operator should read; bounded, the oldest go first.
+#[derive(Default)]
+pub(crate) struct Reports {
+    lines: Mutex<VecDeque<String>>,
+    dropped: AtomicU64,
+}
+
+const REPORTS_MAX: usize = 1_000;
+
+impl Reports {
+    pub(crate) fn add(&self, line: String) {
+        let mut lines = self.lines.lock();
+        if lines.back() == Some(&line) {
+            return;
+        }
+        if lines.len() == REPORTS_MAX {
+            lines.pop_front();
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        lines.push_back(line);
+    }
+
+    pub(crate) fn take(&self) -> Vec<String> {
+        let mut taken: Vec<String> = std::mem::take(&mut *self.lines.lock()).into();
+        let dropped = self.dropped.swap(0, Ordering::Relaxed);
+        if dropped > 0 {
+            taken.insert(0, format!("{dropped} older reports were dropped"));
+        }
+        taken
+    }
+}

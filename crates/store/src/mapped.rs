@@ -1,0 +1,259 @@
+//! Files in memory: the only place with `unsafe`.
+//!
+//! A mapped file is full-length from the start (a sparse hole), but only its *allocated* part has disk blocks and
+//! may be written, so a full disk is an error of `allocate` and never a SIGBUS at a store. Reads stay below
+//! `readable_end`, which only grows, and nobody writes below it: that is what makes the shared slices sound.
+//! The directory's lock file keeps other processes from shortening a file under us.
+#![allow(unsafe_code)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+
+use crate::disk::{Disk, DiskFile};
+use crate::error::StoreError;
+
+/// One file that is appended to by one writer and read by many.
+pub(crate) struct MappedFile {
+    file: DiskFile,
+    map: MmapRaw,
+    /// The physical offset of the first byte.
+    pub(crate) start_offset: i64,
+    readable_end: AtomicU64,
+    allocated_end: AtomicU64,
+    has_writer: AtomicBool,
+}
+
+impl MappedFile {
+    /// Maps `len` bytes of the file, which is made (or made longer) where needed; bytes below `readable_end` hold data.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        path: &Path,
+        start_offset: i64,
+        len: u64,
+        readable_end: u64,
+    ) -> Result<Self, StoreError> {
+        let fail = |source| StoreError::io(path, source);
+        let file = disk.create(path).map_err(fail)?;
+        if disk.len(&file).map_err(fail)? < len {
+            disk.set_len(&file, len).map_err(fail)?;
+        }
+        let map = MmapOptions::new().len(len as usize).map_raw(&file.file).map_err(fail)?;
+        Ok(Self {
+            file,
+            map,
+            start_offset,
+            readable_end: AtomicU64::new(readable_end.min(len)),
+            allocated_end: AtomicU64::new(readable_end.min(len)),
+            has_writer: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    pub(crate) fn file(&self) -> &DiskFile {
+        &self.file
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// The physical offset just behind the file.
+    pub(crate) fn end_offset(&self) -> i64 {
+        self.start_offset + self.map.len() as i64
+    }
+
+    pub(crate) fn allocated_end(&self) -> u64 {
+        self.allocated_end.load(Ordering::Acquire)
+    }
+
+    /// Takes disk blocks up to `end` (at most the file's length), from where they end now.
+    pub(crate) fn allocate(&self, disk: &dyn Disk, end: u64) -> Result<(), StoreError> {
+        let end = end.min(self.len());
+        let from = self.allocated_end();
+        if from < end {
+            disk.allocate(&self.file, from, end - from).map_err(|source| StoreError::io(self.path(), source))?;
+            self.allocated_end.fetch_max(end, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Brings allocated pages into memory, writable, so that the writer meets no page fault. A hint: failing is fine.
+    pub(crate) fn warm(&self, from: u64, end: u64) {
+        let end = end.min(self.allocated_end());
+        if from < end {
+            let _ = self.map.advise_range(Advice::PopulateWrite, from as usize, (end - from) as usize);
+        }
+    }
+
+    pub(crate) fn sync(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        disk.sync_data(&self.file).map_err(|source| StoreError::io(self.path(), source))
+    }
+
+    /// The bytes that hold data.
+    pub(crate) fn readable(&self) -> &[u8] {
+        let end = self.readable_end.load(Ordering::Acquire) as usize;
+        // SAFETY: the map is `len` long, `readable_end` never exceeds it and never falls, the file has that length,
+        // and bytes below `readable_end` are not written while this file is shared (see `FileWriter`).
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), end) }
+    }
+
+    /// A part of the readable bytes, by position in the file.
+    pub(crate) fn slice(&self, from: u64, len: usize) -> Option<&[u8]> {
+        let from = usize::try_from(from).ok()?;
+        self.readable().get(from..from.checked_add(len)?)
+    }
+
+    /// The same part as a handle that keeps the mapping alive, even when the file is deleted meanwhile.
+    pub(crate) fn bytes(self: &Arc<Self>, from: u64, len: usize) -> Option<Bytes> {
+        self.slice(from, len)?;
+        Some(Bytes::from_owner(Part { file: Arc::clone(self), from: from as usize, len }))
+    }
+
+    /// The one writer of this file; None while there is another.
+    pub(crate) fn writer(self: &Arc<Self>) -> Option<FileWriter> {
+        let taken = self.has_writer.swap(true, Ordering::AcqRel);
+        (!taken).then(|| FileWriter {
+            file: Arc::clone(self),
+            position: self.readable_end.load(Ordering::Acquire),
+        })
+    }
+}
+
+struct Part {
+    file: Arc<MappedFile>,
+    from: usize,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        // In range since `MappedFile::bytes` made it: the readable part only grows.
+        self.file.readable().get(self.from..self.from + self.len).unwrap_or_default()
+    }
+}
+
+/// Appends to a [`MappedFile`]: the bytes from `position` on belong to it alone until it publishes them.
+pub(crate) struct FileWriter {
+    file: Arc<MappedFile>,
+    position: u64,
+}
+
+impl FileWriter {
+    pub(crate) fn file(&self) -> &Arc<MappedFile> {
+        &self.file
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(crate) fn physical_offset(&self) -> i64 {
+        self.file.start_offset + self.position as i64
+    }
+
+    pub(crate) fn remaining(&self) -> u64 {
+        self.file.len() - self.position
+    }
+
+    /// Lays out the next `len` bytes and moves on; false, with nothing done, where they have no disk blocks yet.
+    #[inline]
+    pub(crate) fn fill(&mut self, len: usize, layout: impl FnOnce(&mut [u8])) -> bool {
+        let Some(end) = self.position.checked_add(len as u64) else { return false };
+        if end > self.file.allocated_end() {
+            return false;
+        }
+        // SAFETY: `allocated_end` never exceeds the map's length; bytes from `position` on are not readable yet, and
+        // this is the file's only writer (`has_writer`), borrowed mutably: nobody else holds a reference to them.
+        let target =
+            unsafe { std::slice::from_raw_parts_mut(self.file.map.as_mut_ptr().add(self.position as usize), len) };
+        layout(target);
+        self.position = end;
+        true
+    }
+
+    /// Lets readers see everything up to the writer's position.
+    #[inline]
+    pub(crate) fn publish(&self) {
+        self.file.readable_end.store(self.position, Ordering::Release);
+    }
+
+    /// Nothing more will be written: what is left of the file reads as zeros.
+    pub(crate) fn finish(self) {
+        self.file.readable_end.store(self.file.len(), Ordering::Release);
+    }
+}
+
+impl Drop for FileWriter {
+    fn drop(&mut self) {
+        self.file.has_writer.store(false, Ordering::Release);
+    }
+}
+
+/// A file of fixed length that one owner reads and rewrites in place.
+pub(crate) struct MappedTable {
+    file: DiskFile,
+    map: MmapMut,
+    allocated_end: u64,
+}
+
+impl MappedTable {
+    /// Maps `len` bytes; nothing may be written before it is allocated.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path, len: u64) -> Result<Self, StoreError> {
+        let fail = |source| StoreError::io(path, source);
+        let file = disk.create(path).map_err(fail)?;
+        if disk.len(&file).map_err(fail)? < len {
+            disk.set_len(&file, len).map_err(fail)?;
+        }
+        // SAFETY: the store's lock file keeps other processes away from the file, and this is its only mapping.
+        let map = unsafe { MmapOptions::new().len(len as usize).map_mut(&file.file) }.map_err(fail)?;
+        Ok(Self { file, map, allocated_end: 0 })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    pub(crate) fn allocate(&mut self, disk: &dyn Disk, end: u64) -> Result<(), StoreError> {
+        let end = end.min(self.map.len() as u64);
+        if self.allocated_end < end {
+            disk.allocate(&self.file, self.allocated_end, end - self.allocated_end)
+                .map_err(|source| StoreError::io(self.path(), source))?;
+            self.allocated_end = end;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn allocated_end(&self) -> u64 {
+        self.allocated_end
+    }
+
+    pub(crate) fn sync(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        disk.sync_data(&self.file).map_err(|source| StoreError::io(self.path(), source))
+    }
+
+    pub(crate) fn read<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
+        self.map.get(at as usize..)?.first_chunk().copied()
+    }
+
+    /// False, with nothing written, outside the allocated part.
+    pub(crate) fn write(&mut self, at: u64, data: &[u8]) -> bool {
+        let end = at.saturating_add(data.len() as u64);
+        if end > self.allocated_end {
+            return false;
+        }
+        match self.map.get_mut(at as usize..end as usize) {
+            Some(place) => {
+                place.copy_from_slice(data);
+                true
+            }
+            None => false,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What an operator may choose about a store; checked once, before any file is touched.
+
+use std::path::PathBuf;
+
+use crate::error::StoreError;
+
+const KIB: u64 = 1024;
+const MIB: u64 = 1024 * KIB;
+const GIB: u64 = 1024 * MIB;
+
+/// Bytes that a record may need beyond its body: fixed fields, topic and properties at their largest.
+const RECORD_OVERHEAD_BYTES_MAX: u64 = 120 + 0xFFFF + 0x7FFF;
+
+/// Where the store lives, how large its files are and when they reach the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreSettings {
+    pub directory: PathBuf,
+    /// True: an append is safe when [`crate::StoreEvents::flushed`] has passed its end; false: data is
+    /// synced every `flush_interval_ms` and nobody waits for it.
+    pub sync_flush: bool,
+    pub commit_log_file_bytes: u64,
+    pub consume_queue_file_entries: u64,
+    pub index_slots: u32,
+    pub index_entries: u32,
+    /// Disk blocks are taken in steps of this size ahead of the writer, inside a full-length file.
+    pub allocation_step_bytes: u64,
+    pub flush_interval_ms: u64,
+    pub queue_flush_interval_ms: u64,
+    pub message_size_bytes_max: usize,
+    pub file_reserved_hours: u64,
+    /// Hours of the day (UTC) at which aged files are deleted: "04" or "04;16".
+    pub delete_when: String,
+    pub disk_clean_percent: u8,
+    pub disk_force_clean_percent: u8,
+    pub disk_refuse_percent: u8,
+    /// Lets a full disk delete records that no group has consumed.
+    pub delete_unconsumed: bool,
+}
+
+impl StoreSettings {
+    /// The sizes and intervals of an ordinary broker, with synchronous flush.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            sync_flush: true,
+            commit_log_file_bytes: GIB,
+            consume_queue_file_entries: 300_000,
+            index_slots: 5_000_000,
+            index_entries: 20_000_000,
+            allocation_step_bytes: 16 * MIB,
+            flush_interval_ms: 500,
+            queue_flush_interval_ms: 1_000,
+            message_size_bytes_max: 4 * MIB as usize,
+            file_reserved_hours: 72,
+            delete_when: "04".to_owned(),
+            disk_clean_percent: 75,
+            disk_force_clean_percent: 85,
+            disk_refuse_percent: 90,
+            delete_unconsumed: false,
+        }
+    }
+
+    /// Refuses what could not work, naming the setting and the limit.
+    pub fn check(&self) -> Result<(), StoreError> {
+        let bad = |text: String| Err(StoreError::BadSettings(text));
+        if self.directory.as_os_str().is_empty() {
+            return bad("directory is empty".to_owned());
+        }
+        if !(4 * KIB..=4 * GIB - 1).contains(&self.commit_log_file_bytes) {
+            return bad(format!(
+                "commit_log_file_bytes is {}, it must lie between 4096 and 4294967295",
+                self.commit_log_file_bytes
+            ));
+        }
+        if !(2..=100_000_000).contains(&self.consume_queue_file_entries) {
+            return bad(format!(
+                "consume_queue_file_entries is {}, it must lie between 2 and 100000000",
+                self.consume_queue_file_entries
+            ));
+        }
+        if self.index_slots == 0 || self.index_slots > i32::MAX as u32 {
+            return bad("index_slots must lie between 1 and 2147483647".to_owned());
+        }
+        if self.index_entries < 2 || self.index_entries > i32::MAX as u32 {
+            return bad("index_entries must lie between 2 and 2147483647".to_owned());
+        }
+        if self.allocation_step_bytes < 4 * KIB {
+            return bad("allocation_step_bytes must be at least 4096".to_owned());
+        }
+        if self.flush_interval_ms == 0 || self.queue_flush_interval_ms == 0 {
+            return bad("flush intervals must be at least 1 ms".to_owned());
+        }
+        if self.message_size_bytes_max == 0 || self.message_size_bytes_max > 64 * MIB as usize {
+            return bad("message_size_bytes_max must lie between 1 and 67108864".to_owned());
+        }
+        if self.disk_clean_percent > self.disk_force_clean_percent
+            || self.disk_force_clean_percent > self.disk_refuse_percent
+            || self.disk_refuse_percent > 100
+        {
+            return bad("disk_clean_percent ≤ disk_force_clean_percent ≤ disk_refuse_percent ≤ 100 must hold".to_owned());
+        }
+        self.delete_hours().map(|_| ())
+    }
+
+    /// The hours named by `delete_when`.
+    pub fn delete_hours(&self) -> Result<Vec<u8>, StoreError> {
+        let bad = || {
+            StoreError::BadSettings(format!(
+                "delete_when is {:?}; it names hours of the day as in \"04\" or \"04;16\"",
+                self.delete_when
+            ))
+        };
+        let hours: Result<Vec<u8>, StoreError> = self
+            .delete_when
+            .split(';')
+            .map(str::trim)
+            .filter(|part| !part.is_empty())
+            .map(|part| match part.parse::<u8>() {
+                Ok(hour) if hour < 24 => Ok(hour),
+                _ => Err(bad()),
+            })
+            .collect();
+        match hours {
+            Ok(hours) if hours.is_empty() => Err(bad()),
+            other => other,
+        }
+    }
+
+    /// The largest record that is stored: bounded by the message limit and by what fits one file.
+    pub(crate) fn record_bytes_max(&self) -> usize {
+        let by_message = self.message_size_bytes_max as u64 + RECORD_OVERHEAD_BYTES_MAX;
+        by_message.min(self.commit_log_file_bytes - 8) as usize
+    }
+}

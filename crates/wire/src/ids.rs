@@ -1,0 +1,66 @@
+//! Offset message ids: where a record is, as the text that clients hold.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::bytes::Reader;
+
+/// Characters of the id of a record stored by an IPv6 host; IPv4 gives 32.
+pub const MESSAGE_ID_CHARS_MAX: usize = 56;
+
+/// Writes the id of the record at `physical_offset` of the broker `store_host`; gives its length, 32 or 56.
+pub fn write_message_id(
+    store_host: SocketAddr,
+    physical_offset: i64,
+    out: &mut [u8; MESSAGE_ID_CHARS_MAX],
+) -> usize {
+    let mut raw = [0; MESSAGE_ID_CHARS_MAX / 2];
+    let address_length = match store_host.ip().to_canonical() {
+        IpAddr::V4(ip) => put(&mut raw, 0, &ip.octets()),
+        IpAddr::V6(ip) => put(&mut raw, 0, &ip.octets()),
+    };
+    let port_end = put(&mut raw, address_length, &u32::from(store_host.port()).to_be_bytes());
+    let end = put(&mut raw, port_end, &physical_offset.to_be_bytes());
+    for (pair, byte) in out.chunks_exact_mut(2).zip(raw) {
+        pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
+    }
+    end * 2
+}
+
+fn put(raw: &mut [u8], at: usize, part: &[u8]) -> usize {
+    let end = at + part.len();
+    if let Some(place) = raw.get_mut(at..end) {
+        place.copy_from_slice(part);
+    }
+    end
+}
+
+fn hex_digit(nibble: u8) -> u8 {
+    if nibble < 10 { b'0' + nibble } else { b'A' - 10 + nibble }
+}
+
+/// Reads an id back; `None` for a text that is none. A client's unique id has the same shape and may well read
+/// as some address and offset: only looking there tells them apart.
+///
+/// ```text
+/// hex of | ip: 4 or 16 bytes | port: u32 | physical offset: i64 |
+/// ```
+pub fn parse_message_id(text: &str) -> Option<(SocketAddr, i64)> {
+    let mut raw = [0; MESSAGE_ID_CHARS_MAX / 2];
+    let used = raw.get_mut(..text.len() / 2)?;
+    if !matches!(text.len(), 32 | 56) {
+        return None;
+    }
+    for (byte, pair) in used.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        for &digit in pair {
+            let digit = char::from(digit).to_digit(16)?;
+            *byte = *byte << 4 | u8::try_from(digit).ok()?;
+        }
+    }
+    let mut reader = Reader::new(used);
+    let ip = match text.len() {
+        32 => IpAddr::from(reader.octets::<4>()?),
+        _ => IpAddr::from(reader.octets::<16>()?),
+    };
+    let port = u16::try_from(reader.u32()?).ok()?;
+    Some((SocketAddr::new(ip, port), reader.i64()?))
+}

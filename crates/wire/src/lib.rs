@@ -1,0 +1,35 @@
+//! The wire formats of MetaQ: frames, headers in both encodings, stored records, client batches,
+//! message properties and message ids.
+//!
+//! A pure codec: no I/O, no clock, no policy. Everything decoded borrows from the caller's buffer; everything
+//! encoded is appended to, or laid out in, a buffer of the caller's. Nothing here panics on any input.
+//! All integers are big-endian.
+#![forbid(unsafe_code)]
+
+pub mod batch;
+mod binary;
+mod bytes;
+pub mod encode;
+pub mod error;
+pub mod frame;
+pub mod header;
+pub mod hot;
+pub mod ids;
+mod json;
+pub mod properties;
+pub mod record;
+mod scan;
+mod text;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+
+pub use batch::{BatchRecord, BatchRecords, batch_records};
+pub use encode::{FrameEncoder, WIRE_VERSION};
+pub use error::WireError;
+pub use frame::{Encoding, FRAME_BYTES_MAX, Frame, next_frame};
+pub use header::{FLAG_ONEWAY, FLAG_RESPONSE, Header};
+pub use hot::{PullHeader, QueueHeader, SendHeader};
+pub use ids::{MESSAGE_ID_CHARS_MAX, parse_message_id, write_message_id};
+pub use properties::{java_hash, tag_code};
+pub use record::{NewRecord, Record, body_crc, layout};

@@ -1,0 +1,120 @@
+//! Message properties, `name 0x01 value 0x02` repeated, and the hash that tags are filtered by.
+
+use std::ops::Range;
+
+use crate::bytes::find as find_byte;
+
+/// Between name and value.
+pub const NAME_END: u8 = 1;
+/// Behind a value; the last one may lack it.
+pub const VALUE_END: u8 = 2;
+
+/// Walks properties: name, value and the place of the whole entry, its end mark included.
+///
+/// ```text
+/// ( | name | 0x01 | value | 0x02 | )*      the last 0x02 is optional
+/// ```
+/// Entries without a name or without a value are stepped over.
+#[derive(Clone, Debug)]
+pub struct Entries<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// One property and where its bytes are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+    pub span: Range<usize>,
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Entry<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Entry<'a>> {
+        while self.at < self.bytes.len() {
+            let start = self.at;
+            let end = find_byte(self.bytes, start, VALUE_END).unwrap_or(self.bytes.len());
+            self.at = (end + 1).min(self.bytes.len());
+            let entry = self.bytes.get(start..end)?;
+            let Some(split) = find_byte(entry, 0, NAME_END) else { continue };
+            let (name, value) = (entry.get(..split)?, entry.get(split + 1..)?);
+            if !name.is_empty() && !value.is_empty() {
+                return Some(Entry { name, value, span: start..self.at });
+            }
+        }
+        None
+    }
+}
+
+pub fn entries(properties: &[u8]) -> Entries<'_> {
+    Entries { bytes: properties, at: 0 }
+}
+
+/// Name and value of every property, in stored order.
+pub fn iterate(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    entries(properties).map(|entry| (entry.name, entry.value))
+}
+
+/// The value of a property. Of a name that comes twice the last counts, as for every client: what the broker
+/// appends behind the client's own properties overrules them.
+pub fn find<'a>(properties: &'a [u8], name: &str) -> Option<&'a [u8]> {
+    let [value] = find_many(properties, [name]);
+    value
+}
+
+/// The values of several properties in one pass.
+pub fn find_many<'a, const N: usize>(properties: &'a [u8], names: [&str; N]) -> [Option<&'a [u8]>; N] {
+    let mut values = [None; N];
+    for entry in entries(properties) {
+        for (value, name) in values.iter_mut().zip(names) {
+            if *entry.name == *name.as_bytes() {
+                *value = Some(entry.value);
+            }
+        }
+    }
+    values
+}
+
+/// Where the last entry of this name is, so that a writer can leave it out by slicing around it.
+pub fn find_span(properties: &[u8], name: &str) -> Option<Range<usize>> {
+    entries(properties).filter(|entry| *entry.name == *name.as_bytes()).last().map(|entry| entry.span)
+}
+
+/// What has to stand between these properties and more of them: nothing, or the end mark that the last lacks.
+pub fn separator(properties: &[u8]) -> &'static [u8] {
+    match properties.last() {
+        None | Some(&VALUE_END) => b"",
+        Some(_) => &[VALUE_END],
+    }
+}
+
+/// Appends one property.
+pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
+    out.extend_from_slice(name.as_bytes());
+    out.push(NAME_END);
+    out.extend_from_slice(value.as_bytes());
+    out.push(VALUE_END);
+}
+
+/// `String.hashCode` of Java: over UTF-16 units, wrapping in 32 bits.
+pub fn java_hash(text: &str) -> i32 {
+    let step = |hash: i32, unit: i32| hash.wrapping_mul(31).wrapping_add(unit);
+    if text.is_ascii() {
+        text.bytes().fold(0, |hash, byte| step(hash, i32::from(byte)))
+    } else {
+        text.encode_utf16().fold(0, |hash, unit| step(hash, i32::from(unit)))
+    }
+}
+
+/// What the consume queue keeps of a tag, sign-extended to its 8 bytes; 0 for no tag.
+pub fn tag_code(tag: &str) -> i64 {
+    i64::from(java_hash(tag))
+}
+
+/// The tag code of a message by its properties.
+pub fn tag_code_of(properties: &[u8]) -> i64 {
+    find(properties, "TAGS").map_or(0, |tag| tag_code(&String::from_utf8_lossy(tag)))
+}

@@ -1,0 +1,292 @@
+"""The data plane, built from `crates/`: sockets, frames, the store and the hot requests.
+
+Nothing here decides anything: policy arrives as data (`Server.put_topics`, `Server.put_groups`), and every
+request that the data plane does not answer itself is handed up by `Server.drain`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Self, final
+
+from metaq.settings import BrokerSettings, GroupPolicy, ServerSettings, StoreSettings, TopicPolicy
+
+__all__ = [
+    "HOT_CODES",
+    "WIRE_VERSION",
+    "Answer",
+    "Clock",
+    "Closed",
+    "ConnectionGone",
+    "CoreError",
+    "Frame",
+    "FrameDecoder",
+    "FrameError",
+    "Record",
+    "Request",
+    "Server",
+    "Store",
+    "StoreFailure",
+    "decode_records",
+    "encode_frame",
+    "tag_code",
+]
+
+HOT_CODES: tuple[int, ...]
+"""Request codes that a broker's data plane answers itself."""
+
+WIRE_VERSION: int
+"""The version number we put into frames (that of RocketMQ 5.5.0)."""
+
+class CoreError(Exception):
+    """The root of what the data plane raises."""
+
+class StoreFailure(CoreError):
+    """The store could not: a full disk, a failed sync, a damaged file, another process that holds it."""
+
+class FrameError(CoreError):
+    """Bytes that are no frame: too long, a header past its frame, a malformed header."""
+
+class ConnectionGone(CoreError):
+    """The peer of that connection has left."""
+
+def encode_frame(
+    code: int,
+    *,
+    opaque: int,
+    flag: int = 0,
+    remark: str | None = None,
+    fields: Mapping[str, str] | None = None,
+    body: bytes = ...,
+    binary: bool = False,
+) -> bytes:
+    """One whole frame, its length prefix included; `flag` bit 0 marks a response, bit 1 a oneway."""
+
+def tag_code(tag: str) -> int:
+    """The hash that a consume queue keeps of a tag (Java's String.hashCode)."""
+
+@final
+class Frame:
+    """One decoded frame, as a client sees it."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def language(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def remark(self) -> str | None: ...
+    @property
+    def fields(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+
+@final
+class FrameDecoder:
+    """Collects bytes as they arrive and gives back every frame that is whole."""
+
+    def __new__(cls, frame_bytes_max: int = ...) -> Self: ...
+    def feed(self, data: bytes) -> list[Frame]:
+        """Raises FrameError where the stream cannot go on."""
+
+@final
+class Record:
+    """One stored message."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def system_flag(self) -> int: ...
+    @property
+    def born_timestamp_ms(self) -> int: ...
+    @property
+    def born_host(self) -> str: ...
+    @property
+    def store_timestamp_ms(self) -> int: ...
+    @property
+    def store_host(self) -> str: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_transaction_offset(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def properties(self) -> dict[str, str]: ...
+    @property
+    def message_id(self) -> str:
+        """The offset message id: store host and physical offset in hex."""
+
+def decode_records(data: bytes) -> list[Record]:
+    """The records of a pull's body, one after the other; raises FrameError on a malformed one."""
+
+@final
+class Clock:
+    """The one clock of both planes."""
+
+    def __new__(cls) -> Self:
+        """The system's clock."""
+    @staticmethod
+    def manual(start_ms: int) -> Clock:
+        """A clock that stands still until `advance_ms` moves it."""
+    def now_ms(self) -> int: ...
+    def advance_ms(self, by_ms: int) -> None:
+        """Raises ValueError on the system's clock."""
+
+@final
+class Store:
+    """An open store directory; exactly one process has it at a time."""
+
+    def __new__(cls, settings: StoreSettings, clock: Clock) -> Self:
+        """Opens and, where needed, recovers; ValueError for settings that cannot be."""
+    def close(self) -> None:
+        """Flushes everything and removes the abort marker. Safe to call twice."""
+    def min_offset(self, topic: str, queue_id: int) -> int: ...
+    def max_offset(self, topic: str, queue_id: int) -> int: ...
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of the topic that hold or held messages."""
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
+    def store_time_ms(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """When that message was stored; −1 where there is none."""
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The record that starts exactly there, as stored; None where none does or it is damaged."""
+    def query(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+    ) -> tuple[list[bytes], int, int]:
+        """Records by key, newest first, then the index's last store time and physical offset."""
+    def delete_topic(self, topic: str) -> None:
+        """Drops the topic's queues; its records stay in the commit log until they age out."""
+    def protect(self, consumed: Mapping[tuple[str, int], int]) -> None:
+        """The lowest committed offset per (topic, queue): what lies above it is not deleted to make room."""
+    def clean(self, *, force: bool = False) -> int:
+        """Applies retention now and returns how many commit-log files it deleted."""
+    def figures(self) -> dict[str, int]:
+        """commit_log_min_offset, commit_log_max_offset, flushed_offset, dispatched_offset, indexed_offset,
+        disk_used_percent, recovered_from_offset, damaged_records and the like."""
+    def take_reports(self) -> list[str]:
+        """What the store wants an operator to read since the last call: damage found, disk levels crossed."""
+
+@final
+class Request:
+    """One request that the data plane hands up."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def language(self) -> int: ...
+    @property
+    def oneway(self) -> bool: ...
+    @property
+    def remark(self) -> str | None: ...
+    @property
+    def fields(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def connection(self) -> int:
+        """Names the peer's connection; never reused while the server runs."""
+    @property
+    def remote(self) -> str:
+        """The peer's `ip:port`."""
+    def respond(
+        self,
+        code: int = 0,
+        *,
+        remark: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = ...,
+    ) -> None:
+        """Answers it, once; nothing is sent for a oneway request or to a peer that has left."""
+    def retry(self) -> None:
+        """Hands a hot request back to the data plane after a policy change that lets it be handled there;
+        it will not come up a second time."""
+
+@final
+class Answer:
+    """A client's response to `Server.invoke`."""
+
+    @property
+    def connection(self) -> int: ...
+    @property
+    def opaque(self) -> int: ...
+    @property
+    def code(self) -> int: ...
+    @property
+    def remark(self) -> str | None: ...
+    @property
+    def fields(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+
+@final
+class Closed:
+    """A connection has ended."""
+
+    @property
+    def connection(self) -> int: ...
+    @property
+    def remote(self) -> str: ...
+
+@final
+class Server:
+    """A listener and its connections. With a store it is a broker and answers `HOT_CODES` itself; without
+    one (a name server) every request comes up."""
+
+    def __new__(
+        cls,
+        settings: ServerSettings,
+        store: Store | None = None,
+        broker: BrokerSettings | None = None,
+    ) -> Self:
+        """Binds at once (OSError where it cannot); connections are accepted from `start` on."""
+    @property
+    def port(self) -> int:
+        """The bound port."""
+    @property
+    def old_port(self) -> int | None:
+        """The second port, for clients up to 4.4, where asked for and free."""
+    def start(self) -> None: ...
+    def stop(self, timeout_ms: int = 5000) -> None:
+        """Stops accepting, answers what is held, writes what is due and closes. Safe to call twice."""
+    def fileno(self) -> int:
+        """Readable while `drain` has something to give."""
+    def drain(self, count_max: int = 256) -> list[Request | Answer | Closed]: ...
+    def invoke(
+        self,
+        connection: int,
+        code: int,
+        *,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = ...,
+        oneway: bool = False,
+    ) -> int:
+        """Sends a request to a client and returns its opaque; raises ConnectionGone."""
+    def put_topics(self, topics: Sequence[TopicPolicy]) -> None:
+        """Adds or replaces these topics in one step."""
+    def remove_topic(self, name: str) -> None: ...
+    def put_groups(self, groups: Sequence[GroupPolicy]) -> None: ...
+    def remove_group(self, name: str) -> None: ...
+    def set_permission(self, permission: int) -> None:
+        """The broker's own permission bits, over every topic's."""
+    def load_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
+        """`topic@group` → queue → committed offset, before `start`."""
+    def offsets(self) -> dict[str, dict[int, int]]: ...
+    def offsets_version(self) -> int:
+        """Grows with every change, so that an unchanged table need not be written."""
+    def set_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None: ...
+    def remove_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
+    def counters(self) -> dict[str, int]:
+        """Sums since the start: connections, messages_in, bytes_in, messages_out, bytes_out, refused, …"""

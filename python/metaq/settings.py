@@ -1,0 +1,107 @@
+"""What crosses into the data plane when it starts: plain, frozen values with their units in the name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where the store lives, how large its files are and when they reach the disk."""
+
+    directory: str
+    flush: Literal["sync", "async"] = "sync"
+    commit_log_file_bytes: int = GIB
+    consume_queue_file_entries: int = 300_000
+    index_slots: int = 5_000_000
+    index_entries: int = 20_000_000
+    allocation_step_bytes: int = 16 * MIB
+    flush_interval_ms: int = 500
+    queue_flush_interval_ms: int = 1_000
+    message_size_bytes_max: int = 4 * MIB
+    file_reserved_hours: int = 72
+    delete_when: str = "04"
+    disk_clean_percent: int = 75
+    disk_force_clean_percent: int = 85
+    disk_refuse_percent: int = 90
+    delete_unconsumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """One listener: where it binds and what it lets a peer take from it."""
+
+    host: str
+    port: int
+    also_old_port: bool = False
+    """Listen on port−2 too, where clients up to 4.4 send (a second free port when `port` is 0)."""
+    connections_max: int = 10_000
+    connections_per_address_max: int = 5_000
+    frame_bytes_max: int = 16 * MIB
+    frame_deadline_ms: int = 30_000
+    idle_timeout_ms: int = 120_000
+    crossing_requests_max: int = 10_000
+    crossing_bytes_max: int = 64 * MIB
+    connection_output_bytes_max: int = 64 * MIB
+    worker_threads: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What the hot requests need to know of the broker they run in; fixed while it runs."""
+
+    cluster: str
+    name: str
+    broker_id: int
+    store_host: str
+    """`ip:port` written into every record and message id."""
+    region: str = "DefaultRegion"
+    flush_timeout_ms: int = 5_000
+    pull_bytes_max: int = 256 * KIB
+    pull_messages_max: int = 32
+    """The most that one pull returns whatever it asks for, as Apache's in-memory limits are."""
+    hold_max: int = 100_000
+    long_polling: bool = True
+    short_polling_ms: int = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicy:
+    """What the data plane may do with one topic."""
+
+    name: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    """Bits: 4 read, 2 write, 1 inherit."""
+    client_writable: bool = True
+    """False for the system topics no client may send to."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionPolicy:
+    """A group's standing subscription to one topic, as its heartbeats told it."""
+
+    topic: str
+    version: int
+    expression_type: str = "TAG"
+    tag_codes: tuple[int, ...] = ()
+    """Hash codes of the wanted tags; empty means every message."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolicy:
+    """What the data plane may do for one consumer group."""
+
+    name: str
+    consume_enabled: bool = True
+    broadcast_enabled: bool = True
+    broadcasting: bool = False
+    """True while the group's live consumers are in broadcast mode."""
+    broker_id: int = 0
+    subscriptions: tuple[SubscriptionPolicy, ...] = ()

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Makes sure that the named tools are there and recent enough:  scripts/require.sh rust java …
+# What is missing is installed on Debian and Ubuntu as root; elsewhere this says what to install and fails.
+set -u
+
+# at_least WANTED HAVE: compares dotted versions.
+at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
+
+version_of() { "$@" 2>&1 | grep -oE '[0-9]+(\.[0-9]+)+' | head -n 1; }
+
+have_python() {
+    local python=${PYTHON:-python3}
+    command -v "$python" >/dev/null && "$python" - <<'P' 2>/dev/null
+import sys
+if sys.version_info < (3, 11):
+    sys.exit(1)
+import ensurepip, venv
+P
+}
+python_packages="python3 python3-venv"
+python_advice="Python 3.11 or newer with its venv module (or name one: make PYTHON=python3.12 …)"
+
+have_rust() {
+    command -v cargo >/dev/null && command -v rustc >/dev/null && command -v cc >/dev/null &&
+        at_least 1.85 "$(version_of rustc --version)" && at_least 1.85 "$(version_of cargo --version)"
+}
+rust_packages="cargo-web rustc-web gcc libc6-dev"
+rust_advice="Rust 1.85 or newer (rustc and cargo) and a C linker (cc)"
+
+have_rust_lint() { cargo clippy --version >/dev/null 2>&1 && cargo fmt --version >/dev/null 2>&1; }
+rust_lint_packages="rust-web-clippy rustfmt-web"
+rust_lint_advice="clippy and rustfmt for your Rust (rustup component add clippy rustfmt)"
+
+have_java() { command -v javac >/dev/null && at_least 17 "$(version_of javac -version)"; }
+java_packages="openjdk-17-jdk-headless"
+java_advice="a JDK, version 17 or newer (javac on the PATH)"
+
+have_maven() { command -v mvn >/dev/null; }
+maven_packages="maven"
+maven_advice="Maven (mvn on the PATH)"
+
+have_go() { command -v go >/dev/null; }
+go_packages="golang-go"
+go_advice="Go (go on the PATH)"
+
+can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+missing=0
+for tool in "$@"; do
+    "have_$tool" && continue
+    packages="${tool}_packages" advice="${tool}_advice"
+    if can_install; then
+        echo "installing ${!packages} …" >&2
+        # shellcheck disable=SC2086 # a list of packages on purpose
+        { apt-get install -qq -y --no-install-recommends ${!packages} ||
+            { apt-get update -qq && apt-get install -qq -y --no-install-recommends ${!packages}; }; } >/dev/null
+        hash -r
+        "have_$tool" && continue
+    fi
+    echo "missing: ${!advice}" >&2
+    echo "  on Debian or Ubuntu: sudo apt-get install ${!packages}" >&2
+    missing=1
+done
+exit $missing

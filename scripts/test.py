@@ -1,0 +1,168 @@
+"""Runs the suites one after the other, shows what each prints, and closes with one line `N passed, N failed`.
+
+    scripts/test.py all|unit|rust|lint [pytest arguments]
+
+A suite that fails does not stop the next one. A suite that cannot run at all counts as one failure,
+and so does each lint check that finds something.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Tools are taken from the environment this script runs in, whether or not it is activated.
+TOOLS = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one suite came to."""
+
+    passed: int
+    failed: int
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One command and how to read its result from its exit code and its output."""
+
+    name: str
+    command: tuple[str, ...]
+    read: Callable[[int, Iterable[str]], Outcome]
+
+
+def read_check(exit_code: int, lines: Iterable[str]) -> Outcome:
+    """A linter: it passes or it does not."""
+    return Outcome(1, 0) if exit_code == 0 else Outcome(0, 1)
+
+
+def read_cargo(exit_code: int, lines: Iterable[str]) -> Outcome:
+    """Cargo prints one result line per test binary."""
+    passed = failed = skipped = 0
+    for line in lines:
+        if found := re.match(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", line):
+            passed += int(found[1])
+            failed += int(found[2])
+            skipped += int(found[3])
+    return with_silent_failure(exit_code, Outcome(passed, failed, skipped))
+
+
+def read_pytest(exit_code: int, lines: Iterable[str]) -> Outcome:
+    """pytest closes with `= 3 failed, 20 passed, 1 error in 2.00s =`."""
+    counts = {"passed": 0, "failed": 0, "error": 0, "skipped": 0}
+    for line in lines:
+        if re.search(r"\bin \d+(\.\d+)?s\b", line):
+            found = {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+?)s?\b", line)}
+            if found.keys() & counts.keys():
+                counts = {word: found.get(word, 0) for word in counts}
+    failed = counts["failed"] + counts["error"]
+    return with_silent_failure(exit_code, Outcome(counts["passed"], failed, counts["skipped"]))
+
+
+def with_silent_failure(exit_code: int, outcome: Outcome) -> Outcome:
+    """A suite that ended badly without naming a failed test did not run to its end."""
+    if exit_code != 0 and outcome.failed == 0:
+        return Outcome(outcome.passed, 1, outcome.skipped)
+    return outcome
+
+
+def lint_suites() -> list[Suite]:
+    def tool(name: str, *arguments: str) -> tuple[str, ...]:
+        return (str(TOOLS / name), *arguments)
+
+    commands = {
+        "cargo fmt": ("cargo", "fmt", "--all", "--check"),
+        "cargo clippy": (
+            "cargo",
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "-D",
+            "warnings",
+        ),
+        "ruff check": tool("ruff", "check", "--quiet", "."),
+        "ruff format": tool("ruff", "format", "--quiet", "--check", "."),
+        "mypy": tool("mypy", "--strict", "python/metaq"),
+        "mypy.stubtest": (sys.executable, "-m", "mypy.stubtest", "metaq._core"),
+    }
+    return [Suite(name, command, read_check) for name, command in commands.items()]
+
+
+def rust_suite() -> Suite:
+    # The PyO3 crate links only into an interpreter; the Python tests exercise it.
+    command = ("cargo", "test", "--workspace", "--exclude", "metaq-python", "--no-fail-fast")
+    return Suite("cargo test", command, read_cargo)
+
+
+def pytest_suite(arguments: list[str]) -> Suite:
+    return Suite("pytest", (sys.executable, "-m", "pytest", "--durations=10", *arguments), read_pytest)
+
+
+def plan(what: str, arguments: list[str]) -> list[Suite]:
+    if what == "lint":
+        return lint_suites()
+    if what == "rust":
+        return [rust_suite()]
+    if what == "unit":
+        return [pytest_suite(["tests/unit", *arguments])]
+    return [*lint_suites(), rust_suite(), pytest_suite(arguments)]
+
+
+def run(suite: Suite) -> Outcome:
+    print(f"\n── {suite.name}: {' '.join(suite.command)}", flush=True)
+    lines = []
+    try:
+        with subprocess.Popen(
+            suite.command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                print(line, end="", flush=True)
+                lines.append(line)
+    except OSError as error:
+        print(f"cannot run {suite.command[0]}: {error}", flush=True)
+        return Outcome(0, 1)
+    return suite.read(process.returncode, lines)
+
+
+def main() -> int:
+    what = sys.argv[1] if len(sys.argv) > 1 else "all"
+    if what not in ("all", "unit", "rust", "lint"):
+        print(__doc__, file=sys.stderr)
+        return 2
+    os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
+    outcomes = []
+    summary = []
+    for suite in plan(what, sys.argv[2:]):
+        started = time.monotonic()
+        outcome = run(suite)
+        outcomes.append(outcome)
+        skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
+        summary.append(
+            f"  {suite.name:<14} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
+            f"  ({time.monotonic() - started:.1f} s)"
+        )
+    failed = sum(outcome.failed for outcome in outcomes)
+    print("\n" + "\n".join(summary))
+    print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
