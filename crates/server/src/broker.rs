@@ -1,7 +1,7 @@
 //! The state that hot requests share: the store, the policy, committed offsets, and who waits for what.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use metaq_store::{Store, StoreEvents};
@@ -58,7 +58,9 @@ impl Broker {
 
     /// Has `peer` woken at the next flush; to be asked again after every wake-up.
     pub(crate) fn wake_on_flush(&self, peer: &Arc<Peer>) {
-        self.awaiting_flush.lock().push(Arc::clone(peer));
+        if !peer.awaits_flush.swap(true, SeqCst) {
+            self.awaiting_flush.lock().push(Arc::clone(peer));
+        }
     }
 
     pub(crate) fn sync_failed(&self) -> bool {
@@ -87,6 +89,8 @@ impl StoreEvents for Events {
         }
         let waiting = std::mem::take(&mut *broker.awaiting_flush.lock());
         for peer in waiting {
+            // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
+            peer.awaits_flush.store(false, SeqCst);
             peer.wake();
         }
     }

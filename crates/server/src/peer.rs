@@ -25,6 +25,8 @@ pub struct Peer {
     active_ms: AtomicU64,
     /// When the first bytes of a frame that is not yet whole arrived, plus one; 0 while there is none.
     partial_ms: AtomicU64,
+    /// Already on the list of those to be woken at the next flush.
+    pub(crate) awaits_flush: AtomicBool,
     /// When the oldest answer that waits for the disk began to wait, plus one; 0 while there is none.
     parked_ms: AtomicU64,
 }
@@ -43,6 +45,7 @@ impl Peer {
             closing: AtomicBool::new(false),
             active_ms: AtomicU64::new(0),
             partial_ms: AtomicU64::new(0),
+            awaits_flush: AtomicBool::new(false),
             parked_ms: AtomicU64::new(0),
         }
     }

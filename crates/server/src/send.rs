@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use metaq_store::StoreError;
-use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, write_message_id};
+use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout, write_message_id};
 
 use crate::broker::Broker;
 use crate::code;
@@ -184,7 +184,8 @@ impl Broker {
             topic: header.topic.as_bytes(),
             queue_id,
             flag: header.flag,
-            system_flag: header.system_flag,
+            // Only the broker makes a message part of a transaction.
+            system_flag: header.system_flag & !layout::TRANSACTION_MASK,
             born_timestamp_ms: header.born_timestamp_ms,
             born_host: ask.peer.remote,
             store_host: self.store_host,

@@ -88,3 +88,90 @@ impl<'a> Iterator for BatchRecords<'a> {
         Some(record)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GOLDEN: [u8; 28] = [
+        0, 0, 0, 28, // size: 22 + body 2 + properties 4
+        0, 0, 0, 0, // magic
+        0, 0, 0, 0, // body crc
+        0, 0, 0, 9, // flag
+        0, 0, 0, 2, b'h', b'i', // body
+        0, 4, b'a', 1, b'b', 2, // properties
+    ];
+
+    fn whole(body: &[u8]) -> Result<Vec<BatchRecord<'_>>, WireError> {
+        batch_records(body).collect()
+    }
+
+    #[test]
+    fn reads_and_writes_the_golden_record() {
+        let record = BatchRecord { flag: 9, body: b"hi", properties: b"a\x01b\x02" };
+        let twice = [GOLDEN, GOLDEN].concat();
+        assert_eq!(whole(&twice), Ok(vec![record, record]));
+        let mut written = Vec::new();
+        record.encode(&mut written).unwrap();
+        assert_eq!(written, GOLDEN);
+    }
+
+    #[test]
+    fn nothing_is_an_empty_batch() {
+        assert_eq!(whole(b""), Ok(vec![]));
+    }
+
+    #[test]
+    fn every_cut_is_an_error() {
+        let twice = [GOLDEN, GOLDEN].concat();
+        for length in (1..twice.len()).filter(|length| *length != GOLDEN.len()) {
+            assert!(whole(&twice[..length]).is_err(), "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn lengths_must_fit_exactly() {
+        for (at, wrong) in
+            [(0, 0x80), (3, 27), (3, 0), (3, 3), (16, 0xFF), (19, 1), (19, 3), (22, 0x80), (23, 3), (23, 5)]
+        {
+            let mut bytes = GOLDEN;
+            bytes[at] = wrong;
+            let mut records = batch_records(&bytes);
+            assert!(matches!(records.next(), Some(Err(WireError::BadBatch(_)))), "byte {at}");
+            assert_eq!(records.next(), None, "an error ends the walk");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_written() {
+        let properties = vec![b'p'; 32_768];
+        let mut out = Vec::new();
+        let record = BatchRecord { flag: 0, body: b"", properties: &properties };
+        assert!(record.encode(&mut out).is_err());
+        assert!(out.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(messages in prop::collection::vec(
+            (any::<i32>(), prop::collection::vec(any::<u8>(), 0..50), prop::collection::vec(any::<u8>(), 0..50)), 0..6,
+        )) {
+            let records: Vec<_> = messages
+                .iter()
+                .map(|(flag, body, properties)| BatchRecord { flag: *flag, body, properties })
+                .collect();
+            let mut out = Vec::new();
+            for record in &records {
+                record.encode(&mut out).unwrap();
+            }
+            prop_assert_eq!(whole(&out), Ok(records));
+        }
+
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            crate::fuzzing::batch(&bytes);
+        }
+    }
+}

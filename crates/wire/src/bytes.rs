@@ -104,6 +104,27 @@ pub(crate) fn find(bytes: &[u8], from: usize, wanted: u8) -> Option<usize> {
     find_either(bytes, from, wanted, wanted)
 }
 
+/// The first position of a byte that JSON wants escaped: a control character, a quote or a backslash.
+#[inline(always)]
+pub(crate) fn find_unescaped(bytes: &[u8]) -> Option<usize> {
+    const SPACES: u64 = LOW_BITS * 0x20;
+    const QUOTES: u64 = LOW_BITS * b'"' as u64;
+    const BACKSLASHES: u64 = LOW_BITS * b'\\' as u64;
+    let mut words = bytes.chunks_exact(8);
+    let mut at = 0;
+    for word in &mut words {
+        let word = word.try_into().map_or(0, u64::from_le_bytes);
+        let controls = word.wrapping_sub(SPACES) & !word & HIGH_BITS;
+        let hits = controls | zero_bytes(word ^ QUOTES) | zero_bytes(word ^ BACKSLASHES);
+        if hits != 0 {
+            return Some(at + hits.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    let is_special = |&byte: &u8| byte < 0x20 || byte == b'"' || byte == b'\\';
+    words.remainder().iter().position(is_special).map(|position| at + position)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,6 +153,8 @@ mod tests {
         #[test]
         fn finding_agrees_on_any_byte(bytes in prop::collection::vec(any::<u8>(), 0..70), wanted: u8) {
             prop_assert_eq!(find(&bytes, 0, wanted), bytes.iter().position(|&byte| byte == wanted));
+            let special = bytes.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
+            prop_assert_eq!(find_unescaped(&bytes), special);
         }
     }
 }

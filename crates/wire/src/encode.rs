@@ -1,5 +1,6 @@
 //! Writing frames: appended to the connection's write buffer, lengths patched in at the end.
 
+use crate::bytes::find_unescaped;
 use crate::error::WireError;
 use crate::frame::{Encoding, FRAME_BYTES_MAX};
 use crate::header::{FLAG_RESPONSE, LANGUAGE_JAVA};
@@ -44,6 +45,8 @@ impl<'a> FrameEncoder<'a> {
 
     pub fn request(out: &'a mut Vec<u8>, encoding: Encoding, code: i32, opaque: i32, flag: i32) -> Self {
         let start = out.len();
+        // The growth of nearly every header at once.
+        out.reserve(256);
         out.extend_from_slice(&[0; PREFIX_BYTES]);
         match encoding {
             Encoding::Json => {
@@ -184,7 +187,7 @@ fn push_json_string(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');
     let mut rest = text.as_bytes();
-    while let Some(at) = rest.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\') {
+    while let Some(at) = find_unescaped(rest) {
         let (run, tail) = rest.split_at(at);
         out.extend_from_slice(run);
         let Some((&byte, tail)) = tail.split_first() else { break };
@@ -202,4 +205,79 @@ fn push_json_string(out: &mut Vec<u8>, text: &str) {
     }
     out.extend_from_slice(rest);
     out.push(b'"');
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_json_response() {
+        let mut out = b"kept".to_vec();
+        let mut encoder = FrameEncoder::response(&mut out, Encoding::Json, 0, 7);
+        encoder.field("msgId", "7F\u{1}\"\\é\n").field_i64("queueOffset", -3);
+        assert_eq!(encoder.finish(2), Ok(165));
+        let header = concat!(
+            r#"{"code":0,"flag":1,"language":"JAVA","opaque":7,"serializeTypeCurrentRPC":"JSON","version":513,"#,
+            r#""extFields":{"msgId":"7F\u0001\"\\é\n","queueOffset":"-3"}}"#
+        );
+        // 155 bytes of header; 4 + 155 + 2 of body behind the length word.
+        let expected = [b"kept", &[0, 0, 0, 161, 0, 0, 0, 155][..], header.as_bytes()].concat();
+        assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&expected));
+    }
+
+    #[test]
+    fn golden_binary_response() {
+        let mut out = Vec::new();
+        let mut encoder = FrameEncoder::response(&mut out, Encoding::Binary, 19, 7);
+        encoder.remark("no").field_i64("queueId", 3);
+        assert_eq!(encoder.finish(1), Ok(46));
+        let expected = [
+            0, 0, 0, 42, // 4 + header 37 + body 1
+            1, 0, 0, 37, // binary, header of 21 + 2 + 14
+            0, 19, 0, 2, 1, 0, 0, 0, 7, 0, 0, 0, 1, // code, JAVA, 513, opaque, flag
+            0, 0, 0, 2, b'n', b'o', // remark
+            0, 0, 0, 14, // fields
+            0, 7, b'q', b'u', b'e', b'u', b'e', b'I', b'd', 0, 0, 0, 1, b'3',
+        ];
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn fields_are_written_even_when_there_are_none() {
+        let mut out = Vec::new();
+        FrameEncoder::response(&mut out, Encoding::Json, 0, 1).finish(0).unwrap();
+        assert!(out.ends_with(br#""version":513,"extFields":{}}"#));
+        out.clear();
+        FrameEncoder::response(&mut out, Encoding::Binary, 0, 1).finish(0).unwrap();
+        assert_eq!(out[4..8], [1, 0, 0, 21]);
+        assert_eq!(out[21..], [0; 8]);
+    }
+
+    #[test]
+    fn a_late_or_second_remark_is_left_out() {
+        for encoding in [Encoding::Json, Encoding::Binary] {
+            let (mut once, mut twice) = (Vec::new(), Vec::new());
+            let mut encoder = FrameEncoder::request(&mut once, encoding, 1, 1, 0);
+            encoder.remark("a").field("b", "c");
+            encoder.finish(0).unwrap();
+            let mut encoder = FrameEncoder::request(&mut twice, encoding, 1, 1, 0);
+            encoder.remark("a").remark("x").field("b", "c").remark("y");
+            encoder.finish(0).unwrap();
+            assert_eq!(once, twice);
+        }
+    }
+
+    #[test]
+    fn a_frame_that_no_peer_accepts_leaves_nothing_behind() {
+        let mut out = b"kept".to_vec();
+        let encoder = FrameEncoder::response(&mut out, Encoding::Json, 0, 1);
+        assert!(matches!(encoder.finish(FRAME_BYTES_MAX), Err(WireError::FrameTooLong { .. })));
+        assert_eq!(out, b"kept");
+        let encoder = FrameEncoder::response(&mut out, Encoding::Binary, 0, 1);
+        assert!(encoder.finish(usize::MAX).is_err());
+        let encoder = FrameEncoder::response(&mut out, Encoding::Binary, 0, 1);
+        assert_eq!(encoder.finish(FRAME_BYTES_MAX - 29), Ok(FRAME_BYTES_MAX));
+    }
 }

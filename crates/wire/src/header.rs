@@ -112,3 +112,6 @@ impl<'a> Iterator for RawFieldsIter<'_, 'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

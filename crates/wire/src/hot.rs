@@ -165,3 +165,7 @@ impl<'a> QueueHeader<'a> {
 fn require(text: &str, name: &'static str) -> Result<(), WireError> {
     if text.is_empty() { Err(WireError::MissingField(name)) } else { Ok(()) }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

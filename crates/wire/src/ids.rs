@@ -64,3 +64,52 @@ pub fn parse_message_id(text: &str) -> Option<(SocketAddr, i64)> {
     let port = u16::try_from(reader.u32()?).ok()?;
     Some((SocketAddr::new(ip, port), reader.i64()?))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(store_host: SocketAddr, physical_offset: i64) -> String {
+        let mut out = [0; MESSAGE_ID_CHARS_MAX];
+        let length = write_message_id(store_host, physical_offset, &mut out);
+        String::from_utf8(out[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn golden_ids() {
+        let v4 = SocketAddr::from(([127, 0, 0, 1], 10_911));
+        assert_eq!(text(v4, 0xA1_B2C3), "7F00000100002A9F0000000000A1B2C3");
+        let v6: SocketAddr = "[fe80::1:2]:10911".parse().unwrap();
+        assert_eq!(text(v6, -1), "FE80000000000000000000000001000200002A9FFFFFFFFFFFFFFFFF");
+        let mapped: SocketAddr = "[::ffff:127.0.0.1]:10911".parse().unwrap();
+        assert_eq!(text(mapped, 0xA1_B2C3), text(v4, 0xA1_B2C3));
+        assert_eq!(parse_message_id("7f00000100002a9f0000000000a1b2c3"), Some((v4, 0xA1_B2C3)));
+    }
+
+    #[test]
+    fn refuses_what_is_no_id() {
+        let long = "0".repeat(58);
+        let wide_port = "7F000001000100000000000000A1B2C3";
+        for bad in ["", "7F", &long, wide_port, "7F00000100002A9F0000000000A1B2CG", "é".repeat(16).as_str()]
+        {
+            assert_eq!(parse_message_id(bad), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(v4: [u8; 4], v6: [u8; 16], port: u16, physical_offset: i64) {
+            let host = SocketAddr::from((v4, port));
+            prop_assert_eq!(parse_message_id(&text(host, physical_offset)), Some((host, physical_offset)));
+            let host = SocketAddr::new(IpAddr::from(v6).to_canonical(), port);
+            prop_assert_eq!(parse_message_id(&text(host, physical_offset)), Some((host, physical_offset)));
+        }
+
+        #[test]
+        fn never_panics(text in "([0-9a-fA-F]{32}|[0-9a-fA-F]{56}|.{0,60})") {
+            crate::fuzzing::message_id(text.as_bytes());
+        }
+    }
+}

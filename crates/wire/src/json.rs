@@ -188,3 +188,6 @@ impl<'a> Iterator for JsonFieldsIter<'_, 'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,3 +118,76 @@ pub fn tag_code(tag: &str) -> i64 {
 pub fn tag_code_of(properties: &[u8]) -> i64 {
     find(properties, "TAGS").map_or(0, |tag| tag_code(&String::from_utf8_lossy(tag)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const GOLDEN: &[u8] = b"KEYS\x01k1 k2\x02TAGS\x01TagA\x02WAIT\x01true";
+
+    #[test]
+    fn the_last_end_mark_is_optional() {
+        let all: Vec<_> = iterate(GOLDEN).collect();
+        let expected: [(&[u8], &[u8]); 3] = [(b"KEYS", b"k1 k2"), (b"TAGS", b"TagA"), (b"WAIT", b"true")];
+        assert_eq!(all, expected);
+        assert_eq!(separator(GOLDEN), [2]);
+        assert_eq!(separator(b"a\x01b\x02"), b"");
+        assert_eq!(separator(b""), b"");
+    }
+
+    #[test]
+    fn entries_without_name_or_value_are_skipped() {
+        let damaged = b"\x02\x01v\x02n\x01\x02plain\x02\x01\x02a\x01b\x01c\x02";
+        let all: Vec<_> = iterate(damaged).collect();
+        let expected: [(&[u8], &[u8]); 1] = [(b"a", b"b\x01c")];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn the_last_of_a_name_counts() {
+        let twice = b"TRACE_ON\x01false\x02TRACE\x01x\x02TRACE_ON\x01true\x02";
+        assert_eq!(find(twice, "TRACE_ON"), Some(&b"true"[..]));
+        assert_eq!(find(twice, "TRACE_O"), None);
+        assert_eq!(find_many(twice, ["TRACE", "none"]), [Some(&b"x"[..]), None]);
+        assert_eq!(find_span(twice, "TRACE"), Some(15..23));
+        assert_eq!(&twice[15..23], b"TRACE\x01x\x02");
+        assert_eq!(find_span(GOLDEN, "WAIT"), Some(21..30));
+    }
+
+    #[test]
+    fn hashes_as_java_does() {
+        assert_eq!(java_hash(""), 0);
+        assert_eq!(java_hash("hello"), 99_162_322);
+        assert_eq!(java_hash("TagA"), 2_598_919);
+        assert_eq!(java_hash("polygenelubricants"), i32::MIN);
+        assert_eq!(java_hash("中文"), 646_394);
+        assert_eq!(java_hash("😀"), 1_772_899);
+        assert_eq!(tag_code("polygenelubricants"), -2_147_483_648);
+        assert_eq!(tag_code_of(GOLDEN), 2_598_919);
+        assert_eq!(tag_code_of(b""), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(pairs in prop::collection::vec(("[a-zA-Z_]{1,8}", "[^\u{1}\u{2}]{1,12}"), 0..8)) {
+            let mut stored = Vec::new();
+            for (name, value) in &pairs {
+                push(&mut stored, name, value);
+            }
+            let read: Vec<_> = iterate(&stored).collect();
+            let written: Vec<_> =
+                pairs.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())).collect();
+            prop_assert_eq!(&read, &written);
+            for (name, _) in &pairs {
+                let last = read.iter().rev().find(|(read_name, _)| *read_name == name.as_bytes());
+                prop_assert_eq!(find(&stored, name), last.map(|(_, value)| *value));
+            }
+        }
+
+        #[test]
+        fn never_panics(bytes in prop::collection::vec(0u8..5, 0..40)) {
+            crate::fuzzing::properties(&bytes);
+        }
+    }
+}

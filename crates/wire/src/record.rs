@@ -297,3 +297,6 @@ fn host(reader: &mut Reader<'_>, is_v6: bool) -> Option<SocketAddr> {
     let port = u16::try_from(reader.u32()?).ok()?;
     Some(SocketAddr::new(ip, port))
 }
+
+#[cfg(test)]
+mod tests;
