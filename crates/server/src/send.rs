@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use metaq_store::StoreError;
+use metaq_wire::properties::separator;
 use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout, write_message_id};
 
 use crate::broker::Broker;
@@ -86,15 +87,15 @@ impl Broker {
         sink: &mut Sink,
     ) -> Result<(), Refusal> {
         self.check_body(ask.body.len())?;
-        let marks = properties::scan(&header.properties);
+        let marks = properties::scan(header.properties.as_bytes());
         self.check_marks(&marks, &header.topic)?;
-        let own = own_properties(&header.properties, &marks);
+        let own = own_properties(header.properties.as_bytes(), &marks);
         let unique_key = match marks.unique_key {
             Some(_) => String::new(),
             None => self.unique_key_property(ask),
         };
         let record = NewRecord {
-            properties: [own.as_bytes(), self.added(&marks, &own), unique_key.as_bytes()],
+            properties: [&own, self.added(&marks, &own), unique_key.as_bytes()],
             ..self.record(ask, header, queue_id, ask.body)
         };
         check_properties(&record)?;
@@ -107,8 +108,9 @@ impl Broker {
         }
         let mut id = [0u8; 56];
         let id = self.message_id(appended.physical_offset, &mut id);
-        let transaction_id = marks.unique_key.unwrap_or_default();
-        let answer = Answer { id, queue_id, queue_offset: appended.queue_offset, transaction_id };
+        let transaction_id = String::from_utf8_lossy(marks.unique_key.unwrap_or_default());
+        let answer =
+            Answer { id, queue_id, queue_offset: appended.queue_offset, transaction_id: &transaction_id };
         self.acknowledge(ask, &answer, appended.end_offset, marks.no_wait, sink);
         Ok(())
     }
@@ -128,32 +130,27 @@ impl Broker {
         let mut parts = Vec::with_capacity(64);
         for part in batch_records(ask.body) {
             let part = part.map_err(|error| (code::MESSAGE_ILLEGAL, error.to_string()))?;
-            let Ok(own) = std::str::from_utf8(part.properties) else {
-                return Err((
-                    code::MESSAGE_ILLEGAL,
-                    "a batched message's properties are not UTF-8".to_string(),
-                ));
-            };
             if parts.len() == BATCH_MESSAGES_MAX {
                 return Err((
                     code::MESSAGE_ILLEGAL,
                     format!("a batch holds at most {BATCH_MESSAGES_MAX} messages"),
                 ));
             }
-            parts.push((part, own));
+            parts.push(part);
         }
         if parts.is_empty() {
             return Err((code::MESSAGE_ILLEGAL, "the batch holds no message".to_string()));
         }
         let mut no_wait = true;
         let mut records = Vec::with_capacity(parts.len());
-        for (part, own) in &parts {
+        for part in &parts {
+            let own = part.properties;
             let marks = properties::scan(own);
             self.check_marks(&marks, &header.topic)?;
             no_wait &= marks.no_wait;
             let record = NewRecord {
                 flag: part.flag,
-                properties: [own.as_bytes(), self.added(&marks, own), &[]],
+                properties: [own, self.added(&marks, own), &[]],
                 ..self.record(ask, header, queue_id, part.body)
             };
             check_properties(&record)?;
@@ -223,12 +220,11 @@ impl Broker {
     }
 
     /// The broker's properties, led by a separator only where the sender's string lacks its last one.
-    fn added(&self, marks: &Marks<'_>, own: &str) -> &[u8] {
+    fn added(&self, marks: &Marks<'_>, own: &[u8]) -> &[u8] {
         if marks.already_added {
             return &[];
         }
-        let separated = own.is_empty() || own.ends_with('\u{2}');
-        &self.added_properties[usize::from(separated)..]
+        &self.added_properties[1 - separator(own).len()..]
     }
 
     /// A message without a unique key gets one, so that it can be traced and found.
@@ -301,7 +297,7 @@ impl Answer<'_> {
     }
 }
 
-fn own_properties<'a>(properties: &'a str, marks: &Marks<'_>) -> Cow<'a, str> {
+fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {
     if marks.pop_check {
         Cow::Owned(properties::without(properties, "POP_CK"))
     } else {
