@@ -36,9 +36,13 @@ impl Server {
         broker: Option<BrokerSettings>,
     ) -> PyResult<Self> {
         let broker = match (store, broker) {
-            (Some(store), Some(broker)) => Some((Arc::clone(&store.inner), broker.with_store(&store.settings))),
+            (Some(store), Some(broker)) => {
+                Some((Arc::clone(&store.inner), broker.with_store(&store.settings)))
+            }
             (None, None) => None,
-            _ => return Err(PyValueError::new_err("a broker's server needs both its store and its settings")),
+            _ => {
+                return Err(PyValueError::new_err("a broker's server needs both its store and its settings"));
+            }
         };
         let inner = metaq_server::Server::bind(settings.into(), broker).map_err(Failure::from)?;
         Ok(Server { inner })

@@ -45,7 +45,14 @@ impl Store {
     }
 
     #[pyo3(signature = (topic, queue_id, timestamp_ms, *, upper=false))]
-    fn search_offset(&self, py: Python<'_>, topic: &str, queue_id: i32, timestamp_ms: i64, upper: bool) -> i64 {
+    fn search_offset(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i32,
+        timestamp_ms: i64,
+        upper: bool,
+    ) -> i64 {
         enter_infallible(py, || self.inner.search_offset(topic, queue_id, timestamp_ms, upper))
     }
 

@@ -75,15 +75,7 @@ pub struct Got {
 
 impl Got {
     pub(crate) fn nothing(status: GetStatus, next_offset: i64, min_offset: i64, max_offset: i64) -> Self {
-        Self {
-            status,
-            next_offset,
-            min_offset,
-            max_offset,
-            slices: Vec::new(),
-            count: 0,
-            bytes: 0,
-        }
+        Self { status, next_offset, min_offset, max_offset, slices: Vec::new(), count: 0, bytes: 0 }
     }
 }
 

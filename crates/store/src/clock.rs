@@ -17,17 +17,13 @@ impl Clock {
 
     /// A clock that stands still until [`Clock::advance_ms`] moves it; clones share the hand.
     pub fn manual(start_ms: i64) -> Self {
-        Self {
-            manual_ms: Some(Arc::new(AtomicI64::new(start_ms))),
-        }
+        Self { manual_ms: Some(Arc::new(AtomicI64::new(start_ms))) }
     }
 
     pub fn now_ms(&self) -> i64 {
         match &self.manual_ms {
             Some(now_ms) => now_ms.load(Ordering::Acquire),
-            None => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_millis() as i64),
+            None => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64),
         }
     }
 

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
 use metaq_wire::{NewRecord, layout};
 use parking_lot::Mutex;
 
@@ -30,7 +29,6 @@ const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
 
 pub(crate) struct CommitLog {
     pub(crate) disk: Arc<dyn Disk>,
-    pub(crate) directory: PathBuf,
     clock: Clock,
     gate: Arc<Gate>,
     record_bytes_max: usize,
@@ -64,9 +62,8 @@ impl CommitLog {
     ) -> Self {
         let directory = directory(&settings.directory);
         Self {
-            ahead: Ahead::new(settings, Arc::clone(&disk), directory.clone()),
+            ahead: Ahead::new(settings, Arc::clone(&disk), directory, end.writer.file().end_offset()),
             disk,
-            directory,
             clock,
             gate,
             record_bytes_max: settings.record_bytes_max(),
@@ -76,12 +73,20 @@ impl CommitLog {
         }
     }
 
-    /// Appends one record; its queue offset is taken under the same lock, so both orders agree.
-    pub(crate) fn append(&self, record: &NewRecord<'_>, queue: &Queue) -> Result<Appended, StoreError> {
+    /// Appends one record; its queue offset is taken under the same lock, so both orders agree. None, with nothing
+    /// done, when the queue was deleted since the caller looked it up.
+    pub(crate) fn append(
+        &self,
+        record: &NewRecord<'_>,
+        queue: &Queue,
+    ) -> Result<Option<Appended>, StoreError> {
         let size = self.checked_size(record)?;
         let counted = is_queued(record.system_flag);
         let mut appender = self.appender.lock();
         self.gate.check()?;
+        if queue.is_removed() {
+            return Ok(None);
+        }
         self.make_room(&mut appender, size as u64)?;
         let store_timestamp_ms = appender.tick(&self.clock);
         let queue_offset = if counted { queue.take_offsets(1) } else { 0 };
@@ -89,7 +94,8 @@ impl CommitLog {
         appender
             .writer
             .fill(size, |target| record.write(target, queue_offset, physical_offset, store_timestamp_ms));
-        Ok(Appended { physical_offset, end_offset: self.publish(&appender), queue_offset, store_timestamp_ms })
+        let end_offset = self.publish(&appender);
+        Ok(Some(Appended { physical_offset, end_offset, queue_offset, store_timestamp_ms }))
     }
 
     /// Appends all or none; the records get neighbouring queue offsets.
@@ -97,7 +103,7 @@ impl CommitLog {
         &self,
         records: &[NewRecord<'_>],
         queue: &Queue,
-    ) -> Result<AppendedBatch, StoreError> {
+    ) -> Result<Option<AppendedBatch>, StoreError> {
         let mut sizes = Vec::with_capacity(records.len());
         for record in records {
             sizes.push(self.checked_size(record)?);
@@ -107,6 +113,9 @@ impl CommitLog {
 
         let mut appender = self.appender.lock();
         self.gate.check()?;
+        if queue.is_removed() {
+            return Ok(None);
+        }
         self.make_batch_room(&mut appender, &sizes)?;
         let store_timestamp_ms = appender.tick(&self.clock);
         let first_queue_offset = if counted > 0 { queue.take_offsets(counted as i64) } else { 0 };
@@ -133,7 +142,7 @@ impl CommitLog {
             queue_offset: first_queue_offset,
             store_timestamp_ms,
         };
-        Ok(AppendedBatch { first, physical_offsets, end_offset })
+        Ok(Some(AppendedBatch { first, physical_offsets, end_offset }))
     }
 
     fn checked_size(&self, record: &NewRecord<'_>) -> Result<usize, StoreError> {
@@ -172,7 +181,7 @@ impl CommitLog {
     fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
         let file = Arc::clone(appender.writer.file());
         file.allocate(&*self.disk, appender.writer.position() + BLANK_BYTES)?;
-        let next = self.ahead.take_next(file.end_offset())?;
+        let next = self.ahead.take_next()?;
         let Some(next_writer) = next.writer() else {
             return Err(StoreError::Damaged {
                 path: next.path().to_owned(),
@@ -204,7 +213,7 @@ impl CommitLog {
         for size in sizes.iter().map(|size| *size as u64) {
             if file.len() - position < size + BLANK_BYTES {
                 file.allocate(&*self.disk, position + BLANK_BYTES)?;
-                file = self.ahead.prepare(file.end_offset(), fresh_files)?;
+                file = self.ahead.prepare(fresh_files)?;
                 fresh_files += 1;
                 position = 0;
             }
@@ -242,10 +251,16 @@ impl CommitLog {
         files.get(files.partition_point(|file| file.start_offset <= start_offset)).cloned()
     }
 
-    /// Bytes of one file as they lie there; None where the range is not whole, readable and inside one file.
-    pub(crate) fn bytes(&self, physical_offset: i64, len: usize) -> Option<Bytes> {
-        let file = self.file_at(physical_offset)?;
-        file.bytes((physical_offset - file.start_offset) as u64, len)
+    /// Runs something while nothing can be appended.
+    pub(crate) fn while_paused<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _appender = self.appender.lock();
+        work()
+    }
+
+    /// Has the blocks behind the end taken in the background, before the first append asks for them.
+    pub(crate) fn prepare(&self) {
+        let appender = self.appender.lock();
+        self.ahead.watch(appender.writer.file(), appender.writer.position());
     }
 
     /// Takes the first `count` files out of the log and deletes them; readers that hold parts keep them.

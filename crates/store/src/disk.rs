@@ -57,8 +57,8 @@ pub trait Disk: Send + Sync {
     fn allocate(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
     /// Makes the range read as zeros, giving its blocks back where the file system can.
     fn zero(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
-    /// The first position at or after `from` that may hold anything but zeros; None: the rest is a hole.
-    fn next_data(&self, file: &DiskFile, from: u64) -> io::Result<Option<u64>>;
+    /// The end of what may hold anything but zeros at or behind `from`: the rest is a hole.
+    fn data_end(&self, file: &DiskFile, from: u64) -> io::Result<u64>;
     /// Fills the buffer as far as the file reaches and tells how far that was.
     fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize>;
     fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()>;
@@ -110,7 +110,7 @@ impl Disk for SystemDisk {
         }
         match rustix::fs::fallocate(&file.file, FallocateFlags::KEEP_SIZE, from, len) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::OPNOTSUPP) => fill_holes(self, file, from, len),
+            Err(rustix::io::Errno::OPNOTSUPP) => rewrite(self, file, from, len),
             Err(error) => Err(error.into()),
         }
     }
@@ -127,13 +127,17 @@ impl Disk for SystemDisk {
         }
     }
 
-    fn next_data(&self, file: &DiskFile, from: u64) -> io::Result<Option<u64>> {
-        match rustix::fs::seek(&file.file, SeekFrom::Data(from)) {
-            Ok(at) => Ok(Some(at)),
-            Err(rustix::io::Errno::NXIO) => Ok(None),
-            // A file system that cannot tell: everything may be data.
-            Err(rustix::io::Errno::INVAL) => Ok((from < self.len(file)?).then_some(from)),
-            Err(error) => Err(error.into()),
+    fn data_end(&self, file: &DiskFile, from: u64) -> io::Result<u64> {
+        let mut end = from;
+        loop {
+            let data = match rustix::fs::seek(&file.file, SeekFrom::Data(end)) {
+                Ok(data) => data,
+                Err(rustix::io::Errno::NXIO) => return Ok(end),
+                // A file system that cannot tell: everything may be data.
+                Err(rustix::io::Errno::INVAL) => return Ok(self.len(file)?.max(from)),
+                Err(error) => return Err(error.into()),
+            };
+            end = rustix::fs::seek(&file.file, SeekFrom::Hole(data))?;
         }
     }
 
@@ -239,7 +243,8 @@ impl Disk for SystemDisk {
     fn boot_id(&self) -> [u8; 16] {
         let mut id = [0; 16];
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let digits: Vec<u8> = text.chars().filter_map(|digit| digit.to_digit(16)).map(|value| value as u8).collect();
+        let digits: Vec<u8> =
+            text.chars().filter_map(|digit| digit.to_digit(16)).map(|value| value as u8).collect();
         for (byte, pair) in id.iter_mut().zip(digits.chunks(2)) {
             *byte = pair.iter().fold(0, |value, digit| value << 4 | digit);
         }
@@ -247,23 +252,24 @@ impl Disk for SystemDisk {
     }
 }
 
-/// Takes blocks by writing zeros where the file has holes, for file systems without fallocate.
-fn fill_holes(disk: &SystemDisk, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+/// Takes blocks by writing back what the range holds, for file systems without fallocate. The range lies ahead of the
+/// writer, so nobody changes it meanwhile.
+fn rewrite(disk: &SystemDisk, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
     let end = from + len;
     let mut at = from;
     while at < end {
-        let data = disk.next_data(file, at)?.unwrap_or(end).min(end);
-        write_zeros(file, at, data - at)?;
-        at = match rustix::fs::seek(&file.file, SeekFrom::Hole(data)) {
-            Ok(hole) => hole,
-            Err(_) => end,
-        };
+        let part = (end - at).min(buffer.len() as u64) as usize;
+        buffer.fill(0);
+        disk.read_at(file, &mut buffer[..part], at)?;
+        file.file.write_all_at(&buffer[..part], at)?;
+        at += part as u64;
     }
     Ok(())
 }
 
 fn write_zeros(file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
-    const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+    static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
     let end = from + len;
     let mut at = from;
     while at < end {
@@ -272,4 +278,12 @@ fn write_zeros(file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
         at += part as u64;
     }
     Ok(())
+}
+
+/// The machine's memory; a guess of 4 GiB where it cannot be read.
+pub(crate) fn memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(4 << 20) * 1024
 }

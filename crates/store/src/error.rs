@@ -9,7 +9,9 @@ pub enum StoreError {
     Io { path: PathBuf, source: io::Error },
     #[error("the disk of {path} is full ({detail}); nothing is written until space returns", path = .path.display())]
     DiskFull { path: PathBuf, detail: String },
-    #[error("a sync failed: what reached the disk is unknown, so the store takes no more writes until it is restarted")]
+    #[error(
+        "a sync failed: what reached the disk is unknown, so the store takes no more writes until it is restarted"
+    )]
     FailedSync,
     #[error("{path} is held by another process: one store directory serves one process at a time", path = .path.display())]
     Locked { path: PathBuf },
@@ -37,14 +39,10 @@ impl StoreError {
     /// An error of a file call; a full disk gets its own kind because callers treat it differently.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull {
-                path: path.to_owned(),
-                detail: source.to_string(),
-            },
-            _ => Self::Io {
-                path: path.to_owned(),
-                source,
-            },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::DiskFull { path: path.to_owned(), detail: source.to_string() }
+            }
+            _ => Self::Io { path: path.to_owned(), source },
         }
     }
 }

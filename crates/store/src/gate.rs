@@ -56,6 +56,11 @@ impl Gate {
         }
     }
 
+    /// Refuses once the store is closed, and for no other reason.
+    pub(crate) fn check_open(&self) -> Result<(), StoreError> {
+        if self.is_shut(Refusal::Closed) { Err(StoreError::Closed) } else { Ok(()) }
+    }
+
     #[cold]
     fn error(&self, refusals: u8) -> StoreError {
         if refusals & Refusal::Closed as u8 != 0 {

@@ -1,9 +1,44 @@
-//! MetaQ store: bytes at rest.
+//! The store of MetaQ: bytes at rest.
+//!
+//! Records of all topics go one behind the other into the commit log; consume queues say where the records of one queue
+//! lie in it, the key index where those with a key do. Formats are those of Apache RocketMQ's store, so each opens the
+//! other's directory.
+//!
+//! Reading order, which is a record's way through the store:
+//!
+//! 1. [`settings`], [`error`], [`clock`], `api`: what comes in and goes out;
+//! 2. [`disk`] and `mapped`: file calls and memory maps; `unsafe` lives in `mapped` alone;
+//! 3. `store`, the surface, and `commit_log` with `ahead`: append, and disk blocks before they are needed;
+//! 4. `flush`: the group commit; `gate`: when writes are refused;
+//! 5. `log_walk`, `dispatch`, `queue`, `queue_disk`, `queues`: from the log to the consume queues;
+//! 6. `index`, `index_file`: from the log to the keys;
+//! 7. `read`: pulls, searches;
+//! 8. `checkpoint`, `keep`, `open`, `recovery`, `queue_load`: what is true after a stop of any kind;
+//! 9. `retention`: what is deleted, and when.
 
+mod ahead;
 mod api;
+mod checkpoint;
 pub mod clock;
+mod commit_log;
 pub mod disk;
+mod dispatch;
 pub mod error;
+mod flush;
+mod gate;
+mod index;
+mod index_file;
+mod keep;
+mod log_walk;
+mod mapped;
+mod open;
+mod queue;
+mod queue_disk;
+mod queue_load;
+mod queues;
+mod read;
+mod recovery;
+mod retention;
 pub mod settings;
 mod store;
 

@@ -78,7 +78,8 @@ impl MappedFile {
         let end = end.min(self.len());
         let from = self.allocated_end();
         if from < end {
-            disk.allocate(&self.file, from, end - from).map_err(|source| StoreError::io(self.path(), source))?;
+            disk.allocate(&self.file, from, end - from)
+                .map_err(|source| StoreError::io(self.path(), source))?;
             self.allocated_end.fetch_max(end, Ordering::AcqRel);
         }
         Ok(())
@@ -171,8 +172,9 @@ impl FileWriter {
         }
         // SAFETY: `allocated_end` never exceeds the map's length; bytes from `position` on are not readable yet, and
         // this is the file's only writer (`has_writer`), borrowed mutably: nobody else holds a reference to them.
-        let target =
-            unsafe { std::slice::from_raw_parts_mut(self.file.map.as_mut_ptr().add(self.position as usize), len) };
+        let target = unsafe {
+            std::slice::from_raw_parts_mut(self.file.map.as_mut_ptr().add(self.position as usize), len)
+        };
         layout(target);
         self.position = end;
         true

@@ -97,7 +97,10 @@ impl StoreSettings {
             || self.disk_force_clean_percent > self.disk_refuse_percent
             || self.disk_refuse_percent > 100
         {
-            return bad("disk_clean_percent ≤ disk_force_clean_percent ≤ disk_refuse_percent ≤ 100 must hold".to_owned());
+            return bad(
+                "disk_clean_percent ≤ disk_force_clean_percent ≤ disk_refuse_percent ≤ 100 must hold"
+                    .to_owned(),
+            );
         }
         self.delete_hours().map(|_| ())
     }

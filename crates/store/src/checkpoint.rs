@@ -1,0 +1,165 @@
+//! The checkpoint file: how far the store was safe when it was last written.
+//!
+//! ```text
+//!   0 | store time synced in the log | … in the queues | … in the index | flushed offset | confirmed offset |  Apache's
+//!  48 | magic | lower bound | last record | synced end | index synced end | queue count | boot id (16) | crc |  ours
+//! ```
+//! All numbers are 8 bytes, the file has 4 KiB. Apache's store reads the first five and leaves the rest alone. Our crc
+//! covers both parts: when Apache's store has written the file since, its numbers differ, the crc fails, and our bound,
+//! which knows nothing of what Apache did, is not trusted.
+
+use std::path::{Path, PathBuf};
+
+use crate::disk::{Disk, DiskFile};
+use crate::error::StoreError;
+
+const FILE_BYTES: u64 = 4_096;
+const OUR_PART: usize = 48;
+const MAGIC: i64 = i64::from_be_bytes(*b"MetaQst1");
+const LONGS: usize = 6;
+const BOOT_ID_AT: usize = OUR_PART + LONGS * 8;
+const CRC_AT: usize = BOOT_ID_AT + 16;
+const USED_BYTES: usize = CRC_AT + 4;
+
+/// The part that Apache's store knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    pub(crate) log_ms: i64,
+    pub(crate) queues_ms: i64,
+    pub(crate) index_ms: i64,
+    pub(crate) flushed_offset: i64,
+    pub(crate) confirmed_offset: i64,
+}
+
+/// Our part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// Every record below this physical offset is synced, and so is its consume-queue entry.
+    pub(crate) lower_bound: i64,
+    /// The start of the record that ends at `lower_bound`; −1 for none. Proves that the log is still the same.
+    pub(crate) last_record: i64,
+    /// The log was synced up to here: what is missing in front of it is damage, not a torn tail.
+    pub(crate) synced_end: i64,
+    /// The same for index files, which matters after a restart of the machine only.
+    pub(crate) index_synced_end: i64,
+    /// At least so many queues have directories.
+    pub(crate) queue_count: i64,
+    pub(crate) boot_id: [u8; 16],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Saved {
+    pub(crate) times: Times,
+    /// None where it is missing, damaged, or Apache's store wrote the file last.
+    pub(crate) bound: Option<Bound>,
+}
+
+pub(crate) struct Checkpoint {
+    path: PathBuf,
+    file: DiskFile,
+}
+
+impl Checkpoint {
+    /// Opens the file and reads what it says; a new or short one says nothing.
+    pub(crate) fn open(disk: &dyn Disk, store_directory: &Path) -> Result<(Self, Saved), StoreError> {
+        let path = store_directory.join("checkpoint");
+        let fail = |source| StoreError::io(&path, source);
+        let file = disk.create(&path).map_err(fail)?;
+        let len = disk.len(&file).map_err(fail)?;
+        let mut bytes = [0; USED_BYTES];
+        disk.read_at(&file, &mut bytes, 0).map_err(fail)?;
+        if len < FILE_BYTES {
+            disk.set_len(&file, FILE_BYTES).map_err(fail)?;
+        }
+        Ok((Self { path, file }, decode(&bytes)))
+    }
+
+    /// Written and synced in one go; a torn write fails the crc.
+    pub(crate) fn save(&self, disk: &dyn Disk, times: &Times, bound: &Bound) -> Result<(), StoreError> {
+        let fail = |source| StoreError::io(&self.path, source);
+        disk.write_at(&self.file, &encode(times, bound), 0).map_err(fail)?;
+        disk.sync_data(&self.file).map_err(fail)
+    }
+}
+
+fn encode(times: &Times, bound: &Bound) -> [u8; USED_BYTES] {
+    let mut bytes = [0; USED_BYTES];
+    let apache =
+        [times.log_ms, times.queues_ms, times.index_ms, times.flushed_offset, times.confirmed_offset];
+    let ours = [
+        MAGIC,
+        bound.lower_bound,
+        bound.last_record,
+        bound.synced_end,
+        bound.index_synced_end,
+        bound.queue_count,
+    ];
+    for (place, value) in bytes.chunks_exact_mut(8).zip(apache) {
+        place.copy_from_slice(&value.to_be_bytes());
+    }
+    for (place, value) in bytes[OUR_PART..].chunks_exact_mut(8).zip(ours) {
+        place.copy_from_slice(&value.to_be_bytes());
+    }
+    bytes[BOOT_ID_AT..CRC_AT].copy_from_slice(&bound.boot_id);
+    let crc = crc32fast::hash(&bytes[..CRC_AT]);
+    bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8; USED_BYTES]) -> Saved {
+    let long = |at: usize| bytes[at..].first_chunk().copied().map_or(0, i64::from_be_bytes);
+    let times = Times {
+        log_ms: long(0),
+        queues_ms: long(8),
+        index_ms: long(16),
+        flushed_offset: long(24),
+        confirmed_offset: long(32),
+    };
+    let is_ours =
+        long(OUR_PART) == MAGIC && bytes[CRC_AT..] == crc32fast::hash(&bytes[..CRC_AT]).to_be_bytes();
+    let bound = is_ours.then(|| Bound {
+        lower_bound: long(OUR_PART + 8),
+        last_record: long(OUR_PART + 16),
+        synced_end: long(OUR_PART + 24),
+        index_synced_end: long(OUR_PART + 32),
+        queue_count: long(OUR_PART + 40),
+        boot_id: bytes[BOOT_ID_AT..].first_chunk().copied().unwrap_or_default(),
+    });
+    Saved { times, bound }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> (Times, Bound) {
+        let times = Times { log_ms: 1, queues_ms: 2, index_ms: 3, flushed_offset: 4, confirmed_offset: 5 };
+        let bound = Bound {
+            lower_bound: 600,
+            last_record: 500,
+            synced_end: 700,
+            index_synced_end: 400,
+            queue_count: 9,
+            boot_id: [7; 16],
+        };
+        (times, bound)
+    }
+
+    #[test]
+    fn both_parts_come_back() {
+        let (times, bound) = sample();
+        assert_eq!(decode(&encode(&times, &bound)), Saved { times, bound: Some(bound) });
+    }
+
+    #[test]
+    fn any_changed_byte_voids_our_part() {
+        let (times, bound) = sample();
+        let good = encode(&times, &bound);
+        // Apache's five numbers are covered too: it changes them when it writes to the store.
+        for at in (0..40).chain(OUR_PART..USED_BYTES) {
+            let mut bytes = good;
+            bytes[at] ^= 0x10;
+            assert_eq!(decode(&bytes).bound, None, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Housekeeping: one thread that writes queue entries, saves the checkpoint and watches the disk.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::checkpoint::{Bound, Checkpoint, Times};
+use crate::error::StoreError;
+use crate::gate::Refusal;
+use crate::store::Parts;
+
+/// Queue flushes between two checkpoints.
+const FLUSHES_PER_CHECKPOINT: u32 = 3;
+/// Checkpoints between two syncs of the index, whose pages are many and scattered.
+const CHECKPOINTS_PER_INDEX_SYNC: u32 = 10;
+const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
+/// A round that took long is followed by a pause so many times longer: many queues must not eat a core.
+const REST_FACTOR: u32 = 10;
+
+pub(crate) struct Keep {
+    checkpoint: Checkpoint,
+    /// What the last checkpoint said.
+    saved_end: AtomicI64,
+    /// After a failed sync of queue files the bound stays where it is: what they hold is unknown.
+    queues_doubtful: AtomicBool,
+    saving: Mutex<()>,
+    stop: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Keep {
+    pub(crate) fn new(checkpoint: Checkpoint) -> Self {
+        Self {
+            checkpoint,
+            saved_end: AtomicI64::new(-1),
+            queues_doubtful: AtomicBool::new(false),
+            saving: Mutex::new(()),
+            stop: Mutex::new(false),
+            wake: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        *self.stop.lock() = true;
+        self.wake.notify_all();
+    }
+
+    /// Sleeps; false when it is time to stop.
+    fn sleep(&self, pause: Duration) -> bool {
+        let mut stop = self.stop.lock();
+        if !*stop {
+            self.wake.wait_for(&mut stop, pause);
+        }
+        !*stop
+    }
+}
+
+impl Parts {
+    /// The housekeeping thread.
+    pub(crate) fn keep_house(&self) {
+        let interval = Duration::from_millis(self.settings.queue_flush_interval_ms);
+        let mut pause = interval.min(DISK_LOOK_INTERVAL);
+        let mut disk_due = Instant::now();
+        let mut retention_due = Instant::now() + RETENTION_INTERVAL;
+        let mut rounds = 0_u32;
+        while self.keep.sleep(pause) {
+            let begin = Instant::now();
+            rounds = rounds.wrapping_add(1);
+            let with_checkpoint = rounds % FLUSHES_PER_CHECKPOINT == 0;
+            let with_index = rounds % (FLUSHES_PER_CHECKPOINT * CHECKPOINTS_PER_INDEX_SYNC) == 0;
+            self.flush_queues();
+            if with_checkpoint {
+                if let Err(error) = self.save_checkpoint(with_index, 0) {
+                    self.reports.add(format!("the checkpoint could not be saved: {error}"));
+                }
+            }
+            if begin >= disk_due {
+                disk_due = begin + DISK_LOOK_INTERVAL;
+                self.look_at_disk();
+            }
+            if begin >= retention_due {
+                retention_due = begin + RETENTION_INTERVAL;
+                if let Err(error) = self.clean(false) {
+                    self.reports.add(format!("retention failed: {error}"));
+                }
+            }
+            pause = interval.max(begin.elapsed() * REST_FACTOR);
+        }
+    }
+    /// Writes the queue entries that wait in memory; where they cannot be written, no more appends are let in.
+    pub(crate) fn flush_queues(&self) {
+        match self.queues.flush() {
+            Ok(()) => {
+                if self.gate.lift(Refusal::QueuesStuck) {
+                    self.reports.add("queue entries can be written again, appends are taken".to_owned());
+                }
+            }
+            Err(error) => {
+                if self.gate.shut(Refusal::QueuesStuck) {
+                    self.reports
+                        .add(format!("queue entries cannot be written, appends are refused: {error}"));
+                }
+            }
+        }
+    }
+
+    /// Makes everything dispatched so far safe, log first, then queues, and only then says so in the checkpoint.
+    /// `queues_less` queues are about to be deleted.
+    pub(crate) fn save_checkpoint(&self, with_index: bool, queues_less: i64) -> Result<(), StoreError> {
+        let _one_at_a_time = self.keep.saving.lock();
+        let (end, last_record) = self.dispatch.position();
+        if end == self.keep.saved_end.load(Ordering::Acquire) && queues_less == 0 && !with_index {
+            return Ok(());
+        }
+        if self.flush.flushed() < end {
+            self.flush.sync(&self.log, &self.gate, &self.events, &self.reports)?;
+        }
+        self.queues.flush()?;
+        if self.keep.queues_doubtful.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        if let Err(error) = self.queues.disk.sync() {
+            self.keep.queues_doubtful.store(true, Ordering::Release);
+            return Err(error);
+        }
+        if with_index {
+            self.index.sync()?;
+        }
+        let last_time_ms = self.reader().record_time_ms(last_record).unwrap_or(0);
+        let times = Times {
+            log_ms: last_time_ms,
+            queues_ms: last_time_ms,
+            index_ms: self.index.synced_time_ms(),
+            flushed_offset: self.flush.flushed(),
+            confirmed_offset: end,
+        };
+        let bound = Bound {
+            lower_bound: end,
+            last_record,
+            synced_end: self.flush.flushed(),
+            index_synced_end: self.index.synced_end(),
+            queue_count: self.queues.disk.directory_count.load(Ordering::Acquire) - queues_less,
+            boot_id: self.boot_id,
+        };
+        self.keep.checkpoint.save(&*self.disk, &times, &bound)?;
+        self.keep.saved_end.store(end, Ordering::Release);
+        Ok(())
+    }
+
+    /// Refuses writes while the disk is past its limit, and takes them again when it is not.
+    pub(crate) fn look_at_disk(&self) {
+        let Ok(used_percent) = self.used_percent() else { return };
+        if used_percent >= self.settings.disk_refuse_percent {
+            if self.gate.shut(Refusal::DiskLevel) {
+                self.reports.add(format!("the disk is {used_percent} % full, appends are refused"));
+            }
+        } else if self.gate.lift(Refusal::DiskLevel) {
+            self.reports.add(format!("the disk is {used_percent} % full, appends are taken again"));
+        }
+    }
+}

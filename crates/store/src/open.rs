@@ -1,0 +1,145 @@
+//! Opening and closing a store directory.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::checkpoint::{Checkpoint, Saved};
+use crate::clock::Clock;
+use crate::commit_log::CommitLog;
+use crate::disk::{Disk, DiskFile};
+use crate::dispatch::Dispatch;
+use crate::error::StoreError;
+use crate::flush::Flush;
+use crate::gate::{Gate, Reports};
+use crate::index::Index;
+use crate::keep::Keep;
+use crate::queues::Queues;
+use crate::read::Damage;
+use crate::recovery::{self, Evidence};
+use crate::settings::StoreSettings;
+use crate::store::Parts;
+
+const ABORT: &str = "abort";
+const LOCK: &str = "lock";
+
+/// Takes the directory, finds the log's end, rebuilds the queues from where they lag; no thread runs yet.
+pub(crate) fn open(
+    settings: StoreSettings,
+    clock: Clock,
+    disk: Arc<dyn Disk>,
+) -> Result<(Parts, DiskFile), StoreError> {
+    settings.check()?;
+    let directory = &settings.directory;
+    disk.create_directory(directory).map_err(|source| StoreError::io(directory, source))?;
+    let lock = take_lock(&settings, &*disk)?;
+    let reports = Reports::default();
+    let boot_id = disk.boot_id();
+    let is_clean = !disk.exists(&directory.join(ABORT));
+    let (checkpoint, saved) = Checkpoint::open(&*disk, directory)?;
+
+    let queues = Queues::new(Arc::clone(&disk), directory, settings.consume_queue_file_entries);
+    let queue_count = queues.list_on_disk().len() as i64;
+    queues.disk.directory_count.store(queue_count, std::sync::atomic::Ordering::Release);
+    let is_rebooted = saved.bound.as_ref().map_or(!is_clean, |bound| bound.boot_id != boot_id);
+    let evidence = Evidence {
+        saved: &saved,
+        queues_missing: saved
+            .bound
+            .as_ref()
+            .map_or(queue_count == 0, |bound| queue_count < bound.queue_count),
+        is_rebooted,
+    };
+    let recovered = recovery::recover(&settings, &*disk, &evidence, &reports)?;
+    mark_open(&settings, &*disk)?;
+
+    let gate = Arc::new(Gate::new(directory.clone()));
+    let log_end = recovered.end.writer.physical_offset();
+    let log = CommitLog::new(&settings, Arc::clone(&disk), clock.clone(), Arc::clone(&gate), recovered.end);
+    let index_synced_end = trusted_index_end(&saved, is_clean, is_rebooted);
+    let index =
+        Index::open(&settings, Arc::clone(&disk), log.start_offset(), log_end, index_synced_end, &reports)?;
+    let parts = Parts {
+        dispatch: Dispatch::new(recovered.replay_from, recovered.last_record),
+        // Synced again even where it was: what the last process wrote but did not sync is in the page cache only.
+        flush: Flush::new(
+            settings.sync_flush,
+            settings.flush_interval_ms,
+            recovered.replay_from.min(log_end),
+        ),
+        recovered_from: recovered.replay_from,
+        recovered_bytes: recovered.scanned_bytes,
+        keep: Keep::new(checkpoint),
+        damage: Damage::default(),
+        consumed: Mutex::default(),
+        cleaning: Mutex::new(()),
+        events: RwLock::new(None),
+        settings,
+        clock,
+        disk,
+        boot_id,
+        gate,
+        reports,
+        log,
+        queues,
+        index,
+    };
+    let is_complete = is_clean && recovered.replay_from == log_end && saved.bound.is_some();
+    if !is_complete {
+        parts.queues.load_all(recovered.replay_from)?;
+        parts.dispatch.run_to_end(&parts.context(recovered.replay))?;
+        parts.queues.settle();
+    }
+    parts.look_at_disk();
+    Ok((parts, lock))
+}
+
+/// Up to where index files are believed: all of them unless the machine was restarted under an open store.
+fn trusted_index_end(saved: &Saved, is_clean: bool, is_rebooted: bool) -> i64 {
+    match &saved.bound {
+        _ if is_clean => i64::MAX,
+        Some(_) if !is_rebooted => i64::MAX,
+        Some(bound) => bound.index_synced_end,
+        None => -1,
+    }
+}
+
+fn take_lock(settings: &StoreSettings, disk: &dyn Disk) -> Result<DiskFile, StoreError> {
+    let path = settings.directory.join(LOCK);
+    let fail = |source| StoreError::io(&path, source);
+    let file = disk.create(&path).map_err(fail)?;
+    if !disk.lock(&file).map_err(fail)? {
+        return Err(StoreError::Locked { path });
+    }
+    disk.write_at(&file, b"lock", 0).map_err(fail)?;
+    Ok(file)
+}
+
+/// The abort marker: there while the store is open, so that the next start knows how this one ended.
+fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError> {
+    let path = settings.directory.join(ABORT);
+    let fail = |source| StoreError::io(&path, source);
+    let file = disk.create(&path).map_err(fail)?;
+    let pid = std::process::id().to_string();
+    disk.set_len(&file, pid.len() as u64).map_err(fail)?;
+    disk.write_at(&file, pid.as_bytes(), 0).map_err(fail)?;
+    disk.sync_directory(&settings.directory).map_err(fail)
+}
+
+/// Makes everything safe and leaves the mark of an orderly end. After a failed sync the abort marker stays.
+pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
+    use crate::dispatch::Replay;
+
+    let context = parts.context(Replay::No);
+    parts.log.while_paused(|| parts.dispatch.run_to_end(&context))?;
+    parts.flush.sync(&parts.log, &parts.gate, &parts.events, &parts.reports)?;
+    while parts.index.indexed_end() < parts.dispatch.dispatched_end() {
+        parts.index.follow(&parts.log, parts.dispatch.dispatched_end())?;
+    }
+    parts.save_checkpoint(true, 0)?;
+    parts.log.ahead.discard();
+    let path = parts.settings.directory.join(ABORT);
+    parts.disk.remove_file(&path).map_err(|source| StoreError::io(&path, source))?;
+    let directory = &parts.settings.directory;
+    parts.disk.sync_directory(directory).map_err(|source| StoreError::io(directory, source))
+}

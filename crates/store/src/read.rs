@@ -1,0 +1,265 @@
+//! Reading: by queue offset, by physical offset, by store time.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use metaq_wire::{Record, layout};
+use parking_lot::Mutex;
+
+use crate::api::{Filter, GetStatus, Got};
+use crate::commit_log::CommitLog;
+use crate::gate::Reports;
+use crate::log_walk::{Place, look};
+use crate::mapped::MappedFile;
+use crate::queue::Queue;
+use crate::queue_disk::Entry;
+use crate::queues::Queues;
+
+/// A pull looks at no more entries than this (16,000 bytes of the queue) or what it asks for, whichever is more.
+const SCAN_ENTRIES_MIN: usize = 800;
+/// Entries read at a time.
+const CHUNK_ENTRIES: usize = 128;
+/// Damaged places remembered, so that each is reported once.
+const DAMAGE_REMEMBERED_MAX: usize = 10_000;
+
+pub(crate) struct Reader<'a> {
+    pub(crate) log: &'a CommitLog,
+    pub(crate) queues: &'a Queues,
+    pub(crate) damage: &'a Damage,
+    pub(crate) reports: &'a Reports,
+}
+
+/// What was found damaged while reading.
+#[derive(Default)]
+pub(crate) struct Damage {
+    seen: Mutex<HashSet<(Arc<str>, i32, i64)>>,
+    pub(crate) count: AtomicU64,
+}
+
+/// What one pull is after.
+pub(crate) struct Wanted<'a> {
+    pub(crate) queue_offset: i64,
+    pub(crate) count_max: usize,
+    pub(crate) bytes_max: usize,
+    pub(crate) filter: &'a Filter,
+}
+
+impl Reader<'_> {
+    pub(crate) fn get(&self, topic: &str, queue_id: i32, wanted: &Wanted<'_>) -> Got {
+        let queue_offset = wanted.queue_offset;
+        let queue = match self.queues.find(topic.as_bytes(), queue_id) {
+            Ok(Some(queue)) => queue,
+            Ok(None) => return Got::nothing(GetStatus::NoQueue, 0, 0, 0),
+            Err(error) => {
+                // Nothing is known of the queue, so nothing may be concluded: the caller asks again.
+                self.reports.add(format!("queue {queue_id} of {topic} cannot be read: {error}"));
+                return Got::nothing(GetStatus::NoMatch, queue_offset, 0, 0);
+            }
+        };
+        let max_offset = queue.max_offset();
+        let min_offset = match queue.min_offset(&self.queues.disk, self.log.start_offset()) {
+            Ok(min_offset) => min_offset.min(max_offset),
+            Err(error) => {
+                self.reports.add(format!("queue {queue_id} of {topic} cannot be read: {error}"));
+                return Got::nothing(GetStatus::NoMatch, queue_offset, 0, max_offset);
+            }
+        };
+        let nothing = |status, next_offset| Got::nothing(status, next_offset, min_offset, max_offset);
+        if max_offset == 0 {
+            nothing(GetStatus::EmptyQueue, 0)
+        } else if queue_offset < min_offset {
+            nothing(GetStatus::BeforeStart, min_offset)
+        } else if queue_offset == max_offset {
+            nothing(GetStatus::AtEnd, queue_offset)
+        } else if queue_offset > max_offset {
+            nothing(GetStatus::PastEnd, max_offset)
+        } else {
+            self.collect(&queue, wanted, nothing(GetStatus::NoMatch, queue_offset))
+        }
+    }
+
+    /// Goes through the entries from the wanted offset on and gathers their records.
+    fn collect(&self, queue: &Arc<Queue>, wanted: &Wanted<'_>, mut got: Got) -> Got {
+        let scan_end = wanted.queue_offset + wanted.count_max.max(SCAN_ENTRIES_MIN) as i64;
+        let chunk_entries = wanted.count_max.clamp(1, CHUNK_ENTRIES);
+        let mut entries = Vec::with_capacity(chunk_entries);
+        let mut gathered = Gathered::default();
+        'scan: while got.next_offset < scan_end.min(got.max_offset) {
+            let chunk = chunk_entries.min((scan_end - got.next_offset) as usize);
+            if let Err(error) = queue.read(&self.queues.disk, got.next_offset, chunk, &mut entries) {
+                self.reports
+                    .add(format!("queue {} of {} cannot be read: {error}", queue.queue_id, queue.topic));
+                break;
+            }
+            if entries.is_empty() {
+                break;
+            }
+            for entry in &entries {
+                if !wanted.filter.matches(entry.tag_code) && !entry.is_void() {
+                    got.next_offset += 1;
+                    continue;
+                }
+                match self.find_record(queue, got.next_offset, entry, &mut gathered) {
+                    Some(file) => {
+                        let size = entry.size as usize;
+                        if got.count > 0 && got.bytes + size > wanted.bytes_max {
+                            break 'scan;
+                        }
+                        gathered.add(&mut got.slices, file, entry);
+                        got.count += 1;
+                        got.bytes += size;
+                    }
+                    None => self.damage.note(self, queue, got.next_offset, entry),
+                }
+                got.next_offset += 1;
+                if got.count >= wanted.count_max {
+                    break 'scan;
+                }
+            }
+        }
+        gathered.finish(&mut got.slices);
+        if got.count > 0 {
+            got.status = GetStatus::Found;
+        }
+        got
+    }
+
+    /// The file with the entry's record, when everything about the record fits.
+    fn find_record(
+        &self,
+        queue: &Queue,
+        queue_offset: i64,
+        entry: &Entry,
+        gathered: &mut Gathered,
+    ) -> Option<Arc<MappedFile>> {
+        if entry.is_void() {
+            return None;
+        }
+        let file = gathered.file_at(self.log, entry.physical_offset)?;
+        let position = (entry.physical_offset - file.start_offset) as u64;
+        let bytes = file.slice(position, entry.size as usize)?;
+        match look(bytes, entry.physical_offset, true) {
+            Place::Record(record) if fits(&record, queue, queue_offset, entry) => Some(file),
+            _ => None,
+        }
+    }
+
+    /// The whole record that starts there, if it is sound.
+    pub(crate) fn record_at(&self, physical_offset: i64) -> Option<Bytes> {
+        let file = self.log.file_at(physical_offset)?;
+        let position = (physical_offset - file.start_offset) as u64;
+        let bytes = file.readable().get(position as usize..)?;
+        match look(bytes, physical_offset, true) {
+            Place::Record(record) => file.bytes(position, record.size),
+            _ => None,
+        }
+    }
+
+    /// When the entry's record was stored, read from the record's header alone.
+    pub(crate) fn entry_time_ms(&self, entry: &Entry) -> Option<i64> {
+        if entry.is_void() { None } else { self.record_time_ms(entry.physical_offset) }
+    }
+
+    pub(crate) fn record_time_ms(&self, physical_offset: i64) -> Option<i64> {
+        let file = self.log.file_at(physical_offset)?;
+        let bytes = file.readable().get((physical_offset - file.start_offset) as usize..)?;
+        let own_offset = i64::from_be_bytes(*bytes.get(layout::at::PHYSICAL_OFFSET..)?.first_chunk()?);
+        let system_flag = i32::from_be_bytes(*bytes.get(layout::at::SYSTEM_FLAG..)?.first_chunk()?);
+        let time_ms =
+            i64::from_be_bytes(*bytes.get(layout::store_timestamp_at(system_flag)..)?.first_chunk()?);
+        (own_offset == physical_offset).then_some(time_ms)
+    }
+
+    /// Lower: the first offset stored at or after the time, else the end. Upper: the last one stored at or before it,
+    /// else 0.
+    pub(crate) fn search_offset(
+        &self,
+        queue: &Queue,
+        timestamp_ms: i64,
+        upper: bool,
+    ) -> std::io::Result<i64> {
+        let disk = &self.queues.disk;
+        let max_offset = queue.max_offset();
+        let min_offset = queue.min_offset(disk, self.log.start_offset())?.min(max_offset);
+        if min_offset == max_offset {
+            return Ok(max_offset);
+        }
+        let passes = |entry: &Entry| {
+            self.entry_time_ms(entry)
+                .is_some_and(|time_ms| if upper { time_ms > timestamp_ms } else { time_ms >= timestamp_ms })
+        };
+        let found = queue.first_where(disk, min_offset, max_offset, passes)?;
+        Ok(match upper {
+            false => found,
+            true if found == min_offset => 0,
+            true => found - 1,
+        })
+    }
+}
+
+fn fits(record: &Record<'_>, queue: &Queue, queue_offset: i64, entry: &Entry) -> bool {
+    record.size == entry.size as usize
+        && record.queue_offset == queue_offset
+        && record.queue_id == queue.queue_id
+        && record.topic == queue.topic.as_bytes()
+}
+
+/// Records found so far; neighbours in one file become one slice.
+#[derive(Default)]
+struct Gathered {
+    file: Option<Arc<MappedFile>>,
+    from: u64,
+    len: usize,
+}
+
+impl Gathered {
+    /// The file of the current slice when it has the offset, else the one the log knows.
+    fn file_at(&self, log: &CommitLog, physical_offset: i64) -> Option<Arc<MappedFile>> {
+        match &self.file {
+            Some(file) if (file.start_offset..file.end_offset()).contains(&physical_offset) => {
+                Some(Arc::clone(file))
+            }
+            _ => log.file_at(physical_offset),
+        }
+    }
+
+    fn add(&mut self, slices: &mut Vec<Bytes>, file: Arc<MappedFile>, entry: &Entry) {
+        let position = (entry.physical_offset - file.start_offset) as u64;
+        let is_neighbour = self.from + self.len as u64 == position
+            && self.file.as_ref().is_some_and(|current| Arc::ptr_eq(current, &file));
+        if !is_neighbour {
+            self.finish(slices);
+            (self.file, self.from, self.len) = (Some(file), position, 0);
+        }
+        self.len += entry.size as usize;
+    }
+
+    fn finish(&mut self, slices: &mut Vec<Bytes>) {
+        if let Some(file) = self.file.take() {
+            slices.extend(file.bytes(self.from, self.len));
+        }
+    }
+}
+
+impl Damage {
+    /// Counts and reports a record that cannot be served, once; records deleted meanwhile are no damage.
+    #[cold]
+    fn note(&self, reader: &Reader<'_>, queue: &Queue, queue_offset: i64, entry: &Entry) {
+        if !entry.is_void() && entry.physical_offset < reader.log.start_offset() {
+            return;
+        }
+        let mut seen = self.seen.lock();
+        let is_new = seen.len() < DAMAGE_REMEMBERED_MAX
+            && seen.insert((Arc::clone(&queue.topic), queue.queue_id, queue_offset));
+        if is_new {
+            self.count.fetch_add(1, Ordering::Relaxed);
+            reader.reports.add(format!(
+                "topic {}, queue {}: the record with queue offset {queue_offset} (commit log {}, {} bytes) is damaged \
+                 and not served",
+                queue.topic, queue.queue_id, entry.physical_offset, entry.size
+            ));
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Deleting old files: by age at given hours, by how full the disk is, and never, to make room, what nobody consumed.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::error::StoreError;
+use crate::log_walk::{Place, look};
+use crate::mapped::MappedFile;
+use crate::store::Parts;
+
+const HOUR_MS: i64 = 3_600_000;
+/// To make room, so many files go in one run at most; the level is looked at again between them.
+const FORCED_FILES_MAX: usize = 32;
+
+/// The lowest committed queue offset of each queue, as the control plane last told it.
+pub(crate) type Consumed = HashMap<(String, i32), i64>;
+
+impl Parts {
+    /// Applies retention: at the hours of `delete_when`, or past `disk_clean_percent`, or when `now`, files go whose
+    /// records are all older than `file_reserved_hours`; past `disk_force_clean_percent` the oldest files go whatever
+    /// their age, as long as they are consumed.
+    pub(crate) fn clean(&self, now: bool) -> Result<usize, StoreError> {
+        let _one_at_a_time = self.cleaning.lock();
+        let mut used_percent = self.used_percent()?;
+        let hour = self.clock.now_ms().div_euclid(HOUR_MS).rem_euclid(24) as u8;
+        let is_hour = self.settings.delete_hours()?.contains(&hour);
+        let mut deleted = 0;
+        if now || is_hour || used_percent >= self.settings.disk_clean_percent {
+            deleted += self.log.remove_first(self.expired_files())?;
+        }
+        if deleted > 0 {
+            used_percent = self.used_percent()?;
+        }
+        let mut forced = 0;
+        while used_percent >= self.settings.disk_force_clean_percent && forced < FORCED_FILES_MAX {
+            let files = self.log.files();
+            let Some(first) = files.first().filter(|_| files.len() > 1) else { break };
+            if !self.settings.delete_unconsumed && self.lowest_unconsumed()? < first.end_offset() {
+                self.reports.add(format!(
+                    "the disk is {used_percent} % full, but the oldest file of the commit log holds records that \
+                     nobody consumed yet: it stays"
+                ));
+                break;
+            }
+            drop(files);
+            forced += self.log.remove_first(1)?;
+            used_percent = self.used_percent()?;
+        }
+        deleted += forced;
+        if deleted > 0 {
+            self.trim()?;
+            self.reports.add(format!("retention deleted {deleted} files of the commit log"));
+        }
+        Ok(deleted)
+    }
+
+    pub(crate) fn used_percent(&self) -> Result<u8, StoreError> {
+        let directory = &self.settings.directory;
+        let space = self.disk.space(directory).map_err(|source| StoreError::io(directory, source))?;
+        Ok(space.used_percent())
+    }
+
+    /// How many files, from the first on, hold nothing younger than the reserve.
+    fn expired_files(&self) -> usize {
+        let files = self.log.files();
+        let oldest_kept_ms = self.clock.now_ms() - self.settings.file_reserved_hours as i64 * HOUR_MS;
+        // A file is as young as the first record behind it; the file that is written to never expires.
+        files
+            .iter()
+            .skip(1)
+            .take_while(|next| first_time_ms(next).is_some_and(|time| time < oldest_kept_ms))
+            .count()
+    }
+
+    /// The first record, in the log's order, that some queue's consumers have not committed; a queue of which nobody
+    /// committed anything is unconsumed from its start.
+    fn lowest_unconsumed(&self) -> Result<i64, StoreError> {
+        let consumed = self.consumed.lock().clone();
+        let log_start = self.log.start_offset();
+        let mut lowest = i64::MAX;
+        for (topic, queue_id) in self.all_queues() {
+            let Some(queue) = self.queues.find(topic.as_bytes(), queue_id)? else { continue };
+            let disk = &self.queues.disk;
+            let fail = |source| StoreError::io(&disk.directory(&topic, queue_id), source);
+            let min_offset = queue.min_offset(disk, log_start).map_err(fail)?;
+            let committed = consumed.get(&(topic.clone(), queue_id)).copied().unwrap_or(0);
+            if let Some(entry) = queue.entry(disk, committed.max(min_offset)).map_err(fail)? {
+                lowest = lowest.min(entry.physical_offset);
+            }
+        }
+        Ok(lowest)
+    }
+
+    fn all_queues(&self) -> HashSet<(String, i32)> {
+        let loaded = self.queues.loaded();
+        let loaded = loaded.iter().map(|queue| (queue.topic.to_string(), queue.queue_id));
+        self.queues.list_on_disk().into_iter().chain(loaded).collect()
+    }
+
+    /// Deletes queue and index files that only speak of records which are gone.
+    fn trim(&self) -> Result<(), StoreError> {
+        let log_start = self.log.start_offset();
+        for (topic, queue_id) in self.all_queues() {
+            let Some(queue) = self.queues.find(topic.as_bytes(), queue_id)? else { continue };
+            let directory = self.queues.disk.directory(&topic, queue_id);
+            let fail = |source| StoreError::io(&directory, source);
+            let min_offset = queue.min_offset(&self.queues.disk, log_start).map_err(fail)?;
+            for path in queue.trim(&self.queues.disk, min_offset) {
+                self.disk.remove_file(&path).map_err(fail)?;
+            }
+        }
+        self.index.clean(log_start)?;
+        Ok(())
+    }
+}
+
+fn first_time_ms(file: &MappedFile) -> Option<i64> {
+    match look(file.readable(), file.start_offset, false) {
+        Place::Record(record) => Some(record.store_timestamp_ms),
+        _ => None,
+    }
+}
