@@ -62,9 +62,24 @@ format: setup ## Format Rust and Python in place
 	$(BIN)/ruff check --fix --quiet .
 	$(BIN)/ruff format --quiet .
 
+.PHONY: docs
+docs: setup ## Write docs/configuration.md anew from the table of options
+	@exec $(BIN)/python scripts/configuration.py
+
 .PHONY: bench
-bench: setup setup-test ## Measure against Apache RocketMQ in alternating rounds; ARGS for bench/run.py
-	@exec $(BIN)/python bench/run.py $(ARGS)
+bench: setup setup-test ## Measure against Apache RocketMQ in alternating rounds; ARGS="--help" tells how
+	@exec $(BIN)/python -m bench $(ARGS)
+
+FUZZ_SECONDS ?= 60
+.PHONY: fuzz
+fuzz: ## Fuzz every decoder in turn, FUZZ_SECONDS each (needs a nightly Rust and cargo-fuzz)
+	@scripts/require.sh fuzz
+	@for directory in crates/*/fuzz; do \
+	    for target in $$(cargo +nightly fuzz list --fuzz-dir $$directory); do \
+	        echo "── $$directory $$target"; \
+	        cargo +nightly fuzz run --fuzz-dir $$directory $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	    done; \
+	done
 
 .PHONY: clean
 clean: ## Remove everything that was built (data/ stays)

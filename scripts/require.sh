@@ -43,13 +43,17 @@ have_go() { command -v go >/dev/null; }
 go_packages="golang-go"
 go_advice="Go (go on the PATH)"
 
+have_fuzz() { cargo +nightly fuzz --version >/dev/null 2>&1; }
+fuzz_packages=""
+fuzz_advice="a nightly Rust and cargo-fuzz (rustup toolchain install nightly && cargo install cargo-fuzz)"
+
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
 
 missing=0
 for tool in "$@"; do
     "have_$tool" && continue
     packages="${tool}_packages" advice="${tool}_advice"
-    if can_install; then
+    if [ -n "${!packages}" ] && can_install; then
         echo "installing ${!packages} …" >&2
         # shellcheck disable=SC2086 # a list of packages on purpose
         { apt-get install -qq -y --no-install-recommends ${!packages} ||
@@ -58,7 +62,7 @@ for tool in "$@"; do
         "have_$tool" && continue
     fi
     echo "missing: ${!advice}" >&2
-    echo "  on Debian or Ubuntu: sudo apt-get install ${!packages}" >&2
+    [ -z "${!packages}" ] || echo "  on Debian or Ubuntu: sudo apt-get install ${!packages}" >&2
     missing=1
 done
 exit $missing

@@ -24,6 +24,7 @@ mod commit_log;
 pub mod disk;
 mod dispatch;
 pub mod error;
+pub mod faulty_disk;
 mod flush;
 mod gate;
 mod index;

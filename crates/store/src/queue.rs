@@ -348,14 +348,17 @@ impl Queue {
         Ok((segment, file))
     }
 
-    /// Begins anew at offset 0, as a topic does that was deleted and made again; the caller deletes the files.
-    pub(crate) fn restart(&self, disk: &QueueDisk) {
+    /// Begins anew at offset 0, as a topic does that was deleted and made again; the caller deletes the files. True where
+    /// there are any.
+    pub(crate) fn restart(&self, disk: &QueueDisk) -> bool {
         let mut state = self.state.lock();
+        let has_files = !state.segments.is_empty();
         for segment in &state.segments {
             disk.forget((self.serial, segment.first));
         }
         *state = State::default();
         self.max_offset.store(0, Ordering::Release);
+        has_files
     }
 
     /// Forgets the files that lie wholly below `min_offset`, the last one excepted (it carries the end), and returns

@@ -209,10 +209,11 @@ impl Queues {
         }
     }
 
-    /// Deletes the topic's files.
-    pub(crate) fn delete_files(&self, topic: &str) -> Result<(), StoreError> {
+    /// Deletes the topic's files, those of `count` queues.
+    pub(crate) fn delete_files(&self, topic: &str, count: i64) -> Result<(), StoreError> {
         checked_name(topic.as_bytes())?;
         let _one_at_a_time = self.flushing.lock();
+        self.disk.directory_count.fetch_sub(count, Ordering::AcqRel);
         let directory = self.disk.root.join(topic);
         self.disk.disk.remove_directory(&directory).map_err(|source| StoreError::io(&directory, source))
     }
@@ -220,7 +221,9 @@ impl Queues {
     /// A topic that was deleted and made again counts from 0 once more: its older entries go.
     pub(crate) fn restart(&self, queue: &Queue) -> Result<(), StoreError> {
         let _one_at_a_time = self.flushing.lock();
-        queue.restart(&self.disk);
+        if queue.restart(&self.disk) {
+            self.disk.directory_count.fetch_sub(1, Ordering::AcqRel);
+        }
         let directory = self.disk.directory(&queue.topic, queue.queue_id);
         self.disk.disk.remove_directory(&directory).map_err(|source| StoreError::io(&directory, source))
     }

@@ -33,7 +33,7 @@ pub struct Store {
     parts: Arc<Parts>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Held open: the lock goes with it.
-    _lock: DiskFile,
+    lock: Mutex<Option<DiskFile>>,
 }
 
 /// What the store's threads share.
@@ -84,7 +84,7 @@ impl Store {
         disk: Arc<dyn Disk>,
     ) -> Result<Arc<Store>, StoreError> {
         let (parts, lock) = open::open(settings, clock, disk)?;
-        let store = Self { parts: Arc::new(parts), threads: Mutex::default(), _lock: lock };
+        let store = Self { parts: Arc::new(parts), threads: Mutex::default(), lock: Mutex::new(Some(lock)) };
         store.start()?;
         Ok(Arc::new(store))
     }
@@ -246,7 +246,7 @@ impl Store {
         let count = parts.queues.ids(topic).len() as i64;
         // The checkpoint first: a replay after a kill must not bring the queues back, nor miss them.
         parts.save_checkpoint(false, count)?;
-        parts.queues.delete_files(topic)
+        parts.queues.delete_files(topic, count)
     }
 
     /// The lowest committed offset per (topic, queue): what lies above it is not deleted to make room. A queue that is
@@ -294,8 +294,8 @@ impl Store {
         self.parts.gate.check()
     }
 
-    /// Flushes everything, says so in the checkpoint and removes the abort marker. Safe to call twice; reading goes on
-    /// working on what is in memory or mapped.
+    /// Flushes everything, says so in the checkpoint and removes the abort marker. Safe to call twice; the
+    /// directory may then be opened again.
     pub fn close(&self) -> Result<(), StoreError> {
         if !self.parts.gate.shut(Refusal::Closed) {
             return Ok(());
@@ -303,6 +303,7 @@ impl Store {
         self.stop_threads();
         let outcome = open::finish(&self.parts);
         *self.parts.events.write() = None;
+        *self.lock.lock() = None;
         outcome
     }
 

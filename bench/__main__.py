@@ -1,0 +1,90 @@
+"""`python -m bench`: MetaQ and Apache RocketMQ side by side, in alternating rounds.
+
+The tools are Apache's own, from Maven Central, and so is the peer. Both brokers run while either is measured;
+the one whose turn it is not gets no request, and the CPU it takes all the same is printed with every round.
+The peer's virtual machine is warmed up with the same load before the first round that counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import report
+from bench.servers import Options
+from bench.workloads import WORKLOADS, Plan, say
+from tests.support.apache import VERSION, apache_classpath
+from tests.support.maven import REPOSITORY_ROOT
+
+_ROUND_S_MIN = 13
+"""A tool needs ten seconds for its first report, and some to start."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    if not chosen.metaq.exists() and chosen.self != "apache":
+        print(f"{chosen.metaq} is not there: run `make setup` first, or give --metaq", file=sys.stderr)
+        return 2
+    say("Apache's servers and tools: asking Maven, which downloads them the first time")
+    apache_classpath()
+    scratch = chosen.scratch or REPOSITORY_ROOT / "build"
+    scratch.mkdir(parents=True, exist_ok=True)
+    home = Path(tempfile.mkdtemp(prefix="bench-", dir=scratch))
+    plan = _plan(chosen, home)
+    setting = (
+        f"{' against '.join(plan.kinds)}; Apache RocketMQ {VERSION}; flush {chosen.flush}; "
+        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; rounds of {plan.round_s:g} s"
+    )
+    say(setting)
+    try:
+        outcomes = [WORKLOADS[name](plan) for name in chosen.only or WORKLOADS]
+    finally:
+        if not chosen.keep:
+            shutil.rmtree(home, ignore_errors=True)
+    form = report.machine_form if chosen.output == "json" else report.table
+    print(form(outcomes, setting))
+    return 0
+
+
+def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
+    return Plan(
+        kinds={"metaq": "metaq", "rocketmq": "apache"}
+        if chosen.self == "metaq"
+        else {"rocketmq-1": "apache", "rocketmq-2": "apache"},
+        rounds=chosen.rounds or (2 if chosen.quick else 5),
+        round_s=max(_ROUND_S_MIN, chosen.round_seconds or (14 if chosen.quick else 22)),
+        warmup_s=max(_ROUND_S_MIN, chosen.warmup_seconds or (14 if chosen.quick else 30)),
+        backlog_s=max(_ROUND_S_MIN, chosen.backlog_seconds or (14 if chosen.quick else 30)),
+        start_rounds=chosen.rounds or (1 if chosen.quick else 3),
+        options=Options(flush=chosen.flush, metaq=chosen.metaq, peer_heap=chosen.peer_heap),
+        home=home,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__.splitlines()[0] if __doc__ else None)
+    add = parser.add_argument
+    add("--only", action="append", choices=list(WORKLOADS), help="only this workload (may be given again)")
+    add("--flush", choices=["async", "sync"], default="async", help="on both sides (default: async)")
+    add("--rounds", type=int, help="per side and workload (default: 5)")
+    add("--round-seconds", type=float, help="of which the last ten count (default: 22)")
+    add("--warmup-seconds", type=float, help="of load before the first round, per broker (default: 30)")
+    add("--backlog-seconds", type=float, help="of batch sends before the consumers' rounds (default: 30)")
+    add("--quick", action="store_true", help="two short rounds: a look, not a result")
+    add("-o", "--output", choices=["table", "json"], default="table")
+    add("--self", choices=["metaq", "apache"], default="metaq", help="`apache` measures the peer against itself")
+    add("--metaq", type=Path, default=Path(sys.executable).parent / "metaq", help="the command to start")
+    add("--peer-heap", default="4g", help="of the peer's broker (default: 4g)")
+    add("--scratch", type=Path, help="where stores and logs go meanwhile (default: build/)")
+    add("--keep", action="store_true", help="leave them there")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,64 @@
+"""What one process costs, read from /proc and from its folder on the disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_SAMPLE_EVERY_S = 0.25
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of all its threads since it started."""
+    # The second field, the name, may hold spaces and brackets: count from the last bracket on.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def memory_bytes(pid: int) -> dict[str, int]:
+    """Resident memory: `resident` is everything, `own` leaves out the pages of mapped files (the page cache)."""
+    values = {}
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name in ("VmRSS", "RssAnon"):
+            values[name] = int(value.split()[0]) * 1024
+    return {"resident": values["VmRSS"], "own": values["RssAnon"]}
+
+
+def disk_bytes(directory: Path) -> int:
+    """What the folder takes on the disk, holes not counted, as `du` does."""
+    return sum(entry.lstat().st_blocks * 512 for entry in directory.rglob("*"))
+
+
+class CpuWatch:
+    """Samples the CPU time of some processes, so that any past stretch of time can be asked for."""
+
+    def __init__(self, pids: dict[str, int]) -> None:
+        self._pids = pids
+        self._samples: list[tuple[float, dict[str, float]]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> CpuWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def spent_s(self, name: str, begin: float, end: float) -> float:
+        """CPU seconds of that process between two moments of `time.monotonic`."""
+        return self._at(name, end) - self._at(name, begin)
+
+    def _at(self, name: str, moment: float) -> float:
+        return min(self._samples, key=lambda sample: abs(sample[0] - moment))[1][name]
+
+    def _watch(self) -> None:
+        while True:
+            self._samples.append((time.monotonic(), {name: cpu_s(pid) for name, pid in self._pids.items()}))
+            if self._ended.wait(_SAMPLE_EVERY_S):
+                return

@@ -1,0 +1,104 @@
+"""Medians, ratios, and the table at the end."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.workloads import Outcome
+
+_MB = 1e6
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure of the two sides; `ratio` is always ours to the peer's."""
+
+    what: str
+    ours: float
+    peer: float
+    form: str
+    goal: str = ""
+
+    @property
+    def ratio(self) -> float:
+        return self.ours / self.peer if self.peer else float("inf")
+
+
+# Goals of the project for the ratio or for our own figure, where there is one.
+_GOALS = {
+    ("producer", "per_second"): "≥ 1.5 ×",
+    ("batch", "per_second"): "≥ 3 ×",
+    ("consumer", "per_second"): "≥ 1 ×",
+    ("producer", "broker_cpu_us"): "≤ 6 µs",
+    ("consumer", "broker_cpu_us"): "≤ 0.25 ×",
+    ("start", "start_to_ready_s"): "≤ 1 s",
+    ("start", "idle_resident_bytes"): "≤ 120 MB",
+    ("start", "fresh_store_bytes"): "< 100 MB",
+}
+_FORMS = {
+    "per_second": ("messages per second", "{:,.0f}", 1.0),
+    "average_ms": ("average time, ms", "{:.3f}", 1.0),
+    "broker_cpu_us": ("broker CPU per message, µs", "{:.2f}", 1.0),
+    "start_to_ready_s": ("start to ready, s", "{:.2f}", 1.0),
+    "idle_resident_bytes": ("resident memory, idle, MB", "{:,.1f}", _MB),
+    "fresh_store_bytes": ("disk of a fresh store, MB", "{:,.1f}", _MB),
+}
+
+
+def medians(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """Side → figure → median over the rounds."""
+    return {
+        side: {name: statistics.median(figures[name] for figures in rounds) for name in rounds[0]}
+        for side, rounds in outcome.rounds.items()
+    }
+
+
+def rows(outcome: Outcome) -> list[Row]:
+    middle = medians(outcome)
+    ours, peer = list(middle)
+    found = []
+    for name, (what, form, unit) in _FORMS.items():
+        if name in middle[ours]:
+            goal = _GOALS.get((outcome.workload, name), "")
+            found.append(Row(what, middle[ours][name] / unit, middle[peer][name] / unit, form, goal))
+    for part in ("resident", "own"):
+        if outcome.memory:
+            what = "resident memory afterwards, MB" if part == "resident" else "of it not page cache, MB"
+            goal = "≤ 200 MB" if part == "own" else ""
+            values = [outcome.memory[side][part] / _MB for side in (ours, peer)]
+            found.append(Row(what, values[0], values[1], "{:,.0f}", goal))
+    return found
+
+
+def table(outcomes: Sequence[Outcome], setting: str) -> str:
+    lines = [setting]
+    for outcome in outcomes:
+        ours, peer = list(outcome.rounds)
+        count = len(outcome.rounds[ours])
+        title = f"{outcome.workload} (median of {count})"
+        lines += ["", f"{title:<34}{ours:>14}{peer:>14}{'ratio':>9}   goal", "-" * 84]
+        for row in rows(outcome):
+            mine, other = row.form.format(row.ours), row.form.format(row.peer)
+            lines.append(f"{row.what:<34}{mine:>14}{other:>14}{row.ratio:>9.3f}   {row.goal}".rstrip())
+    return "\n".join(lines)
+
+
+def machine_form(outcomes: Sequence[Outcome], setting: str) -> str:
+    result: dict[str, Any] = {"setting": setting, "workloads": {}}
+    for outcome in outcomes:
+        middle = medians(outcome)
+        ours, peer = list(middle)
+        result["workloads"][outcome.workload] = {
+            "sides": {"ours": ours, "peer": peer},
+            "rounds": outcome.rounds,
+            "medians": middle,
+            "ratios": {
+                name: middle[ours][name] / middle[peer][name] for name in middle[ours] if middle[peer][name]
+            },
+            "memory_after_bytes": outcome.memory,
+        }
+    return json.dumps(result, indent=2, ensure_ascii=False)

@@ -1,0 +1,160 @@
+"""The brokers under test, started and stopped the same way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import apache
+from tests.support.processes import Child
+
+READY_TIMEOUT_S = 60
+_GIB = 1024**3
+
+# What the peer's own start script gives its broker, but for the heap's size (a flag of ours) and for touching
+# every page of it at the start, which would count memory that was never used.
+_PEER_JVM_FLAGS = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:G1HeapRegionSize=16m",
+    "-XX:G1ReservePercent=25",
+    "-XX:InitiatingHeapOccupancyPercent=30",
+    "-XX:SoftRefLRUPolicyMSPerMB=0",
+    "-XX:-OmitStackTraceInFastThrow",
+    "-XX:MaxDirectMemorySize=15g",
+    "-XX:-UseLargePages",
+)
+# Upstream's defaults, spelled out because the tests' own starter prefers small files.
+_PEER_SETTINGS: dict[str, object] = {
+    "mappedFileSizeCommitLog": _GIB,
+    "maxIndexNum": 20_000_000,
+    "maxHashSlotNum": 5_000_000,
+    "timerWheelEnable": True,
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What both sides are started with."""
+
+    flush: str
+    metaq: Path
+    peer_heap: str
+
+
+class BrokerUnderTest(ABC):
+    """A running broker and the name server that knows it."""
+
+    name: str
+    nameserver: str
+    broker: str
+    pid: int
+    store: Path
+    start_to_ready_s: float
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends it cleanly."""
+
+
+class MetaqBroker(BrokerUnderTest):
+    """`metaq serve`: name server and broker in one process, so its figures include both."""
+
+    def __init__(self, name: str, home: Path, options: Options) -> None:
+        self.name = name
+        self.store = home / "data"
+        home.mkdir(parents=True)
+        began = time.monotonic()
+        self._child = Child(
+            [
+                str(options.metaq),
+                "serve",
+                *("--host", "127.0.0.1", "--namesrv-port", "0", "--broker-port", "0"),
+                *("--data", str(self.store), "--flush", options.flush),
+            ],
+            home / "console.log",
+        )
+        line = self._child.wait_for(_ready_line, READY_TIMEOUT_S, "METAQ_READY line")
+        self.start_to_ready_s = time.monotonic() - began
+        ready = json.loads(line)
+        self.nameserver, self.broker = ready["nameserver"], ready["broker"]
+        self.pid = self._child.process.pid
+
+    def stop(self) -> None:
+        self._child.stop(timeout_s=60)
+
+
+class ApacheBroker(BrokerUnderTest):
+    """Apache RocketMQ's broker with a name server of its own; the figures are the broker's alone."""
+
+    def __init__(self, name: str, home: Path, options: Options) -> None:
+        self.name = name
+        self._nameserver = apache.start_nameserver(home / "namesrv")
+        began = time.monotonic()
+        try:
+            self._broker = apache.start_broker(
+                home / "broker",
+                [self._nameserver.address],
+                flush=options.flush,
+                heap=options.peer_heap,
+                jvm_flags=_PEER_JVM_FLAGS,
+                settings=_PEER_SETTINGS,
+            )
+        except BaseException:
+            self._nameserver.stop()
+            raise
+        self.start_to_ready_s = time.monotonic() - began
+        self.nameserver, self.broker = self._nameserver.address, self._broker.address
+        self.pid = self._broker.pid
+        self.store = home / "broker" / "store"
+
+    def stop(self) -> None:
+        self._broker.stop()
+        self._nameserver.stop()
+
+
+def start(kind: str, name: str, home: Path, options: Options) -> BrokerUnderTest:
+    return (MetaqBroker if kind == "metaq" else ApacheBroker)(name, home, options)
+
+
+def create_topic(server: BrokerUnderTest, topic: str, queues: int, home: Path) -> None:
+    """Through the peer's own administration tool, for either side, and waits until the route is there."""
+    _admin(home, "updateTopic", server, "-b", server.broker, "-t", topic, "-r", str(queues), "-w", str(queues))
+    deadline = time.monotonic() + 35
+    while f'"writeQueueNums":{queues}' not in _admin(home, "topicRoute", server, "-t", topic).replace(" ", ""):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{server.name}: no route to {topic}")
+
+
+def _admin(home: Path, command: str, server: BrokerUnderTest, *arguments: str) -> str:
+    outcome = subprocess.run(
+        apache.java_command(
+            "org.apache.rocketmq.tools.command.MQAdminStartup",
+            home,
+            command,
+            *("-n", server.nameserver),
+            *arguments,
+            heap="128m",
+        ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    if outcome.returncode != 0 or "Exception" in outcome.stdout + outcome.stderr:
+        print(outcome.stdout, outcome.stderr, file=sys.stderr)
+        raise RuntimeError(f"{server.name}: mqadmin {command} failed")
+    return outcome.stdout
+
+
+def _ready_line(text: str) -> str | None:
+    for line in text.splitlines(keepends=True):
+        if line.startswith("METAQ_READY ") and line.endswith("\n"):
+            return line.removeprefix("METAQ_READY ")
+    return None

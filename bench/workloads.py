@@ -1,0 +1,146 @@
+"""What is measured: each workload gives both brokers their turns and returns the figures of every round."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import servers, tools
+from bench.process_figures import disk_bytes, memory_bytes
+from bench.servers import BrokerUnderTest, Options
+
+QUEUES = 8
+IDLE_S = 5
+_TOPIC = "bench"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how often; and which broker stands on which side."""
+
+    kinds: dict[str, str]
+    """Side → kind of broker: `metaq` or `apache`."""
+    rounds: int
+    round_s: float
+    warmup_s: float
+    backlog_s: float
+    start_rounds: int
+    options: Options
+    home: Path
+
+
+@dataclass
+class Outcome:
+    """Figures by side; one entry per round."""
+
+    workload: str
+    rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    memory: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, side: str, figures: dict[str, float]) -> None:
+        self.rounds.setdefault(side, []).append(figures)
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr: stdout is for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def producer(plan: Plan) -> Outcome:
+    """64 threads, one message of 128 bytes a call, each waiting for its answer."""
+    return _alternate(plan, "producer", tools.PRODUCER)
+
+
+def batch(plan: Plan) -> Outcome:
+    """10 threads, 32 messages of 128 bytes a call."""
+    return _alternate(plan, "batch", tools.BATCH_PRODUCER)
+
+
+def consumer(plan: Plan) -> Outcome:
+    """A backlog, read by a group that has never read before; a new group every round."""
+    return _alternate(plan, "consumer", tools.CONSUMER, backlog=True)
+
+
+def start(plan: Plan) -> Outcome:
+    """From the start of the process to its ready line; memory and disk after some idle seconds."""
+    outcome = Outcome("start")
+    for number in range(1, plan.start_rounds + 1):
+        for side, kind in plan.kinds.items():
+            home = plan.home / f"start-{side}-{number}"
+            server = servers.start(kind, side, home, plan.options)
+            try:
+                time.sleep(IDLE_S)
+                memory = memory_bytes(server.pid)
+                disk = disk_bytes(server.store)
+            finally:
+                server.stop()
+            shutil.rmtree(home)
+            figures = {
+                "start_to_ready_s": server.start_to_ready_s,
+                "idle_resident_bytes": memory["resident"],
+                "fresh_store_bytes": disk,
+            }
+            outcome.add(side, figures)
+            say(
+                f"start    round {number} {side:<10} ready after {server.start_to_ready_s:6.3f} s, "
+                f"idle {memory['resident'] / 1e6:7.1f} MB, fresh store {disk / 1e6:7.1f} MB"
+            )
+    return outcome
+
+
+WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
+    "start": start,
+    "producer": producer,
+    "batch": batch,
+    "consumer": consumer,
+}
+
+
+def _alternate(plan: Plan, workload: str, tool: tools.Tool, *, backlog: bool = False) -> Outcome:
+    """Both brokers run all the time; a round is one side's turn, and the sides take turns. A broker whose turn
+    it is not gets no request, and what CPU it takes all the same is printed."""
+    outcome = Outcome(workload)
+    home = plan.home / workload
+    running: list[BrokerUnderTest] = []
+    try:
+        for side, kind in plan.kinds.items():
+            running.append(servers.start(kind, side, home / side, plan.options))
+            servers.create_topic(running[-1], _TOPIC, QUEUES, home)
+        for server in running:
+            _warm_up(plan, workload, tool, server, home, backlog=backlog)
+        for number in range(1, plan.rounds + 1):
+            for server in running:
+                others = [other for other in running if other is not server]
+                extra = ("-g", f"bench_{number}") if backlog else ()
+                measured = tools.measure(tool, server, others, home, _TOPIC, plan.round_s, extra)
+                outcome.add(server.name, measured.figures())
+                say(_round_line(workload, number, measured))
+        outcome.memory = {server.name: memory_bytes(server.pid) for server in running}
+    finally:
+        for server in running:
+            server.stop()
+    shutil.rmtree(home)
+    return outcome
+
+
+def _warm_up(
+    plan: Plan, workload: str, tool: tools.Tool, server: BrokerUnderTest, home: Path, *, backlog: bool
+) -> None:
+    if backlog:
+        filled = tools.measure(tools.BATCH_PRODUCER, server, (), home, _TOPIC, plan.backlog_s)
+        say(f"{workload:<8} backlog {server.name:<10} filled at {filled.per_second:>9,} messages/s")
+    extra: Sequence[str] = ("-g", "bench_warmup") if backlog else ()
+    measured = tools.measure(tool, server, (), home, _TOPIC, plan.warmup_s, extra)
+    say(f"{workload:<8} warm-up {server.name:<10} {measured.per_second:>9,} messages/s (not counted)")
+
+
+def _round_line(workload: str, number: int, measured: tools.Measured) -> str:
+    return (
+        f"{workload:<8} round {number} {measured.server:<10} {measured.per_second:>9,} messages/s, "
+        f"{measured.average_ms:7.3f} ms, broker CPU {measured.broker_cpu_us:6.2f} µs/message, "
+        f"failed {measured.failed}, the other's CPU {measured.others_cpu_cores:.2f} cores"
+    )

@@ -1,0 +1,222 @@
+//! A disk for tests: the real one underneath, and any call can be made to fail.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::disk::{DirectoryEntry, Disk, DiskFile, Space, SystemDisk};
+
+/// The calls that can be made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Open,
+    Create,
+    Len,
+    SetLen,
+    Allocate,
+    Zero,
+    DataEnd,
+    Read,
+    Write,
+    SyncData,
+    SyncFileSystem,
+    SyncDirectory,
+    CreateDirectory,
+    ReadDirectory,
+    Rename,
+    RemoveFile,
+    RemoveDirectory,
+    Space,
+    Lock,
+}
+
+/// Which calls fail, how, and how often.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    pub call: Call,
+    /// Only where the path contains this text; empty means everywhere.
+    pub path_part: &'static str,
+    pub kind: io::ErrorKind,
+    /// So many matching calls pass first.
+    pub after: u64,
+    /// Then so many fail.
+    pub times: u64,
+}
+
+#[derive(Default)]
+pub struct FaultyDisk {
+    faults: Mutex<Vec<Fault>>,
+    space: Mutex<Option<Space>>,
+    boot_id: Mutex<Option<[u8; 16]>>,
+    syncs: AtomicU64,
+    faults_met: AtomicU64,
+}
+
+impl FaultyDisk {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn add(&self, fault: Fault) {
+        self.faults.lock().push(fault);
+    }
+
+    /// Every matching call fails from now on.
+    pub fn fail(&self, call: Call, path_part: &'static str, kind: io::ErrorKind) {
+        self.add(Fault { call, path_part, kind, after: 0, times: u64::MAX });
+    }
+
+    /// Nothing fails any more.
+    pub fn heal(&self) {
+        self.faults.lock().clear();
+    }
+
+    /// Pretends that the file system is so full; None shows the real figures again.
+    pub fn set_space(&self, space: Option<Space>) {
+        *self.space.lock() = space;
+    }
+
+    /// Pretends that the machine was restarted.
+    pub fn set_boot_id(&self, boot_id: [u8; 16]) {
+        *self.boot_id.lock() = Some(boot_id);
+    }
+
+    /// Calls of `sync_data` so far.
+    pub fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Calls that were made to fail.
+    pub fn faults_met(&self) -> u64 {
+        self.faults_met.load(Ordering::Relaxed)
+    }
+
+    fn check(&self, call: Call, path: &Path) -> io::Result<()> {
+        let mut faults = self.faults.lock();
+        let path = path.to_string_lossy();
+        for fault in faults.iter_mut() {
+            if fault.call != call || !path.contains(fault.path_part) || fault.times == 0 {
+                continue;
+            }
+            if fault.after > 0 {
+                fault.after -= 1;
+                continue;
+            }
+            fault.times -= 1;
+            self.faults_met.fetch_add(1, Ordering::Relaxed);
+            return Err(fault.kind.into());
+        }
+        Ok(())
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn open(&self, path: &Path) -> io::Result<DiskFile> {
+        self.check(Call::Open, path)?;
+        SystemDisk.open(path)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<DiskFile> {
+        self.check(Call::Create, path)?;
+        SystemDisk.create(path)
+    }
+
+    fn len(&self, file: &DiskFile) -> io::Result<u64> {
+        self.check(Call::Len, file.path())?;
+        SystemDisk.len(file)
+    }
+
+    fn set_len(&self, file: &DiskFile, len: u64) -> io::Result<()> {
+        self.check(Call::SetLen, file.path())?;
+        SystemDisk.set_len(file, len)
+    }
+
+    fn allocate(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+        self.check(Call::Allocate, file.path())?;
+        SystemDisk.allocate(file, from, len)
+    }
+
+    fn zero(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+        self.check(Call::Zero, file.path())?;
+        SystemDisk.zero(file, from, len)
+    }
+
+    fn data_end(&self, file: &DiskFile, from: u64) -> io::Result<u64> {
+        self.check(Call::DataEnd, file.path())?;
+        SystemDisk.data_end(file, from)
+    }
+
+    fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize> {
+        self.check(Call::Read, file.path())?;
+        SystemDisk.read_at(file, buffer, from)
+    }
+
+    fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()> {
+        self.check(Call::Write, file.path())?;
+        SystemDisk.write_at(file, data, from)
+    }
+
+    fn sync_data(&self, file: &DiskFile) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.check(Call::SyncData, file.path())?;
+        SystemDisk.sync_data(file)
+    }
+
+    fn sync_file_system(&self, directory: &Path) -> io::Result<()> {
+        self.check(Call::SyncFileSystem, directory)?;
+        SystemDisk.sync_file_system(directory)
+    }
+
+    fn sync_directory(&self, directory: &Path) -> io::Result<()> {
+        self.check(Call::SyncDirectory, directory)?;
+        SystemDisk.sync_directory(directory)
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        self.check(Call::CreateDirectory, path)?;
+        SystemDisk.create_directory(path)
+    }
+
+    fn read_directory(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
+        self.check(Call::ReadDirectory, path)?;
+        SystemDisk.read_directory(path)
+    }
+
+    fn exists(&self, path: &Path) -> bool {
+        SystemDisk.exists(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.check(Call::Rename, from)?;
+        SystemDisk.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.check(Call::RemoveFile, path)?;
+        SystemDisk.remove_file(path)
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        self.check(Call::RemoveDirectory, path)?;
+        SystemDisk.remove_directory(path)
+    }
+
+    fn space(&self, directory: &Path) -> io::Result<Space> {
+        self.check(Call::Space, directory)?;
+        match *self.space.lock() {
+            Some(space) => Ok(space),
+            None => SystemDisk.space(directory),
+        }
+    }
+
+    fn lock(&self, file: &DiskFile) -> io::Result<bool> {
+        self.check(Call::Lock, file.path())?;
+        SystemDisk.lock(file)
+    }
+
+    fn boot_id(&self) -> [u8; 16] {
+        self.boot_id.lock().unwrap_or_else(|| SystemDisk.boot_id())
+    }
+}

@@ -1,0 +1,290 @@
+//! Append, read and recovery against a simple model, over random file sizes and random ends.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+
+use metaq_store::{Store, StoreSettings};
+use proptest::prelude::*;
+use support::*;
+
+/// What should be in the store: bodies per queue, in order.
+type Model = BTreeMap<(String, i32), Vec<Vec<u8>>>;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append {
+        topic: u8,
+        queue_id: i32,
+        body_bytes: usize,
+    },
+    Batch {
+        topic: u8,
+        queue_id: i32,
+        count: usize,
+        body_bytes: usize,
+    },
+    Prepared {
+        topic: u8,
+    },
+    CloseAndOpen,
+    KillAndOpen,
+    /// The consume queues are lost between two runs.
+    LoseQueues,
+    Read,
+    DeleteTopic {
+        topic: u8,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => (0..3_u8, 0..3, 0..600_usize)
+            .prop_map(|(topic, queue_id, body_bytes)| Step::Append { topic, queue_id, body_bytes }),
+        4 => (0..3_u8, 0..3, 1..12_usize, 0..300_usize)
+            .prop_map(|(topic, queue_id, count, body_bytes)| Step::Batch { topic, queue_id, count, body_bytes }),
+        2 => (0..3_u8).prop_map(|topic| Step::Prepared { topic }),
+        1 => Just(Step::CloseAndOpen),
+        1 => Just(Step::KillAndOpen),
+        1 => Just(Step::LoseQueues),
+        2 => Just(Step::Read),
+        1 => (0..3_u8).prop_map(|topic| Step::DeleteTopic { topic }),
+    ]
+}
+
+fn sizes() -> impl Strategy<Value = (u64, u64, u64, u32, u32)> {
+    (
+        4_096..40_000_u64,
+        2..60_u64,
+        prop_oneof![Just(4_096_u64), Just(8_192), Just(1 << 20)],
+        1..40_u32,
+        2..60_u32,
+    )
+}
+
+fn settings(directory: &std::path::Path, sizes: (u64, u64, u64, u32, u32)) -> StoreSettings {
+    StoreSettings {
+        commit_log_file_bytes: sizes.0,
+        consume_queue_file_entries: sizes.1,
+        allocation_step_bytes: sizes.2,
+        index_slots: sizes.3,
+        index_entries: sizes.4,
+        ..small(directory)
+    }
+}
+
+fn topic_name(topic: u8) -> String {
+    format!("topic-{topic}")
+}
+
+fn check(store: &Store, model: &Model) {
+    for ((topic, queue_id), expected) in model {
+        assert_eq!(store.max_offset(topic, *queue_id), expected.len() as i64, "{topic} {queue_id}");
+        let read = read_all(store, topic, *queue_id);
+        assert!(read.iter().enumerate().all(|(place, (at, _))| place as i64 == *at), "offsets are dense");
+        let bodies: Vec<&Vec<u8>> = read.iter().map(|(_, body)| body).collect();
+        assert_eq!(bodies, expected.iter().collect::<Vec<_>>(), "{topic} {queue_id}");
+    }
+    assert_eq!(figure(store, "damaged_records"), 0);
+}
+
+fn reopen(
+    settings: &mut StoreSettings,
+    store: Arc<Store>,
+    kill: bool,
+    lose_queues: bool,
+    run: usize,
+) -> Arc<Store> {
+    if kill {
+        // A copy made while the store runs is what a kill leaves behind.
+        let copy = settings.directory.parent().unwrap().join(format!("run-{run}"));
+        copy_directory(&settings.directory, &copy);
+        drop(store);
+        fs::remove_dir_all(&settings.directory).unwrap();
+        settings.directory = copy;
+    } else {
+        store.close().unwrap();
+    }
+    if lose_queues {
+        let _ = fs::remove_dir_all(settings.directory.join("consumequeue"));
+    }
+    open(settings)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_lost_and_nothing_appears(
+        sizes in sizes(),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let root = tempfile::tempdir().unwrap();
+        let mut settings = settings(&root.path().join("run"), sizes);
+        let mut store = open(&settings);
+        let mut model = Model::new();
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Append { topic, queue_id, body_bytes } => {
+                    let topic = topic_name(topic);
+                    let body = vec![number as u8; body_bytes];
+                    let queue = model.entry((topic.clone(), queue_id)).or_default();
+                    let appended = send(&store, &topic, queue_id, &body);
+                    prop_assert_eq!(appended.queue_offset, queue.len() as i64);
+                    queue.push(body);
+                }
+                Step::Batch { topic, queue_id, count, body_bytes } => {
+                    let topic = topic_name(topic);
+                    let body = vec![number as u8; body_bytes];
+                    let queue = model.entry((topic.clone(), queue_id)).or_default();
+                    let batch = store.append_batch(&vec![record(&topic, queue_id, &body, "KEYS\u{1}k\u{2}"); count]).unwrap();
+                    store.dispatch();
+                    prop_assert_eq!(batch.first.queue_offset, queue.len() as i64);
+                    queue.extend(std::iter::repeat_n(body, count));
+                }
+                Step::Prepared { topic } => {
+                    let topic = topic_name(topic);
+                    let mut half = record(&topic, 0, b"half", "");
+                    half.system_flag = 4;
+                    store.append(&half).unwrap();
+                    store.dispatch();
+                }
+                Step::CloseAndOpen => store = reopen(&mut settings, store, false, false, number),
+                Step::KillAndOpen => store = reopen(&mut settings, store, true, false, number),
+                Step::LoseQueues => {
+                    store = reopen(&mut settings, store, number % 2 == 0, true, number);
+                    // Records of deleted topics are still in the log, so queues come back that nobody made again.
+                    for topic in (0..3).map(topic_name) {
+                        for queue_id in store.queue_ids(&topic) {
+                            let back = bodies(&store, &topic, queue_id);
+                            model.entry((topic.clone(), queue_id)).or_insert(back);
+                        }
+                    }
+                }
+                Step::Read => check(&store, &model),
+                Step::DeleteTopic { topic } => {
+                    let topic = topic_name(topic);
+                    store.delete_topic(&topic).unwrap();
+                    model.retain(|(known, _), _| *known != topic);
+                    // Queues the model forgot must not be found with old offsets later.
+                    prop_assert!(store.queue_ids(&topic).is_empty());
+                }
+            }
+        }
+        check(&store, &model);
+        store = reopen(&mut settings, store, true, false, usize::MAX);
+        check(&store, &model);
+        store.close().unwrap();
+    }
+
+    /// Cuts the log's tail anywhere, after a kill or a clean stop: what is left is a prefix of every queue, everything in
+    /// front of the cut is there, and the queues go on densely.
+    #[test]
+    fn a_cut_tail_leaves_a_prefix(
+        sizes in sizes(),
+        bodies_bytes in prop::collection::vec(0..500_usize, 1..150),
+        cut_permille in 0..1_000_u64,
+        clean in any::<bool>(),
+        keep_queues in any::<bool>(),
+    ) {
+        let root = tempfile::tempdir().unwrap();
+        let mut settings = settings(&root.path().join("run"), sizes);
+        let store = open(&settings);
+        let mut sent = Vec::new();
+        for (number, body_bytes) in bodies_bytes.iter().enumerate() {
+            let body = vec![number as u8; *body_bytes];
+            sent.push((send(&store, "t", (number % 2) as i32, &body), body));
+        }
+        if clean {
+            store.close().unwrap();
+        } else {
+            let copy = root.path().join("copy");
+            copy_directory(&settings.directory, &copy);
+            settings.directory = copy;
+        }
+        drop(store);
+        let end = sent.last().unwrap().0.end_offset;
+        let cut_at = end * cut_permille as i64 / 1_000;
+        cut_log(&settings, cut_at);
+        if !keep_queues {
+            let _ = fs::remove_dir_all(settings.directory.join("consumequeue"));
+        }
+
+        let store = open(&settings);
+        for queue_id in 0..2 {
+            let expected: Vec<Vec<u8>> = sent.iter().enumerate()
+                .filter(|(number, (appended, _))| (number % 2) as i32 == queue_id && appended.end_offset <= cut_at)
+                .map(|(_, (_, body))| body.clone())
+                .collect();
+            prop_assert_eq!(&bodies(&store, "t", queue_id), &expected);
+            let next = send(&store, "t", queue_id, b"next");
+            prop_assert_eq!(next.queue_offset, expected.len() as i64);
+            prop_assert_eq!(bodies(&store, "t", queue_id).len(), expected.len() + 1);
+        }
+        store.close().unwrap();
+        let read = bodies(&open(&settings), "t", 0);
+        prop_assert_eq!(read.last(), Some(&b"next".to_vec()));
+    }
+
+    /// One flipped bit anywhere in the log: nothing wrong is ever served, and all but a few records still are.
+    #[test]
+    fn a_flipped_bit_costs_little_and_is_never_served(
+        sizes in sizes(),
+        bodies_bytes in prop::collection::vec(20..300_usize, 20..120),
+        flip_permille in 0..1_000_u64,
+        bit in 0..8_u32,
+        clean in any::<bool>(),
+        keep_queues in any::<bool>(),
+    ) {
+        let root = tempfile::tempdir().unwrap();
+        let mut settings = settings(&root.path().join("run"), sizes);
+        let store = open(&settings);
+        let mut sent = Vec::new();
+        for (number, body_bytes) in bodies_bytes.iter().enumerate() {
+            let body = vec![number as u8; *body_bytes];
+            sent.push((send(&store, "t", 0, &body), body));
+        }
+        if clean {
+            store.close().unwrap();
+        } else {
+            let copy = root.path().join("copy");
+            copy_directory(&settings.directory, &copy);
+            settings.directory = copy;
+        }
+        drop(store);
+        let end = sent.last().unwrap().0.end_offset;
+        let (path, position) = locate(&settings, end * flip_permille as i64 / 1_000);
+        flip(&path, position, 1 << bit);
+        if !keep_queues {
+            let _ = fs::remove_dir_all(settings.directory.join("consumequeue"));
+        }
+
+        let store = open(&settings);
+        let read = read_all(&store, "t", 0);
+        for (queue_offset, body) in &read {
+            prop_assert_eq!(body, &sent[*queue_offset as usize].1, "only what was sent is served");
+        }
+        // The flipped record, and one more where the flip changed a queue offset.
+        prop_assert!(read.len() + 2 >= sent.len(), "{} of {} are left", read.len(), sent.len());
+        let next = send(&store, "t", 0, b"next");
+        prop_assert!(next.queue_offset + 2 >= sent.len() as i64);
+        let read = bodies(&store, "t", 0);
+        prop_assert_eq!(read.last(), Some(&b"next".to_vec()));
+    }
+}
+
+/// Cuts the log at an offset: shortens that file and deletes the later ones.
+fn cut_log(settings: &StoreSettings, cut_at: i64) {
+    for entry in fs::read_dir(settings.directory.join("commitlog")).unwrap() {
+        let path = entry.unwrap().path();
+        let start: i64 = path.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        if start >= cut_at && start > 0 {
+            fs::remove_file(path).unwrap();
+        } else if cut_at < start + settings.commit_log_file_bytes as i64 {
+            fs::OpenOptions::new().write(true).open(path).unwrap().set_len((cut_at - start) as u64).unwrap();
+        }
+    }
+}

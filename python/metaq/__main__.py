@@ -1,0 +1,5 @@
+"""`python -m metaq` is the metaq command."""
+
+from metaq.cli import main
+
+main()

@@ -1,0 +1,280 @@
+"""What tools ask of a broker as a whole: its configuration, its figures, who consumes what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaq._core import WIRE_VERSION, Clock, Server, Store
+from metaq.broker.clients import Clients
+from metaq.broker.groups import Groups
+from metaq.broker.offsets import groups_of_topic, topics_of_group
+from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
+from metaq.broker.topics import Topics
+from metaq.protocol.admin import (
+    CleanExpiredConsumeQueue,
+    ConfigVersion,
+    DeleteExpiredCommitLog,
+    GetBrokerConfig,
+    GetBrokerRuntimeInfo,
+    TriggerDeleteFiles,
+    UpdateBrokerConfig,
+)
+from metaq.protocol.bodies import (
+    ConsumeStats,
+    DataVersion,
+    GroupList,
+    KVTable,
+    OffsetWrapper,
+    SubscriptionAnswer,
+    TopicList,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.groups import QuerySubscriptionByConsumer, QueryTopicConsumeByWho, QueryTopicsByConsumer
+from metaq.protocol.java_json import MessageQueue
+from metaq.protocol.offsets import GetConsumeStats
+
+log = logging.getLogger(__name__)
+
+CONFIG_BYTES_MAX = 64 * 1024
+VERSION_NAME = "V5_5_0"
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the administration looks at."""
+
+    options: BrokerOptions
+    clock: Clock
+    server: Server
+    store: Store
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    address: Callable[[], str]
+    register_soon: Callable[[], None]
+
+
+class Admin:
+    """Configuration and figures of the running broker. What is changed here lasts until the next start."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._started_ms = parts.clock.now_ms()
+        self._config_version = DataVersion(timestamp=self._started_ms)
+        self.permission = parts.options.permission
+
+    # Configuration
+
+    def config(self) -> dict[str, str]:
+        """By upstream's names, so that its tools show them."""
+        options, topics, groups = self._parts.options, self._parts.topics, self._parts.groups
+        broker, server, store = options.broker, options.server, options.store
+        values: dict[str, str | int | bool] = {
+            "brokerName": broker.name,
+            "brokerClusterName": broker.cluster,
+            "brokerId": broker.broker_id,
+            "brokerPermission": self.permission,
+            "brokerIP1": self._parts.address().rpartition(":")[0],
+            "listenPort": self._parts.server.port,
+            "namesrvAddr": ";".join(options.nameservers),
+            "regionId": broker.region,
+            "autoCreateTopicEnable": topics.auto_create,
+            "autoCreateSubscriptionGroup": groups.auto_create,
+            "defaultTopicQueueNums": options.default_topic_queues,
+            "longPollingEnable": broker.long_polling,
+            "shortPollingTimeMills": broker.short_polling_ms,
+            "flushConsumerOffsetInterval": int(options.offsets_persist_interval_s * 1000),
+            "registerNameServerPeriod": int(options.register_interval_clamped_s * 1000),
+            "channelExpiredTimeout": int(options.client_expiry_s * 1000),
+            "flushDiskType": "SYNC_FLUSH" if store.flush == "sync" else "ASYNC_FLUSH",
+            "brokerRole": "ASYNC_MASTER",
+            "mappedFileSizeCommitLog": store.commit_log_file_bytes,
+            "maxMessageSize": store.message_size_bytes_max,
+            "fileReservedTime": store.file_reserved_hours,
+            "deleteWhen": store.delete_when,
+            "diskMaxUsedSpaceRatio": store.disk_clean_percent,
+            "serverChannelMaxIdleTimeSeconds": server.idle_timeout_ms // 1000,
+            "enablePropertyFilter": False,
+        }
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in values.items()
+        }
+
+    @handles(GetBrokerConfig)
+    def get_broker_config(self, command: GetBrokerConfig, request: Request) -> Response:
+        text = "".join(f"{key}={value}\n" for key, value in sorted(self.config().items()))
+        version = ConfigVersion(version=self._config_version.encode().decode())
+        return Response(fields=version, body=text.encode())
+
+    @handles(UpdateBrokerConfig)
+    async def update_broker_config(self, command: UpdateBrokerConfig, request: Request) -> None:
+        wanted = parse_properties(request.body)
+        changes = [(key, value, self._change_of(key, value)) for key, value in wanted.items()]
+        for key, value, apply in changes:
+            log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
+            apply()
+        if changes:
+            self._config_version = DataVersion(
+                counter=self._config_version.counter + 1, timestamp=self._parts.clock.now_ms()
+            )
+            self._parts.topics.version_changed()
+            await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
+            self._parts.register_soon()
+
+    def _change_of(self, key: str, value: str) -> Callable[[], None]:
+        """What to do for one setting, checked before anything is done; none is a path or a command."""
+        if key == "brokerPermission":
+            permission = _whole_number(key, value, READ | WRITE | INHERIT)
+            return lambda: self._set_permission(permission)
+        if key == "autoCreateTopicEnable":
+            enabled = _yes_or_no(key, value)
+            return lambda: self._parts.topics.set_auto_create(enabled)
+        if key == "autoCreateSubscriptionGroup":
+            enabled = _yes_or_no(key, value)
+            return lambda: setattr(self._parts.groups, "auto_create", enabled)
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"setting {key[:64]!a} cannot be changed while the broker runs (autoCreateSubscriptionGroup, "
+            "autoCreateTopicEnable and brokerPermission can): change its configuration and restart it",
+        )
+
+    def _set_permission(self, permission: int) -> None:
+        self.permission = permission
+        self._parts.server.set_permission(permission)
+
+    # Figures
+
+    @handles(GetBrokerRuntimeInfo)
+    async def get_broker_runtime_info(self, command: GetBrokerRuntimeInfo, request: Request) -> Response:
+        table = await asyncio.to_thread(self._runtime_info)
+        return Response(body=KVTable(table=table).encode())
+
+    def _runtime_info(self) -> dict[str, str]:
+        figures, counters = self._parts.store.figures(), self._parts.server.counters()
+        disk = shutil.disk_usage(self._parts.options.store.directory)
+        log_max = figures.get("commit_log_max_offset", 0)
+        values: dict[str, str | int] = {
+            "brokerVersionDesc": VERSION_NAME,
+            "brokerVersion": WIRE_VERSION,
+            "brokerActive": "true",
+            "bootTimestamp": self._started_ms,
+            "commitLogMinOffset": figures.get("commit_log_min_offset", 0),
+            "commitLogMaxOffset": log_max,
+            "dispatchBehindBytes": max(log_max - figures.get("dispatched_offset", log_max), 0),
+            "remainHowManyDataToFlush": f"{max(log_max - figures.get('flushed_offset', log_max), 0)} B",
+            "commitLogDiskRatio": f"{figures.get('disk_used_percent', 0) / 100:.2f}",
+            "commitLogDirCapacity": f"Total : {_gibibytes(disk.total)}, Free : {_gibibytes(disk.free)}.",
+            "msgPutTotalTodayNow": counters.get("messages_in", 0),
+            "msgGetTotalTodayNow": counters.get("messages_out", 0),
+        }
+        return {key: str(value) for key, value in values.items()}
+
+    @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
+    async def clean(self, command: Command, request: Request) -> None:
+        # An administrator's word counts at any hour; only what is past its age goes all the same.
+        deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
+        log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
+
+    # Who consumes what
+
+    @handles(QueryTopicConsumeByWho)
+    def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
+        groups = {
+            *groups_of_topic(self._parts.server.offsets(), command.topic),
+            *self._parts.clients.groups_subscribing(command.topic),
+        }
+        return Response(body=GroupList(group_list=sorted(groups)).encode())
+
+    @handles(QueryTopicsByConsumer)
+    def query_topics_by_consumer(self, command: QueryTopicsByConsumer, request: Request) -> Response:
+        topics = topics_of_group(self._parts.server.offsets(), command.group)
+        return Response(body=TopicList(broker_addr=self._parts.address(), topic_list=topics).encode())
+
+    @handles(QuerySubscriptionByConsumer)
+    def query_subscription_by_consumer(
+        self, command: QuerySubscriptionByConsumer, request: Request
+    ) -> Response:
+        group = self._parts.clients.consumer_group(command.group)
+        answer = SubscriptionAnswer(
+            group=command.group,
+            topic=command.topic,
+            subscription_data=group.subscriptions.get(command.topic) if group else None,
+        )
+        return Response(body=answer.encode())
+
+    @handles(GetConsumeStats)
+    async def get_consume_stats(self, command: GetConsumeStats, request: Request) -> Response:
+        return Response(body=(await asyncio.to_thread(self._consume_stats, command)).encode())
+
+    def _consume_stats(self, command: GetConsumeStats) -> ConsumeStats:
+        offsets = self._parts.server.offsets()
+        stats = ConsumeStats()
+        for name in self._topics_asked(command, offsets):
+            topic = self._parts.topics.get(name)
+            committed = offsets.get(f"{name}@{command.consumer_group}", {})
+            for queue_id in range(topic.read_queue_nums if topic else 0):
+                queue = MessageQueue(self._parts.options.broker.name, queue_id, name)
+                committed_offset = committed.get(queue_id, 0)
+                stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
+                stats.offset_table[queue] = OffsetWrapper(
+                    broker_offset=self._parts.store.max_offset(name, queue_id),
+                    consumer_offset=committed_offset,
+                    pull_offset=committed_offset,
+                    last_timestamp=max(stored_ms, 0) if committed_offset > 0 else 0,
+                )
+        return stats
+
+    def _topics_asked(self, command: GetConsumeStats, offsets: dict[str, dict[int, int]]) -> list[str]:
+        if command.topic_list:
+            return [name for name in command.topic_list.split(";") if name]
+        topics = [command.topic] if command.topic else topics_of_group(offsets, command.consumer_group)
+        group = self._parts.clients.consumer_group(command.consumer_group)
+        if group is not None and group.subscriptions:
+            # A topic that a live group has given up is history, not backlog.
+            topics = [name for name in topics if name in group.subscriptions]
+        return topics
+
+
+def parse_properties(body: bytes) -> dict[str, str]:
+    """`key=value` lines; raises Refused for anything else."""
+    if len(body) > CONFIG_BYTES_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the configuration has {len(body)} bytes, the limit is {CONFIG_BYTES_MAX}",
+        )
+    values: dict[str, str] = {}
+    for line in body.decode("utf-8", "replace").splitlines():
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"{text[:64]!a} is not of the form key=value")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _whole_number(key: str, value: str, limit: int) -> int:
+    if not value.isdecimal() or int(value) > limit:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{key} takes a number from 0 to {limit}, not {value[:32]!a}"
+        )
+    return int(value)
+
+
+def _yes_or_no(key: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{key} takes true or false, not {value[:32]!a}")
+    return value.lower() == "true"
+
+
+def _gibibytes(size: int) -> str:
+    return f"{size / 1024**3:.2f} GiB"

@@ -1,0 +1,236 @@
+"""Who is connected: producers and consumers as their heartbeats tell, by group and by connection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+
+from metaq._core import Clock
+from metaq.protocol.bodies import ConsumerData, SubscriptionData
+
+
+class Change(Enum):
+    """What a heartbeat or a farewell did to a group."""
+
+    NOTHING = 0
+    FILTERS = 1
+    """The data plane has to know; the shares of its consumers stay."""
+    SHARES = 2
+    """Its consumers have to divide the queues anew."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One client program in one group, on one connection."""
+
+    connection: int
+    client_id: str
+    language: int
+    version: int
+    remote: str
+    seen_ms: int
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    """By topic; none for a producer."""
+    fingerprint: int = 0
+    """What the client's last full heartbeat hashed to by its own account; 0 where it does not say."""
+
+
+class ConsumerGroup:
+    """A group's live consumers; the last heartbeat decides how the group consumes."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.consume_type = "CONSUME_PASSIVELY"
+        self.message_model = "CLUSTERING"
+        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+        self.members: dict[int, Member] = {}
+        """By connection."""
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        """By topic; where members differ the newest counts, which is how a changed filter takes over."""
+        self._client_ids: Counter[str] = Counter()
+
+    @property
+    def broadcasting(self) -> bool:
+        return self.message_model == "BROADCASTING"
+
+    def client_ids(self) -> list[str]:
+        """Each once, in order: every consumer must compute the same shares from this list, and a client that
+        has just reconnected can be here twice for a moment."""
+        return sorted(self._client_ids)
+
+    def put(self, member: Member) -> Change:
+        """Adds the member or replaces what was known of it; cheap however many others there are."""
+        known = self.members.get(member.connection)
+        ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
+        if known is not None and known.client_id != member.client_id:
+            self._count_out(known)
+        is_new_id = member.client_id not in self._client_ids
+        if known is None or known.client_id != member.client_id:
+            self._client_ids[member.client_id] += 1
+        self.members[member.connection] = member
+        for topic, subscription in member.subscriptions.items():
+            newest = self.subscriptions.get(topic)
+            if newest is None or subscription.sub_version >= newest.sub_version:
+                self.subscriptions[topic] = subscription
+        if known is not None:
+            self._let_go(known)
+        return self._compared(is_new_id or ids_before != len(self._client_ids), subscriptions_before)
+
+    def remove(self, connection: int) -> Change:
+        known = self.members.pop(connection, None)
+        if known is None:
+            return Change.NOTHING
+        ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
+        self._count_out(known)
+        self._let_go(known)
+        return self._compared(ids_before != len(self._client_ids), subscriptions_before)
+
+    def _compared(self, ids_changed: bool, subscriptions_before: dict[str, SubscriptionData]) -> Change:
+        if ids_changed or subscriptions_before.keys() != self.subscriptions.keys():
+            return Change.SHARES
+        return Change.FILTERS if subscriptions_before != self.subscriptions else Change.NOTHING
+
+    def _count_out(self, member: Member) -> None:
+        self._client_ids[member.client_id] -= 1
+        if self._client_ids[member.client_id] == 0:
+            del self._client_ids[member.client_id]
+
+    def _let_go(self, former: Member) -> None:
+        """Looks for the next newest subscription, only for topics where the former member's counted."""
+        for topic, subscription in former.subscriptions.items():
+            if self.subscriptions.get(topic) is not subscription:
+                continue
+            others = [
+                member.subscriptions[topic]
+                for member in self.members.values()
+                if topic in member.subscriptions
+            ]
+            if others:
+                self.subscriptions[topic] = max(others, key=lambda entry: entry.sub_version)
+            else:
+                del self.subscriptions[topic]
+
+
+class Clients:
+    """The live groups. `changed` hears of every consumer group whose members, subscriptions or mode are not
+    what they were."""
+
+    def __init__(
+        self, clock: Clock, expiry_s: float, changed: Callable[[ConsumerGroup, Change], None]
+    ) -> None:
+        self._clock = clock
+        self._expiry_ms = int(expiry_s * 1000)
+        self._changed = changed
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[int, Member]] = {}
+        self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
+        """Connection → its consumer groups and its producer groups."""
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        return self._consumers.get(name)
+
+    def producers(self, group: str) -> list[Member]:
+        return list(self._producers.get(group, {}).values())
+
+    def groups_subscribing(self, topic: str) -> list[str]:
+        """Consumer groups with a live member that subscribes to the topic."""
+        return sorted(name for name, group in self._consumers.items() if topic in group.subscriptions)
+
+    def groups_of(self, connection: int) -> tuple[set[str], set[str]]:
+        """The consumer groups and the producer groups of a connection."""
+        return self._groups_of.get(connection, (set(), set()))
+
+    def put_consumer(
+        self, data: ConsumerData, member: Member, *, without_subscriptions: bool = False
+    ) -> None:
+        """Takes one group of a heartbeat. Without subscriptions it only says that the client is alive, and
+        those known of it stand."""
+        group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
+        known = group.members.get(member.connection)
+        if without_subscriptions:
+            member.subscriptions = known.subscriptions if known else {}
+            member.fingerprint = known.fingerprint if known else 0
+        else:
+            member.subscriptions = {entry.topic: entry for entry in data.subscription_data_set}
+        model = group.message_model
+        group.consume_type = data.consume_type
+        group.message_model = data.message_model
+        group.consume_from_where = data.consume_from_where
+        self._of(member.connection)[0].add(group.name)
+        change = group.put(member)
+        if change is Change.NOTHING and model != group.message_model:
+            change = Change.FILTERS
+        if change is not Change.NOTHING:
+            self._changed(group, change)
+
+    def put_producer(self, group: str, member: Member) -> None:
+        self._producers.setdefault(group, {})[member.connection] = member
+        self._of(member.connection)[1].add(group)
+
+    def fingerprint(self, group: str, connection: int) -> int:
+        """That of the last full heartbeat of this client in this group; 0 where there was none."""
+        known = self._consumers.get(group)
+        member = known.members.get(connection) if known else None
+        return member.fingerprint if member else 0
+
+    def remove_consumer(self, group_name: str, connection: int) -> None:
+        group = self._consumers.get(group_name)
+        if group is None:
+            return
+        change = group.remove(connection)
+        if not group.members:
+            del self._consumers[group_name]
+        self.groups_of(connection)[0].discard(group_name)
+        if change is not Change.NOTHING:
+            self._changed(group, change)
+
+    def remove_producer(self, group: str, connection: int) -> None:
+        members = self._producers.get(group, {})
+        members.pop(connection, None)
+        if not members:
+            self._producers.pop(group, None)
+        self.groups_of(connection)[1].discard(group)
+
+    def remove_connection(self, connection: int) -> None:
+        """A socket has closed: its client is gone from every group at once."""
+        consumer_groups, producer_groups = self.groups_of(connection)
+        for group in list(consumer_groups):
+            self.remove_consumer(group, connection)
+        for group in list(producer_groups):
+            self.remove_producer(group, connection)
+        self._groups_of.pop(connection, None)
+
+    def remove_expired(self) -> list[Member]:
+        """Clients that have been silent for too long although their socket is open."""
+        silent_since_ms = self._clock.now_ms() - self._expiry_ms
+        expired: list[Member] = []
+        for name, group in list(self._consumers.items()):
+            for member in _silent(group.members.values(), silent_since_ms):
+                expired.append(member)
+                self.remove_consumer(name, member.connection)
+        for name, members in list(self._producers.items()):
+            for member in _silent(members.values(), silent_since_ms):
+                expired.append(member)
+                self.remove_producer(name, member.connection)
+        for connection, (consumer_groups, producer_groups) in list(self._groups_of.items()):
+            if not consumer_groups and not producer_groups:
+                del self._groups_of[connection]
+        return expired
+
+    def shift_time(self, by_ms: int) -> None:
+        """The clock was set, or this process did not run: that nobody was heard meanwhile means nothing."""
+        for group in self._consumers.values():
+            for member in group.members.values():
+                member.seen_ms += by_ms
+        for members in self._producers.values():
+            for member in members.values():
+                member.seen_ms += by_ms
+
+    def _of(self, connection: int) -> tuple[set[str], set[str]]:
+        return self._groups_of.setdefault(connection, (set(), set()))
+
+
+def _silent(members: Iterable[Member], since_ms: int) -> list[Member]:
+    return [member for member in members if member.seen_ms < since_ms]

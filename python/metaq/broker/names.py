@@ -1,0 +1,106 @@
+"""Names of topics and groups: which are well formed, which are the system's own, which belong to a group."""
+
+from __future__ import annotations
+
+import re
+
+TOPIC_CHARACTERS_MAX = 127
+RETRY_TOPIC_CHARACTERS_MAX = 255
+GROUP_CHARACTERS_MAX = 120
+"""A group's name has to fit into the names of its retry topic and its dead-letter topic."""
+
+CLIENT_ID_CHARACTERS_MAX = 512
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+TEMPLATE_TOPIC = "TBW102"
+"""Producers ask for this topic's route where theirs does not exist yet; a new topic inherits from it."""
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_DONE_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+
+NEVER_SENT_TO = frozenset(
+    {
+        TEMPLATE_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_DONE_TOPIC,
+        CHECKS_EXHAUSTED_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+DISPENSABLE = frozenset({TRACE_TOPIC, BENCHMARK_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
+"""Often nobody consumes these, and they are not worth a full disk."""
+RESERVED = NEVER_SENT_TO | {TRACE_TOPIC, BENCHMARK_TOPIC}
+
+_WELL_FORMED = re.compile(r"[%|a-zA-Z0-9_-]+")
+_CHARACTERS = "letters, digits, %, |, _ and -"
+
+
+def topic_fault(name: str) -> str | None:
+    """What is wrong with a topic's name, in words for whoever chose it; None where nothing is."""
+    if not name.strip():
+        return "the topic's name is blank: give it one"
+    is_derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    limit = RETRY_TOPIC_CHARACTERS_MAX if is_derived else TOPIC_CHARACTERS_MAX
+    return _fault("topic", name, limit)
+
+
+def group_fault(name: str) -> str | None:
+    """The same for a consumer or producer group."""
+    if not name.strip():
+        return "the group's name is blank: give it one"
+    return _fault("group", name, GROUP_CHARACTERS_MAX)
+
+
+def client_id_fault(client_id: str) -> str | None:
+    """The same for the name under which a client program is known."""
+    if not client_id.strip():
+        return "the client id is blank: send one"
+    if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
+        return f"the client id has {len(client_id)} characters, the limit is {CLIENT_ID_CHARACTERS_MAX}"
+    return None
+
+
+def _fault(kind: str, name: str, limit: int) -> str | None:
+    # The length goes first: what is echoed to the caller stays short.
+    if len(name) > limit:
+        return f"the {kind} name {name[:32]}… has {len(name)} characters, the limit is {limit}: shorten it"
+    if not _WELL_FORMED.fullmatch(name):
+        return f"the {kind} name {name!a} has characters other than {_CHARACTERS}: choose another"
+    return None
+
+
+def is_client_writable(topic: str) -> bool:
+    """False for the topics that only the broker itself writes to."""
+    return topic not in NEVER_SENT_TO and not topic.startswith(SYSTEM_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    return group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    return DEAD_LETTER_PREFIX + group
+
+
+def group_of(topic: str) -> str | None:
+    """The group that a retry or dead-letter topic belongs to."""
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return None

@@ -1,0 +1,110 @@
+"""From what is decided here to what the data plane works by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metaq._core import Server, tag_code
+from metaq.broker import names
+from metaq.broker.clients import Clients, ConsumerGroup
+from metaq.broker.groups import Groups
+from metaq.broker.topics import Topics
+from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
+
+TAGS_MAX = 10_000
+VERSION_MAX = 2**63 - 1
+
+
+class PolicyFeed:
+    """Sends the data plane what has changed, and only that."""
+
+    def __init__(self, server: Server, topics: Topics, groups: Groups, clients: Clients) -> None:
+        self._server = server
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._topics_sent: dict[str, TopicPolicy] = {}
+        self._groups_sent: dict[str, GroupPolicy] = {}
+
+    def send_all(self) -> None:
+        self.send_topics([topic.topic_name for topic in self._topics])
+        self.send_groups([group.group_name for group in self._groups])
+
+    def send_topics(self, touched: Iterable[str]) -> None:
+        """Brings these topics up to date over there, the deleted ones included."""
+        changed: list[TopicPolicy] = []
+        for name in touched:
+            config = self._topics.get(name)
+            if config is None:
+                if self._topics_sent.pop(name, None) is not None:
+                    self._server.remove_topic(name)
+                continue
+            policy = compile_topic(config)
+            if self._topics_sent.get(name) != policy:
+                self._topics_sent[name] = policy
+                changed.append(policy)
+        if changed:
+            self._server.put_topics(changed)
+
+    def send_groups(self, touched: Iterable[str]) -> None:
+        changed: list[GroupPolicy] = []
+        for name in touched:
+            config = self._groups.get(name)
+            if config is None:
+                if self._groups_sent.pop(name, None) is not None:
+                    self._server.remove_group(name)
+                continue
+            policy = compile_group(config, self._clients.consumer_group(name))
+            if self._groups_sent.get(name) != policy:
+                self._groups_sent[name] = policy
+                changed.append(policy)
+        if changed:
+            self._server.put_groups(changed)
+
+
+def compile_topic(config: TopicConfig) -> TopicPolicy:
+    return TopicPolicy(
+        name=config.topic_name,
+        read_queues=config.read_queue_nums,
+        write_queues=config.write_queue_nums,
+        permission=config.perm,
+        client_writable=names.is_client_writable(config.topic_name),
+    )
+
+
+def compile_group(config: SubscriptionGroupConfig, live: ConsumerGroup | None) -> GroupPolicy:
+    subscriptions = live.subscriptions if live is not None else {}
+    return GroupPolicy(
+        name=config.group_name,
+        consume_enabled=config.consume_enable,
+        broadcast_enabled=config.consume_broadcast_enable,
+        broadcasting=live is not None and live.broadcasting,
+        broker_id=config.broker_id,
+        subscriptions=tuple(compile_subscription(subscriptions[topic]) for topic in sorted(subscriptions)),
+    )
+
+
+def compile_subscription(subscription: SubscriptionData) -> SubscriptionPolicy:
+    expression_type = subscription.expression_type or "TAG"
+    tags = wanted_tags(subscription) if expression_type == "TAG" else ()
+    # A pull that knows a newer subscription than the last heartbeat told is refused, lest an outdated filter
+    # hide messages from it. A subscription to everything hides nothing, so it serves every version; the Java
+    # client needs that, since it can lose the heartbeat after a rebalance to one already under way.
+    hides_nothing = expression_type == "TAG" and not tags
+    return SubscriptionPolicy(
+        topic=subscription.topic,
+        version=VERSION_MAX if hides_nothing else subscription.sub_version,
+        expression_type=expression_type,
+        tag_codes=tuple(sorted({tag_code(tag) for tag in tags})),
+    )
+
+
+def wanted_tags(subscription: SubscriptionData) -> tuple[str, ...]:
+    """The tags that `a || b` names; none means every message. Clients also send the tags as a list and their
+    hash codes, but not all of them fill those in, and the expression says the same."""
+    expression = subscription.sub_string.strip()
+    if subscription.class_filter_mode or expression in ("", "*"):
+        return ()
+    tags = [tag.strip() for tag in expression.split("||")]
+    return tuple(tag for tag in tags if tag)[:TAGS_MAX]

@@ -1,0 +1,59 @@
+"""The metaq command. Each file is one command or group; what a command needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from metaq import __version__
+from metaq.cli import config, message, serve, topic
+from metaq.errors import ConfigError, MetaqError
+
+app = typer.Typer(
+    name="metaq",
+    help="MetaQ: a message queue that unmodified RocketMQ clients talk to.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"metaq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def metaq(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """MetaQ: a message queue that unmodified RocketMQ clients talk to."""
+
+
+app.command("serve")(serve.serve)
+app.command("nameserver")(serve.nameserver)
+app.command("broker")(serve.broker)
+app.add_typer(config.app, name="config")
+app.add_typer(topic.app, name="topic")
+app.command("send")(message.send)
+app.command("tail")(message.tail)
+
+
+def main() -> None:
+    """Runs the command line; an expected error is one line and an exit code, never a traceback."""
+    try:
+        app()
+    except MetaqError as error:
+        hint = f"; {error.hint}" if error.hint else ""
+        print(f"metaq: {error}{hint}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except BrokenPipeError:
+        # The reader of a pipe, such as head, has seen enough.
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,152 @@
+"""metaq serve, nameserver and broker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from metaq.cli.flags import Assignments, ConfigFile, flag
+
+if TYPE_CHECKING:
+    from metaq.config import Config
+    from metaq.serve import Ready, Role
+
+READY = "METAQ_READY"
+"""Begins the one line of standard output that a program waits for; JSON follows."""
+
+Host = Annotated[str | None, flag("host")]
+Data = Annotated[str | None, flag("data", metavar="DIR")]
+Flush = Annotated[str | None, flag("flush", metavar="sync|async")]
+NamesrvPort = Annotated[int | None, flag("namesrv_port")]
+BrokerPort = Annotated[int | None, flag("broker_port")]
+Listen = Annotated[str | None, flag("listen", metavar="HOST:PORT")]
+Namesrv = Annotated[str | None, flag("namesrv", metavar="HOST:PORT;…")]
+Name = Annotated[str | None, flag("name")]
+Cluster = Annotated[str | None, flag("cluster")]
+Id = Annotated[int | None, flag("id")]
+AdvertisedHost = Annotated[str | None, flag("advertised_host")]
+InsecureListen = Annotated[bool | None, flag("insecure_listen")]
+LogLevel = Annotated[str | None, flag("log_level")]
+
+
+def serve(
+    host: Host = None,
+    data: Data = None,
+    namesrv_port: NamesrvPort = None,
+    broker_port: BrokerPort = None,
+    flush: Flush = None,
+    name: Name = None,
+    cluster: Cluster = None,
+    advertised_host: AdvertisedHost = None,
+    insecure_listen: InsecureListen = None,
+    log_level: LogLevel = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Run name server and broker in one process."""
+    flags = {
+        "host": host,
+        "data": data,
+        "namesrv_port": namesrv_port,
+        "broker_port": broker_port,
+        "flush": flush,
+        "name": name,
+        "cluster": cluster,
+        "advertised_host": advertised_host,
+        "insecure_listen": insecure_listen,
+        "log_level": log_level,
+    }
+    _run("serve", flags, assignments, config)
+
+
+def nameserver(
+    listen: Listen = None,
+    insecure_listen: InsecureListen = None,
+    log_level: LogLevel = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Run a name server."""
+    flags = {"listen": listen, "insecure_listen": insecure_listen, "log_level": log_level}
+    _run("nameserver", flags, assignments, config)
+
+
+def broker(
+    name: Name = None,
+    cluster: Cluster = None,
+    id: Id = None,
+    listen: Listen = None,
+    namesrv: Namesrv = None,
+    data: Data = None,
+    flush: Flush = None,
+    advertised_host: AdvertisedHost = None,
+    insecure_listen: InsecureListen = None,
+    log_level: LogLevel = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+) -> None:
+    """Run a broker."""
+    flags = {
+        "name": name,
+        "cluster": cluster,
+        "id": id,
+        "listen": listen,
+        "namesrv": namesrv,
+        "data": data,
+        "flush": flush,
+        "advertised_host": advertised_host,
+        "insecure_listen": insecure_listen,
+        "log_level": log_level,
+    }
+    _run("broker", flags, assignments, config)
+
+
+def _run(role: Role, flags: Mapping[str, object], assignments: list[str] | None, file: str | None) -> None:
+    import asyncio
+    import logging
+
+    from metaq.config import load
+
+    config = load(flags, assignments=assignments or (), file=file)
+    logging.basicConfig(
+        level=config["log_level"].upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    for note in config.notes:
+        logging.getLogger("metaq.config").warning(note)
+    # The data plane is loaded only now: a bad setting is told without it.
+    from metaq.serve import run
+
+    asyncio.run(run(role, config, lambda ready: _announce(ready, config)))
+
+
+def _announce(ready: Ready, config: Config) -> None:
+    """A block for people on standard error, one line for programs on standard output."""
+    import dataclasses
+
+    import msgspec
+
+    print("\n".join(_greeting(ready, config)), file=sys.stderr, flush=True)
+    fields = {name: value for name, value in dataclasses.asdict(ready).items() if value is not None}
+    print(READY, msgspec.json.encode(fields).decode(), flush=True)
+
+
+def _greeting(ready: Ready, config: Config) -> list[str]:
+    from metaq import __version__
+
+    lines = [f"MetaQ {__version__} is ready"]
+    if ready.nameserver:
+        lines.append(f"  name server  {ready.nameserver}")
+    if ready.broker:
+        old = f" (clients up to 4.4: {ready.broker_old})" if ready.broker_old else ""
+        lines.append(f"  broker       {ready.broker}{old}")
+        lines.append(f"  store        {ready.data}, flush {config['flush']}")
+    nameservers = ready.nameserver or ";".join(config["namesrv"])
+    if ready.broker and nameservers:
+        where = "" if nameservers == "127.0.0.1:9876" else f" --namesrv '{nameservers}'"
+        lines.append("Try it from another terminal:")
+        command = sys.argv[0] if sys.argv[0].endswith("/metaq") else "metaq"
+        lines.append(f"  {command} send Hello 'first message'{where}")
+        lines.append(f"  {command} tail Hello{where}")
+    lines.append("Ctrl-C stops it.")
+    return lines

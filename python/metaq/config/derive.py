@@ -1,0 +1,139 @@
+"""From raw options to what the roles start with, and the limits that must hold between options.
+
+Nothing here is chosen by anybody: each value follows from the options, and each assertion names the ones
+that contradict each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from metaq.config.kinds import join_endpoint, split_endpoint, write_bytes
+from metaq.config.sources import Config
+from metaq.errors import ConfigError
+from metaq.settings import KIB, BrokerSettings, ServerSettings, StoreSettings
+
+if TYPE_CHECKING:
+    from metaq.broker import BrokerOptions
+
+FRAME_OVERHEAD_BYTES = 64 * KIB
+"""What a send may need beyond its body: the header with properties at their longest."""
+
+OLD_PORT_DISTANCE = 2
+"""Clients up to 4.4 send to the broker's port minus this."""
+
+
+def nameserver_settings(config: Config, *, alone: bool = False) -> ServerSettings:
+    """`alone` is a name server as a process of its own, which `listen` is for."""
+    return _server_settings(config, "namesrv_port", alone)
+
+
+def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
+    """Everything a broker starts with. Raises ConfigError where options contradict each other."""
+    from metaq.broker import BrokerOptions
+
+    server = dataclasses.replace(_server_settings(config, "broker_port", alone), also_old_port=True)
+    if server.port and server.port <= OLD_PORT_DISTANCE:
+        raise ConfigError(
+            f"port {server.port} leaves no room for the broker's port of old clients, two below"
+        )
+    if config["id"] != 0:
+        raise ConfigError(
+            f"id={config['id']} asks for a replica, which is not there yet",
+            hint="give every broker id 0 and a name of its own",
+        )
+    return BrokerOptions(
+        broker=BrokerSettings(
+            broker_id=config["id"],
+            store_host=join_endpoint(_advertised_host(config, server.host), server.port),
+            **_fields(config, BrokerSettings, without={"broker_id", "store_host"}),
+        ),
+        server=server,
+        store=store_settings(config),
+        nameservers=nameservers,
+        auto_create_topic=config["auto_create_topic"],
+        auto_create_group=config["auto_create_group"],
+        default_topic_queues=config["default_topic_queues"],
+        permission=config["permission"],
+        register_interval_s=config["register_interval_s"],
+        offsets_persist_interval_s=config["offsets_persist_interval_s"],
+        client_expiry_s=config["client_expiry_s"],
+    )
+
+
+def store_settings(config: Config) -> StoreSettings:
+    clean, force, refuse = (config[f"disk_{level}_percent"] for level in ("clean", "force_clean", "refuse"))
+    if not clean <= force <= refuse:
+        raise ConfigError(
+            f"disk_clean_percent={clean}, disk_force_clean_percent={force} and disk_refuse_percent={refuse} "
+            "must rise in this order"
+        )
+    body_max, frame_max = config["message_size_bytes_max"], config["frame_bytes_max"]
+    if body_max + FRAME_OVERHEAD_BYTES > frame_max:
+        raise ConfigError(
+            f"message_size_bytes_max={body_max} does not fit frame_bytes_max={frame_max}",
+            hint=f"a frame needs {write_bytes(FRAME_OVERHEAD_BYTES)} beyond the body",
+        )
+    directory = str(Path(config["data"]).expanduser())
+    return StoreSettings(directory=directory, **_fields(config, StoreSettings, without={"directory"}))
+
+
+def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSettings:
+    host, port = config["host"], config[port_option]
+    if alone and config["listen"] is not None:
+        listen_host, port = split_endpoint(config["listen"])
+        host = listen_host or host
+    address = resolve_host(host)
+    if not ipaddress.ip_address(address).is_loopback and not config["insecure_listen"]:
+        raise ConfigError(
+            f"{join_endpoint(host, port)} is open to other machines and there is no access control yet",
+            hint="listen on 127.0.0.1, or say --insecure-listen if the network is trusted",
+        )
+    return ServerSettings(
+        host=address,
+        port=port,
+        **_fields(config, ServerSettings, without={"host", "port", "also_old_port"}),
+    )
+
+
+def _fields(config: Config, settings: type[Any], without: set[str]) -> dict[str, Any]:
+    """The fields whose options carry their names."""
+    return {
+        field.name: config[field.name] for field in dataclasses.fields(settings) if field.name not in without
+    }
+
+
+def resolve_host(host: str) -> str:
+    """The address of a host; records and message ids hold addresses, never names."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        raise ConfigError(f"the host {host} is not known here") from None
+    # Version 4 first: it fits the shorter form of a message id, which every client reads.
+    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+
+
+def _advertised_host(config: Config, bound: str) -> str:
+    if config["advertised_host"] is not None:
+        return resolve_host(config["advertised_host"])
+    if ipaddress.ip_address(bound).is_unspecified:
+        return _outward_address()
+    return bound
+
+
+def _outward_address() -> str:
+    """The address this machine would use towards others. Connecting a datagram socket sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])

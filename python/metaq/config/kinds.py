@@ -1,0 +1,184 @@
+"""The kinds of values an option can have: how text becomes a value, and what a person may write.
+
+A kind raises ValueError with half a sentence ("must be …"); the caller knows the option's name and adds it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+TRUE = frozenset({"true", "yes", "on", "1"})
+FALSE = frozenset({"false", "no", "off", "0"})
+SIZE = re.compile(r"(\d[\d_]*)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+UNIT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+class Kind(Protocol):
+    def parse(self, raw: object) -> object:
+        """The value that `raw`, text or a TOML value, stands for; raises ValueError."""
+
+    def describe(self) -> str:
+        """What may be written, for help and documentation."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A word or a path."""
+
+    pattern: str = r".+"
+    says: str = "text"
+
+    def parse(self, raw: object) -> object:
+        if not isinstance(raw, str) or not re.fullmatch(self.pattern, raw):
+            raise ValueError(f"must be {self.says}")
+        return raw
+
+    def describe(self) -> str:
+        return self.says
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def parse(self, raw: object) -> object:
+        if not isinstance(raw, str) or raw.lower() not in self.words:
+            raise ValueError(f"must be {' or '.join(self.words)}")
+        return raw.lower()
+
+    def describe(self) -> str:
+        return " or ".join(self.words)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    def parse(self, raw: object) -> object:
+        if isinstance(raw, bool):
+            return raw
+        word = str(raw).lower()
+        if word in TRUE:
+            return True
+        if word in FALSE:
+            return False
+        raise ValueError("must be true or false")
+
+    def describe(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A whole number; its unit is in the option's name."""
+
+    minimum: int = 0
+    maximum: int = 2**31 - 1
+
+    def parse(self, raw: object) -> object:
+        if isinstance(raw, str) and re.fullmatch(r"-?\d[\d_]*", raw):
+            raw = int(raw)
+        if not isinstance(raw, int) or isinstance(raw, bool) or not self.minimum <= raw <= self.maximum:
+            raise ValueError(f"must be {self.describe()}")
+        return raw
+
+    def describe(self) -> str:
+        if self.maximum == 2**31 - 1:
+            return f"a whole number from {self.minimum}"
+        return f"a whole number from {self.minimum} to {self.maximum}"
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """A length of time, with a fraction where wanted."""
+
+    minimum: float
+    maximum: float
+
+    def parse(self, raw: object) -> object:
+        try:
+            value = float(raw) if isinstance(raw, str | int | float) and not isinstance(raw, bool) else None
+        except ValueError:
+            value = None
+        if value is None or not self.minimum <= value <= self.maximum:
+            raise ValueError(f"must be {self.describe()}")
+        return value
+
+    def describe(self) -> str:
+        return f"seconds from {self.minimum:g} to {self.maximum:g}"
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """A size; `16k`, `1MiB` and `1GB` count in steps of 1024, as everything here lies on pages."""
+
+    minimum: int
+    maximum: int
+
+    def parse(self, raw: object) -> object:
+        size = raw
+        if isinstance(raw, str) and (found := SIZE.fullmatch(raw.strip())):
+            size = int(found[1]) * UNIT_BYTES[found[2].lower()]
+        if not isinstance(size, int) or isinstance(size, bool) or not self.minimum <= size <= self.maximum:
+            raise ValueError(f"must be {self.describe()}")
+        return size
+
+    def describe(self) -> str:
+        return f"a size from {write_bytes(self.minimum)} to {write_bytes(self.maximum)}"
+
+
+def write_bytes(size: int) -> str:
+    """A size as a person writes it: the largest unit that leaves a whole number."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        factor = UNIT_BYTES[unit[0].lower()]
+        if size and size % factor == 0:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where to listen: `HOST:PORT`, `[V6]:PORT` or a bare port, which goes with `host`."""
+
+    def parse(self, raw: object) -> object:
+        text = str(raw)
+        if text.isdecimal():
+            text = f":{text}"
+        split_endpoint(text)
+        return text
+
+    def describe(self) -> str:
+        return "HOST:PORT or PORT"
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Name servers, `HOST:PORT` each, parted by `;`."""
+
+    def parse(self, raw: object) -> object:
+        parts = raw if isinstance(raw, list | tuple) else re.split(r"[;,]", str(raw))
+        endpoints = tuple(str(part).strip() for part in parts if str(part).strip())
+        for endpoint in endpoints:
+            host, _ = split_endpoint(endpoint)
+            if not host:
+                raise ValueError("must be HOST:PORT;HOST:PORT…")
+        return endpoints
+
+    def describe(self) -> str:
+        return "HOST:PORT;HOST:PORT…"
+
+
+def split_endpoint(endpoint: str) -> tuple[str, int]:
+    """`host:port` in two; a version-6 address stands in brackets. Raises ValueError."""
+    found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]*)):(\d{1,5})", endpoint)
+    if not found or int(found[3]) > 65_535:
+        raise ValueError("must be HOST:PORT")
+    return found[1] or found[2], int(found[3])
+
+
+def join_endpoint(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

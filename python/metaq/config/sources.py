@@ -1,0 +1,133 @@
+"""Where values come from. The nearest to the command wins: flag, --set, environment, file, default."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metaq.config.options import OPTIONS, SECTIONS, Option
+from metaq.errors import ConfigError
+
+# Read by something else than this table, so not a misspelt option.
+OTHER_VARIABLES = frozenset({"METAQ_CONFIG"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it came from."""
+
+    option: Option
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The value of every option, and what in the sources had no effect."""
+
+    settings: Mapping[str, Setting]
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name].value
+
+    def is_default(self, name: str) -> bool:
+        return self.settings[name].origin == "default"
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    *,
+    assignments: Iterable[str] = (),
+    file: str | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Config:
+    """Merges all sources. A flag that is None was not given. Raises ConfigError."""
+    settings = {name: Setting(option, option.default, "default") for name, option in OPTIONS.items()}
+    notes: list[str] = []
+
+    def put(name: str, raw: object, origin: str) -> None:
+        option = OPTIONS[name]
+        try:
+            settings[name] = Setting(option, option.kind.parse(raw), origin)
+        except ValueError as error:
+            raise ConfigError(f"{name}={raw} ({origin}) {error}") from None
+
+    file = file or environment.get("METAQ_CONFIG")
+    if file:
+        entries, ignored = read_file(Path(file))
+        notes += ignored
+        for name, raw in entries.items():
+            put(name, raw, file)
+    for variable, raw in environment.items():
+        if not variable.startswith("METAQ_") or variable in OTHER_VARIABLES:
+            continue
+        name = variable.removeprefix("METAQ_").lower()
+        if name in OPTIONS:
+            put(name, raw, variable)
+        elif close := nearest(name):
+            notes.append(f"{variable} is no setting, ignored (did you mean METAQ_{close.upper()}?)")
+    for assignment in assignments:
+        key, equals, raw = assignment.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {assignment} has no '='", hint="write --set name=value")
+        put(resolve(key.strip(), "--set"), raw.strip(), "--set")
+    for name, value in (flags or {}).items():
+        if value is not None:
+            put(name, value, f"--{name.replace('_', '-')}")
+    return Config(settings, tuple(notes))
+
+
+def nearest(name: str) -> str | None:
+    found = difflib.get_close_matches(name.lower(), OPTIONS, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def resolve(key: str, origin: str) -> str:
+    """The option that a key names: `flush`, `store.flush` or `broker-port`."""
+    section, dot, name = key.rpartition(".")
+    name = name.replace("-", "_")
+    if name in OPTIONS and (not dot or OPTIONS[name].section == section):
+        return name
+    advice = ""
+    if name in OPTIONS:
+        advice = f" (it is {OPTIONS[name].section}.{name})"
+    elif close := nearest(name):
+        advice = f" (did you mean {close}?)"
+    raise ConfigError(f"{origin}: there is no setting {key}{advice}", hint="metaq config show lists them all")
+
+
+def read_file(path: Path) -> tuple[dict[str, object], list[str]]:
+    """The entries of a configuration file, by our names, and a note on each that has no effect here."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}") from None
+    if path.suffix in (".conf", ".properties"):
+        from metaq.config.upstream import translate
+
+        return translate(text, str(path))
+    return _read_toml(text, path), []
+
+
+def _read_toml(text: str, path: Path) -> dict[str, object]:
+    import tomllib
+
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(
+            f"{path}: {error}", hint="a RocketMQ properties file must end in .conf or .properties"
+        ) from None
+    entries: dict[str, object] = {}
+    for key, value in document.items():
+        if isinstance(value, dict) and key in SECTIONS:
+            entries.update({resolve(f"{key}.{name}", str(path)): raw for name, raw in value.items()})
+        else:
+            entries[resolve(key, str(path))] = value
+    return entries

@@ -1,0 +1,180 @@
+"""broker.conf of Apache RocketMQ: Java properties, read with our names for what means the same here.
+
+A key that upstream knows and we have no use for, and one that nobody knows, is reported and has no effect.
+A role that we do not have stops the start: a slave that came up as a master would take writes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+
+from metaq.errors import ConfigError
+
+Translate = Callable[[str], object]
+
+
+def _same(value: str) -> object:
+    return value
+
+
+def _flush(value: str) -> object:
+    return {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}.get(value, value)
+
+
+def _queue_entries(value: str) -> object:
+    return int(value) // 20
+
+
+def _ms_to_s(value: str) -> object:
+    return int(value) / 1000
+
+
+def _s_to_ms(value: str) -> object:
+    return int(value) * 1000
+
+
+# upstream's key: our option, and how its value is rewritten
+SAME: dict[str, tuple[str, Translate]] = {
+    "autoCreateSubscriptionGroup": ("auto_create_group", _same),
+    "autoCreateTopicEnable": ("auto_create_topic", _same),
+    "bindAddress": ("host", _same),
+    "brokerClusterName": ("cluster", _same),
+    "brokerId": ("id", _same),
+    "brokerIP1": ("advertised_host", _same),
+    "brokerName": ("name", _same),
+    "brokerPermission": ("permission", _same),
+    "channelExpiredTimeout": ("client_expiry_s", _ms_to_s),
+    "defaultTopicQueueNums": ("default_topic_queues", _same),
+    "deleteWhen": ("delete_when", _same),
+    "diskMaxUsedSpaceRatio": ("disk_clean_percent", _same),
+    "diskSpaceCleanForciblyRatio": ("disk_force_clean_percent", _same),
+    "diskSpaceWarningLevelRatio": ("disk_refuse_percent", _same),
+    "fileReservedTime": ("file_reserved_hours", _same),
+    "flushConsumerOffsetInterval": ("offsets_persist_interval_s", _ms_to_s),
+    "flushDiskType": ("flush", _flush),
+    "flushIntervalCommitLog": ("flush_interval_ms", _same),
+    "flushIntervalConsumeQueue": ("queue_flush_interval_ms", _same),
+    "listenPort": ("broker_port", _same),
+    "longPollingEnable": ("long_polling", _same),
+    "mappedFileSizeCommitLog": ("commit_log_file_bytes", _same),
+    "mappedFileSizeConsumeQueue": ("consume_queue_file_entries", _queue_entries),
+    "maxHashSlotNum": ("index_slots", _same),
+    "maxIndexNum": ("index_entries", _same),
+    "maxMessageSize": ("message_size_bytes_max", _same),
+    "maxTransferBytesOnMessageInMemory": ("pull_bytes_max", _same),
+    "maxTransferCountOnMessageInMemory": ("pull_messages_max", _same),
+    "namesrvAddr": ("namesrv", _same),
+    "regionId": ("region", _same),
+    "registerNameServerPeriod": ("register_interval_s", _ms_to_s),
+    "serverChannelMaxIdleTimeSeconds": ("idle_timeout_ms", _s_to_ms),
+    "shortPollingTimeMills": ("short_polling_ms", _same),
+    "storePathRootDir": ("data", _same),
+    "syncFlushTimeout": ("flush_timeout_ms", _same),
+}
+
+# What upstream's example files and tuning guides set and nothing here answers to: no typing errors.
+WITHOUT_EFFECT = frozenset(
+    {
+        "accessMessageInMemoryMaxRatio",
+        "aclEnable",
+        "brokerFastFailureEnable",
+        "brokerIP2",
+        "brokerTopicEnable",
+        "clusterTopicEnable",
+        "compressedRegister",
+        "enableControllerMode",
+        "enableDLegerCommitLog",
+        "enablePropertyFilter",
+        "fetchNamesrvAddrByAddressServer",
+        "flushCommitLogLeastPages",
+        "flushCommitLogThoroughInterval",
+        "flushConsumeQueueLeastPages",
+        "haListenPort",
+        "haMasterAddress",
+        "messageDelayLevel",
+        "messageIndexEnable",
+        "msgTraceTopicName",
+        "osPageCacheBusyTimeOutMills",
+        "pullMessageThreadPoolNums",
+        "rocketmqHome",
+        "sendMessageThreadPoolNums",
+        "sendThreadPoolQueueCapacity",
+        "serverSelectorThreads",
+        "serverWorkerThreads",
+        "slaveReadEnable",
+        "storePathAbortFile",
+        "storePathCommitLog",
+        "storePathConsumeQueue",
+        "storePathIndex",
+        "storePathStoreCheckpoint",
+        "timerWheelEnable",
+        "traceTopicEnable",
+        "transactionCheckInterval",
+        "transactionCheckMax",
+        "transactionTimeOut",
+        "transientStorePoolEnable",
+        "transientStorePoolSize",
+        "useEpollNativeSelector",
+        "useReentrantLockWhenPutMessage",
+        "useTLS",
+        "waitTimeMillsInSendQueue",
+        "warmMapedFileEnable",
+    }
+)
+
+
+def translate(text: str, path: str) -> tuple[dict[str, object], list[str]]:
+    """The entries by our names, and a note on each that has no effect. Raises ConfigError."""
+    entries: dict[str, object] = {}
+    notes: list[str] = []
+    for key, value in properties(text):
+        if key == "brokerRole":
+            if value != "ASYNC_MASTER":
+                raise ConfigError(
+                    f"{path}: brokerRole={value} asks for replication, which is not there yet",
+                    hint="only ASYNC_MASTER can be run",
+                )
+        elif key in SAME:
+            name, rewrite = SAME[key]
+            try:
+                entries[name] = rewrite(value)
+            except ValueError:
+                raise ConfigError(f"{path}: {key}={value} must be a whole number") from None
+        elif key in WITHOUT_EFFECT:
+            notes.append(f"{path}: {key} has no effect here, ignored")
+        else:
+            notes.append(f"{path}: {key} is not known, ignored{_suggest(key)}")
+    return entries, notes
+
+
+def _suggest(key: str) -> str:
+    lowered = {known.lower(): known for known in SAME}
+    found = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.8)
+    return f" (did you mean {lowered[found[0]]}?)" if found else ""
+
+
+def properties(text: str) -> Iterator[tuple[str, str]]:
+    """The pairs of a Java properties file: comments, continued lines, `=`, `:` or blanks, escapes."""
+    for line in re.split(r"\r\n|\r|\n", _joined(text)):
+        stripped = line.lstrip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        found = re.match(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]?\s*(.*)", stripped)
+        if found:
+            yield _unescaped(found[1]), _unescaped(found[2]).strip()
+
+
+def _joined(text: str) -> str:
+    """A line that ends in an odd number of backslashes goes on in the next."""
+    return re.sub(r"(?<!\\)((?:\\\\)*)\\(?:\r\n|\r|\n)[ \t]*", r"\1", text)
+
+
+def _unescaped(text: str) -> str:
+    def replace(found: re.Match[str]) -> str:
+        if found[1]:
+            return chr(int(found[1], 16))
+        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(found[2], found[2])
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text)

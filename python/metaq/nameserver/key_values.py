@@ -1,0 +1,132 @@
+"""The name server's small table of values by namespace and key; ordered topics are configured in it.
+
+A name server keeps no other state than this. Without a file the table lives as long as the process, and
+whoever set it has to set it again; with one it is written at each change, in the form that Apache uses, and
+read at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from metaq.errors import ConfigError
+from metaq.protocol.bodies import Body, KVTable, always
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.routes import (
+    DeleteKeyValue,
+    GetKeyValue,
+    GetKeyValuesByNamespace,
+    PutKeyValue,
+    ValueOfKey,
+)
+
+_log = logging.getLogger(__name__)
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+KEY_CHARACTERS_MAX: Final = 255
+VALUE_CHARACTERS_MAX: Final = 64 * 1024
+TABLE_CHARACTERS_MAX: Final = 16 * 1024 * 1024
+
+
+class KeyValueFile(Body):
+    """kvConfig.json."""
+
+    config_table: dict[str, dict[str, str]] = always(factory=dict)
+
+
+class KeyValues:
+    """Values by namespace and key."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._table: dict[str, dict[str, str]] = {}
+        self._characters = 0
+        if path is not None:
+            self._load(path)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        return self._table.get(namespace, {}).get(key)
+
+    def all_of(self, namespace: str) -> dict[str, str] | None:
+        return self._table.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Raises ProtocolError where a limit is passed, OSError where the file cannot be written."""
+        for what, text, limit in (
+            ("namespace", namespace, KEY_CHARACTERS_MAX),
+            ("key", key, KEY_CHARACTERS_MAX),
+            ("value", value, VALUE_CHARACTERS_MAX),
+        ):
+            if len(text) > limit or (not text and what != "value"):
+                raise ProtocolError(f"the {what} must have 1 to {limit} characters, not {len(text)}")
+        former = self.get(namespace, key)
+        size = len(namespace) + len(key)
+        grown = self._characters + len(value) + size - (0 if former is None else len(former) + size)
+        if grown > TABLE_CHARACTERS_MAX:
+            raise ProtocolError(f"the table is full ({TABLE_CHARACTERS_MAX} characters)")
+        self._table.setdefault(namespace, {})[key] = value
+        self._characters = grown
+        self._save()
+
+    def delete(self, namespace: str, key: str) -> None:
+        values = self._table.get(namespace)
+        if values is None or key not in values:
+            return
+        self._characters -= len(namespace) + len(key) + len(values.pop(key))
+        if not values:
+            del self._table[namespace]
+        self._save()
+
+    @handles(PutKeyValue)
+    def put_key_value(self, command: PutKeyValue, request: Request) -> None:
+        self.put(command.namespace, command.key, command.value)
+
+    @handles(GetKeyValue)
+    def get_key_value(self, command: GetKeyValue, request: Request) -> Response:
+        value = self.get(command.namespace, command.key)
+        if value is None:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"namespace {command.namespace[:64]!r} has no value for {command.key[:64]!r}",
+            )
+        return Response(fields=ValueOfKey(value))
+
+    @handles(DeleteKeyValue)
+    def delete_key_value(self, command: DeleteKeyValue, request: Request) -> None:
+        self.delete(command.namespace, command.key)
+
+    @handles(GetKeyValuesByNamespace)
+    def get_key_values_by_namespace(self, command: GetKeyValuesByNamespace, request: Request) -> Response:
+        values = self.all_of(command.namespace)
+        if values is None:
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, f"there is no namespace {command.namespace[:64]!r}")
+        return Response(body=KVTable(values).encode())
+
+    def _load(self, path: Path) -> None:
+        try:
+            table = KeyValueFile.decode(path.read_bytes()).config_table
+        except FileNotFoundError:
+            return
+        except ProtocolError as error:
+            raise ConfigError(f"{path} cannot be read: {error.remark}", hint="repair or remove it") from None
+        for namespace, values in table.items():
+            self._table[namespace] = dict(values)
+            self._characters += sum(len(namespace) + len(key) + len(value) for key, value in values.items())
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_name(self._path.name + ".tmp")
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.format(KeyValueFile(self._table).encode(), indent=2))
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)

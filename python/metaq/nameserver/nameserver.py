@@ -1,0 +1,83 @@
+"""A name server: a listener, the route table and the clock that ages it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from metaq._core import Clock, Closed, Server
+from metaq.nameserver.key_values import KeyValues
+from metaq.nameserver.options import Options
+from metaq.nameserver.requests import BrokerRequests, RouteRequests
+from metaq.nameserver.routes import RouteTable
+from metaq.protocol.dispatch import Handlers
+from metaq.protocol.pump import Pump
+from metaq.settings import ServerSettings
+
+SCAN_INTERVAL_MS: Final = 5_000
+
+
+class NameServer:
+    """Several of them serve one cluster without knowing of each other: brokers register with each."""
+
+    def __init__(self, settings: ServerSettings, clock: Clock, *, key_value_path: Path | None = None) -> None:
+        """Binds at once, so that `address` is known; OSError where the port is taken."""
+        self._clock = clock
+        self._server = Server(settings)
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        self._address = f"{host}:{self._server.port}"
+        self.routes = RouteTable()
+        self.key_values = KeyValues(key_value_path)
+        self._options = Options(self._address)
+        self._handlers = Handlers(
+            BrokerRequests(self.routes, self.key_values, self._options, clock),
+            RouteRequests(self.routes, self.key_values, self._options),
+            self.key_values,
+            self._options,
+        )
+        self._pump = Pump(self._server, self._handlers, on_closed=self._on_closed)
+        self._scanning: asyncio.Task[None] | None = None
+        self._scanned_ms = clock.now_ms()
+
+    @property
+    def address(self) -> str:
+        """`host:port`, with the port that was chosen where 0 was asked for."""
+        return self._address
+
+    async def start(self) -> None:
+        """Returns once brokers and clients may connect."""
+        self._pump.start()
+        self._server.start()
+        self._scanned_ms = self._clock.now_ms()
+        self._scanning = asyncio.create_task(self._scan(), name="expire silent brokers")
+
+    async def stop(self) -> None:
+        """Answers what has arrived and closes. Safe to call twice."""
+        if self._scanning is not None:
+            self._scanning.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._scanning
+            self._scanning = None
+        await self._pump.stop()
+        await asyncio.to_thread(self._server.stop)
+
+    def _on_closed(self, closed: Closed) -> None:
+        self.routes.connection_closed(closed.connection)
+
+    async def _scan(self) -> None:
+        while True:
+            await asyncio.sleep(SCAN_INTERVAL_MS / 1000)
+            self.expire_brokers()
+
+    def expire_brokers(self) -> None:
+        """Takes out who was silent for too long; called every `SCAN_INTERVAL_MS`."""
+        now_ms = self._clock.now_ms()
+        drift_ms = now_ms - self._scanned_ms - SCAN_INTERVAL_MS
+        self._scanned_ms = now_ms
+        if abs(drift_ms) > SCAN_INTERVAL_MS:
+            # The clock was set, or this process did not run: that the brokers were silent meanwhile says
+            # nothing about them.
+            self.routes.shift_time(drift_ms)
+        self.routes.expire(now_ms)

@@ -1,0 +1,132 @@
+"""What a broker tells of itself when it registers, read from its two forms and checked.
+
+Plain, it is the JSON of RegisterBrokerBody. Compressed, it is a zlib stream of parts, each with its length:
+
+    ┌──────┬──────────────┬───────┬──────┬───────┬───┬──────┬──────────────────┬────────────────────┐
+    │ len4 │ DataVersion  │ count │ len4 │ topic │ … │ len4 │ filter servers   │ queue mappings …   │
+    │      │ JSON         │ 4     │      │ text  │   │      │ JSON             │ (from 5.0 on)      │
+    └──────┴──────────────┴───────┴──────┴───────┴───┴──────┴──────────────────┴────────────────────┘
+
+where a topic's text is `name readQueues writeQueues permission filterType attributesJson`. We stop after the
+topics: filter servers are gone and static topics are not served.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import zlib
+from typing import Final
+
+from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.errors import ProtocolError
+
+_log = logging.getLogger(__name__)
+
+INFLATED_BYTES_MAX: Final = 32 * 1024 * 1024
+TOPICS_MAX: Final = 100_000
+"""Topics of one broker."""
+QUEUES_MAX: Final = 65_535
+"""Queues of one topic on one broker: clients build a list of them."""
+
+_BODY_SHAPE_SINCE: Final = 37
+"""Before this version (3.0.11) the body was the topic table alone."""
+_ZLIB_FIRST_BYTE: Final = b"x"
+"""Apache's 5.5.0 broker says `compressed=false` of bodies that it did compress. JSON never begins so."""
+_BRACES_MAX: Final = 4 * TOPICS_MAX
+_NAME = re.compile(r"[^\s\"\\\x00-\x1f\x7f]{1,255}")
+
+
+def check_name(what: str, name: str) -> str:
+    """The name itself, or ProtocolError. Looser than what clients may create: brokers of any age register."""
+    if _NAME.fullmatch(name) is None:
+        raise ProtocolError(f"{what} {name[:64]!r} is empty, longer than 255 characters or has blanks in it")
+    return name
+
+
+def read_topics(command: RegisterBroker, version: int, body: bytes) -> TopicConfigTable:
+    """The topic table of a registration; raises ProtocolError."""
+    if command.body_crc32 != 0 and zlib.crc32(body) & 0x7FFFFFFF != command.body_crc32:
+        raise ProtocolError("the body does not match bodyCrc32", code=1)
+    if not body:
+        return TopicConfigTable()
+    if command.compressed or body.startswith(_ZLIB_FIRST_BYTE):
+        table = _read_compressed(body)
+    elif body.count(b"{") > _BRACES_MAX:
+        raise ProtocolError(f"the body names more than {TOPICS_MAX} topics")
+    elif version < _BODY_SHAPE_SINCE:
+        table = TopicConfigTable.decode(body)
+    else:
+        table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
+    if len(table.topic_config_table) > TOPICS_MAX:
+        raise ProtocolError(f"the body names more than {TOPICS_MAX} topics")
+    return TopicConfigTable(table.data_version, _usable(table.topic_config_table, command.broker_name))
+
+
+def _usable(topics: dict[str, TopicConfig], broker_name: str) -> dict[str, TopicConfig]:
+    """Leaves out what would harm clients, so that one odd topic does not keep a broker out of sight."""
+    usable: dict[str, TopicConfig] = {}
+    for name, topic in topics.items():
+        if _NAME.fullmatch(name) is None:
+            _log.warning("broker %s: a topic with the unusable name %r is left out", broker_name, name[:64])
+        elif not (0 <= topic.read_queue_nums <= QUEUES_MAX and 0 <= topic.write_queue_nums <= QUEUES_MAX):
+            _log.warning("broker %s: topic %s has an impossible number of queues", broker_name, name)
+        else:
+            usable[name] = topic
+    return usable
+
+
+def _read_compressed(body: bytes) -> TopicConfigTable:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise ProtocolError(f"the compressed body is damaged: {error}") from None
+    if inflater.unconsumed_tail:
+        raise ProtocolError(f"the compressed body is larger than {INFLATED_BYTES_MAX} bytes")
+    if not inflater.eof:
+        raise ProtocolError("the compressed body is damaged: it is cut short")
+    parts = _Parts(data)
+    version = DataVersion.decode(parts.take())
+    count = parts.take_count()
+    if count > TOPICS_MAX:
+        raise ProtocolError(f"the body names {count} topics, more than {TOPICS_MAX}")
+    topics = (_read_topic(parts.take()) for _ in range(count))
+    return TopicConfigTable(version, {topic.topic_name: topic for topic in topics})
+
+
+def _read_topic(part: bytes) -> TopicConfig:
+    try:
+        words = part.decode().split(" ", 5)
+        name, read_queues, write_queues, permission, filter_type = words[:5]
+        return TopicConfig(
+            topic_name=name,
+            read_queue_nums=int(read_queues),
+            write_queue_nums=int(write_queues),
+            perm=int(permission),
+            topic_filter_type=filter_type,
+        )
+    except ValueError:
+        raise ProtocolError(f"the compressed body has a topic that cannot be read: {part[:64]!r}") from None
+
+
+class _Parts:
+    """Takes length-prefixed parts off a buffer."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take_count(self) -> int:
+        return int.from_bytes(self._slice(4), signed=False)
+
+    def take(self) -> bytes:
+        return self._slice(self.take_count())
+
+    def _slice(self, length: int) -> bytes:
+        end = self._at + length
+        if end > len(self._data):
+            raise ProtocolError("the compressed body ends in the middle of a part")
+        part, self._at = self._data[self._at : end], end
+        return part

@@ -1,0 +1,213 @@
+"""Answers about routes: from clients, from tools, and to brokers that register."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from metaq._core import Clock
+from metaq.nameserver.key_values import ORDER_TOPIC_CONFIG, KeyValues
+from metaq.nameserver.options import Options
+from metaq.nameserver.registration import QUEUES_MAX, check_name, read_topics
+from metaq.nameserver.routes import Registration, RouteTable, keep_zone
+from metaq.protocol.bodies import (
+    BrokerMemberGroup,
+    BrokerMemberGroupBody,
+    DataVersion,
+    KVTable,
+    TopicList,
+    TopicRouteData,
+)
+from metaq.protocol.cluster import (
+    BrokerHeartbeat,
+    BrokerRegistered,
+    DataVersionCompared,
+    GetBrokerMemberGroup,
+    QueryDataVersion,
+    RegisterBroker,
+    UnregisterBroker,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.routes import (
+    AddWritePermissionOfBroker,
+    DeleteTopicInNameServer,
+    GetAllTopicListFromNameServer,
+    GetBrokerClusterInfo,
+    GetHasUnitSubTopicList,
+    GetHasUnitSubUnUnitTopicList,
+    GetRouteInfoByTopic,
+    GetSystemTopicListFromNameServer,
+    GetTopicsByCluster,
+    GetUnitTopicList,
+    RegisterTopicInNameServer,
+    WipeWritePermissionOfBroker,
+    WritePermissionsAdded,
+    WritePermissionsWiped,
+)
+from metaq.remoting import split_address
+
+STANDARD_JSON_SINCE: Final = 401
+"""Clients before this version (4.9.4) are sent broker ids without quotes."""
+UNIT_FLAG: Final = 1
+UNIT_SUBSCRIPTION_FLAG: Final = 2
+
+
+class BrokerRequests:
+    """What brokers say of themselves."""
+
+    def __init__(self, routes: RouteTable, key_values: KeyValues, options: Options, clock: Clock) -> None:
+        self._routes = routes
+        self._key_values = key_values
+        self._options = options
+        self._clock = clock
+
+    @handles(RegisterBroker)
+    def register_broker(self, command: RegisterBroker, request: Request) -> Response:
+        check_name("clusterName", command.cluster_name)
+        check_name("brokerName", command.broker_name)
+        _check_address("brokerAddr", command.broker_addr)
+        if command.ha_server_addr:
+            _check_address("haServerAddr", command.ha_server_addr)
+        registration = Registration(
+            cluster=command.cluster_name,
+            name=command.broker_name,
+            broker_id=command.broker_id,
+            address=command.broker_addr,
+            topics=read_topics(command, request.version, request.body),
+            ha_address=command.ha_server_addr,
+            zone=command.zone_name,
+            acting_master=command.enable_acting_master,
+            expiry_ms=command.heartbeat_timeout_millis,
+            connection=request.connection,
+        )
+        drop_missing = self._options.switches.delete_topic_with_broker_registration
+        master = self._routes.register(registration, self._clock.now_ms(), drop_missing_topics=drop_missing)
+        known = BrokerRegistered() if master is None else BrokerRegistered(master.ha_address, master.address)
+        ordered = self._key_values.all_of(ORDER_TOPIC_CONFIG)
+        return Response(fields=known, body=b"" if ordered is None else KVTable(ordered).encode())
+
+    @handles(UnregisterBroker)
+    def unregister_broker(self, command: UnregisterBroker, request: Request) -> None:
+        self._routes.unregister(command.cluster_name, command.broker_addr)
+
+    @handles(QueryDataVersion)
+    def query_data_version(self, command: QueryDataVersion, request: Request) -> Response:
+        theirs = DataVersion.decode(request.body or b"{}")
+        ours = self._routes.version_of(command.cluster_name, command.broker_addr)
+        # Whatever its version: 5.x brokers that may act as masters send this each second as their heartbeat.
+        self._routes.touch(command.cluster_name, command.broker_addr, self._clock.now_ms())
+        return Response(
+            fields=DataVersionCompared(ours != theirs), body=b"" if ours is None else ours.encode()
+        )
+
+    @handles(BrokerHeartbeat)
+    def broker_heartbeat(self, command: BrokerHeartbeat, request: Request) -> None:
+        self._routes.touch(
+            command.cluster_name,
+            command.broker_addr,
+            self._clock.now_ms(),
+            command.heartbeat_timeout_millis,
+        )
+
+    @handles(GetBrokerMemberGroup)
+    def get_broker_member_group(self, command: GetBrokerMemberGroup, request: Request) -> Response:
+        addresses = self._routes.members(command.broker_name)
+        group = BrokerMemberGroup(addresses, command.broker_name, command.cluster_name)
+        return Response(body=BrokerMemberGroupBody(group).encode())
+
+
+class RouteRequests:
+    """What clients and tools ask, and what tools change."""
+
+    def __init__(self, routes: RouteTable, key_values: KeyValues, options: Options) -> None:
+        self._routes = routes
+        self._key_values = key_values
+        self._options = options
+
+    @handles(GetRouteInfoByTopic)
+    def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response:
+        switches = self._options.switches
+        route = self._routes.route(command.topic, acting_master=switches.support_acting_master)
+        if route is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"no broker has told of the topic {command.topic[:255]!r}"
+            )
+        if switches.order_message_enable:
+            route.order_topic_conf = self._key_values.get(ORDER_TOPIC_CONFIG, command.topic)
+        if command.zone_name and (command.zone_mode or "").lower() == "true":
+            route = keep_zone(route, command.zone_name)
+        standard = command.accept_standard_json_only or request.version >= STANDARD_JSON_SINCE
+        return Response(body=route.encode(bare_integer_keys=not standard))
+
+    @handles(GetBrokerClusterInfo)
+    def get_broker_cluster_info(self, command: GetBrokerClusterInfo, request: Request) -> Response:
+        return Response(body=self._routes.cluster_info().encode())
+
+    @handles(GetAllTopicListFromNameServer)
+    def get_all_topic_list(self, command: GetAllTopicListFromNameServer, request: Request) -> Response:
+        return _topic_list(self._routes.topics())
+
+    @handles(GetTopicsByCluster)
+    def get_topics_by_cluster(self, command: GetTopicsByCluster, request: Request) -> Response:
+        return _topic_list(self._routes.topics(command.cluster))
+
+    @handles(GetSystemTopicListFromNameServer)
+    def get_system_topic_list(self, command: GetSystemTopicListFromNameServer, request: Request) -> Response:
+        # Every broker has a topic of its own name and one of its cluster's.
+        clusters = self._routes.clusters()
+        topics = [*clusters, *(name for names in clusters.values() for name in names)]
+        return _topic_list(topics, self._routes.any_address())
+
+    @handles(GetUnitTopicList)
+    def get_unit_topic_list(self, command: GetUnitTopicList, request: Request) -> Response:
+        return _topic_list(self._routes.topics_by_flag(having=UNIT_FLAG))
+
+    @handles(GetHasUnitSubTopicList)
+    def get_has_unit_sub_topic_list(self, command: GetHasUnitSubTopicList, request: Request) -> Response:
+        return _topic_list(self._routes.topics_by_flag(having=UNIT_SUBSCRIPTION_FLAG))
+
+    @handles(GetHasUnitSubUnUnitTopicList)
+    def get_has_unit_sub_un_unit_topic_list(
+        self, command: GetHasUnitSubUnUnitTopicList, request: Request
+    ) -> Response:
+        return _topic_list(self._routes.topics_by_flag(having=UNIT_SUBSCRIPTION_FLAG, lacking=UNIT_FLAG))
+
+    @handles(WipeWritePermissionOfBroker)
+    def wipe_write_permission_of_broker(
+        self, command: WipeWritePermissionOfBroker, request: Request
+    ) -> Response:
+        return Response(fields=WritePermissionsWiped(self._routes.wipe_write_permission(command.broker_name)))
+
+    @handles(AddWritePermissionOfBroker)
+    def add_write_permission_of_broker(
+        self, command: AddWritePermissionOfBroker, request: Request
+    ) -> Response:
+        return Response(fields=WritePermissionsAdded(self._routes.add_write_permission(command.broker_name)))
+
+    @handles(DeleteTopicInNameServer)
+    def delete_topic_in_name_server(self, command: DeleteTopicInNameServer, request: Request) -> None:
+        self._routes.delete_topic(command.topic, command.cluster_name or None)
+
+    @handles(RegisterTopicInNameServer)
+    def register_topic_in_name_server(self, command: RegisterTopicInNameServer, request: Request) -> None:
+        check_name("topic", command.topic)
+        if not request.body:
+            return
+        queues = TopicRouteData.decode(request.body).queue_datas
+        for data in queues:
+            if not (0 <= data.read_queue_nums <= QUEUES_MAX and 0 <= data.write_queue_nums <= QUEUES_MAX):
+                raise ProtocolError(f"a topic may have up to {QUEUES_MAX} queues on a broker")
+        self._routes.put_queues(command.topic, queues)
+
+
+def _topic_list(topics: list[str], broker_address: str | None = None) -> Response:
+    return Response(body=TopicList(broker_address, topics).encode())
+
+
+def _check_address(what: str, address: str) -> None:
+    check_name(what, address)
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise ProtocolError(f"{what}: {error}") from None

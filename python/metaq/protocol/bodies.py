@@ -1,0 +1,327 @@
+"""The JSON that commands carry.
+
+Names and defaults are the wire's: a body without a field gets that field's default, unknown fields are
+ignored, and what is None is not written. `always` gives a default that is written all the same, since Java
+peers expect every field that has a value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import msgspec
+
+from metaq.protocol import java_json
+from metaq.protocol.java_json import MessageQueue as MessageQueue  # bodies are full of them
+
+
+def always(value: Any = None, factory: Any = None) -> Any:
+    """A default that is written too: msgspec leaves out only those it can tell from a given value."""
+    return msgspec.field(default_factory=factory or (lambda: value))
+
+
+def _mapping() -> dict[Any, Any]:
+    return {}
+
+
+def _sequence() -> list[Any]:
+    return []
+
+
+class Body(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A body of a request or of an answer."""
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Raises ProtocolError where it cannot be read."""
+        return java_json.decode(data, cls)
+
+    def encode(self, *, bare_integer_keys: bool = False) -> bytes:
+        return java_json.encode(self, bare_integer_keys=bare_integer_keys)
+
+
+# Routes
+
+
+class BrokerData(Body):
+    """The addresses of one broker name, by broker id; 0 is the master."""
+
+    broker_addrs: dict[int, str] = always(factory=_mapping)
+    broker_name: str = always("")
+    cluster: str = always("")
+    enable_acting_master: bool = always(False)
+    zone_name: str | None = None
+
+
+class QueueData(Body):
+    """How many queues of a topic one broker has."""
+
+    broker_name: str = always("")
+    perm: int = always(6)
+    read_queue_nums: int = always(0)
+    topic_sys_flag: int = always(0)
+    write_queue_nums: int = always(0)
+
+
+class TopicRouteData(Body):
+    """Where a topic lives."""
+
+    broker_datas: list[BrokerData] = always(factory=_sequence)
+    filter_server_table: dict[str, list[str]] = always(factory=_mapping)
+    order_topic_conf: str | None = None
+    queue_datas: list[QueueData] = always(factory=_sequence)
+
+
+class ClusterInfo(Body):
+    broker_addr_table: dict[str, BrokerData] = always(factory=_mapping)
+    cluster_addr_table: dict[str, list[str]] = always(factory=_mapping)
+
+
+class TopicList(Body):
+    broker_addr: str | None = None
+    topic_list: list[str] = always(factory=_sequence)
+
+
+class KVTable(Body):
+    table: dict[str, str] = always(factory=_mapping)
+
+
+class BrokerMemberGroup(Body):
+    broker_addrs: dict[int, str] = always(factory=_mapping)
+    broker_name: str = always("")
+    cluster: str = always("")
+
+
+class BrokerMemberGroupBody(Body):
+    broker_member_group: BrokerMemberGroup = always(factory=BrokerMemberGroup)
+
+
+# Topics, groups and registration
+
+
+class DataVersion(Body):
+    """Changes whenever the table that it stands beside does."""
+
+    counter: int = always(0)
+    state_version: int = always(0)
+    timestamp: int = always(0)
+
+
+class TopicConfig(Body):
+    attributes: dict[str, str] = always(factory=_mapping)
+    order: bool = always(False)
+    perm: int = always(6)
+    read_queue_nums: int = always(16)
+    topic_filter_type: str = always("SINGLE_TAG")
+    topic_name: str = always("")
+    topic_sys_flag: int = always(0)
+    write_queue_nums: int = always(16)
+
+
+class TopicConfigList(Body):
+    topic_config_list: list[TopicConfig] = always(factory=_sequence)
+
+
+class TopicConfigTable(Body):
+    """Apache's TopicConfigSerializeWrapper; topics.json has the same form."""
+
+    data_version: DataVersion = always(factory=DataVersion)
+    topic_config_table: dict[str, TopicConfig] = always(factory=_mapping)
+
+
+class RegisterBrokerBody(Body):
+    filter_server_list: list[str] = always(factory=_sequence)
+    topic_config_serialize_wrapper: TopicConfigTable = always(factory=TopicConfigTable)
+
+
+class GroupRetryPolicy(Body):
+    type: str = always("CUSTOMIZED")
+
+
+class SubscriptionGroupConfig(Body):
+    attributes: dict[str, str] = always(factory=_mapping)
+    broker_id: int = always(0)
+    consume_broadcast_enable: bool = always(True)
+    consume_enable: bool = always(True)
+    consume_from_min_enable: bool = always(True)
+    consume_message_orderly: bool = always(False)
+    consume_timeout_minute: int = always(15)
+    group_name: str = always("")
+    group_retry_policy: GroupRetryPolicy = always(factory=GroupRetryPolicy)
+    group_sys_flag: int = always(0)
+    notify_consumer_ids_changed_enable: bool = always(True)
+    retry_max_times: int = always(16)
+    retry_queue_nums: int = always(1)
+    which_broker_when_consume_slowly: int = always(1)
+
+
+class SubscriptionGroupList(Body):
+    group_config_list: list[SubscriptionGroupConfig] = always(factory=_sequence)
+
+
+class SubscriptionGroupTable(Body):
+    """Apache's SubscriptionGroupWrapper; subscriptionGroup.json has the same form."""
+
+    data_version: DataVersion = always(factory=DataVersion)
+    forbidden_table: dict[str, dict[str, int]] = always(factory=_mapping)
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = always(factory=_mapping)
+
+
+class GroupList(Body):
+    group_list: list[str] = always(factory=_sequence)
+
+
+# Clients
+
+
+class SubscriptionData(Body):
+    class_filter_mode: bool = always(False)
+    code_set: list[int] = always(factory=_sequence)
+    expression_type: str = always("TAG")
+    sub_string: str = always("*")
+    sub_version: int = always(0)
+    tags_set: list[str] = always(factory=_sequence)
+    topic: str = always("")
+
+
+class ConsumerData(Body):
+    consume_from_where: str = always("CONSUME_FROM_LAST_OFFSET")
+    consume_type: str = always("CONSUME_PASSIVELY")
+    group_name: str = always("")
+    message_model: str = always("CLUSTERING")
+    subscription_data_set: list[SubscriptionData] = always(factory=_sequence)
+    unit_mode: bool = always(False)
+
+
+class ProducerData(Body):
+    group_name: str = always("")
+
+
+class HeartbeatData(Body):
+    client_id: str = msgspec.field(default_factory=lambda: "", name="clientID")
+    consumer_data_set: list[ConsumerData] = always(factory=_sequence)
+    heartbeat_fingerprint: int = always(0)
+    producer_data_set: list[ProducerData] = always(factory=_sequence)
+    without_sub: bool = always(False)
+
+
+class CheckClientRequestBody(Body):
+    client_id: str = always("")
+    group: str = always("")
+    namespace: str | None = None
+    subscription_data: SubscriptionData = always(factory=SubscriptionData)
+
+
+class ConsumerList(Body):
+    consumer_id_list: list[str] = always(factory=_sequence)
+
+
+class LockBatchRequestBody(Body):
+    client_id: str = always("")
+    consumer_group: str = always("")
+    mq_set: list[MessageQueue] = always(factory=_sequence)
+    only_this_broker: bool = always(False)
+
+
+class LockBatchResponseBody(Body):
+    lock_ok_mq_set: list[MessageQueue] = msgspec.field(default_factory=lambda: [], name="lockOKMQSet")
+
+
+class Connection(Body):
+    client_addr: str = always("")
+    client_id: str = always("")
+    language: str = always("OTHER")
+    version: int = always(0)
+
+
+class ConsumerConnection(Body):
+    connection_set: list[Connection] = always(factory=_sequence)
+    consume_from_where: str = always("CONSUME_FROM_LAST_OFFSET")
+    consume_type: str = always("CONSUME_PASSIVELY")
+    message_model: str = always("CLUSTERING")
+    subscription_table: dict[str, SubscriptionData] = always(factory=_mapping)
+
+
+class ProducerConnection(Body):
+    connection_set: list[Connection] = always(factory=_sequence)
+
+
+class SubscriptionAnswer(Body):
+    """Answers a query for one group's subscription to one topic."""
+
+    group: str = always("")
+    subscription_data: SubscriptionData | None = None
+    topic: str = always("")
+
+
+# Offsets and figures
+
+
+class ConsumerOffsets(Body):
+    """`topic@group` → queue → committed offset; consumerOffset.json has the same form."""
+
+    data_version: DataVersion | None = None
+    offset_table: dict[str, dict[int, int]] = always(factory=_mapping)
+
+
+class OffsetWrapper(Body):
+    """How far one group is in one queue."""
+
+    broker_offset: int = always(0)
+    consumer_offset: int = always(0)
+    last_timestamp: int = always(0)
+    pull_offset: int = always(0)
+
+
+class ConsumeStats(Body):
+    consume_tps: float = always(0.0)
+    offset_table: dict[MessageQueue, OffsetWrapper] = always(factory=_mapping)
+
+
+class ConsumeStatsList(Body):
+    broker_addr: str = always("")
+    consume_stats_list: list[dict[str, list[ConsumeStats]]] = always(factory=_sequence)
+    total_diff: int = always(0)
+    total_inflight_diff: int = always(0)
+
+
+class TopicOffset(Body):
+    last_update_timestamp: int = always(0)
+    max_offset: int = always(0)
+    min_offset: int = always(0)
+
+
+class TopicStatsTable(Body):
+    offset_table: dict[MessageQueue, TopicOffset] = always(factory=_mapping)
+    topic_put_tps: float = always(0.0)
+
+
+class ResetOffsetBody(Body):
+    offset_table: dict[MessageQueue, int] = always(factory=_mapping)
+
+
+class GetConsumerStatusBody(Body):
+    """One client's offsets, or (relayed) those of every client of a group by its id."""
+
+    consumer_table: dict[str, dict[MessageQueue, int]] = always(factory=_mapping)
+    message_queue_table: dict[MessageQueue, int] = always(factory=_mapping)
+
+
+class BrokerStatsItem(Body):
+    avgpt: float = always(0.0)
+    sum: int = always(0)
+    tps: float = always(0.0)
+
+
+class BrokerStatsData(Body):
+    stats_day: BrokerStatsItem = always(factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = always(factory=BrokerStatsItem)
+    stats_minute: BrokerStatsItem = always(factory=BrokerStatsItem)
+
+
+class ConsumeMessageDirectlyResult(Body):
+    auto_commit: bool = always(True)
+    consume_result: str | None = None
+    order: bool = always(False)
+    remark: str | None = None
+    spent_time_mills: int = always(0)

@@ -1,0 +1,115 @@
+"""Clients of one broker: heartbeats, who is there, queue locks, and what the broker tells its clients."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaq.protocol.command import Command, Fields, Int32, Int64
+
+
+class HeartbeatTaken(Fields):
+    is_support_heart_beat_v2: bool = msgspec.field(default=True, name="IS_SUPPORT_HEART_BEAT_V2")
+    is_sub_change: bool = msgspec.field(default=True, name="IS_SUB_CHANGE")
+
+
+class HeartBeat(Command, code=34, reply=HeartbeatTaken):
+    """Body: HeartbeatData."""
+
+
+class UnregisterClient(Command, code=35):
+    """The client leaves these groups."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class CheckClientConfig(Command, code=46):
+    """Body: CheckClientRequestBody. Asks whether the broker understands a filter."""
+
+
+class GetConsumerListByGroup(Command, code=38, permission="sub"):
+    """Body of the answer: ConsumerList."""
+
+    consumer_group: str
+
+
+class LockBatchQueues(Command, code=41, permission="sub"):
+    """Body: LockBatchRequestBody; body of the answer: LockBatchResponseBody."""
+
+
+class UnlockBatchQueues(Command, code=42, permission="sub"):
+    """Body: LockBatchRequestBody."""
+
+
+class GetConsumerConnectionList(Command, code=203):
+    """Body of the answer: ConsumerConnection; 206 where none is online."""
+
+    consumer_group: str
+
+
+class GetProducerConnectionList(Command, code=204):
+    """Body of the answer: ProducerConnection."""
+
+    producer_group: str
+
+
+class NotifyConsumerIdsChanged(Command, code=40, to="client"):
+    """Oneway: rebalance now."""
+
+    consumer_group: str
+
+
+class CheckTransactionState(Command, code=39, to="client"):
+    """Oneway; body: the half message."""
+
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    msg_id: str | None = None
+    transaction_id: str | None = None
+    offset_msg_id: str | None = None
+    topic: str | None = None
+
+
+class ResetConsumerClientOffset(Command, code=220, to="client"):
+    """Oneway; body: ResetOffsetBody."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+
+
+class GetConsumerStatusFromClient(Command, code=221, to="client"):
+    """Body of the answer: GetConsumerStatusBody."""
+
+    topic: str
+    group: str
+
+
+class GetConsumerStatus(Command, code=223):
+    """Relayed to the group's clients as 221; body of the answer: GetConsumerStatusBody."""
+
+    topic: str
+    group: str
+    client_addr: str | None = None
+
+
+class GetConsumerRunningInfo(Command, code=307):
+    """Relayed to the client as it is; body of the answer: ConsumerRunningInfo."""
+
+    consumer_group: str
+    client_id: str
+    jstack_enable: bool = False
+
+
+class ConsumeMessageDirectly(Command, code=309, permission="admin"):
+    """Relayed to the client with the record as its body; body of the answer: ConsumeMessageDirectlyResult."""
+
+    consumer_group: str
+    client_id: str | None = None
+    msg_id: str | None = None
+    broker_name: str | None = None
+    topic: str | None = None
+    topic_sys_flag: Int32 | None = None
+    group_sys_flag: Int32 | None = None

@@ -1,0 +1,70 @@
+"""What brokers and name servers say to each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaq.protocol.command import Command, Fields, Int32, Int64
+
+
+class BrokerRegistered(Fields):
+    ha_server_addr: str | None = None
+    master_addr: str | None = None
+
+
+class RegisterBroker(Command, code=103, to="nameserver", permission="cluster", reply=BrokerRegistered):
+    """Body: RegisterBrokerBody, plain or compressed; body of the answer: KVTable of the ordered topics."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+    ha_server_addr: str | None = None
+    heartbeat_timeout_millis: Int64 | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: Int32 = msgspec.field(default=0, name="bodyCrc32")
+    zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
+
+
+class UnregisterBroker(Command, code=104, to="nameserver", permission="cluster"):
+    """A broker that stops says so."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class DataVersionCompared(Fields):
+    changed: bool
+
+
+class QueryDataVersion(Command, code=322, to="nameserver", permission="cluster", reply=DataVersionCompared):
+    """Body both ways: DataVersion. Lets a broker skip a registration that would say nothing new."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Int64
+
+
+class BrokerHeartbeat(Command, code=904, to="nameserver", permission="cluster"):
+    """A cheap sign of life between registrations."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+    broker_id: Int64 | None = None
+    epoch: Int32 | None = None
+    max_offset: Int64 | None = None
+    confirm_offset: Int64 | None = None
+    heartbeat_timeout_millis: Int64 | None = msgspec.field(default=None, name="heartbeatTimeoutMills")
+    election_priority: Int32 | None = None
+
+
+class GetBrokerMemberGroup(Command, code=901, to="nameserver", permission="cluster"):
+    """Body of the answer: BrokerMemberGroupBody."""
+
+    cluster_name: str
+    broker_name: str

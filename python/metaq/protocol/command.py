@@ -1,0 +1,112 @@
+"""The base of every command: its code, the fields of its header, who may call it and who answers it.
+
+A header is a flat map of strings. A subclass of `Fields` gives it types; names become camelCase on the wire
+unless `msgspec.field(name=…)` says otherwise, and unknown fields are ignored, since every release adds some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import msgspec
+
+from metaq.protocol.errors import ProtocolError
+
+Permission = Literal["none", "pub", "sub", "admin", "cluster"]
+"""What a caller needs once access control is on: nothing, to publish or subscribe to the named resource, to
+administer, or to be a member of the cluster."""
+
+Peer = Literal["nameserver", "broker", "client"]
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class FieldsMeta(msgspec.StructMeta):
+    """Takes a command's own keywords out of the class statement, which msgspec would not accept."""
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        *,
+        code: int | None = None,
+        permission: Permission | None = None,
+        to: Peer | None = None,
+        hot: bool | None = None,
+        reply: type[Fields] | None = None,
+        **options: Any,
+    ) -> FieldsMeta:
+        cls = super().__new__(mcls, name, bases, namespace, **options)
+        own = {"code": code, "permission": permission, "to": to, "hot": hot, "reply": reply}
+        for attribute, value in own.items():
+            if value is not None:
+                setattr(cls, attribute, value)
+        return cls
+
+    def __init__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **_: Any) -> None:
+        type.__init__(cls, name, bases, namespace)
+
+
+class Fields(msgspec.Struct, metaclass=FieldsMeta, rename="camel"):
+    """The typed fields of a header, of a request or of its answer."""
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, str]) -> Self:
+        """Raises ProtocolError, naming the field, where one is missing or has a value of the wrong kind."""
+        try:
+            return msgspec.convert(fields, cls, strict=False)
+        except msgspec.ValidationError:
+            pass
+        try:
+            return msgspec.convert(_without_empty(cls, fields), cls, strict=False)
+        except msgspec.ValidationError as error:
+            raise ProtocolError(f"{cls.__name__}: {_explain(error)}") from None
+
+    def to_fields(self) -> dict[str, str]:
+        """The header as it goes onto the wire; None stays out."""
+        fields: dict[str, str] = {}
+        for name, wire_name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
+            value = getattr(self, name)
+            if value is not None:
+                fields[wire_name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
+        return fields
+
+
+class Command(Fields):
+    """A request. `code`, `permission`, `to`, `hot` and `reply` are keywords of the class statement:
+
+    class GetRouteInfoByTopic(Command, code=105, to="nameserver"): …
+    """
+
+    code: ClassVar[int]
+    permission: ClassVar[Permission] = "none"
+    to: ClassVar[Peer] = "broker"
+    hot: ClassVar[bool] = False
+    """The data plane answers it; Python sees only what the policy snapshot does not know."""
+    reply: ClassVar[type[Fields] | None] = None
+    """The header of its answer, where that has one."""
+
+
+def commands(base: type[Command] = Command) -> Iterator[type[Command]]:
+    """Every command class that has been imported."""
+    for subclass in base.__subclasses__():
+        if "code" in subclass.__dict__:
+            yield subclass
+        yield from commands(subclass)
+
+
+def _without_empty(cls: type[Fields], fields: Mapping[str, str]) -> dict[str, str]:
+    """The binary encoding cannot tell an empty value from none, so only text may be empty."""
+    texts = {field.encode_name for field in msgspec.structs.fields(cls) if field.type is str}
+    return {name: value for name, value in fields.items() if value != "" or name in texts}
+
+
+def _explain(error: msgspec.ValidationError) -> str:
+    text = str(error)
+    problem, _, path = text.partition(" - at `$.")
+    if path:
+        return f"field {path.rstrip('`')}: {problem[:1].lower()}{problem[1:]}"
+    return text.replace("Object missing required field", "missing required field")

@@ -1,0 +1,163 @@
+"""From a request to its handler, and from what the handler says to the one answer.
+
+A handler stands beside the state it touches:
+
+    @handles(GetRouteInfoByTopic)
+    def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response: …
+
+It returns a `Response` (or None for plain success), raises `Refused` to answer with another code, and may be
+`async`. One that answers the request itself, now or later, or hands it back, returns `RESPONDED`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command, Fields
+from metaq.protocol.errors import Refused
+
+_log = logging.getLogger(__name__)
+
+
+class Request(Protocol):
+    """What a handler sees of a request; `_core.Request` is one, a test may bring its own."""
+
+    @property
+    def code(self) -> int: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def language(self) -> int: ...
+    @property
+    def oneway(self) -> bool: ...
+    @property
+    def remark(self) -> str | None: ...
+    @property
+    def fields(self) -> dict[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def connection(self) -> int: ...
+    @property
+    def remote(self) -> str: ...
+    def respond(
+        self,
+        code: int = 0,
+        *,
+        remark: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None: ...
+    def retry(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer; `fields` may be the typed reply header of the command."""
+
+    code: int = 0
+    remark: str | None = None
+    fields: Mapping[str, str] | Fields = field(default_factory=dict)
+    body: bytes = b""
+
+    def header(self) -> Mapping[str, str]:
+        return self.fields.to_fields() if isinstance(self.fields, Fields) else self.fields
+
+
+RESPONDED: Final = Response()
+"""Returned (this very object) by a handler that has answered or handed back the request itself, or will."""
+
+Outcome = Response | None
+Handler = Callable[[Any, Request], Outcome | Awaitable[Outcome]]
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def handles(*commands: type[Command]) -> Callable[[_Method], _Method]:
+    """Marks a method as the handler of these commands."""
+
+    def mark(method: _Method) -> _Method:
+        cast(Any, method).handled_commands = commands
+        return method
+
+    return mark
+
+
+def handled_by(kind: type) -> Iterator[tuple[type[Command], str]]:
+    """The commands that a class handles and the names of the methods which do."""
+    for name, member in inspect.getmembers(kind):
+        for command in getattr(member, "handled_commands", ()):
+            yield command, name
+
+
+class Handlers:
+    """Every handler of one server, by request code."""
+
+    def __init__(self, *objects: object) -> None:
+        self._by_code: dict[int, tuple[type[Command], Handler]] = {}
+        for owner in objects:
+            self.add(owner)
+
+    def add(self, owner: object) -> None:
+        """Collects the marked methods of one more object; a code has one handler."""
+        for command, name in handled_by(type(owner)):
+            if command.code in self._by_code:
+                raise ValueError(f"{command.__name__} ({command.code}) has two handlers")
+            self._by_code[command.code] = (command, getattr(owner, name))
+
+    def commands(self) -> list[type[Command]]:
+        return [command for command, _ in self._by_code.values()]
+
+    def begin(self, request: Request) -> Awaitable[None] | None:
+        """Handles the request; what an asynchronous handler leaves to be done is given back to be awaited."""
+        try:
+            found = self._by_code.get(request.code)
+            if found is None:
+                raise Refused(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
+                )
+            command, handler = found
+            outcome = handler(command.parse(request.fields), request)
+        except Exception as error:
+            _respond(request, _answer_to(error, request))
+            return None
+        if outcome is None or isinstance(outcome, Response):
+            _respond(request, outcome)
+            return None
+        return _finish(request, outcome)
+
+    async def answer(self, request: Request) -> None:
+        """Handles the request to its end."""
+        rest = self.begin(request)
+        if rest is not None:
+            await rest
+
+
+async def _finish(request: Request, outcome: Awaitable[Outcome]) -> None:
+    try:
+        response = await outcome
+    except Exception as error:
+        response = _answer_to(error, request)
+    _respond(request, response)
+
+
+def _answer_to(error: Exception, request: Request) -> Response:
+    if isinstance(error, Refused):
+        return Response(error.code, error.remark)
+    _log.error("request %d from %s failed", request.code, request.remote, exc_info=error)
+    return Response(ResponseCode.SYSTEM_ERROR, f"request {request.code} failed: {type(error).__name__}")
+
+
+def _respond(request: Request, response: Outcome) -> None:
+    if response is RESPONDED or request.oneway:
+        return
+    if response is None:
+        request.respond()
+    else:
+        request.respond(
+            int(response.code), remark=response.remark, fields=response.header(), body=response.body
+        )

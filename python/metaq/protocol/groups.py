@@ -1,0 +1,58 @@
+"""Consumer groups of one broker."""
+
+from __future__ import annotations
+
+from metaq.protocol.command import Command, Fields, Int32
+
+
+class UpdateAndCreateSubscriptionGroup(Command, code=200, permission="admin"):
+    """Body: SubscriptionGroupConfig."""
+
+
+class UpdateAndCreateSubscriptionGroupList(Command, code=225, permission="admin"):
+    """Body: SubscriptionGroupList."""
+
+
+class GroupPage(Fields):
+    total_group_num: Int32 | None = None
+
+
+class GetAllSubscriptionGroupConfig(Command, code=201, permission="cluster", reply=GroupPage):
+    """Body of the answer: SubscriptionGroupTable; with `group_seq` and `max_group_num` one page of it."""
+
+    group_seq: Int32 | None = None
+    data_version: str | None = None
+    max_group_num: Int32 | None = None
+
+
+class DeleteSubscriptionGroup(Command, code=207, permission="admin"):
+    """4.9 names the second field removeOffset."""
+
+    group_name: str
+    clean_offset: bool = False
+    remove_offset: bool = False
+
+
+class GetSubscriptionGroupConfig(Command, code=352):
+    """Body of the answer: SubscriptionGroupConfig."""
+
+    group: str
+
+
+class QueryTopicConsumeByWho(Command, code=300):
+    """Body of the answer: GroupList."""
+
+    topic: str
+
+
+class QueryTopicsByConsumer(Command, code=343):
+    """Body of the answer: TopicList."""
+
+    group: str
+
+
+class QuerySubscriptionByConsumer(Command, code=345):
+    """Body of the answer: SubscriptionAnswer."""
+
+    group: str
+    topic: str

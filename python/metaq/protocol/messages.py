@@ -1,0 +1,137 @@
+"""Sending, pulling and finding messages."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaq.protocol.command import Command, Fields, Int32, Int64
+
+
+class Sent(Fields):
+    """Header of the answer to every kind of send."""
+
+    msg_id: str
+    queue_id: Int32
+    queue_offset: Int64
+    transaction_id: str | None = None
+    batch_uniq_id: str | None = None
+    recall_handle: str | None = None
+
+
+class SendMessage(Command, code=10, permission="pub", hot=True, reply=Sent):
+    """Body: the message's own."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = "TBW102"
+    default_topic_queue_nums: Int32 = 4
+    queue_id: Int32 = 0
+    sys_flag: Int32 = 0
+    born_timestamp: Int64 = 0
+    flag: Int32 = 0
+    properties: str | None = None
+    reconsume_times: Int32 = 0
+    unit_mode: bool = False
+    batch: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class SendMessageV2(Command, code=310, permission="pub", hot=True, reply=Sent):
+    """The same with names of one letter."""
+
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(default="TBW102", name="c")
+    default_topic_queue_nums: Int32 = msgspec.field(default=4, name="d")
+    queue_id: Int32 = msgspec.field(default=0, name="e")
+    sys_flag: Int32 = msgspec.field(default=0, name="f")
+    born_timestamp: Int64 = msgspec.field(default=0, name="g")
+    flag: Int32 = msgspec.field(default=0, name="h")
+    properties: str | None = msgspec.field(default=None, name="i")
+    reconsume_times: Int32 = msgspec.field(default=0, name="j")
+    unit_mode: bool = msgspec.field(default=False, name="k")
+    max_reconsume_times: Int32 | None = msgspec.field(default=None, name="l")
+    batch: bool = msgspec.field(default=False, name="m")
+    broker_name: str | None = msgspec.field(default=None, name="n")
+
+
+class SendBatchMessage(SendMessageV2, code=320, permission="pub", hot=True, reply=Sent):
+    """Body: client batch records, one after the other; `msgId` of the answer is a comma-separated list."""
+
+
+class Pulled(Fields):
+    """Header of the answer to a pull, also where it found nothing."""
+
+    suggest_which_broker_id: Int64
+    next_begin_offset: Int64
+    min_offset: Int64
+    max_offset: Int64
+
+
+class PullMessage(Command, code=11, permission="sub", hot=True, reply=Pulled):
+    """Body of the answer: stored records."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    max_msg_nums: Int32 = 32
+    sys_flag: Int32 = 0
+    commit_offset: Int64 = 0
+    suspend_timeout_millis: Int64 = 0
+    subscription: str | None = None
+    sub_version: Int64 = 0
+    expression_type: str | None = None
+    max_msg_bytes: Int32 | None = None
+
+
+class LitePullMessage(PullMessage, code=361, permission="sub", hot=True, reply=Pulled):
+    """A pull of a lite pull consumer from 5.0 on."""
+
+
+class ConsumerSendMsgBack(Command, code=36, permission="sub"):
+    """Give this message to the group again later, or to its dead-letter topic."""
+
+    physical_offset: Int64 = msgspec.field(name="offset")
+    group: str
+    delay_level: Int32
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int32 | None = None
+
+
+class EndTransaction(Command, code=37, permission="pub"):
+    """`commit_or_rollback`: 8 commit, 12 roll back, 0 not known yet."""
+
+    producer_group: str
+    tran_state_table_offset: Int64
+    commit_log_offset: Int64
+    commit_or_rollback: Int32
+    msg_id: str
+    topic: str | None = None
+    from_transaction_check: bool = False
+    transaction_id: str | None = None
+
+
+class ViewMessageById(Command, code=33):
+    """Body of the answer: one stored record."""
+
+    physical_offset: Int64 = msgspec.field(name="offset")
+    topic: str | None = None
+
+
+class MessagesFound(Fields):
+    index_last_update_timestamp: Int64
+    index_last_update_phyoffset: Int64
+
+
+class QueryMessage(Command, code=12, reply=MessagesFound):
+    """Body of the answer: stored records."""
+
+    topic: str
+    key: str
+    max_num: Int32
+    begin_timestamp: Int64
+    end_timestamp: Int64
+    unique_key: bool = msgspec.field(default=False, name="_UNIQUE_KEY_QUERY")

@@ -1,0 +1,102 @@
+"""Offsets of queues and of groups."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaq.protocol.command import Command, Fields, Int32, Int64
+
+
+class QueueOffset(Fields):
+    queue_offset: Int64 = msgspec.field(name="offset")
+
+
+class QueryConsumerOffset(Command, code=14, permission="sub", hot=True, reply=QueueOffset):
+    """22 where the group has none."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffset(Command, code=15, permission="sub", hot=True):
+    """Usually sent oneway."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int32
+    commit_offset: Int64
+
+
+class SearchOffsetByTimestamp(Command, code=29, hot=True, reply=QueueOffset):
+    """LOWER finds the first message stored at that time or later, UPPER the last at that time or earlier."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    boundary_type: str | None = None
+
+
+class GetMaxOffset(Command, code=30, hot=True, reply=QueueOffset):
+    topic: str
+    queue_id: Int32
+
+
+class GetMinOffset(Command, code=31, hot=True, reply=QueueOffset):
+    topic: str
+    queue_id: Int32
+
+
+class StoreTime(Fields):
+    timestamp: Int64
+
+
+class GetEarliestMessageStoreTime(Command, code=32, reply=StoreTime):
+    """−1 where the queue is empty."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetAllConsumerOffset(Command, code=43, permission="cluster"):
+    """Body of the answer: ConsumerOffsets."""
+
+
+class GetAllDelayOffset(Command, code=45, permission="cluster"):
+    """Body of the answer: the offsets of the delay levels."""
+
+
+class GetConsumeStats(Command, code=208):
+    """Body of the answer: ConsumeStats."""
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+    """Semicolon-separated."""
+
+
+class GetBrokerConsumeStats(Command, code=317):
+    """Body of the answer: ConsumeStatsList."""
+
+    is_order: bool = False
+
+
+class CloneGroupOffset(Command, code=314, permission="admin"):
+    """Copies one group's offsets, on one topic or on all, to another group."""
+
+    src_group: str
+    dest_group: str
+    topic: str | None = None
+    offline: bool = False
+
+
+class ResetConsumerOffset(Command, code=222, permission="admin"):
+    """Body of the answer: ResetOffsetBody. `timestamp` −1 means the end."""
+
+    topic: str
+    group: str
+    timestamp: Int64
+    is_force: bool = False
+    queue_id: Int32 | None = None
+    queue_offset: Int64 | None = msgspec.field(default=None, name="offset")

@@ -1,0 +1,123 @@
+"""Where topics live, as the name server tells it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaq.protocol.command import Command, Fields, Int32
+
+
+class GetRouteInfoByTopic(Command, code=105, to="nameserver"):
+    """Body of the answer: TopicRouteData."""
+
+    topic: str
+    accept_standard_json_only: bool = False
+    zone_mode: str | None = msgspec.field(default=None, name="__ZONE_MODE")
+    zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
+
+
+class GetBrokerClusterInfo(Command, code=106, to="nameserver"):
+    """Body of the answer: ClusterInfo."""
+
+
+class GetAllTopicListFromNameServer(Command, code=206, to="nameserver"):
+    """Body of the answer: TopicList."""
+
+
+class GetTopicsByCluster(Command, code=224, to="nameserver"):
+    """Body of the answer: TopicList."""
+
+    cluster: str
+
+
+class GetSystemTopicListFromNameServer(Command, code=304, to="nameserver"):
+    """Body of the answer: TopicList with one broker's address."""
+
+
+class GetUnitTopicList(Command, code=311, to="nameserver"):
+    """Topics that belong to a unit; body of the answer: TopicList."""
+
+
+class GetHasUnitSubTopicList(Command, code=312, to="nameserver"):
+    """Topics that a unit subscribes to; body of the answer: TopicList."""
+
+
+class GetHasUnitSubUnUnitTopicList(Command, code=313, to="nameserver"):
+    """Topics that a unit subscribes to without belonging to one; body of the answer: TopicList."""
+
+
+class WritePermissionsWiped(Fields):
+    wipe_topic_count: Int32
+
+
+class WipeWritePermissionOfBroker(
+    Command, code=205, to="nameserver", permission="admin", reply=WritePermissionsWiped
+):
+    """Takes a broker's topics out of the producers' sight, as before a restart."""
+
+    broker_name: str
+
+
+class WritePermissionsAdded(Fields):
+    add_topic_count: Int32
+
+
+class AddWritePermissionOfBroker(
+    Command, code=327, to="nameserver", permission="admin", reply=WritePermissionsAdded
+):
+    """The reverse of the wipe."""
+
+    broker_name: str
+
+
+class DeleteTopicInNameServer(Command, code=216, to="nameserver", permission="admin"):
+    """Forgets the topic's queues, of one cluster's brokers or of all."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class RegisterTopicInNameServer(Command, code=217, to="nameserver", permission="admin"):
+    """Body: TopicRouteData, of which the queues count."""
+
+    topic: str
+
+
+class PutKeyValue(Command, code=100, to="nameserver", permission="admin"):
+    """Sets one value of the name server's table."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class ValueOfKey(Fields):
+    value: str | None = None
+
+
+class GetKeyValue(Command, code=101, to="nameserver", reply=ValueOfKey):
+    """22 where there is none."""
+
+    namespace: str
+    key: str
+
+
+class DeleteKeyValue(Command, code=102, to="nameserver", permission="admin"):
+    """Succeeds also where there was none."""
+
+    namespace: str
+    key: str
+
+
+class GetKeyValuesByNamespace(Command, code=219, to="nameserver"):
+    """Body of the answer: KVTable; 22 where the namespace is unknown."""
+
+    namespace: str
+
+
+class UpdateNameServerConfig(Command, code=318, to="nameserver", permission="admin"):
+    """Body: properties text."""
+
+
+class GetNameServerConfig(Command, code=319, to="nameserver", permission="admin"):
+    """Body of the answer: properties text."""

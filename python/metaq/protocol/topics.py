@@ -1,0 +1,63 @@
+"""Topics of one broker."""
+
+from __future__ import annotations
+
+from metaq.protocol.command import Command, Fields, Int32
+
+
+class UpdateAndCreateTopic(Command, code=17, permission="admin"):
+    """Creates the topic or changes it."""
+
+    topic: str
+    default_topic: str = ""
+    read_queue_nums: Int32 = 8
+    write_queue_nums: Int32 = 8
+    perm: Int32 = 6
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int32 = 0
+    order: bool = False
+    attributes: str | None = None
+    """`+key=value` sets, `-key` removes, comma-separated."""
+    force: bool = False
+
+
+class UpdateAndCreateTopicList(Command, code=18, permission="admin"):
+    """Body: TopicConfigList."""
+
+
+class TopicPage(Fields):
+    total_topic_num: Int32 | None = None
+
+
+class GetAllTopicConfig(Command, code=21, permission="cluster", reply=TopicPage):
+    """Body of the answer: TopicConfigTable; with `topic_seq` and `max_topic_num` one page of it."""
+
+    topic_seq: Int32 | None = None
+    data_version: str | None = None
+    max_topic_num: Int32 | None = None
+
+
+class DeleteTopicInBroker(Command, code=215, permission="admin"):
+    """Deletes the topic, its retry topics and the offsets on it."""
+
+    topic: str
+
+
+class GetTopicConfig(Command, code=351):
+    """Body of the answer: TopicConfig."""
+
+    topic: str
+
+
+class GetTopicStatsInfo(Command, code=202):
+    """Body of the answer: TopicStatsTable."""
+
+    topic: str
+
+
+class GetSystemTopicListFromBroker(Command, code=305):
+    """Body of the answer: TopicList."""
+
+
+class CleanUnusedTopic(Command, code=316, permission="admin"):
+    """Drops the consume queues of topics that no longer exist."""

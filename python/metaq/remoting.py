@@ -1,0 +1,236 @@
+"""Connections that we open ourselves: a broker's to its name servers, the command line's to both."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Final, Self
+
+from metaq._core import Frame, FrameDecoder, FrameError, encode_frame
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Response
+from metaq.protocol.errors import Unreachable
+from metaq.protocol.reply import Reply
+
+_log = logging.getLogger(__name__)
+
+FLAG_RESPONSE: Final = 1
+FLAG_ONEWAY: Final = 2
+_READ_BYTES: Final = 256 * 1024
+
+OnRequest = Callable[[Frame], Response | None]
+"""Answers what the peer asks of us; None is plain success."""
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`; raises ValueError, saying what is wrong."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not of the form host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+class Connection:
+    """One socket with any number of requests under way, told apart by their number (`opaque`)."""
+
+    def __init__(
+        self,
+        address: str,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        on_request: OnRequest | None = None,
+        binary: bool = False,
+    ) -> None:
+        self.address = address
+        self._reader = reader
+        self._writer = writer
+        self._on_request = on_request
+        self._binary = binary
+        self._opaques = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._ended: str | None = None
+        self._reading = asyncio.create_task(self._read(), name=f"read {address}")
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        timeout: float = 3.0,
+        *,
+        on_request: OnRequest | None = None,
+        binary: bool = False,
+    ) -> Self:
+        """Connects; raises Unreachable. `binary` chooses the header's other encoding."""
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(timeout):
+                reader, writer = await asyncio.open_connection(host, port)
+        except TimeoutError:
+            raise Unreachable(f"{address}: no connection within {timeout:g} s") from None
+        except OSError as error:
+            raise Unreachable(f"{address}: {error.strerror or error}") from None
+        return cls(address, reader, writer, on_request=on_request, binary=binary)
+
+    @property
+    def closed(self) -> bool:
+        return self._ended is not None
+
+    @property
+    def local_address(self) -> str:
+        """Our own end, `ip:port`."""
+        host, port = self._writer.get_extra_info("sockname")[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def call(self, command: Command, body: bytes = b"", timeout: float = 3.0) -> Reply:
+        """Asks and waits for the answer, whatever its code; raises Unreachable where none comes."""
+        self._require_open()
+        opaque = next(self._opaques) & 0x7FFFFFFF
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting[opaque] = future
+        try:
+            async with asyncio.timeout(timeout):
+                await self._write(self._frame(command, body, opaque, flag=0))
+                return await future
+        except TimeoutError:
+            raise Unreachable(
+                f"{self.address}: no answer to {type(command).__name__} within {timeout:g} s"
+            ) from None
+        finally:
+            del self._waiting[opaque]
+            # An exception set after we gave up would otherwise be reported as never looked at.
+            future.cancel()
+
+    async def send_oneway(self, command: Command, body: bytes = b"") -> None:
+        """Tells the peer and expects nothing; raises Unreachable where the connection has ended."""
+        self._require_open()
+        opaque = next(self._opaques) & 0x7FFFFFFF
+        await self._write(self._frame(command, body, opaque, flag=FLAG_ONEWAY))
+
+    async def close(self) -> None:
+        """Ends it; calls still under way raise Unreachable. Safe to call twice."""
+        self._end("closed by this side")
+        if asyncio.current_task() is not self._reading:
+            self._reading.cancel()
+            await asyncio.wait((self._reading,))
+        with contextlib.suppress(OSError):  # The peer was faster.
+            await self._writer.wait_closed()
+
+    def _frame(self, command: Command, body: bytes, opaque: int, flag: int) -> bytes:
+        return encode_frame(
+            command.code,
+            opaque=opaque,
+            flag=flag,
+            fields=command.to_fields(),
+            body=body,
+            binary=self._binary,
+        )
+
+    def _require_open(self) -> None:
+        if self._ended is not None:
+            raise Unreachable(f"{self.address}: {self._ended}")
+
+    async def _write(self, frame: bytes) -> None:
+        try:
+            self._writer.write(frame)
+            await self._writer.drain()
+        except OSError as error:
+            self._end(str(error.strerror or error))
+            raise Unreachable(f"{self.address}: {self._ended}") from None
+
+    async def _read(self) -> None:
+        decoder = FrameDecoder()
+        reason = "the peer closed the connection"
+        try:
+            while data := await self._reader.read(_READ_BYTES):
+                for frame in decoder.feed(data):
+                    self._take(frame)
+        except FrameError as error:
+            reason = f"the peer sent no valid frame: {error}"
+        except OSError as error:
+            reason = str(error.strerror or error)
+        finally:
+            self._end(reason)
+
+    def _take(self, frame: Frame) -> None:
+        if not frame.flag & FLAG_RESPONSE:
+            self._answer(frame)
+            return
+        future = self._waiting.get(frame.opaque)
+        if future is not None and not future.done():
+            future.set_result(Reply(frame.code, frame.remark, frame.fields, frame.body))
+
+    def _answer(self, frame: Frame) -> None:
+        try:
+            if self._on_request is None:
+                response = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this client takes no requests")
+            else:
+                response = self._on_request(frame) or Response()
+        except Exception as error:
+            _log.exception("request %d from %s failed", frame.code, self.address)
+            response = Response(ResponseCode.SYSTEM_ERROR, type(error).__name__)
+        if frame.flag & FLAG_ONEWAY:
+            return
+        self._writer.write(
+            encode_frame(
+                int(response.code),
+                opaque=frame.opaque,
+                flag=FLAG_RESPONSE,
+                remark=response.remark,
+                fields=response.header(),
+                body=response.body,
+                binary=self._binary,
+            )
+        )
+
+    def _end(self, reason: str) -> None:
+        if self._ended is not None:
+            return
+        self._ended = reason
+        self._writer.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(Unreachable(f"{self.address}: {reason}"))
+
+
+class Connections:
+    """One connection per address, opened when first needed and again after it has ended."""
+
+    def __init__(self, *, connect_timeout: float = 3.0, on_request: OnRequest | None = None) -> None:
+        self._connect_timeout = connect_timeout
+        self._on_request = on_request
+        self._by_address: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._closed = False
+
+    async def get(self, address: str) -> Connection:
+        """An open connection; raises Unreachable."""
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            connection = self._by_address.get(address)
+            if self._closed:
+                raise Unreachable(f"{address}: this side is stopping")
+            if connection is None or connection.closed:
+                connection = await Connection.open(
+                    address, self._connect_timeout, on_request=self._on_request
+                )
+                self._by_address[address] = connection
+            return connection
+
+    async def call(self, address: str, command: Command, body: bytes = b"", timeout: float = 3.0) -> Reply:
+        connection = await self.get(address)
+        return await connection.call(command, body, timeout)
+
+    async def send_oneway(self, address: str, command: Command, body: bytes = b"") -> None:
+        connection = await self.get(address)
+        await connection.send_oneway(command, body)
+
+    async def close(self) -> None:
+        """Closes them all; nothing is opened afterwards."""
+        self._closed = True
+        connections, self._by_address = list(self._by_address.values()), {}
+        for connection in connections:
+            await connection.close()

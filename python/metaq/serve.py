@@ -1,0 +1,116 @@
+"""The roles as processes: started in order, announced, and stopped in the reverse order on a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from metaq._core import Clock, StoreFailure
+from metaq.config import Config
+from metaq.config.derive import broker_options, nameserver_settings
+from metaq.errors import CommandError
+
+if TYPE_CHECKING:
+    from metaq.broker import Broker
+    from metaq.nameserver import NameServer
+
+Role = Literal["serve", "nameserver", "broker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What is up, and where; None is what this process does not run."""
+
+    role: Role
+    nameserver: str | None = None
+    broker: str | None = None
+    broker_old: str | None = None
+    data: str | None = None
+
+
+async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> None:
+    """Starts what the role consists of, announces it and runs until SIGINT or SIGTERM."""
+    stop = _stop_on_signal()
+    clock = Clock()
+    nameserver: NameServer | None = None
+    broker: Broker | None = None
+    async with AsyncExitStack() as stack:
+        if role != "broker":
+            nameserver = await _start_nameserver(config, clock, stack, alone=role == "nameserver")
+        if role != "nameserver":
+            own = (nameserver.address,) if nameserver else ()
+            broker = await _start_broker(config, clock, stack, (*own, *config["namesrv"]), alone=not own)
+        announce(
+            Ready(
+                role,
+                nameserver=nameserver.address if nameserver else None,
+                broker=broker.address if broker else None,
+                broker_old=broker.old_address if broker else None,
+                data=config["data"] if broker else None,
+            )
+        )
+        await stop.wait()
+
+
+def _stop_on_signal() -> asyncio.Event:
+    """Set by the first signal; a second one ends the process where it stands."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def ask() -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, ask)
+    return stop
+
+
+async def _start_nameserver(
+    config: Config, clock: Clock, stack: AsyncExitStack, *, alone: bool
+) -> NameServer:
+    from metaq.nameserver import NameServer
+
+    settings = nameserver_settings(config, alone=alone)
+    with _explained("--listen" if alone else "--namesrv-port"):
+        nameserver = NameServer(settings, clock)
+        await nameserver.start()
+    stack.push_async_callback(nameserver.stop)
+    return nameserver
+
+
+async def _start_broker(
+    config: Config, clock: Clock, stack: AsyncExitStack, nameservers: tuple[str, ...], *, alone: bool
+) -> Broker:
+    from metaq.broker import Broker
+
+    options = broker_options(config, nameservers, alone=alone)
+    with _explained("--listen" if alone else "--broker-port"):
+        broker = Broker(options, clock)
+        await broker.start()
+    stack.push_async_callback(broker.stop)
+    return broker
+
+
+@contextmanager
+def _explained(flag: str) -> Iterator[None]:
+    """Says what to do where a port is taken or the store cannot be opened."""
+    try:
+        yield
+    except StoreFailure as error:
+        raise CommandError(f"the store cannot be opened: {error}") from None
+    except OSError as error:
+        hint = f"choose another port with {flag}; 0 takes a free one" if _is_taken(error) else ""
+        raise CommandError(str(error), hint=hint) from None
+
+
+def _is_taken(error: OSError) -> bool:
+    # The data plane gives the reason as text alone.
+    return error.errno == errno.EADDRINUSE or os.strerror(errno.EADDRINUSE) in str(error)

@@ -1,0 +1,80 @@
+"""Writes docs/configuration.md from the table of options, or with --check only compares: `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from metaq.config.kinds import Bytes, write_bytes
+from metaq.config.options import OPTIONS, SECTIONS, Option
+from metaq.config.upstream import SAME
+
+TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Written by `make docs` from python/metaq/config/options.py; a test compares the two. -->
+
+Every option can be given in five places. The nearest to the command wins:
+
+1. its flag, where the command has one (`--broker-port 0`),
+2. `--set name=value`, which reaches every option (`--set commit_log_file_bytes=1MiB`),
+3. an environment variable (`METAQ_BROKER_PORT=0`),
+4. a file named by `--config` or `METAQ_CONFIG`,
+5. the default.
+
+`metaq config show` prints each value and where it came from; `-o json` gives the same to programs. Sizes take
+the suffixes `k`, `M`, `G` (also `KiB`, `MB`, …), always in steps of 1024. A misspelt option stops the start and
+names the nearest one there is.
+
+A file that ends in `.toml` holds options by name, flat or in tables named after the sections below:
+
+```toml
+name = "broker-b"
+
+[store]
+flush = "async"
+commit_log_file_bytes = "256MiB"
+```
+
+A file that ends in `.conf` or `.properties` is read as a `broker.conf` of Apache RocketMQ; the last table lists
+the keys that are understood. Other keys are reported and have no effect. A `brokerRole` other than
+`ASYNC_MASTER` stops the start, since there is no replication yet.
+
+No role listens beyond this machine unless `insecure_listen` says so, since there is no access control yet.
+"""
+
+
+def render() -> str:
+    parts = [INTRODUCTION]
+    for section, title in SECTIONS.items():
+        parts.append(f"\n## `{section}`: {title.lower()}\n")
+        parts.append("| option | default | may be | what it does |\n|---|---|---|---|")
+        parts += [_row(option) for option in OPTIONS.values() if option.section == section]
+    parts.append("\n## Keys of `broker.conf`\n")
+    parts.append("| RocketMQ | MetaQ |\n|---|---|")
+    parts += [
+        f"| `{key}` | `{name}` |" for key, (name, _) in sorted(SAME.items(), key=lambda pair: pair[0].lower())
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _row(option: Option) -> str:
+    default = option.default
+    if default is None or default == ():
+        written = "–"
+    elif isinstance(option.kind, Bytes):
+        written = write_bytes(default)
+    else:
+        written = f"`{str(default).lower() if isinstance(default, bool) else default}`"
+    may_be = option.kind.describe().replace("|", "\\|")
+    return f"| `{option.name}` | {written} | {may_be} | {option.help} |"
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv:
+        sys.exit(
+            0 if TARGET.read_text(encoding="utf-8") == render() else f"{TARGET.name} is stale: make docs"
+        )
+    TARGET.write_text(render(), encoding="utf-8")

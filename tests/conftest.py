@@ -1,0 +1,40 @@
+"""Fixtures for every test that needs running MetaQ processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from metaq.config.options import OPTIONS
+from tests.support.metaq import Metaq
+
+# Settings of whoever runs the tests would change what the processes under test do.
+for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values())):
+    os.environ.pop(variable, None)
+
+
+@pytest.fixture
+def start_metaq(tmp_path: Path) -> Iterator[Callable[..., Metaq]]:
+    """Starts a role with the given arguments; whatever is still running is stopped at the end."""
+    running: list[Metaq] = []
+
+    def start(*arguments: str) -> Metaq:
+        started = Metaq(*arguments, home=tmp_path)
+        running.append(started)
+        return started
+
+    yield start
+    for started in reversed(running):
+        if started.child.alive:
+            started.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metaq]:
+    """`metaq serve` on free ports, shared by the tests of a module."""
+    started = Metaq.serve(tmp_path_factory.mktemp("served"))
+    yield started
+    assert started.stop() == 0

@@ -1,0 +1,98 @@
+"""A disk that fills up: writes are refused by name, reads go on, nothing is deleted, and it heals by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disks import LoopDisk, loop_disk
+from tests.faults.senders import served_queues
+from tests.faults.waiting import wait_until
+from tests.support.checker import History, Key, body_of, violations
+from tests.support.plain_client import SUCCESS, PlainClient, Reply, create_topic, send
+from tests.support.serving import KIB, MIB, SMALL_FILES, Serving
+
+TOPIC = "full"
+BODY_BYTES = 64 * KIB
+BALLAST_BYTES = 24 * MIB
+SERVICE_NOT_AVAILABLE = 14
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[LoopDisk]:
+    with loop_disk(tmp_path, 64 * MIB) as mounted:
+        yield mounted
+
+
+@pytest.mark.parametrize("refuse_percent", [90, 99], ids=["at the level of refusal", "at the last byte"])
+def test_a_full_disk_refuses_writes_and_serves_reads(
+    tmp_path: Path, disk: LoopDisk, refuse_percent: int
+) -> None:
+    ballast = disk.path / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
+    settings = {
+        **SMALL_FILES,
+        "commit_log_file_bytes": 4 * MIB,
+        "allocation_step_bytes": MIB,
+        "disk_refuse_percent": refuse_percent,
+    }
+    history = History()
+    sequence = count()
+    home, data = tmp_path / "home", disk.path / "data"
+
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+        assert create_topic(client, TOPIC, 1).code == SUCCESS
+        refused = _fill(client, history, sequence)
+        assert refused.code == SERVICE_NOT_AVAILABLE
+        assert "disk" in refused.remark.lower()
+        assert _send(client, history, next(sequence)).code == SERVICE_NOT_AVAILABLE
+        assert violations(history, served_queues(client, TOPIC, 1)) == []
+
+        ballast.unlink()
+        wait_until(lambda: _send(client, history, next(sequence)).code == SUCCESS)
+        kept = served_queues(client, TOPIC, 1)
+        assert violations(history, kept) == []
+        assert kept[0][0].queue_offset == 0
+        assert broker.stop() == 0
+
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+        assert served_queues(client, TOPIC, 1) == kept
+
+
+def test_a_disk_that_is_full_at_the_start_still_serves_reads(tmp_path: Path, disk: LoopDisk) -> None:
+    settings = {**SMALL_FILES, "commit_log_file_bytes": 4 * MIB, "allocation_step_bytes": MIB}
+    history = History()
+    home, data = tmp_path / "home", disk.path / "data"
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+        assert create_topic(client, TOPIC, 1).code == SUCCESS
+        for sequence in range(20):
+            assert _send(client, history, sequence).code == SUCCESS
+        broker.kill()
+    with (disk.path / "ballast").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, disk.free_bytes() - 64 * KIB)
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+        assert _send(client, history, 20).code == SERVICE_NOT_AVAILABLE
+        assert violations(history, served_queues(client, TOPIC, 1)) == []
+
+
+def _fill(client: PlainClient, history: History, sequence: Iterator[int]) -> Reply:
+    """Sends until it is refused; the first refusal."""
+    for _ in range(64 * MIB // BODY_BYTES):
+        reply = _send(client, history, next(sequence))
+        if reply.code != SUCCESS:
+            return reply
+    raise AssertionError("more was taken than the disk can hold")
+
+
+def _send(client: PlainClient, history: History, sequence: int) -> Reply:
+    key = Key(0, sequence)
+    history.attempt(key, 0)
+    reply = send(client, TOPIC, 0, body_of(key, BODY_BYTES))
+    if reply.code == SUCCESS:
+        history.acknowledge(key, int(reply.fields["queueOffset"]))
+    return reply

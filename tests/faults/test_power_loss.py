@@ -1,0 +1,83 @@
+"""The power goes while messages are sent: an ext4 of its own drops everything that was not synced.
+
+With honest sync calls nothing acknowledged may be missing. With sync calls that only pretend, the very same test
+must find messages missing: that is what proves that it would notice a broker that acknowledges too early.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults.disks import LoopDisk, loop_disk
+from tests.faults.senders import Senders, served_queues
+from tests.faults.sync_faults import Sync, SyncFaults
+from tests.support.checker import violations
+from tests.support.plain_client import SUCCESS, create_topic
+from tests.support.serving import MIB, SMALL_FILES, Serving
+
+QUEUES = 3
+TOPIC = "power"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[LoopDisk]:
+    with loop_disk(tmp_path, 256 * MIB) as mounted:
+        yield mounted
+
+
+def test_nothing_acknowledged_is_lost_when_the_power_goes(tmp_path: Path, disk: LoopDisk) -> None:
+    assert _lose_power_twice(tmp_path, disk, Sync.HONEST) == []
+
+
+def test_the_checker_notices_a_sync_that_does_nothing(tmp_path: Path, disk: LoopDisk) -> None:
+    found = _lose_power_twice(tmp_path, disk, Sync.IGNORED)
+    assert any(sentence.startswith("lost") for sentence in found), found[:5]
+
+
+def _lose_power_twice(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
+    """What the checker says in the end; the second loss hits a store that has recovered from the first."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    choice = random.Random(seed)
+    data, home = disk.path / "data", tmp_path / "home"
+    senders = Senders(TOPIC, QUEUES, count=3, seed=seed, body_bytes=500)
+    faults: list[SyncFaults] = []
+
+    def start() -> Serving:
+        faults.append(SyncFaults())
+        return Serving(home, data, settings=SMALL_FILES, prefix=faults[-1].prefix())
+
+    broker = start()
+    try:
+        with broker.connect() as client:
+            assert create_topic(client, TOPIC, QUEUES).code == SUCCESS
+        # The topic itself is to survive: what is in question is the messages.
+        os.sync()
+        senders.start()
+        for _ in range(2):
+            faults[-1].mode = mode
+            senders.target = broker.broker
+            time.sleep(choice.uniform(0.3, 1.0))
+            disk.lose_power()
+            senders.target = ""
+            broker.kill()
+            faults[-1].stop()
+            disk.unmount()
+            disk.mount()
+            broker = start()
+        senders.stop()
+        with broker.connect() as client:
+            queues = served_queues(client, TOPIC, QUEUES)
+    finally:
+        if broker.child.alive:
+            broker.kill()
+        faults[-1].stop()
+    assert senders.history.acknowledged_count() > 100
+    assert faults[0].calls > 0
+    return violations(senders.history, queues)

@@ -1,0 +1,50 @@
+"""A failed fsync is final: nothing is acknowledged after it, not even when the disk would sync again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.senders import Senders, served_queues
+from tests.faults.sync_faults import Sync, SyncFaults
+from tests.faults.waiting import wait_until
+from tests.support.checker import violations
+from tests.support.plain_client import SUCCESS, create_topic, read_queue, send
+from tests.support.serving import Serving
+
+QUEUES = 2
+TOPIC = "sync_failure"
+SERVICE_NOT_AVAILABLE = 14
+
+
+def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path: Path) -> None:
+    data, home = tmp_path / "data", tmp_path / "home"
+    faults = SyncFaults()
+    senders = Senders(TOPIC, QUEUES, count=2, seed=1)
+    with Serving(home, data, prefix=faults.prefix()) as broker:
+        with broker.connect() as client:
+            assert create_topic(client, TOPIC, QUEUES).code == SUCCESS
+        senders.start()
+        senders.target = broker.broker
+        wait_until(lambda: senders.history.acknowledged_count() > 100)
+        faults.mode = Sync.FAILING
+        wait_until(lambda: len(senders.refusals) > 0 or not broker.child.alive)
+        senders.stop()
+        for faults.mode in (Sync.FAILING, Sync.HONEST):
+            # A process that ends on a failed sync has failed stop as well.
+            if broker.child.alive:
+                _refuses_writes_and_serves_reads(broker)
+        assert "sync" in broker.log().lower()
+        broker.kill()
+    faults.stop()
+    with Serving(home, data) as broker, broker.connect() as client:
+        assert violations(senders.history, served_queues(client, TOPIC, QUEUES)) == []
+        assert send(client, TOPIC, 0, b"after the restart").code == SUCCESS
+
+
+def _refuses_writes_and_serves_reads(broker: Serving) -> None:
+    with broker.connect() as client:
+        for _ in range(20):
+            refused = send(client, TOPIC, 0, b"too late")
+            assert refused.code == SERVICE_NOT_AVAILABLE
+            assert "sync" in refused.remark.lower()
+        assert read_queue(client, TOPIC, 0)

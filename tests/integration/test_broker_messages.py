@@ -1,0 +1,327 @@
+"""A broker and its messages: sent, pulled, waited for, found again, kept across a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from metaq._core import Clock, StoreFailure, decode_records
+from metaq.broker import Broker
+from metaq.broker.metadata import MetadataDamaged
+from metaq.protocol.admin import GetBrokerRuntimeInfo, UpdateBrokerConfig
+from metaq.protocol.bodies import ConsumerOffsets, ConsumeStats, KVTable, TopicConfigTable, TopicStatsTable
+from metaq.protocol.errors import Refused
+from metaq.protocol.groups import DeleteSubscriptionGroup
+from metaq.protocol.java_json import MessageQueue
+from metaq.protocol.messages import QueryMessage, ViewMessageById
+from metaq.protocol.offsets import (
+    GetAllConsumerOffset,
+    GetConsumeStats,
+    GetEarliestMessageStoreTime,
+    QueryConsumerOffset,
+    QueueOffset,
+    StoreTime,
+    UpdateConsumerOffset,
+)
+from metaq.protocol.topics import (
+    DeleteTopicInBroker,
+    GetAllTopicConfig,
+    GetTopicStatsInfo,
+    UpdateAndCreateTopic,
+)
+from tests.integration.broker_cluster import (
+    broker_options,
+    connected,
+    run,
+    started_broker,
+    started_nameserver,
+    until,
+)
+
+DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_message_to_a_new_topic_arrives(tmp_path: Path, binary: bool) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+            connected(broker.address, binary=binary) as client,
+        ):
+            sent = await client.send("orders", b"hello", TAGS="a", KEYS="k1")
+            assert (sent.queue_id, sent.queue_offset) == (0, 0)
+            await client.heartbeat("g", "orders")
+            code, records, next_offset = await client.pull("g", "orders")
+            assert (code, next_offset) == (0, 1)
+            assert [record.body for record in records] == [b"hello"]
+            assert records[0].properties["TAGS"] == "a"
+            assert records[0].store_host == broker.address
+            await until(lambda: "orders" in nameserver.routes.topics())
+
+    run(scenario)
+
+
+def test_many_producers_of_one_new_topic_lose_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            await asyncio.gather(*(client.send("orders", b"%d" % number) for number in range(100)))
+            await client.heartbeat("g", "orders")
+            assert sorted(map(int, await client.bodies("g", "orders"))) == list(range(100))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("topic", "code", "says"),
+    [
+        ("a b", 13, "other than"),
+        ("x" * 128, 13, "127"),
+        ("SCHEDULE_TOPIC_XXXX", 16, "system"),
+        ("TBW102", 16, "system"),
+        ("rmq_sys_mine", 16, "system"),
+    ],
+)
+def test_bad_topics_are_refused(tmp_path: Path, topic: str, code: int, says: str) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            with pytest.raises(Refused) as raised:
+                await client.send(topic, b"x")
+            assert raised.value.code == code
+            assert says in raised.value.remark
+
+    run(scenario)
+
+
+def test_unknown_topics_and_groups_where_nothing_is_made(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        options = broker_options(tmp_path, auto_create_topic=False, auto_create_group=False)
+        async with started_broker(options) as broker, connected(broker.address) as client:
+            with pytest.raises(Refused) as raised:
+                await client.send("orders", b"x")
+            assert raised.value.code == 17
+            (await client.connection.call(UpdateAndCreateTopic(topic="orders"))).check()
+            await client.send("orders", b"x")
+            await client.heartbeat("g", "orders")
+            with pytest.raises(Refused) as raised:
+                await client.pull("g", "orders")
+            assert raised.value.code == 26
+
+    run(scenario)
+
+
+def test_a_subscription_must_be_known_and_recent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            await client.send("orders", b"x", TAGS="a")
+            with pytest.raises(Refused) as raised:
+                await client.pull("g", "orders")
+            assert raised.value.code == 24
+            await client.heartbeat("g", "orders", expression="a", version=5)
+            with pytest.raises(Refused) as raised:
+                await client.pull("g", "orders", version=6)
+            assert raised.value.code == 25
+            assert (await client.pull("g", "orders", version=5))[0] == 0
+            await client.heartbeat("g", "orders", version=6)
+            assert (await client.pull("g", "orders", version=7))[0] == 0, "everything is no outdated filter"
+
+    run(scenario)
+
+
+def test_only_wanted_tags_arrive(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            for tag in ("a", "b", "c", "a"):
+                await client.send("orders", tag.encode(), TAGS=tag)
+            await client.heartbeat("g", "orders", expression="a || c")
+            assert await client.bodies("g", "orders") == [b"a", b"c", b"a"]
+            await client.heartbeat("g", "orders", expression="b", version=2)
+            assert await client.bodies("g", "orders") == [b"b"]
+
+    run(scenario)
+
+
+def test_a_waiting_consumer_gets_the_message_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address) as consumer,
+            connected(broker.address) as producer,
+        ):
+            (await producer.connection.call(UpdateAndCreateTopic(topic="orders"))).check()
+            await consumer.heartbeat("g", "orders")
+            waiting = asyncio.create_task(consumer.pull("g", "orders", hold_ms=10_000))
+            await asyncio.sleep(0.2)
+            assert not waiting.done()
+            began = time.monotonic()
+            await producer.send("orders", b"now")
+            code, records, _ = await waiting
+            assert (code, [record.body for record in records]) == (0, [b"now"])
+            assert time.monotonic() - began < 1
+
+    run(scenario)
+
+
+def test_topics_messages_and_offsets_survive_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        options = broker_options(tmp_path)
+        async with started_broker(options) as broker, connected(broker.address) as client:
+            for number in range(10):
+                await client.send("orders", b"%d" % number)
+            await client.heartbeat("g", "orders")
+            commit = UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=7)
+            (await client.connection.call(commit)).check()
+        assert (tmp_path / "config" / "consumerOffset.json").exists()
+        async with started_broker(options) as broker, connected(broker.address) as client:
+            assert broker.topics.get("orders") is not None
+            assert broker.topics.get("%RETRY%g") is not None
+            query = QueryConsumerOffset(consumer_group="g", topic="orders", queue_id=0)
+            assert (await client.connection.call(query)).header(QueueOffset).queue_offset == 7
+            await client.heartbeat("g", "orders")
+            _, records, _ = await client.pull("g", "orders", 7)
+            assert [record.body for record in records] == [b"7", b"8", b"9"]
+            assert (await client.send("orders", b"10")).queue_offset == 10
+
+    run(scenario)
+
+
+def test_offsets_reach_the_disk_by_themselves(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        options = broker_options(tmp_path, offsets_persist_interval_s=0.1)
+        async with started_broker(options) as broker, connected(broker.address) as client:
+            await client.send("orders", b"x")
+            await client.heartbeat("g", "orders")
+            commit = UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=1)
+            await client.connection.send_oneway(commit)
+            file = tmp_path / "config" / "consumerOffset.json"
+            await until(lambda: file.exists() and b'"orders@g":{0:1}' in file.read_bytes())
+            reply = await client.connection.call(GetAllConsumerOffset())
+            assert ConsumerOffsets.decode(reply.body).offset_table == {"orders@g": {0: 1}}
+
+    run(scenario)
+
+
+def test_messages_are_found_by_place_by_key_and_by_unique_key(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            began_ms = broker.clock.now_ms()
+            await client.send("orders", b"one", KEYS="k1 k2", UNIQ_KEY="U1")
+            sent = await client.send("orders", b"two", KEYS="k2", UNIQ_KEY="U2")
+            physical_offset = int(sent.msg_id[-16:], 16)
+            reply = await client.connection.call(ViewMessageById(physical_offset=physical_offset))
+            assert [record.body for record in decode_records(reply.check().body)] == [b"two"]
+            refused = await client.connection.call(ViewMessageById(physical_offset=physical_offset + 1))
+            assert refused.code == 1
+
+            async def found(key: str, *, unique: bool = False, end_ms: int = 0) -> list[bytes]:
+                query = QueryMessage(
+                    topic="orders",
+                    key=key,
+                    max_num=10,
+                    begin_timestamp=began_ms - DAY_MS,
+                    end_timestamp=end_ms or began_ms + DAY_MS,
+                    unique_key=unique,
+                )
+                reply = await client.connection.call(query)
+                return [record.body for record in decode_records(reply.body)] if reply.code == 0 else []
+
+            async with asyncio.timeout(10):
+                while len(await found("k2")) < 2:
+                    await asyncio.sleep(0.05)
+            assert sorted(await found("k2")) == [b"one", b"two"]
+            assert await found("k1") == [b"one"]
+            assert await found("U2", unique=True) == [b"two"]
+            assert await found("k3") == []
+            assert await found("k2", end_ms=began_ms - DAY_MS + 1) == []
+            earliest = await client.connection.call(GetEarliestMessageStoreTime(topic="orders", queue_id=0))
+            assert began_ms <= earliest.header(StoreTime).timestamp <= broker.clock.now_ms()
+            nothing = await client.connection.call(GetEarliestMessageStoreTime(topic="orders", queue_id=3))
+            assert nothing.header(StoreTime).timestamp == -1
+
+    run(scenario)
+
+
+def test_figures_of_topics_groups_and_the_broker(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            for _ in range(3):
+                await client.send("orders", b"x", queue_id=1)
+            await client.heartbeat("g", "orders")
+            commit = UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=1, commit_offset=2)
+            (await client.connection.call(commit)).check()
+            reply = await client.connection.call(GetTopicStatsInfo(topic="orders"))
+            table = TopicStatsTable.decode(reply.check().body).offset_table
+            assert len(table) == 4
+            queue = MessageQueue("broker-a", 1, "orders")
+            assert (table[queue].min_offset, table[queue].max_offset) == (0, 3)
+            assert table[queue].last_update_timestamp > 0
+            reply = await client.connection.call(GetConsumeStats(consumer_group="g", topic="orders"))
+            progress = ConsumeStats.decode(reply.check().body).offset_table[queue]
+            assert (progress.broker_offset, progress.consumer_offset) == (3, 2)
+            reply = await client.connection.call(GetBrokerRuntimeInfo())
+            assert int(KVTable.decode(reply.check().body).table["commitLogMaxOffset"]) > 0
+            reply = await client.connection.call(GetAllTopicConfig())
+            assert "orders" in TopicConfigTable.decode(reply.check().body).topic_config_table
+
+    run(scenario)
+
+
+def test_a_broker_can_be_closed_to_producers(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            await client.send("orders", b"x")
+            await client.heartbeat("g", "orders")
+            (await client.connection.call(UpdateBrokerConfig(), b"brokerPermission=4\n")).check()
+            with pytest.raises(Refused) as raised:
+                await client.send("orders", b"y")
+            assert raised.value.code == 16
+            assert await client.bodies("g", "orders") == [b"x"]
+            (await client.connection.call(UpdateBrokerConfig(), b"brokerPermission=6\n")).check()
+            await client.send("orders", b"y")
+
+    run(scenario)
+
+
+def test_a_deleted_topic_and_a_deleted_group_leave_no_offsets(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            await client.send("orders", b"x")
+            for group in ("g", "h"):
+                await client.heartbeat(group, "orders")
+                commit = UpdateConsumerOffset(
+                    consumer_group=group, topic="orders", queue_id=0, commit_offset=1
+                )
+                (await client.connection.call(commit)).check()
+            delete = DeleteSubscriptionGroup(group_name="g", clean_offset=True)
+            (await client.connection.call(delete)).check()
+            assert set(broker.server.offsets()) == {"orders@h"}
+            (await client.connection.call(DeleteTopicInBroker(topic="orders"))).check()
+            assert broker.server.offsets() == {}
+            sent = await client.send("orders", b"again")
+            assert sent.queue_offset == 0, "a topic made anew begins anew"
+            await client.heartbeat("g", "orders")
+            assert await client.bodies("g", "orders") == [b"again"]
+
+    run(scenario)
+
+
+def test_what_cannot_start_leaves_nothing_open(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        options = broker_options(tmp_path)
+        async with started_broker(options):
+            pass
+        for name in ("topics.json", "topics.json.bak"):
+            (tmp_path / "config" / name).write_bytes(b"?")
+        broker = Broker(options, Clock())
+        with pytest.raises(MetadataDamaged):
+            await broker.start()
+        for name in ("topics.json", "topics.json.bak"):
+            (tmp_path / "config" / name).unlink()
+        async with started_broker(options):
+            with pytest.raises(StoreFailure):
+                await Broker(options, Clock()).start()
+
+    run(scenario)

@@ -1,0 +1,161 @@
+"""A broker and its name servers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from metaq._core import Clock
+from metaq.broker import Broker
+from metaq.protocol.bodies import TopicRouteData
+from metaq.protocol.routes import GetRouteInfoByTopic
+from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
+from tests.integration.broker_cluster import (
+    Client,
+    broker_options,
+    connected,
+    run,
+    started_broker,
+    started_nameserver,
+    until,
+)
+
+
+async def route(client: Client, topic: str) -> TopicRouteData | None:
+    reply = await client.connection.call(GetRouteInfoByTopic(topic=topic))
+    return TopicRouteData.decode(reply.body) if reply.code == 0 else None
+
+
+async def route_appears(client: Client, topic: str) -> TopicRouteData:
+    async with asyncio.timeout(5):
+        while (found := await route(client, topic)) is None:
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def free_port() -> int:
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port: int = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    return port
+
+
+def test_every_name_server_knows_the_broker_while_it_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_nameserver() as one, started_nameserver() as two:
+            options = broker_options(tmp_path, one.address, two.address)
+            async with connected(one.address) as ask_one, connected(two.address) as ask_two:
+                async with started_broker(options) as broker:
+                    for ask in (ask_one, ask_two):
+                        found = await route(ask, "TBW102")
+                        assert found is not None, "known when start returns"
+                        assert found.broker_datas[0].broker_addrs == {0: broker.address}
+                        assert await route(ask, "broker-a") is not None
+                    async with connected(broker.address) as client:
+                        command = UpdateAndCreateTopic(topic="orders", read_queue_nums=3, write_queue_nums=2)
+                        (await client.connection.call(command)).check()
+                        for ask in (ask_one, ask_two):
+                            queues = (await route_appears(ask, "orders")).queue_datas[0]
+                            assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 2, 6)
+                for ask in (ask_one, ask_two):
+                    assert await route(ask, "orders") is None, "unregistered at the stop"
+
+    run(scenario)
+
+
+def test_a_name_server_that_is_down_delays_nothing_and_is_found_later(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        port = await free_port()
+        async with started_nameserver() as up:
+            began = time.monotonic()
+            options = broker_options(tmp_path, f"127.0.0.1:{port}", up.address)
+            async with started_broker(options) as broker, connected(up.address) as ask:
+                assert time.monotonic() - began < 5
+                assert await route(ask, "TBW102") is not None
+                assert broker.registration.registered == {up.address}
+                silent = await asyncio.start_server(_swallow, "127.0.0.1", port)
+                async with silent, connected(broker.address) as client:
+                    command = UpdateAndCreateTopic(topic="orders")
+                    (await client.connection.call(command)).check()
+                    await route_appears(ask, "orders")
+
+    run(scenario)
+
+
+async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.read(65536):
+        pass
+    writer.close()
+
+
+def test_a_name_server_that_restarts_learns_everything_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_nameserver() as first:
+            broker = Broker(broker_options(tmp_path, first.address), Clock())
+            await broker.start()
+        port = int(first.address.rpartition(":")[2])
+        async with started_nameserver(port) as again, connected(again.address) as ask:
+            # Nothing changes on the broker: it notices by itself that the line was cut.
+            await route_appears(ask, "TBW102")
+            await broker.stop()
+            assert await route(ask, "TBW102") is None
+
+    run(scenario)
+
+
+def test_many_new_topics_make_few_registrations(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+            connected(broker.address) as client,
+            connected(nameserver.address) as ask,
+        ):
+            bodies = 0
+            encode = broker.registration._body
+
+            def counted() -> bytes:
+                nonlocal bodies
+                bodies += 1
+                return encode()
+
+            broker.registration._body = counted  # type: ignore[method-assign]
+            calls = [
+                client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=20)
+                for number in range(300)
+            ]
+            for reply in await asyncio.gather(*calls):
+                reply.check()
+            await route_appears(ask, "t299")
+            assert await route(ask, "t0") is not None
+            assert bodies <= 30
+
+    run(scenario)
+
+
+def test_a_deleted_topic_is_gone_from_the_broker(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            (await client.connection.call(UpdateAndCreateTopic(topic="orders"))).check()
+            assert "orders" in broker.topics
+            (await client.connection.call(DeleteTopicInBroker(topic="orders"))).check()
+            assert "orders" not in broker.topics
+            refused = await client.connection.call(DeleteTopicInBroker(topic="TBW102"))
+            assert refused.code == 29
+        async with started_broker(broker_options(tmp_path)) as broker:
+            assert "orders" not in broker.topics
+
+    run(scenario)
+
+
+def test_the_old_port_answers_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker:
+            assert broker.old_address is not None and broker.old_address != broker.address
+            async with connected(broker.old_address) as client:
+                await client.heartbeat("g", "orders")
+                await until(lambda: client.notified("g") == 1)
+
+    run(scenario)

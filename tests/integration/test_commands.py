@@ -1,0 +1,232 @@
+"""The commands against a running MetaQ: what they print, what they refuse, how they end."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.metaq import COMMAND, Metaq, run
+
+Start = Callable[..., Metaq]
+
+
+def lines(outcome: subprocess.CompletedProcess[str]) -> list[str]:
+    assert outcome.returncode == 0, outcome.stderr
+    return outcome.stdout.splitlines()
+
+
+def document(outcome: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    assert outcome.returncode == 0, outcome.stderr
+    parsed = json.loads(outcome.stdout)
+    assert isinstance(parsed, dict)
+    return parsed
+
+
+def messages(outcome: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in lines(outcome)]
+
+
+def test_a_topic_lives_and_dies(served: Metaq) -> None:
+    created = document(served.run("topic", "create", "Life", "--queues", "3", "-o", "json"))
+    assert created == {"topic": "Life", "queues": 3, "permission": 6, "brokers": ["broker-a"]}
+    assert "Life" in lines(served.run("topic", "list"))
+    assert "TBW102" not in lines(served.run("topic", "list"))
+    assert {"Life", "TBW102"} <= set(json.loads(served.run("topic", "list", "--all", "-o", "json").stdout))
+    queues = document(served.run("topic", "show", "Life", "-o", "json"))["queues"]
+    assert isinstance(queues, list) and [queue["queue"] for queue in queues] == [0, 1, 2]
+    assert lines(served.run("topic", "delete", "Life", "--yes")) == ["Life is deleted from broker-a"]
+    assert "Life" not in lines(served.run("topic", "list"))
+
+
+def test_deleting_asks_first(served: Metaq) -> None:
+    served.run("topic", "create", "Kept")
+    assert served.run("topic", "delete", "Kept", text="n\n").returncode == 1
+    assert "Kept" in lines(served.run("topic", "list"))
+    assert served.run("topic", "delete", "Kept", text="y\n").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [("topic", "show", "None"), ("topic", "delete", "None", "--yes"), ("tail", "None")]
+)
+def test_a_topic_that_is_not_there(served: Metaq, arguments: tuple[str, ...]) -> None:
+    outcome = served.run(*arguments)
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("metaq: there is no topic None; metaq topic create None makes one")
+
+
+def test_what_is_sent_is_read(served: Metaq) -> None:
+    served.run("topic", "create", "Read", "--queues", "2")
+    sent = document(
+        served.run(
+            *("send", "Read", "hällo", "--tag", "t", "--key", "k1", "--key", "k2"),
+            *("--property", "colour=blue", "--queue", "1", "-o", "json"),
+        )
+    )
+    assert (sent["status"], sent["broker"], sent["queue_id"], sent["queue_offset"]) == (
+        "SEND_OK",
+        "broker-a",
+        1,
+        0,
+    )
+    [read] = messages(served.run("tail", "Read", "--no-follow", "-o", "json"))
+    assert (read["body"], read["queue_id"], read["queue_offset"]) == ("hällo", 1, 0)
+    assert read["message_id"] == sent["message_id"]
+    properties = read["properties"]
+    assert isinstance(properties, dict)
+    assert {
+        "TAGS": "t",
+        "KEYS": "k1 k2",
+        "colour": "blue",
+        "UNIQ_KEY": sent["unique_id"],
+    }.items() <= properties.items()
+
+
+def test_a_first_message_makes_its_topic(served: Metaq) -> None:
+    assert lines(served.run("send", "Fresh", "x"))[0].startswith("SEND_OK Fresh broker-a queue ")
+    assert [
+        message["body"] for message in messages(served.run("tail", "Fresh", "--count", "1", "-o", "json"))
+    ] == ["x"]
+
+
+def test_what_is_there_comes_in_the_order_it_was_stored(served: Metaq) -> None:
+    served.run("topic", "create", "Order", "--queues", "4")
+    for number in range(8):
+        lines(served.run("send", "Order", f"m{number}", "--queue", str(number % 4)))
+        time.sleep(0.005)  # Store times are in milliseconds.
+    read = messages(served.run("tail", "Order", "--no-follow", "-o", "json"))
+    assert [message["body"] for message in read] == [f"m{number}" for number in range(8)]
+    third = str(read[3]["store_timestamp_ms"])
+    since = messages(served.run("tail", "Order", "--no-follow", "-o", "json", "--from", third))
+    assert [message["body"] for message in since] == [f"m{number}" for number in range(3, 8)]
+    assert lines(served.run("tail", "Order", "--no-follow", "--from", "end")) == []
+    assert len(lines(served.run("tail", "Order", "--count", "2"))) == 2
+
+
+def test_bodies_that_are_no_text(served: Metaq) -> None:
+    served.run("topic", "create", "Odd", "--queues", "1")
+    served.run("send", "Odd", "-", text="two\nlines\x1b[31m")
+    [line] = lines(served.run("tail", "Odd", "--no-follow"))
+    assert line.endswith(r" 0:0 two\nlines\x1b[31m")
+    subprocess.run(
+        [*COMMAND, "send", "Odd", "-", "--namesrv", served.nameserver],
+        input=zlib.compress(b"x"),
+        check=True,
+        timeout=60,
+        capture_output=True,
+    )
+    _, read = messages(served.run("tail", "Odd", "--no-follow", "-o", "json"))
+    assert (read["body"], read["body_base64"]) == (None, "eJyrAAAAeQB5")
+
+
+def test_following_shows_what_arrives(served: Metaq) -> None:
+    served.run("topic", "create", "Follow", "--queues", "2")
+    served.run("send", "Follow", "before")
+    with subprocess.Popen(
+        [*COMMAND, "tail", "Follow", "--namesrv", served.nameserver], stdout=subprocess.PIPE, text=True
+    ) as tail:
+        assert tail.stdout is not None
+        try:
+            assert tail.stdout.readline().endswith(" before\n")
+            for number in range(3):
+                served.run("send", "Follow", f"after {number}")
+                assert tail.stdout.readline().endswith(f" after {number}\n")
+        finally:
+            tail.send_signal(signal.SIGINT)
+        assert tail.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("send", "Read", "x", "--queue", "99"), "metaq: Read has no queue 99 that can be written to"),
+        (("send", "bad topic", "x"), "metaq: .*topic.*"),
+        (("topic", "create", "bad/name"), "metaq: .*topic.*"),
+        (
+            ("topic", "create", "T", "--cluster", "Other"),
+            "metaq: no broker is registered with cluster Other.*",
+        ),
+        (("send", "SCHEDULE_TOPIC_XXXX", "x"), "metaq: .*"),
+    ],
+)
+def test_refusals_are_one_line(served: Metaq, arguments: tuple[str, ...], message: str) -> None:
+    served.run("topic", "create", "Read", "--queues", "2")
+    outcome = served.run(*arguments)
+    assert outcome.returncode == 1
+    assert re.fullmatch(message + "\n", outcome.stderr), outcome.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_it_cleanly(start_metaq: Start, tmp_path: Path, number: signal.Signals) -> None:
+    started = start_metaq("serve", "--namesrv-port", "0", "--broker-port", "0", "--data", "data")
+    assert set(started.ready) == {"role", "nameserver", "broker", "broker_old", "data"}
+    assert (tmp_path / "data" / "abort").exists()
+    started.child.process.send_signal(number)
+    assert started.child.process.wait(20) == 0
+    assert not (tmp_path / "data" / "abort").exists()
+    assert "Traceback" not in started.child.tail()
+
+
+def test_messages_outlive_the_process(start_metaq: Start) -> None:
+    arguments = (
+        "serve",
+        "--namesrv-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--data",
+        "data",
+        "--set",
+        "commit_log_file_bytes=1MiB",
+    )
+    first = start_metaq(*arguments)
+    lines(first.run("send", "Lasting", "still here"))
+    first.child.kill()
+    second = start_metaq(*arguments)
+    [read] = messages(second.run("tail", "Lasting", "--no-follow", "-o", "json"))
+    assert read["body"] == "still here"
+
+
+def test_each_role_tells_its_own_addresses(start_metaq: Start) -> None:
+    nameserver = start_metaq("nameserver", "--listen", "127.0.0.1:0")
+    assert set(nameserver.ready) == {"role", "nameserver"}
+    broker = start_metaq(
+        *(
+            "broker",
+            "--name",
+            "b7",
+            "--listen",
+            "127.0.0.1:0",
+            "--namesrv",
+            nameserver.nameserver,
+            "--data",
+            "b7",
+        )
+    )
+    assert set(broker.ready) == {"role", "broker", "broker_old", "data"}
+    assert "SEND_OK T b7 " in nameserver.run("send", "T", "x").stdout
+
+
+def test_a_taken_port_says_what_to_do(start_metaq: Start) -> None:
+    nameserver = start_metaq("nameserver", "--listen", "127.0.0.1:0")
+    outcome = run("nameserver", "--listen", nameserver.nameserver)
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith(
+        f"metaq: cannot listen on {nameserver.nameserver}: Address already in use"
+    )
+    assert "; choose another port with --listen; 0 takes a free one\n" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_store_belongs_to_one_process(served: Metaq) -> None:
+    outcome = run("broker", "--listen", "127.0.0.1:0", "--data", served.ready["data"])
+    assert outcome.returncode == 1
+    assert "metaq: the store cannot be opened: " in outcome.stderr
+    assert "Traceback" not in outcome.stderr

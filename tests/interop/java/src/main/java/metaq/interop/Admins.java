@@ -1,0 +1,89 @@
+package metaq.interop;
+
+import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.rocketmq.common.TopicConfig;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
+
+/**
+ * The few administration calls that tests of clients need.
+ *
+ * <p>{@code var} throughout: the classes of the answers moved to other packages between 4.x and 5.x.
+ */
+final class Admins {
+    private static final long TIMEOUT_MS = 10_000;
+
+    private Admins() {
+    }
+
+    static void register(Map<String, Driver.Operation> operations) {
+        operations.put("admin", Admins::start);
+        operations.put("create_topic", request -> {
+            TopicConfig topic = new TopicConfig(request.get("topic").getAsString());
+            topic.setReadQueueNums(Clients.number(request, "queues", 4));
+            topic.setWriteQueueNums(Clients.number(request, "queues", 4));
+            topic.setPerm(Clients.number(request, "permission", 6));
+            admin(request).createAndUpdateTopicConfig(request.get("address").getAsString(), topic);
+            return null;
+        });
+        operations.put("topic_route", Admins::route);
+        operations.put("topic_stats", Admins::stats);
+        operations.put("topic_names", request -> admin(request).fetchAllTopicList().getTopicList());
+        operations.put("consumer_connections", request -> {
+            List<String> ids = new ArrayList<>();
+            for (var connection : admin(request)
+                .examineConsumerConnectionInfo(request.get("group").getAsString()).getConnectionSet()) {
+                ids.add(connection.getClientId());
+            }
+            return ids;
+        });
+    }
+
+    private static Object start(JsonObject request) throws Exception {
+        DefaultMQAdminExt admin = Clients.configure(new DefaultMQAdminExt(TIMEOUT_MS), request);
+        admin.setAdminExtGroup(request.get("handle").getAsString());
+        admin.start();
+        Clients.keep(request, admin, admin::shutdown);
+        return null;
+    }
+
+    private static Object route(JsonObject request) throws Exception {
+        var route = admin(request).examineTopicRouteInfo(request.get("topic").getAsString());
+        List<Map<String, Object>> queues = new ArrayList<>();
+        for (var data : route.getQueueDatas()) {
+            Map<String, Object> told = new LinkedHashMap<>();
+            told.put("broker", data.getBrokerName());
+            told.put("read_queues", data.getReadQueueNums());
+            told.put("write_queues", data.getWriteQueueNums());
+            told.put("permission", data.getPerm());
+            queues.add(told);
+        }
+        Map<String, Object> brokers = new LinkedHashMap<>();
+        for (var data : route.getBrokerDatas()) {
+            Map<String, Object> addresses = new LinkedHashMap<>();
+            data.getBrokerAddrs().forEach((id, address) -> addresses.put(String.valueOf(id), address));
+            brokers.put(data.getBrokerName(), Map.of("cluster", data.getCluster(), "addresses", addresses));
+        }
+        return Map.of("queues", queues, "brokers", brokers);
+    }
+
+    private static Object stats(JsonObject request) throws Exception {
+        List<Map<String, Object>> queues = new ArrayList<>();
+        admin(request).examineTopicStats(request.get("topic").getAsString()).getOffsetTable()
+            .forEach((queue, bounds) -> {
+                Map<String, Object> told = Messages.describe(queue);
+                told.put("min_offset", bounds.getMinOffset());
+                told.put("max_offset", bounds.getMaxOffset());
+                told.put("last_update_ms", bounds.getLastUpdateTimestamp());
+                queues.add(told);
+            });
+        return queues;
+    }
+
+    private static DefaultMQAdminExt admin(JsonObject request) {
+        return Clients.get(request, DefaultMQAdminExt.class);
+    }
+}

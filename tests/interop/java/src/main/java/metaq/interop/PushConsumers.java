@@ -1,0 +1,78 @@
+package metaq.interop;
+
+import com.google.gson.JsonElement;
+import com.google.gson.JsonObject;
+import java.util.Map;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/** Push consumers: every message is an event, told before the client is told that it was consumed. */
+final class PushConsumers {
+    private PushConsumers() {
+    }
+
+    static void register(Map<String, Driver.Operation> operations) {
+        operations.put("push_consumer", PushConsumers::start);
+        operations.put("assignment", request -> Messages.queues(
+            Clients.get(request, DefaultMQPushConsumer.class)
+                .getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()));
+    }
+
+    private static Object start(JsonObject request) throws Exception {
+        DefaultMQPushConsumer consumer =
+            Clients.configure(new DefaultMQPushConsumer(request.get("group").getAsString()), request);
+        consumer.setConsumeFromWhere(
+            ConsumeFromWhere.valueOf("CONSUME_FROM_" + Clients.text(request, "from", "FIRST_OFFSET")));
+        if (request.has("from_time")) {
+            consumer.setConsumeTimestamp(request.get("from_time").getAsString());
+        }
+        // The enum moved to another package between 4.x and 5.x; its value tells us where it is.
+        var model = consumer.getMessageModel();
+        consumer.setMessageModel(Enum.valueOf(model.getDeclaringClass(), Clients.text(request, "model", "CLUSTERING")));
+        consumer.setConsumeThreadMin(Clients.number(request, "threads", 4));
+        consumer.setConsumeThreadMax(Clients.number(request, "threads", 4));
+        consumer.setConsumeMessageBatchMaxSize(Clients.number(request, "batch", 1));
+        for (JsonElement topic : request.getAsJsonArray("topics")) {
+            consumer.subscribe(topic.getAsString(), Clients.text(request, "expression", "*"));
+        }
+
+        String handle = request.get("handle").getAsString();
+        int pauseMs = Clients.number(request, "pause_ms", 0);
+        if (Clients.flag(request, "orderly", false)) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                tell(handle, messages, pauseMs);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                tell(handle, messages, pauseMs);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
+        consumer.start();
+        Clients.keep(request, consumer, consumer::shutdown);
+        return consumer.buildMQClientId();
+    }
+
+    private static void tell(String handle, Iterable<MessageExt> messages, int pauseMs) {
+        for (MessageExt message : messages) {
+            Driver.event("message", handle, Messages.describe(message));
+            if (pauseMs > 0) {
+                pause(pauseMs);
+            }
+        }
+    }
+
+    private static void pause(int pauseMs) {
+        try {
+            Thread.sleep(pauseMs);
+        } catch (InterruptedException stopping) {
+            Thread.currentThread().interrupt();
+        }
+    }
+}

@@ -1,0 +1,17 @@
+"""Which Java clients a scenario runs with: releases of the client times header encodings."""
+
+from __future__ import annotations
+
+import pytest
+
+JAVA_CLIENTS = [("5.5.0", "json"), ("5.5.0", "binary"), ("4.9.8", "json"), ("4.9.8", "binary")]
+
+
+def java_id(kind: tuple[str, str]) -> str:
+    return "-".join(kind)
+
+
+# For scenarios that lose servers or processes and take seconds: each release and each encoding once.
+each_once = pytest.mark.parametrize(
+    "java_kind", [("5.5.0", "json"), ("4.9.8", "binary")], ids=java_id, indirect=True, scope="session"
+)

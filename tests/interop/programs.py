@@ -1,0 +1,84 @@
+"""The client programs: built once, found again by a hash of their sources, started as drivers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.interop.driver import Driver
+from tests.support.maven import classpath, java, javac
+from tests.support.processes import find_tool
+
+HERE = Path(__file__).parent
+JAVA = HERE / "java"
+GO = HERE / "go"
+BUILD_TIMEOUT_S = 600
+
+# The client starts threads by the dozen and lives for seconds: little heap, no optimising compiler.
+JVM_FLAGS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+ENCODINGS = {"json": "JSON", "binary": "ROCKETMQ"}
+
+
+def start_java(version: str, encoding: str, home: Path) -> Driver:
+    """The driver on one release of Apache's Java client, its headers in one of the two encodings."""
+    home.mkdir(parents=True, exist_ok=True)
+    arguments = [
+        java(),
+        *JVM_FLAGS,
+        f"-Drocketmq.serialize.type={ENCODINGS[encoding]}",
+        # Both the client's log and the offsets of broadcast consumers go below the home folder.
+        f"-Duser.home={home}",
+        "-cp",
+        _java_classpath(version),
+        "metaq.interop.Driver",
+    ]
+    return Driver(arguments, home / "driver.log", client_logs=home / "logs" / "rocketmqlogs")
+
+
+def _java_classpath(version: str) -> str:
+    target = JAVA / "target"
+    libraries = classpath(JAVA / "pom.xml", target, {"rocketmq.version": version})
+    sources = sorted((JAVA / "src").rglob("*.java"))
+    classes = target / f"classes-{version}-{_hash([*sources, JAVA / 'pom.xml'])}"
+    if not classes.exists():
+        fresh = classes.with_name(f".{classes.name}-{os.getpid()}")
+        _build([javac(), "--release", "17", "-nowarn", "-cp", libraries, "-d", str(fresh), *map(str, sources)], JAVA)
+        fresh.replace(classes)
+    return os.pathsep.join([str(classes), libraries])
+
+
+def start_go(home: Path) -> Driver:
+    """The driver on Apache's Go client."""
+    home.mkdir(parents=True, exist_ok=True)
+    sources = sorted(GO.glob("*.go"))
+    program = GO / "target" / f"driver-{_hash([*sources, GO / 'go.mod', GO / 'go.sum'])}"
+    if not program.exists():
+        fresh = program.with_name(f".{program.name}-{os.getpid()}")
+        _build([find_tool("go", "Go (Debian: golang)"), "build", "-o", str(fresh), "."], GO)
+        fresh.replace(program)
+    return Driver([str(program)], home / "driver.log", {**os.environ, "HOME": str(home)})
+
+
+def _hash(files: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for file in files:
+        total.update(str(file.relative_to(HERE)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return total.hexdigest()[:16]
+
+
+def _build(arguments: list[str], directory: Path) -> None:
+    built = subprocess.run(
+        arguments,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    if built.returncode != 0:
+        raise RuntimeError(f"{Path(arguments[0]).name} failed in {directory.name}/:\n{built.stdout[-4000:]}")

@@ -1,0 +1,189 @@
+"""Name servers and brokers as real processes: ours, or Apache's when METAQ_INTEROP_SERVER=apache.
+
+A scenario that is in doubt is run against Apache's: what holds there has to hold here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.support import apache
+from tests.support.metaq import Metaq
+
+# Our names of the settings that scenarios change, and Apache's.
+APACHE_SETTINGS = {
+    "auto_create_topic": "autoCreateTopicEnable",
+    "commit_log_file_bytes": "mappedFileSizeCommitLog",
+}
+# By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that does other things.
+APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
+
+
+class Server(Protocol):
+    """One process that can be lost and come back at the same address."""
+
+    @property
+    def address(self) -> str: ...
+    def kill(self) -> None: ...
+    def stop(self) -> Any: ...
+    def restart(self) -> None: ...
+    def tail(self) -> str: ...
+
+
+@dataclass
+class Cluster:
+    """Running servers, by role; a role may be served by the same process as another."""
+
+    nameservers: list[Server]
+    brokers: dict[str, Server]
+    old_addresses: dict[str, str] = field(default_factory=dict)
+    """Where a broker listens for old clients, two below its own port unless that was left to chance."""
+
+    @property
+    def namesrv(self) -> str:
+        """As clients take it."""
+        return ";".join(server.address for server in self.nameservers)
+
+    def close(self) -> None:
+        """Brokers first, so that they can unregister; a server that a test killed is not stopped again."""
+        for server in (*self.brokers.values(), *self.nameservers):
+            server.stop()
+
+    def tail(self) -> str:
+        tails = [server.tail() for server in (*self.brokers.values(), *self.nameservers)]
+        return "\n".join(dict.fromkeys(tails))
+
+
+class MetaqServer:
+    """One `metaq` role in a process of its own."""
+
+    def __init__(self, name: str, home: Path, *arguments: str) -> None:
+        self._name = name
+        self._home = home
+        self._arguments = arguments
+        self._starts = 0
+        self.running = self._start("127.0.0.1:0")
+
+    def _start(self, listen: str) -> Metaq:
+        # A folder for each life, so that its log and its ready line are its own.
+        self._starts += 1
+        home = self._home / f"{self._name}-{self._starts}"
+        return Metaq(*self._arguments, "--listen", listen, home=home)
+
+    @property
+    def address(self) -> str:
+        return self.running.ready[self.running.ready["role"]]
+
+    def kill(self) -> None:
+        self.running.child.kill()
+
+    def stop(self) -> None:
+        if self.running.child.alive:
+            code = self.running.stop()
+            assert code == 0, f"{self._name} ended with {code}\n{self.tail()}"
+
+    def restart(self) -> None:
+        self.running = self._start(self.address)
+
+    def tail(self) -> str:
+        return self.running.child.tail()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """One role of the process that `metaq serve` is; it lives and ends with the other one."""
+
+    address: str
+    process: Metaq
+
+    def kill(self) -> None:
+        raise NotImplementedError("a test that kills servers starts its own")
+
+    restart = kill
+
+    def stop(self) -> None:
+        if self.process.child.alive:
+            code = self.process.stop()
+            assert code == 0, f"metaq serve ended with {code}\n{self.tail()}"
+
+    def tail(self) -> str:
+        return self.process.child.tail()
+
+
+def serve_metaq(home: Path) -> Cluster:
+    """Everything in one process, as `make run` starts it."""
+    process = Metaq.serve(home)
+    return Cluster(
+        [Shared(process.nameserver, process)],
+        {"broker-a": Shared(process.broker, process)},
+        {"broker-a": process.ready["broker_old"]},
+    )
+
+
+def start_metaq(
+    home: Path, nameservers: int, brokers: Sequence[str], flush: str, settings: Mapping[str, object]
+) -> Cluster:
+    cluster = Cluster([], {})
+    for number in range(nameservers):
+        cluster.nameservers.append(MetaqServer(f"nameserver-{number}", home, "nameserver"))
+    chosen = [part for key, value in settings.items() for part in ("--set", f"{key}={_text(value)}")]
+    for name in brokers:
+        identity = ("--name", name, "--namesrv", cluster.namesrv, "--data", str(home / f"data-{name}"))
+        server = MetaqServer(name, home, "broker", *identity, "--flush", flush, *chosen)
+        cluster.brokers[name] = server
+        cluster.old_addresses[name] = server.running.ready["broker_old"]
+    return cluster
+
+
+def start_apache(
+    home: Path, nameservers: int, brokers: Sequence[str], flush: str, settings: Mapping[str, object]
+) -> Cluster:
+    cluster = Cluster([], {})
+    for number in range(nameservers):
+        cluster.nameservers.append(apache.start_nameserver(home / f"nameserver-{number}"))
+    addresses = [server.address for server in cluster.nameservers]
+    for name in brokers:
+        broker = apache.start_broker(
+            home / name,
+            addresses,
+            name=name,
+            flush=flush,
+            settings={**APACHE_PATIENCE, **{APACHE_SETTINGS[key]: value for key, value in settings.items()}},
+        )
+        cluster.brokers[name] = broker
+        host, port = broker.address.split(":")
+        cluster.old_addresses[name] = f"{host}:{int(port) - 2}"
+    return cluster
+
+
+def uses_apache() -> bool:
+    chosen = os.environ.get("METAQ_INTEROP_SERVER", "metaq")
+    if chosen not in ("metaq", "apache"):
+        raise RuntimeError(f"METAQ_INTEROP_SERVER is metaq or apache, not {chosen!r}")
+    return chosen == "apache"
+
+
+def start_cluster(
+    home: Path,
+    *,
+    nameservers: int = 1,
+    brokers: Sequence[str] = ("broker-a",),
+    flush: str = "async",
+    settings: Mapping[str, object] | None = None,
+) -> Cluster:
+    """Each role in a process of its own, so that it can be lost alone."""
+    start = start_apache if uses_apache() else start_metaq
+    return start(home, nameservers, brokers, flush, settings or {})
+
+
+def start_one_process(home: Path) -> Cluster:
+    """A name server and a broker as a newcomer runs them."""
+    return start_apache(home, 1, ("broker-a",), "async", {}) if uses_apache() else serve_metaq(home)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

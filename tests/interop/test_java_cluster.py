@@ -1,0 +1,122 @@
+"""Several name servers, several brokers, and clients that go on when one of them is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from tests.interop.clients import Clients, PushConsumer, Stream, bodies, numbered, queue_of, wait_for_bodies
+from tests.interop.driver import ClientError
+from tests.interop.kinds import each_once
+from tests.interop.servers import Cluster
+
+StartCluster = Callable[..., Cluster]
+Against = Callable[[Cluster], Clients]
+RECOVERY_TIMEOUT_S = 60.0
+T = TypeVar("T")
+
+
+def insist(do: Callable[[], T]) -> T:
+    """Does it again after a failure: a client tries one name server at a time and lets its caller try the next."""
+    failures = []
+    for _ in range(5):
+        try:
+            return do()
+        except ClientError as failure:
+            assert "connect to" in failure.message, failure
+            failures.append(failure)
+    raise failures[-1]
+
+
+@each_once
+@pytest.mark.parametrize("lost", [0, 1], ids=["first lost", "second lost"])
+def test_name_server_is_lost(cluster: StartCluster, java_against: Against, lost: int) -> None:
+    servers = cluster(nameservers=2)
+    clients = java_against(servers)
+    topic = clients.topic()
+    producer, consumer = clients.producer(), clients.push_consumer(topic)
+    producer.send(topic, numbered(20, "before"))
+    wait_for_bodies([consumer], bodies(numbered(20, "before")))
+
+    servers.nameservers[lost].kill()
+    # Who is connected already does not notice.
+    producer.send(topic, numbered(20, "after"))
+    wait_for_bodies([consumer], bodies(numbered(20, "after")))
+    # Who comes now finds its way by the other one, and so does a topic made now.
+    new_topic = insist(clients.topic)
+    new_producer, new_consumer = clients.producer(), insist(lambda: clients.push_consumer(new_topic))
+    insist(lambda: new_producer.send(new_topic, numbered(20)))
+    found = wait_for_bodies([new_consumer], bodies(numbered(20)))
+    assert sorted(bodies(found)) == sorted(bodies(numbered(20)))
+
+
+@each_once
+def test_topic_on_two_brokers(cluster: StartCluster, java_against: Against) -> None:
+    servers = cluster(brokers=("broker-a", "broker-b"))
+    clients = java_against(servers)
+    topic = clients.topic(queues=4)
+    every_queue = {(broker, queue_id) for broker in ("broker-a", "broker-b") for queue_id in range(4)}
+    sent = clients.producer().send(topic, numbered(160))
+    assert {queue_of(result) for result in sent} == every_queue
+    consumer = clients.push_consumer(topic)
+    assert consumer.wait_for_assignment(topic, 8) == every_queue
+    found = wait_for_bodies([consumer], bodies(numbered(160)))
+    assert len(found) == 160
+
+    # One broker dies without a word: sends go to the other.
+    stream = clients.stream(topic, retries=3)
+    stream.wait_for_acknowledged(100)
+    servers.brokers["broker-b"].kill()
+    killed_at = len(stream.acknowledged)
+    stream.wait_for_acknowledged(killed_at + 200, RECOVERY_TIMEOUT_S)
+    later = stream.acknowledged[killed_at + 50 :]
+    assert {broker for broker, _ in map(queue_of, later)} == {"broker-a"}
+
+    # It comes back with all that it had acknowledged, and gets messages again.
+    servers.brokers["broker-b"].restart()
+    clients.driver.wait_for(
+        lambda _: any(m["broker"] == "broker-b" for m in stream.acknowledged[killed_at + 200 :]),
+        RECOVERY_TIMEOUT_S,
+        "a message acknowledged by the broker that came back",
+    )
+    stream.stop()
+    wait_for_bodies([consumer], bodies(stream.acknowledged), RECOVERY_TIMEOUT_S)
+    assert {queue_of(m) for m in stream.acknowledged} == every_queue
+
+
+def assert_nothing_lost(stream: Stream, consumer: PushConsumer) -> None:
+    wait_for_bodies([consumer], bodies(stream.acknowledged), RECOVERY_TIMEOUT_S)
+    offsets = {(*queue_of(m), m["queue_offset"]) for m in stream.acknowledged}
+    assert len(offsets) == len(stream.acknowledged), "two acknowledged messages have the same place"
+
+
+@each_once
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_broker_restarts_during_sends(cluster: StartCluster, java_against: Against, how: str) -> None:
+    servers = cluster(flush="sync")
+    clients = java_against(servers)
+    topic = clients.topic()
+    consumer = clients.push_consumer(topic)
+    stream = clients.stream(topic, retries=3, timeout_ms=3000, route_interval_ms=1000)
+    stream.wait_for_acknowledged(200)
+
+    broker = servers.brokers["broker-a"]
+    if how == "killed":
+        broker.kill()
+    else:
+        broker.stop()
+    before = len(stream.acknowledged)
+    broker.restart()
+    stream.wait_for_acknowledged(before + 200, RECOVERY_TIMEOUT_S)
+    stream.stop()
+    assert_nothing_lost(stream, consumer)
+    assert {refused["class"] for refused in stream.refused} <= {
+        "MQClientException",
+        "MQBrokerException",
+        "RemotingConnectException",
+        "RemotingSendRequestException",
+        "RemotingTimeoutException",
+        "RemotingTooMuchRequestException",
+    }

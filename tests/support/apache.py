@@ -1,0 +1,146 @@
+"""Apache RocketMQ's own name server and broker, as child processes: the peer we are checked and measured against."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.support.maven import REPOSITORY_ROOT, classpath, java
+from tests.support.processes import Child, free_port
+
+POM = Path(__file__).parent / "apache" / "pom.xml"
+VERSION = "5.5.0"
+START_TIMEOUT_S = 60
+
+# The broker reaches into the JDK for its direct buffers; without these it fails on a JDK 17.
+_JDK_DOORS = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+)
+
+
+def apache_classpath() -> str:
+    """Servers, store, tools and benchmark programs; fetched by Maven the first time."""
+    return classpath(POM, REPOSITORY_ROOT / "build" / "apache")
+
+
+def java_command(
+    main_class: str, home: Path, *arguments: str, heap: str = "512m", jvm_flags: Sequence[str] = ()
+) -> list[str]:
+    """The command line of one Apache program; everything it writes of its own accord goes under `home`."""
+    return [
+        java(),
+        f"-Xms{heap}",
+        f"-Xmx{heap}",
+        *_JDK_DOORS,
+        *jvm_flags,
+        f"-Duser.home={home}",
+        f"-Drocketmq.home.dir={home}",
+        "-cp",
+        apache_classpath(),
+        main_class,
+        *arguments,
+    ]
+
+
+class ApacheServer:
+    """What name server and broker share: a home folder, a properties file and a line that says it is up."""
+
+    def __init__(self, home: Path, command: list[str], address: str) -> None:
+        self.home = home
+        self.address = address
+        self._command = command
+        self._starts = 0
+        self.child = self._start()
+
+    def _start(self) -> Child:
+        self._starts += 1
+        log = self.home / f"console-{self._starts}.log"
+        child = Child(self._command, log, {"ROCKETMQ_HOME": str(self.home)}, self.home)
+        child.wait_for(lambda text: "up" if "boot success" in text else None, START_TIMEOUT_S, "'boot success'")
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self.child.process.pid
+
+    def kill(self) -> None:
+        self.child.kill()
+
+    def stop(self) -> None:
+        if self.child.alive:
+            self.child.stop(timeout_s=40)
+
+    def tail(self) -> str:
+        return self.child.tail()
+
+    def restart(self) -> None:
+        """Starts it again where it was, on the same port and the same store."""
+        self.child = self._start()
+
+
+def start_nameserver(home: Path, *, heap: str = "256m", jvm_flags: Sequence[str] = ()) -> ApacheServer:
+    home.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    settings = {"listenPort": port, "bindAddress": "127.0.0.1"}
+    command = java_command(
+        "org.apache.rocketmq.namesrv.NamesrvStartup",
+        home,
+        "-c",
+        str(_write_properties(home / "namesrv.properties", settings)),
+        heap=heap,
+        jvm_flags=jvm_flags,
+    )
+    return ApacheServer(home, command, f"127.0.0.1:{port}")
+
+
+def start_broker(
+    home: Path,
+    nameservers: Sequence[str],
+    *,
+    name: str = "broker-a",
+    flush: str = "async",
+    heap: str = "1g",
+    jvm_flags: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
+) -> ApacheServer:
+    """A master broker with small files; `settings` are keys of Apache's broker.conf and win over those here."""
+    home.mkdir(parents=True, exist_ok=True)
+    port = free_port(neighbours=(-2, 1))
+    store = home / "store"
+    properties: dict[str, object] = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": name,
+        "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "bindAddress": "127.0.0.1",
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "namesrvAddr": ";".join(nameservers),
+        "storePathRootDir": store,
+        "storePathCommitLog": store / "commitlog",
+        "mappedFileSizeCommitLog": 64 * 1024 * 1024,
+        "maxIndexNum": 400_000,
+        "maxHashSlotNum": 100_000,
+        "flushDiskType": f"{flush.upper()}_FLUSH",
+        "timerWheelEnable": False,
+        **(settings or {}),
+    }
+    command = java_command(
+        "org.apache.rocketmq.broker.BrokerStartup",
+        home,
+        "-c",
+        str(_write_properties(home / "broker.conf", properties)),
+        heap=heap,
+        jvm_flags=jvm_flags,
+    )
+    return ApacheServer(home, command, f"127.0.0.1:{port}")
+
+
+def _write_properties(path: Path, settings: Mapping[str, object]) -> Path:
+    lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+    path.write_text(os.linesep.join(lines) + os.linesep)
+    return path

@@ -1,0 +1,66 @@
+"""Jars from Maven Central, resolved once and found again without Maven as long as the pom has not changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.processes import find_tool
+
+REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
+RESOLVE_TIMEOUT_S = 1800
+
+
+def java() -> str:
+    return find_tool("java", "a JDK 17 (Debian: openjdk-17-jdk-headless)")
+
+
+def javac() -> str:
+    return find_tool("javac", "a JDK 17 (Debian: openjdk-17-jdk-headless)")
+
+
+def classpath(pom: Path, into: Path, properties: Mapping[str, str] | None = None) -> str:
+    """The class path of everything `pom` depends on.
+
+    The answer is kept in `into`, named by a hash of the pom and the properties: Maven takes two seconds to say
+    the same thing again, and needs no network only if it is told so.
+    """
+    properties = dict(properties or {})
+    stamp = hashlib.sha256(pom.read_bytes() + repr(sorted(properties.items())).encode()).hexdigest()[:16]
+    kept = into / f"classpath-{stamp}"
+    if kept.exists():
+        known = kept.read_text()
+        if all(Path(jar).exists() for jar in known.split(os.pathsep)):
+            return known
+    into.mkdir(parents=True, exist_ok=True)
+    fresh = into / f".classpath-{stamp}-{os.getpid()}"
+    arguments = [
+        find_tool("mvn", "Maven (Debian: maven)"),
+        *("-q", "-B", "-f", str(pom)),
+        *(f"-D{name}={value}" for name, value in properties.items()),
+        "dependency:build-classpath",
+        f"-Dmdep.outputFile={fresh}",
+    ]
+    # Offline first: with everything in the local repository it needs no network and no checks for updates.
+    outcome = _run([*arguments, "-o"])
+    if outcome.returncode != 0:
+        outcome = _run(arguments)
+    if outcome.returncode != 0:
+        raise RuntimeError(f"Maven could not resolve {pom}:\n{outcome.stdout[-4000:]}")
+    fresh.replace(kept)
+    return kept.read_text()
+
+
+def _run(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=RESOLVE_TIMEOUT_S,
+        check=False,
+    )

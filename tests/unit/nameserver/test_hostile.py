@@ -1,0 +1,122 @@
+"""Whatever is sent to a name server, it answers once and foresaw what it answers."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import hypothesis
+import hypothesis.strategies as st
+
+from metaq._core import Clock
+from metaq.nameserver.key_values import KeyValues
+from metaq.nameserver.options import Options
+from metaq.nameserver.requests import BrokerRequests, RouteRequests
+from metaq.nameserver.routes import RouteTable
+from metaq.protocol.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    TopicRouteData,
+)
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Handlers
+
+
+@dataclass
+class Sent:
+    code: int
+    fields: dict[str, str]
+    body: bytes
+    version: int = 513
+    language: int = 0
+    oneway: bool = False
+    remark: str | None = None
+    connection: int = 1
+    remote: str = "127.0.0.1:50000"
+    answers: list[tuple[int, str | None]] = field(default_factory=list)
+
+    def respond(
+        self,
+        code: int = 0,
+        *,
+        remark: str | None = None,
+        fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        self.answers.append((code, remark))
+
+    def retry(self) -> None:
+        raise AssertionError("a name server has no hot requests")
+
+
+def all_handlers() -> Handlers:
+    routes, key_values, options = RouteTable(), KeyValues(), Options("127.0.0.1:9876")
+    clock = Clock.manual(1_000_000)
+    return Handlers(
+        BrokerRequests(routes, key_values, options, clock),
+        RouteRequests(routes, key_values, options),
+        key_values,
+        options,
+    )
+
+
+words = st.sampled_from(
+    [
+        "b",
+        "c",
+        "T",
+        "127.0.0.1:10911",
+        "h:1",
+        "0",
+        "1",
+        "-1",
+        "true",
+        "false",
+        "",
+        "null",
+        "ORDER_TOPIC_CONFIG",
+    ]
+) | st.text(max_size=20)
+topic_tables = st.dictionaries(
+    st.sampled_from(["A", "B", "T"]) | st.text(max_size=5),
+    st.builds(TopicConfig, perm=st.integers(0, 7), read_queue_nums=st.integers(-1, 9)),
+    max_size=4,
+)
+registrations = st.builds(
+    lambda table, counter: RegisterBrokerBody([], TopicConfigTable(DataVersion(counter), table)).encode(),
+    topic_tables,
+    st.integers(0, 3),
+)
+bodies = st.one_of(
+    st.binary(max_size=60),
+    registrations,
+    registrations.map(zlib.compress),
+    st.sampled_from([b"", b"{}", b"null", b"[]", b"{1:2}", b"a=b", b"orderMessageEnable=true"]),
+    st.just(TopicRouteData().encode()),
+)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[type[Command], dict[str, str], bytes, int]:
+    command = draw(st.sampled_from(all_handlers().commands()))
+    left_out = draw(st.none() | st.sampled_from(command.__struct_encode_fields__ or ("",)))
+    fields = {name: draw(words) for name in command.__struct_encode_fields__ if name != left_out}
+    return command, fields, draw(bodies), draw(st.sampled_from([30, 317, 513]))
+
+
+@hypothesis.settings(deadline=None, max_examples=300)
+@hypothesis.given(st.lists(requests(), max_size=12))
+def test_every_request_gets_one_answer_that_was_foreseen(
+    sequence: list[tuple[type[Command], dict[str, str], bytes, int]],
+) -> None:
+    handlers = all_handlers()
+    for command, fields, body, version in sequence:
+        request = Sent(command.code, fields, body, version)
+        handlers.begin(request)
+        [(code, remark)] = request.answers
+        assert "failed" not in (remark or ""), (command, fields, body)
+        assert code == 0 or remark
+        assert len(remark or "") < 700

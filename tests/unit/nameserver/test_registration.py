@@ -1,0 +1,154 @@
+"""The body of a registration, plain and compressed, honest and hostile."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from metaq.nameserver import registration
+from metaq.nameserver.registration import TOPICS_MAX, check_name, read_topics
+from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
+from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.errors import ProtocolError
+
+VERSION = DataVersion(3, 1, 1700000000000)
+TABLE = TopicConfigTable(
+    VERSION,
+    {
+        "A": TopicConfig(topic_name="A", read_queue_nums=4, write_queue_nums=8, perm=6),
+        "%RETRY%g": TopicConfig(topic_name="%RETRY%g", read_queue_nums=1, write_queue_nums=1, perm=6),
+    },
+)
+PLAIN = RegisterBrokerBody([], TABLE).encode()
+
+
+def command(*, compressed: bool = False, crc: int = 0) -> RegisterBroker:
+    return RegisterBroker("b", "h:1", "c", 0, compressed=compressed, body_crc32=crc)
+
+
+def part(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def compress(*topics: bytes, count: int | None = None, tail: bytes | None = None) -> bytes:
+    data = part(VERSION.encode()) + struct.pack(">i", len(topics) if count is None else count)
+    data += b"".join(part(topic) for topic in topics)
+    data += part(b"[]") + struct.pack(">i", 0) if tail is None else tail
+    return zlib.compress(data, 9)
+
+
+def test_plain() -> None:
+    assert read_topics(command(), 513, PLAIN) == TABLE
+
+
+def test_compressed() -> None:
+    body = compress(b"A 4 8 6 SINGLE_TAG {}", b"%RETRY%g 1 1 6 SINGLE_TAG")
+    assert read_topics(command(compressed=True), 513, body) == TABLE
+
+
+def test_compressed_without_saying_so() -> None:
+    body = compress(b"A 4 8 6 SINGLE_TAG {}", b"%RETRY%g 1 1 6 SINGLE_TAG")
+    assert read_topics(command(), 513, body) == TABLE
+
+
+def test_compressed_before_5_0_and_with_attributes() -> None:
+    body = compress(
+        b'A 4 8 6 SINGLE_TAG {"+a b":"c d"}', b"%RETRY%g 1 1 6 SINGLE_TAG ", tail=part(b'["f:1"]')
+    )
+    assert read_topics(command(compressed=True), 409, body) == TABLE
+
+
+def test_before_3_0_11_the_table_came_alone() -> None:
+    assert read_topics(command(), 30, TABLE.encode()) == TABLE
+
+
+def test_no_body_is_an_empty_table() -> None:
+    assert read_topics(command(), 513, b"") == TopicConfigTable()
+
+
+def test_the_checksum_is_checked_when_there_is_one() -> None:
+    crc = zlib.crc32(PLAIN) & 0x7FFFFFFF
+    assert read_topics(command(crc=crc), 513, PLAIN) == TABLE
+    with pytest.raises(ProtocolError, match="bodyCrc32") as caught:
+        read_topics(command(crc=crc ^ 1), 513, PLAIN)
+    assert caught.value.code == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"junk", "damaged"),
+        (zlib.compress(b""), "ends in the middle"),
+        (compress()[:-6], "cut short"),
+        (compress(b"A 4"), "a topic that cannot be read"),
+        (compress(b"A x 8 6 SINGLE_TAG"), "a topic that cannot be read"),
+        (compress(b"\xff 4 8 6 SINGLE_TAG"), "a topic that cannot be read"),
+        (compress(count=5, tail=b""), "ends in the middle"),
+        (compress(count=-1), "more than 100000"),
+        (compress(count=TOPICS_MAX + 1), "more than 100000"),
+        (zlib.compress(struct.pack(">i", -5)), "ends in the middle"),
+        (zlib.compress(part(b"[1]")), "no DataVersion"),
+    ],
+)
+def test_a_damaged_compressed_body_is_refused(body: bytes, words: str) -> None:
+    with pytest.raises(ProtocolError, match=words):
+        read_topics(command(compressed=True), 513, body)
+
+
+def test_a_bomb_is_not_inflated() -> None:
+    bomb = zlib.compress(b"\0" * (registration.INFLATED_BYTES_MAX + 1), 9)
+    with pytest.raises(ProtocolError, match="larger than"):
+        read_topics(command(compressed=True), 513, bomb)
+
+
+def test_a_plain_body_with_too_many_objects_is_not_decoded() -> None:
+    body = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{' + b'"a":{},' * (4 * TOPICS_MAX) + b"}}}"
+    with pytest.raises(ProtocolError, match="more than 100000 topics"):
+        read_topics(command(), 513, body)
+
+
+def test_a_plain_body_with_too_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "TOPICS_MAX", 1)
+    with pytest.raises(ProtocolError, match="more than 1 topics"):
+        read_topics(command(), 513, PLAIN)
+
+
+def test_one_odd_topic_does_not_keep_the_others_out() -> None:
+    table = TopicConfigTable(
+        VERSION,
+        TABLE.topic_config_table
+        | {
+            "with blank": TopicConfig(),
+            "": TopicConfig(),
+            "x" * 256: TopicConfig(),
+            'quo"te': TopicConfig(),
+            "huge": TopicConfig(read_queue_nums=2**31 - 1),
+            "less": TopicConfig(write_queue_nums=-1),
+        },
+    )
+    assert read_topics(command(), 513, RegisterBrokerBody([], table).encode()) == TABLE
+
+
+@pytest.mark.parametrize("name", ["broker-a", "host.example.com", "%RETRY%g+t", "ü", "x" * 255])
+def test_names(name: str) -> None:
+    assert check_name("brokerName", name) == name
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", 'a"b', "a\\b", "a\nb", "a\x00", "x" * 256])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(ProtocolError, match="brokerName"):
+        check_name("brokerName", name)
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(st.binary(max_size=300), st.booleans(), st.booleans())
+def test_any_body_is_read_or_refused(data: bytes, compressed: bool, whole: bool) -> None:
+    body = zlib.compress(data) if whole and compressed else data
+    try:
+        read_topics(command(compressed=compressed), 513, body)
+    except ProtocolError as error:
+        assert len(error.remark) < 400

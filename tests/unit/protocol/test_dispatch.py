@@ -1,0 +1,108 @@
+"""One request, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import RESPONDED, Handlers, Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.offsets import QueueOffset
+from metaq.protocol.routes import (
+    DeleteKeyValue,
+    GetBrokerClusterInfo,
+    GetKeyValue,
+    GetRouteInfoByTopic,
+    GetTopicsByCluster,
+    PutKeyValue,
+)
+
+Build = Callable[..., Any]
+
+
+class Example:
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @handles(GetRouteInfoByTopic)
+    def get_route(self, command: GetRouteInfoByTopic, request: Request) -> Response:
+        self.seen.append(command.topic)
+        return Response(fields=QueueOffset(5), body=b"route")
+
+    @handles(GetTopicsByCluster)
+    async def get_topics(self, command: GetTopicsByCluster, request: Request) -> None:
+        await asyncio.sleep(0)
+        if command.cluster == "none":
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, "no such cluster")
+
+    @handles(GetBrokerClusterInfo)
+    def fails(self, command: GetBrokerClusterInfo, request: Request) -> None:
+        raise RuntimeError("a secret of the inside")
+
+    @handles(PutKeyValue, DeleteKeyValue)
+    def itself(self, command: PutKeyValue | DeleteKeyValue, request: Request) -> Response:
+        request.retry()
+        return RESPONDED
+
+
+def answer(request: Any) -> Any:
+    asyncio.run(Handlers(Example()).answer(request))
+    return request.answers
+
+
+def test_a_handler_answers(request_for: Build) -> None:
+    assert answer(request_for(GetRouteInfoByTopic("T"))) == [(0, None, {"offset": "5"}, b"route")]
+
+
+def test_an_asynchronous_handler_answers(request_for: Build) -> None:
+    assert answer(request_for(GetTopicsByCluster("c"))) == [(0, None, {}, b"")]
+
+
+def test_a_refusal_is_an_answer(request_for: Build) -> None:
+    assert answer(request_for(GetTopicsByCluster("none"))) == [(22, "no such cluster", {}, b"")]
+
+
+def test_a_header_that_cannot_be_read(raw_request: Build) -> None:
+    [(code, remark, _, _)] = answer(raw_request(105))
+    assert code == 29
+    assert remark == "GetRouteInfoByTopic: missing required field `topic`"
+
+
+def test_an_unknown_code(raw_request: Build) -> None:
+    assert answer(raw_request(31337)) == [(3, "request code 31337 is not supported", {}, b"")]
+
+
+def test_an_unexpected_failure_is_logged_and_told_briefly(
+    request_for: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        [(code, remark, _, _)] = answer(request_for(GetBrokerClusterInfo()))
+    assert (code, remark) == (1, "request 106 failed: RuntimeError")
+    assert "a secret of the inside" in caplog.text
+
+
+def test_a_oneway_gets_no_answer(request_for: Build, raw_request: Build) -> None:
+    assert answer(request_for(GetRouteInfoByTopic("T"), oneway=True)) == []
+    assert answer(raw_request(31337, oneway=True)) == []
+    assert answer(request_for(GetTopicsByCluster("none"), oneway=True)) == []
+
+
+def test_a_request_handed_back_is_not_answered(request_for: Build) -> None:
+    request = request_for(PutKeyValue("n", "k", "v"))
+    assert answer(request) == []
+    assert request.retried == 1
+
+
+def test_two_handlers_of_one_command_are_refused() -> None:
+    with pytest.raises(ValueError, match="has two handlers"):
+        Handlers(Example(), Example())
+
+
+def test_the_commands_of_handlers() -> None:
+    assert GetKeyValue not in Handlers(Example()).commands()
+    assert DeleteKeyValue in Handlers(Example()).commands()

@@ -1,0 +1,67 @@
+"""Every command has one code and one place where it is handled."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections import Counter
+from types import ModuleType
+
+import pytest
+
+import metaq.broker
+import metaq.nameserver
+import metaq.protocol
+from metaq import _core
+from metaq.protocol.command import Command, commands
+from metaq.protocol.dispatch import handled_by
+
+
+def modules_of(package: ModuleType) -> list[ModuleType]:
+    return [
+        importlib.import_module(info.name)
+        for info in pkgutil.walk_packages(package.__path__, package.__name__ + ".")
+    ]
+
+
+def all_commands() -> list[type[Command]]:
+    modules = {module.__name__ for module in modules_of(metaq.protocol)}
+    return [command for command in commands() if command.__module__ in modules]
+
+
+def handled_in(package: ModuleType) -> Counter[type[Command]]:
+    """How many methods of the package's classes handle each command."""
+    found: set[tuple[type[Command], object]] = set()
+    for module in modules_of(package):
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if kind.__module__ == module.__name__:
+                found |= {(command, getattr(kind, name)) for command, name in handled_by(kind)}
+    return Counter(command for command, _ in found)
+
+
+def test_codes_are_unique() -> None:
+    codes = Counter(command.code for command in all_commands())
+    assert [code for code, count in codes.items() if count > 1] == []
+
+
+def test_hot_codes_agree_with_the_data_plane() -> None:
+    assert {command.code for command in all_commands() if command.hot} == set(_core.HOT_CODES)
+
+
+@pytest.mark.parametrize(
+    ("package", "to"),
+    [(metaq.nameserver, "nameserver"), (metaq.broker, "broker")],
+    ids=["nameserver", "broker"],
+)
+def test_every_command_has_exactly_one_handler(package: ModuleType, to: str) -> None:
+    handled = handled_in(package)
+    asked = [command for command in all_commands() if command.to == to]
+    assert [command.__name__ for command in asked if handled[command] == 0 and not command.hot] == []
+    assert [command.__name__ for command, count in handled.items() if count > 1] == []
+    assert [command.__name__ for command in handled if command.to != to] == []
+
+
+def test_every_command_says_what_it_is_for() -> None:
+    silent = [command.__name__ for command in all_commands() if not command.__doc__]
+    assert [name for name in silent if name not in ("GetMaxOffset", "GetMinOffset")] == []

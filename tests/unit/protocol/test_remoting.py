@@ -1,0 +1,316 @@
+"""Our own connections, and the pump, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from metaq._core import Closed, Frame, Server, encode_frame
+from metaq.protocol.clients import GetConsumerListByGroup, GetConsumerRunningInfo, NotifyConsumerIdsChanged
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Handlers, Request, Response, handles
+from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.offsets import QueueOffset
+from metaq.protocol.pump import Pump
+from metaq.protocol.routes import GetAllTopicListFromNameServer, GetRouteInfoByTopic, GetTopicsByCluster
+from metaq.remoting import Connection, Connections, split_address
+from metaq.settings import ServerSettings
+
+
+class Echo:
+    """Answers with what it was asked; a topic list is answered when `gate` opens."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.waiting = 0
+        self.waiting_most = 0
+        self.heard: list[str] = []
+        self.connection = -1
+
+    @handles(GetRouteInfoByTopic)
+    def get_route(self, command: GetRouteInfoByTopic, request: Request) -> Response:
+        self.heard.append(command.topic)
+        self.connection = request.connection
+        return Response(fields=QueueOffset(len(request.body)), body=command.topic.encode() + request.body)
+
+    @handles(GetTopicsByCluster)
+    async def get_topics(self, command: GetTopicsByCluster, request: Request) -> Response:
+        self.waiting += 1
+        self.waiting_most = max(self.waiting, self.waiting_most)
+        try:
+            await self.gate.wait()
+        finally:
+            self.waiting -= 1
+        return Response(body=command.cluster.encode())
+
+    @handles(GetConsumerListByGroup)
+    def get_consumers(self, command: GetConsumerListByGroup, request: Request) -> None:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "nobody in " + command.consumer_group)
+
+
+@dataclass
+class Running:
+    server: Server
+    pump: Pump
+    echo: Echo
+    closed: list[Closed] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+
+@contextlib.asynccontextmanager
+async def running(tasks_max: int = 1024) -> AsyncIterator[Running]:
+    echo = Echo()
+    closed: list[Closed] = []
+    server = Server(ServerSettings("127.0.0.1", 0))
+    pump = Pump(server, Handlers(echo), on_closed=closed.append, tasks_max=tasks_max)
+    pump.start()
+    server.start()
+    try:
+        yield Running(server, pump, echo, closed)
+    finally:
+        echo.gate.set()
+        await pump.stop()
+        await asyncio.to_thread(server.stop)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+def test_calls_in_both_encodings(binary: bool) -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address, binary=binary)
+            for body in (b"", b"x", bytes(range(256)) * 4096):
+                reply = await connection.call(GetRouteInfoByTopic("Tö\x01"), body)
+                assert reply.check().body == "Tö\x01".encode() + body
+                assert reply.header(QueueOffset).queue_offset == len(body)
+            refused = await connection.call(GetConsumerListByGroup("g"))
+            assert (refused.code, refused.remark) == (1, "nobody in g")
+            with pytest.raises(Refused, match="nobody in g"):
+                refused.check()
+            unknown = await connection.call(GetAllTopicListFromNameServer())
+            assert (unknown.code, unknown.remark) == (3, "request code 206 is not supported")
+            await connection.close()
+
+    run(scenario)
+
+
+def test_many_calls_at_once_find_their_answers() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            slow = asyncio.create_task(connection.call(GetTopicsByCluster("late"), timeout=20))
+            names = [f"T{number}" for number in range(2000)]
+            replies = await asyncio.gather(
+                *(connection.call(GetRouteInfoByTopic(name), timeout=20) for name in names)
+            )
+            assert [reply.body.decode() for reply in replies] == names
+            assert not slow.done()
+            peer.echo.gate.set()
+            assert (await slow).body == b"late"
+            await connection.close()
+
+    run(scenario)
+
+
+def test_oneway_requests_arrive_in_order() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            for number in range(100):
+                await connection.send_oneway(GetRouteInfoByTopic(str(number)))
+            await until(lambda: len(peer.echo.heard) == 100)
+            assert peer.echo.heard == [str(number) for number in range(100)]
+            await connection.close()
+
+    run(scenario)
+
+
+def test_silence_ends_in_unreachable_and_a_late_answer_is_dropped() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            with pytest.raises(Unreachable, match=r"no answer to GetTopicsByCluster within 0.1 s"):
+                await connection.call(GetTopicsByCluster("c"), timeout=0.1)
+            peer.echo.gate.set()
+            assert (await connection.call(GetRouteInfoByTopic("T"))).body == b"T"
+            await connection.close()
+
+    run(scenario)
+
+
+def test_nobody_there() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            address = peer.address
+        with pytest.raises(Unreachable, match=address) as caught:
+            await Connection.open(address)
+        assert caught.value.retriable
+
+    run(scenario)
+
+
+def test_a_peer_that_stops_fails_the_calls_under_way() -> None:
+    async def scenario() -> None:
+        async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readexactly(8)
+            writer.close()
+
+        listener = await asyncio.start_server(end, "127.0.0.1", 0)
+        port = listener.sockets[0].getsockname()[1]
+        connection = await Connection.open(f"127.0.0.1:{port}")
+        with pytest.raises(Unreachable):
+            await connection.call(GetRouteInfoByTopic("T"))
+        assert connection.closed
+        with pytest.raises(Unreachable):
+            await connection.call(GetRouteInfoByTopic("T"))
+        with pytest.raises(Unreachable):
+            await connection.send_oneway(GetRouteInfoByTopic("T"))
+        await connection.close()
+        await connection.close()
+        listener.close()
+
+    run(scenario)
+
+
+def test_a_peer_that_speaks_something_else() -> None:
+    async def scenario() -> None:
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        listener = await asyncio.start_server(speak, "127.0.0.1", 0)
+        connection = await Connection.open(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        with pytest.raises(Unreachable, match=r"no valid frame|closed"):
+            await connection.call(GetRouteInfoByTopic("T"))
+        await connection.close()
+        listener.close()
+
+    run(scenario)
+
+
+def test_a_server_asks_its_client() -> None:
+    asked: list[tuple[int, dict[str, str], bytes]] = []
+
+    def on_request(frame: Frame) -> Response | None:
+        asked.append((frame.code, frame.fields, frame.body))
+        if frame.code == GetConsumerRunningInfo.code:
+            return Response(body=b"running " + frame.body)
+        return None
+
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address, on_request=on_request)
+            await connection.call(GetRouteInfoByTopic("T"))
+            number = peer.echo.connection
+            reply = await peer.pump.invoke(number, GetConsumerRunningInfo("g", "c"), b"?")
+            assert (reply.code, reply.body) == (0, b"running ?")
+            assert peer.pump.send_oneway(number, NotifyConsumerIdsChanged("g"))
+            await until(lambda: len(asked) == 2)
+            assert asked[1] == (40, {"consumerGroup": "g"}, b"")
+            await connection.close()
+            await until(lambda: bool(peer.closed))
+            assert [closed.connection for closed in peer.closed] == [number]
+            assert not peer.pump.send_oneway(number, NotifyConsumerIdsChanged("g"))
+            with pytest.raises(Unreachable):
+                await peer.pump.invoke(number, GetConsumerRunningInfo("g", "c"))
+
+    run(scenario)
+
+
+def test_a_client_without_answers() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            deaf = await Connection.open(peer.address)
+            await deaf.call(GetRouteInfoByTopic("T"))
+            reply = await peer.pump.invoke(peer.echo.connection, GetConsumerRunningInfo("g", "c"))
+            assert reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            await deaf.close()
+
+            host, port = split_address(peer.address)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(encode_frame(105, opaque=9, fields={"topic": "T"}))
+            await reader.read(100)
+            silent = peer.echo.connection
+            with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
+                await peer.pump.invoke(silent, GetConsumerRunningInfo("g", "c"), timeout=0.1)
+            under_way = asyncio.create_task(
+                peer.pump.invoke(silent, GetConsumerRunningInfo("g", "c"), timeout=20)
+            )
+            await asyncio.sleep(0.05)
+            writer.close()
+            with pytest.raises(Unreachable, match="closed"):
+                await under_way
+
+    run(scenario)
+
+
+def test_asynchronous_handlers_are_bounded() -> None:
+    async def scenario() -> None:
+        async with running(tasks_max=8) as peer:
+            connection = await Connection.open(peer.address)
+            calls = [
+                asyncio.create_task(connection.call(GetTopicsByCluster(str(number)), timeout=20))
+                for number in range(100)
+            ]
+            await until(lambda: peer.echo.waiting == 8)
+            await asyncio.sleep(0.1)
+            assert peer.echo.waiting == 8
+            peer.echo.gate.set()
+            replies = await asyncio.gather(*calls)
+            assert [reply.body for reply in replies] == [str(number).encode() for number in range(100)]
+            assert peer.echo.waiting_most == 8
+            await connection.close()
+
+    run(scenario)
+
+
+def test_connections_are_opened_once_and_again_after_they_end() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connections = Connections()
+            await asyncio.gather(
+                *(connections.call(peer.address, GetRouteInfoByTopic(str(n))) for n in range(20))
+            )
+            first = await connections.get(peer.address)
+            assert await connections.get(peer.address) is first
+            await first.close()
+            second = await connections.get(peer.address)
+            assert second is not first
+            await connections.send_oneway(peer.address, GetRouteInfoByTopic("oneway"))
+            await until(lambda: "oneway" in peer.echo.heard)
+            await connections.close()
+            assert second.closed
+            with pytest.raises(Unreachable, match="stopping"):
+                await connections.get(peer.address)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:x", "host:70000", "host:-1", "host:１"])
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ValueError, match="is not of the form host:port"):
+        split_address(address)
+
+
+def test_addresses() -> None:
+    assert split_address("localhost:9876") == ("localhost", 9876)
+    assert split_address("[::1]:9876") == ("::1", 9876)
