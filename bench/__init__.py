@@ -1,1 +1,1 @@
-"""MetaQ beside Apache RocketMQ, measured by Apache's own benchmark programs: `make bench` or `python -m bench`."""
+"""MetaQ beside Apache RocketMQ, measured by Apache's own benchmark programs: `python -m bench`."""

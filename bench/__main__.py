@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan = _plan(chosen, home)
     setting = (
         f"{' against '.join(plan.kinds)}; Apache RocketMQ {VERSION}; flush {chosen.flush}; "
-        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; rounds of {plan.round_s:g} s"
+        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; "
+        f"rounds of {plan.round_s:g} s"
     )
     say(setting)
     try:
@@ -78,7 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--backlog-seconds", type=float, help="of batch sends before the consumers' rounds (default: 30)")
     add("--quick", action="store_true", help="two short rounds: a look, not a result")
     add("-o", "--output", choices=["table", "json"], default="table")
-    add("--self", choices=["metaq", "apache"], default="metaq", help="`apache` measures the peer against itself")
+    add(
+        "--self",
+        choices=["metaq", "apache"],
+        default="metaq",
+        help="`apache` measures the peer against itself",
+    )
     add("--metaq", type=Path, default=Path(sys.executable).parent / "metaq", help="the command to start")
     add("--peer-heap", default="4g", help="of the peer's broker (default: 4g)")
     add("--scratch", type=Path, help="where stores and logs go meanwhile (default: build/)")

@@ -19,7 +19,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_bytes(pid: int) -> dict[str, int]:
-    """Resident memory: `resident` is everything, `own` leaves out the pages of mapped files (the page cache)."""
+    """Resident memory: `resident` is everything, `own` leaves out the pages of mapped files."""
     values = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")

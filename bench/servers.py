@@ -124,9 +124,13 @@ def start(kind: str, name: str, home: Path, options: Options) -> BrokerUnderTest
 
 def create_topic(server: BrokerUnderTest, topic: str, queues: int, home: Path) -> None:
     """Through the peer's own administration tool, for either side, and waits until the route is there."""
-    _admin(home, "updateTopic", server, "-b", server.broker, "-t", topic, "-r", str(queues), "-w", str(queues))
+    _admin(
+        home, "updateTopic", server, "-b", server.broker, "-t", topic, "-r", str(queues), "-w", str(queues)
+    )
     deadline = time.monotonic() + 35
-    while f'"writeQueueNums":{queues}' not in _admin(home, "topicRoute", server, "-t", topic).replace(" ", ""):
+    while f'"writeQueueNums":{queues}' not in _admin(home, "topicRoute", server, "-t", topic).replace(
+        " ", ""
+    ):
         if time.monotonic() > deadline:
             raise TimeoutError(f"{server.name}: no route to {topic}")
 

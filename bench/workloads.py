@@ -101,8 +101,8 @@ WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
 
 
 def _alternate(plan: Plan, workload: str, tool: tools.Tool, *, backlog: bool = False) -> Outcome:
-    """Both brokers run all the time; a round is one side's turn, and the sides take turns. A broker whose turn
-    it is not gets no request, and what CPU it takes all the same is printed."""
+    """Both brokers run all the time and take turns, a round each. The one whose turn it is not gets no
+    request, and what CPU it takes all the same is printed."""
     outcome = Outcome(workload)
     home = plan.home / workload
     running: list[BrokerUnderTest] = []

@@ -91,8 +91,8 @@ def lint_suites() -> list[Suite]:
             "-D",
             "warnings",
         ),
-        "ruff check": tool("ruff", "check", "--quiet", "."),
-        "ruff format": tool("ruff", "format", "--quiet", "--check", "."),
+        "ruff check": tool("ruff", "check", "--quiet", "--output-format=concise", "."),
+        "ruff format": tool("ruff", "format", "--check", "--output-format=concise", "."),
         "mypy": tool("mypy", "--strict", "python/metaq"),
         "mypy.stubtest": (sys.executable, "-m", "mypy.stubtest", "metaq._core"),
     }

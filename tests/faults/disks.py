@@ -1,4 +1,4 @@
-"""A small ext4 of its own for one test: it can be full, and it can lose its power. Needs root and loop devices."""
+"""A small ext4 for one test: it can be full, and it can lose its power. Needs root and loop devices."""
 
 from __future__ import annotations
 
@@ -26,7 +26,16 @@ class LoopDisk:
         with self.image.open("wb") as file:
             file.truncate(size_bytes)
         # No reserved blocks and no lazy initialisation, so that the size is what a test reckons with.
-        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", str(self.image))
+        _run(
+            "mkfs.ext4",
+            "-q",
+            "-F",
+            "-m",
+            "0",
+            "-E",
+            "lazy_itable_init=0,lazy_journal_init=0",
+            str(self.image),
+        )
         self.mount()
 
     def mount(self) -> None:
@@ -36,8 +45,8 @@ class LoopDisk:
         _run("umount", str(self.path))
 
     def lose_power(self) -> None:
-        """From here on nothing reaches the image: what was not synced is gone after the next mount. Every call
-        on the file system fails until it is unmounted."""
+        """From here on nothing reaches the image: what was not synced is gone after the next mount. Until it
+        is unmounted every call on the file system fails."""
         handle = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(handle, _SHUTDOWN, pack("=I", _WITHOUT_FLUSH))

@@ -19,7 +19,7 @@ from tests.support.plain_client import (
 )
 
 _WINDOW = 8
-"""Requests that a sender has in flight: several wait for the same fsync, and several are cut off by a kill."""
+"""Requests that a sender has in flight: several wait for one fsync, and several are cut off by a kill."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def served_queues(
     return {
         queue_id: [
             Served(stored.queue_offset, stored.body)
-            for stored in read_queue(client, topic, queue_id, begins and begins.get(queue_id))
+            for stored in read_queue(client, topic, queue_id, None if begins is None else begins[queue_id])
         ]
         for queue_id in range(queues)
     }

@@ -107,7 +107,9 @@ def test_a_message_that_vanishes_later_is_told_though_nobody_was_promised_it() -
     history, queues = _sound()
     history.attempt(Key(3, 0), 0)
     earlier = {0: [*queues[0], Served(len(queues[0]), body_of(Key(3, 0)))]}
-    assert violations(history, queues, earlier) == [f"queue 0 offset {len(queues[0])} was served before and is now gone"]
+    assert violations(history, queues, earlier) == [
+        f"queue 0 offset {len(queues[0])} was served before and is now gone"
+    ]
 
 
 def test_one_place_promised_twice_is_told() -> None:

@@ -16,14 +16,22 @@ import pytest
 from tests.faults.senders import served_queues
 from tests.faults.waiting import wait_until
 from tests.support.checker import History, Key, Served, body_of, violations
-from tests.support.plain_client import SUCCESS, QUERY_MESSAGE, Stored, create_topic, read_queue, send, stored_records
+from tests.support.plain_client import (
+    QUERY_MESSAGE,
+    SUCCESS,
+    Stored,
+    create_topic,
+    read_queue,
+    send,
+    stored_records,
+)
 from tests.support.serving import KIB, SMALL_FILES, Serving
 
 TOPIC = "damage"
 QUEUES = 2
 MESSAGES = 300
 EARLY, LATE = 20, 280
-"""One lies in the first of several commit-log files, the other in the last: recovery looks at the last alone."""
+"""One lies in the first of several commit-log files, the other in the last, where recovery looks."""
 SETTINGS = {
     **SMALL_FILES,
     "commit_log_file_bytes": 128 * KIB,
@@ -150,7 +158,9 @@ def test_a_torn_tail_is_cut(sample: Sample, copy: Path, tmp_path: Path) -> None:
         assert int(reply.fields["queueOffset"]) == last.queue_offset
 
 
-def test_the_checker_notices_a_recovery_that_cuts_too_much(sample: Sample, copy: Path, tmp_path: Path) -> None:
+def test_the_checker_notices_a_recovery_that_cuts_too_much(
+    sample: Sample, copy: Path, tmp_path: Path
+) -> None:
     first_cut = sample.stored[-20]
     file, at = _place_in_log(copy, first_cut.physical_offset)
     with file.open("r+b") as log:
@@ -230,8 +240,12 @@ def test_what_is_built_from_the_log_is_built_again(
         for sequence in (0, EARLY, LATE):
             fields = {"topic": TOPIC, "key": f"key{sequence}", "maxNum": "8", "beginTimestamp": "0"}
             reply = client.call(QUERY_MESSAGE, {**fields, "endTimestamp": str(1 << 62)})
-            found = [one.physical_offset for one in stored_records(reply.body)] if reply.code == SUCCESS else []
-            assert found == [sample.stored[sequence].physical_offset], f"key{sequence}: {reply.code} {reply.remark}"
+            found = (
+                [one.physical_offset for one in stored_records(reply.body)] if reply.code == SUCCESS else []
+            )
+            assert found == [sample.stored[sequence].physical_offset], (
+                f"key{sequence}: {reply.code} {reply.remark}"
+            )
         assert broker.stop() == 0
 
 
@@ -239,7 +253,7 @@ def test_what_is_built_from_the_log_is_built_again(
 def test_a_damaged_queue_entry_never_serves_another_message(
     sample: Sample, copy: Path, tmp_path: Path, field: int
 ) -> None:
-    """Entry: physical offset 8 | size 4 | tag code 8. It may be repaired or passed over, but never lead astray."""
+    """Entry: physical offset 8 | size 4 | tag code 8. It may be repaired or passed over."""
     victim = sample.stored[EARLY]
     file = sorted((copy / "consumequeue" / TOPIC / str(victim.queue_id)).iterdir())[0]
     entries = bytearray(file.read_bytes())
@@ -261,12 +275,14 @@ def _entry(data: Path, queue_id: int, number: int) -> bool:
 
 
 def _missing(sample: Sample, queues: dict[int, list[Served]]) -> list[int]:
-    """Which messages are not served; those that are must be the right ones, at their places and in their order."""
+    """Which messages are not served; those that are must be the right ones, in place and in order."""
     missing = []
     for queue_id, messages in sample.queues.items():
         served = set(queues[queue_id])
         assert [one for one in messages if one in served] == queues[queue_id]
-        missing += [which for which in range(queue_id, MESSAGES, QUEUES) if messages[which // QUEUES] not in served]
+        missing += [
+            which for which in range(queue_id, MESSAGES, QUEUES) if messages[which // QUEUES] not in served
+        ]
     return sorted(missing)
 
 

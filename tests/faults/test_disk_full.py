@@ -1,4 +1,4 @@
-"""A disk that fills up: writes are refused by name, reads go on, nothing is deleted, and it heals by itself."""
+"""A disk that fills up: writes are refused by name, reads go on, nothing is deleted, and it heals itself."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tests.faults.disks import LoopDisk, loop_disk
 from tests.faults.senders import served_queues
 from tests.faults.waiting import wait_until
 from tests.support.checker import History, Key, body_of, violations
-from tests.support.plain_client import SUCCESS, PlainClient, Reply, create_topic, send
+from tests.support.plain_client import PULL_NOT_FOUND, SUCCESS, PlainClient, Reply, create_topic, pull, send
 from tests.support.serving import KIB, MIB, SMALL_FILES, Serving
 
 TOPIC = "full"
 BODY_BYTES = 64 * KIB
 BALLAST_BYTES = 24 * MIB
 SERVICE_NOT_AVAILABLE = 14
+SETTINGS = {**SMALL_FILES, "commit_log_file_bytes": 4 * MIB, "allocation_step_bytes": MIB}
 
 
 @pytest.fixture
@@ -28,25 +29,14 @@ def disk(tmp_path: Path) -> Iterator[LoopDisk]:
         yield mounted
 
 
-@pytest.mark.parametrize("refuse_percent", [90, 99], ids=["at the level of refusal", "at the last byte"])
-def test_a_full_disk_refuses_writes_and_serves_reads(
-    tmp_path: Path, disk: LoopDisk, refuse_percent: int
-) -> None:
-    ballast = disk.path / "ballast"
-    with ballast.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, BALLAST_BYTES)
-    settings = {
-        **SMALL_FILES,
-        "commit_log_file_bytes": 4 * MIB,
-        "allocation_step_bytes": MIB,
-        "disk_refuse_percent": refuse_percent,
-    }
+def test_a_full_disk_refuses_writes_and_serves_reads(tmp_path: Path, disk: LoopDisk) -> None:
+    ballast = _ballast(disk, BALLAST_BYTES)
     history = History()
     sequence = count()
     home, data = tmp_path / "home", disk.path / "data"
-
-    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+    with Serving(home, data, settings=SETTINGS) as broker, broker.connect() as client:
         assert create_topic(client, TOPIC, 1).code == SUCCESS
+        assert pull(client, TOPIC, 0, 0).code == PULL_NOT_FOUND
         refused = _fill(client, history, sequence)
         assert refused.code == SERVICE_NOT_AVAILABLE
         assert "disk" in refused.remark.lower()
@@ -60,24 +50,59 @@ def test_a_full_disk_refuses_writes_and_serves_reads(
         assert kept[0][0].queue_offset == 0
         assert broker.stop() == 0
 
-    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+    with Serving(home, data, settings=SETTINGS) as broker, broker.connect() as client:
         assert served_queues(client, TOPIC, 1) == kept
 
 
+def test_writes_are_refused_above_the_level_and_taken_below_it(tmp_path: Path, disk: LoopDisk) -> None:
+    with (
+        Serving(tmp_path / "home", disk.path / "data", settings=SETTINGS) as broker,
+        broker.connect() as client,
+    ):
+        history = History()
+        sequence = count()
+        assert create_topic(client, TOPIC, 1).code == SUCCESS
+        assert _send(client, history, next(sequence)).code == SUCCESS
+        # Leaves far more than the next messages need, but less than a tenth of the disk.
+        ballast = _ballast(disk, disk.free_bytes() - 4 * MIB)
+        wait_until(lambda: _send(client, history, next(sequence)).code == SERVICE_NOT_AVAILABLE)
+        refused = _send(client, history, next(sequence))
+        assert "disk" in refused.remark.lower()
+        ballast.unlink()
+        wait_until(lambda: _send(client, history, next(sequence)).code == SUCCESS)
+        assert violations(history, served_queues(client, TOPIC, 1)) == []
+
+
+def test_a_group_that_is_new_can_read_from_a_full_disk(tmp_path: Path, disk: LoopDisk) -> None:
+    _ballast(disk, BALLAST_BYTES)
+    with (
+        Serving(tmp_path / "home", disk.path / "data", settings=SETTINGS) as broker,
+        broker.connect() as client,
+    ):
+        assert create_topic(client, TOPIC, 1).code == SUCCESS
+        _fill(client, History(), count())
+        assert pull(client, TOPIC, 0, 0).code == SUCCESS
+
+
 def test_a_disk_that_is_full_at_the_start_still_serves_reads(tmp_path: Path, disk: LoopDisk) -> None:
-    settings = {**SMALL_FILES, "commit_log_file_bytes": 4 * MIB, "allocation_step_bytes": MIB}
     history = History()
     home, data = tmp_path / "home", disk.path / "data"
-    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+    with Serving(home, data, settings=SETTINGS) as broker, broker.connect() as client:
         assert create_topic(client, TOPIC, 1).code == SUCCESS
         for sequence in range(20):
             assert _send(client, history, sequence).code == SUCCESS
         broker.kill()
-    with (disk.path / "ballast").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, disk.free_bytes() - 64 * KIB)
-    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
+    _ballast(disk, disk.free_bytes() - 64 * KIB)
+    with Serving(home, data, settings=SETTINGS) as broker, broker.connect() as client:
         assert _send(client, history, 20).code == SERVICE_NOT_AVAILABLE
         assert violations(history, served_queues(client, TOPIC, 1)) == []
+
+
+def _ballast(disk: LoopDisk, size_bytes: int) -> Path:
+    path = disk.path / "ballast"
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
+    return path
 
 
 def _fill(client: PlainClient, history: History, sequence: Iterator[int]) -> Reply:

@@ -1,7 +1,7 @@
 """The power goes while messages are sent: an ext4 of its own drops everything that was not synced.
 
-With honest sync calls nothing acknowledged may be missing. With sync calls that only pretend, the very same test
-must find messages missing: that is what proves that it would notice a broker that acknowledges too early.
+With honest sync calls nothing acknowledged may be missing. With sync calls that only pretend, the very same
+test must find messages missing: that proves that it would notice a broker that acknowledges too early.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from tests.faults.senders import Senders, served_queues
 from tests.faults.sync_faults import Sync, SyncFaults
 from tests.faults.waiting import wait_until
 from tests.support.checker import violations
-from tests.support.plain_client import SUCCESS, create_topic, read_queue, send
+from tests.support.plain_client import PULL_NOT_FOUND, SUCCESS, create_topic, pull, read_queue, send
 from tests.support.serving import Serving
 
 QUEUES = 2
@@ -23,6 +23,8 @@ def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path: Path) -> None:
     with Serving(home, data, prefix=faults.prefix()) as broker:
         with broker.connect() as client:
             assert create_topic(client, TOPIC, QUEUES).code == SUCCESS
+            # The group that will read is known before: making one would want to write.
+            assert pull(client, TOPIC, 0, 0).code == PULL_NOT_FOUND
         senders.start()
         senders.target = broker.broker
         wait_until(lambda: senders.history.acknowledged_count() > 100)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from metaq._core import Clock
+from metaq._core import Clock, FrameDecoder, encode_frame
 from metaq.broker import Broker
 from metaq.protocol.bodies import TopicRouteData
 from metaq.protocol.routes import GetRouteInfoByTopic
@@ -57,7 +57,9 @@ def test_every_name_server_knows_the_broker_while_it_runs(tmp_path: Path) -> Non
                         command = UpdateAndCreateTopic(topic="orders", read_queue_nums=3, write_queue_nums=2)
                         (await client.connection.call(command)).check()
                         for ask in (ask_one, ask_two):
-                            queues = (await route_appears(ask, "orders")).queue_datas[0]
+                            found = await route(ask, "orders")
+                            assert found is not None, "known when the creation is answered"
+                            queues = found.queue_datas[0]
                             assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 2, 6)
                 for ask in (ask_one, ask_two):
                     assert await route(ask, "orders") is None, "unregistered at the stop"
@@ -88,6 +90,36 @@ async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     while await reader.read(65536):
         pass
     writer.close()
+
+
+def test_a_hanging_name_server_delays_a_new_topic_but_little(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        answers = 1
+
+        async def answer_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            nonlocal answers
+            decoder = FrameDecoder()
+            while data := await reader.read(65536):
+                for frame in decoder.feed(data):
+                    if answers > 0:
+                        answers -= 1
+                        writer.write(encode_frame(0, opaque=frame.opaque, flag=1))
+            writer.close()
+
+        hanging = await asyncio.start_server(answer_once, "127.0.0.1", 0)
+        port = hanging.sockets[0].getsockname()[1]
+        async with (
+            hanging,
+            started_broker(broker_options(tmp_path, f"127.0.0.1:{port}")) as broker,
+            connected(broker.address) as client,
+        ):
+            assert broker.registration.registered
+            for number in range(3):
+                began = time.monotonic()
+                (await client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"))).check()
+                assert time.monotonic() - began < 2
+
+    run(scenario)
 
 
 def test_a_name_server_that_restarts_learns_everything_again(tmp_path: Path) -> None:

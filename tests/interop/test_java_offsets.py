@@ -15,7 +15,7 @@ def committed(clients: Clients, group: str, topic: str, queues: int = 4) -> list
     found = [
         reader.call("committed_offset", topic=topic, broker="broker-a", queue_id=queue_id) for queue_id in range(queues)
     ]
-    reader.stop()
+    reader.stop_soon()
     return found
 
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from tests.interop.clients import Clients, bodies, numbered, queue_of, unique, wait_for_bodies
 from tests.interop.kinds import each_once
+from tests.interop.programs import REBALANCE_INTERVAL_S
 from tests.interop.servers import Cluster
 
 QUEUES = 8
-# Told by the broker, consumers share the queues anew at once. Their own clocks would do it every 20 s.
-REBALANCE_TIMEOUT_S = 10.0
+# Told by the broker, consumers share the queues anew at once and do not wait for their own clock.
+REBALANCE_TIMEOUT_S = REBALANCE_INTERVAL_S - 2.0
 
 
 def test_consumer_joins_and_leaves(java: Clients) -> None:

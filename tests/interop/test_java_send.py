@@ -203,6 +203,7 @@ def test_topic_created_by_its_first_message(java: Clients) -> None:
 
     assert {result["status"] for result in sent} == {"SEND_OK"}
     # The client writes by the route of the template topic until it asks again; what it wrote must be readable.
+    java.wait_for_route(topic)
     route = java.admin.call("topic_route", topic=topic)
     assert [(q["broker"], q["write_queues"], q["permission"]) for q in route["queues"]] == [("broker-a", 3, 6)]
     consumer = java.push_consumer(topic)

@@ -17,6 +17,7 @@ import hashlib
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -109,7 +110,8 @@ def violations(history: History, queues: Queues, earlier: Queues | None = None) 
 
 def _lost(tried: Mapping[Key, _Tried], queues: Queues) -> list[str]:
     at: dict[int, dict[int, bytes]] = {
-        queue_id: {served.queue_offset: served.body for served in messages} for queue_id, messages in queues.items()
+        queue_id: {served.queue_offset: served.body for served in messages}
+        for queue_id, messages in queues.items()
     }
     found = []
     promised: dict[tuple[int, int], Key] = {}
@@ -130,7 +132,7 @@ def _lost(tried: Mapping[Key, _Tried], queues: Queues) -> list[str]:
 def _not_dense(queue_id: int, messages: Sequence[Served]) -> list[str]:
     return [
         f"queue {queue_id} goes from offset {before.queue_offset} to {after.queue_offset}"
-        for before, after in zip(messages, messages[1:], strict=False)
+        for before, after in pairwise(messages)
         if after.queue_offset != before.queue_offset + 1
     ]
 
@@ -140,7 +142,9 @@ def _unexpected(queue_id: int, messages: Sequence[Served], tried: Mapping[Key, _
     for served in messages:
         key = key_of(served.body)
         if key is None:
-            found.append(f"queue {queue_id} offset {served.queue_offset} holds bytes nobody sent: {served.body[:40]!r}")
+            found.append(
+                f"queue {queue_id} offset {served.queue_offset} holds bytes nobody sent: {served.body[:40]!r}"
+            )
         elif key not in tried:
             found.append(f"queue {queue_id} offset {served.queue_offset} holds {key}, which was never sent")
         elif tried[key].queue_id != queue_id:
@@ -173,7 +177,9 @@ def _out_of_order(queue_id: int, messages: Sequence[Served]) -> list[str]:
         seen.add(key)
         before = last.get(key.sender, -1)
         if key.sequence < before:
-            found.append(f"queue {queue_id} offset {served.queue_offset}: {key} comes after sequence {before}")
+            found.append(
+                f"queue {queue_id} offset {served.queue_offset}: {key} comes after sequence {before}"
+            )
         last[key.sender] = max(before, key.sequence)
     return found
 

@@ -58,7 +58,14 @@ class Stored(NamedTuple):
 
 def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int = 0, flag: int = 0) -> bytes:
     header = json.dumps(
-        {"code": code, "language": "OTHER", "version": 513, "opaque": opaque, "flag": flag, "extFields": fields}
+        {
+            "code": code,
+            "language": "OTHER",
+            "version": 513,
+            "opaque": opaque,
+            "flag": flag,
+            "extFields": fields,
+        }
     ).encode()
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
 
@@ -90,7 +97,7 @@ class PlainClient:
             raise ServerClosed(str(gone)) from gone
 
     def read_reply(self) -> Reply:
-        """The next response; requests of the server to us are passed over. Raises ServerClosed, TimeoutError."""
+        """The next response; what the server asks of us is passed over. Raises ServerClosed, TimeoutError."""
         while True:
             size = self._take(4)
             data = self._take(struct.unpack(">I", size)[0])
@@ -137,7 +144,9 @@ class PlainClient:
         return taken
 
 
-def send_fields(topic: str, queue_id: int, properties: str = "", *, group: str = "fault_sender") -> dict[str, str]:
+def send_fields(
+    topic: str, queue_id: int, properties: str = "", *, group: str = "fault_sender"
+) -> dict[str, str]:
     return {
         "a": group,
         "b": topic,
@@ -223,7 +232,8 @@ def stored_records(data: bytes) -> Iterator[Stored]:
 
     totalSize 4 | magic 4 | bodyCRC 4 | queueId 4 | flag 4 | queueOffset 8 | physicalOffset 8 | sysFlag 4 |
     bornTimestamp 8 | bornHost 8 or 20 | storeTimestamp 8 | storeHost 8 or 20 | reconsumeTimes 4 |
-    preparedTransactionOffset 8 | bodyLength 4, body | topicLength 1 or 2, topic | propertiesLength 2, properties
+    preparedTransactionOffset 8 | bodyLength 4, body | topicLength 1 or 2, topic | propertiesLength 2,
+    properties
     """
     at = 0
     while at < len(data):

@@ -23,7 +23,7 @@ SMALL_FILES: Mapping[str, object] = {
 
 
 class Serving:
-    """One process. Several may follow each other on the same data, each with a log of its own under `home`."""
+    """One process. Several may follow each other on the same data, each with its own log under `home`."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Serving:
         number = len(list(home.glob("serve-*.log")))
         sets = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         self.data = data
-        self.broker = ""
+        self.broker = self.nameserver = ""
         self.child = Child(
             [
                 *prefix,
@@ -67,7 +67,8 @@ class Serving:
         except BaseException:
             self.kill()
             raise
-        self.broker = json.loads(line)["broker"]
+        ready = json.loads(line)
+        self.broker, self.nameserver = ready["broker"], ready["nameserver"]
 
     @property
     def pid(self) -> int:

@@ -46,7 +46,6 @@ pub mod code {
     pub const PULL_OFFSET_MOVED: i32 = 21;
     pub const QUERY_NOT_FOUND: i32 = 22;
     pub const SUBSCRIPTION_NOT_EXIST: i32 = 24;
-    pub const SUBSCRIPTION_NOT_LATEST: i32 = 25;
     pub const SUBSCRIPTION_GROUP_NOT_EXIST: i32 = 26;
     pub const INVALID_PARAMETER: i32 = 29;
 }

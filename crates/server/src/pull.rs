@@ -235,14 +235,12 @@ fn standing_filter(group: &Group, header: &PullHeader<'_>) -> Result<Filter, Ref
         );
         return Err((code::SUBSCRIPTION_NOT_EXIST, remark));
     };
-    if subscription.version < header.subscription_version {
-        let remark = format!(
-            "the subscription of group[{}] to topic[{}] is newer than the last heartbeat told",
-            group.name, header.topic
-        );
-        return Err((code::SUBSCRIPTION_NOT_LATEST, remark));
-    }
     check_expression_type(&subscription.expression_type)?;
+    if subscription.version < header.subscription_version {
+        // The client has changed its tags, or only rebalanced, and its heartbeat is still to come. It sorts out by
+        // itself what it does not want, so it gets everything rather than an error that would stop it till then.
+        return Ok(Filter::All);
+    }
     Ok(subscription.filter.clone())
 }
 

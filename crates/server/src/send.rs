@@ -88,7 +88,7 @@ impl Broker {
     ) -> Result<(), Refusal> {
         self.check_body(ask.body.len())?;
         let marks = properties::scan(header.properties.as_bytes());
-        self.check_marks(&marks, &header.topic)?;
+        self.check_marks(&marks)?;
         let own = own_properties(header.properties.as_bytes(), &marks);
         let unique_key = match marks.unique_key {
             Some(_) => String::new(),
@@ -146,7 +146,7 @@ impl Broker {
         for part in &parts {
             let own = part.properties;
             let marks = properties::scan(own);
-            self.check_marks(&marks, &header.topic)?;
+            self.check_marks(&marks)?;
             no_wait &= marks.no_wait;
             let record = NewRecord {
                 flag: part.flag,
@@ -205,17 +205,17 @@ impl Broker {
         Ok(())
     }
 
-    /// What cannot be honoured is refused by name rather than stored and delivered wrongly. A consumer's own
-    /// re-send to its retry topic is the exception: without it the message would be lost to the group.
-    fn check_marks(&self, marks: &Marks<'_>, topic: &str) -> Result<(), Refusal> {
+    /// What cannot be honoured is refused by name rather than stored and delivered wrongly. A consumer whose own
+    /// re-send to its retry topic is refused keeps the message and tries it again by itself.
+    fn check_marks(&self, marks: &Marks<'_>) -> Result<(), Refusal> {
         match marks.unsupported {
-            Some(name) if !topic.starts_with(RETRY_PREFIX) => {
+            None => Ok(()),
+            Some(name) => {
                 let remark = format!(
                     "property {name} asks for a delivery this broker does not offer yet; send without it"
                 );
                 Err((code::MESSAGE_ILLEGAL, remark))
             }
-            _ => Ok(()),
         }
     }
 

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-/// Told what the store's own threads have done. Calls come from inside the store: be brief, never block,
-/// and expect `arrived` on whatever thread called [`crate::Store::dispatch`].
+/// Told what the store's own threads have done. Calls come from inside the store, some with its locks held: be brief,
+/// never block, never append or delete from here (reading is fine), and expect `arrived` on whatever thread called
+/// [`crate::Store::dispatch`].
 pub trait StoreEvents: Send + Sync {
     /// New entries of a queue can be read: it now ends at `max_offset`, and these are the tag codes of the
     /// new entries in their order.

@@ -263,13 +263,15 @@ impl CommitLog {
         self.ahead.watch(appender.writer.file(), appender.writer.position());
     }
 
-    /// Takes the first `count` files out of the log and deletes them; readers that hold parts keep them.
-    pub(crate) fn remove_first(&self, count: usize) -> Result<usize, StoreError> {
+    /// Takes up to `count` files off the front of the log, as far as they end below `limit`, and deletes them; readers
+    /// that hold parts of them keep those.
+    pub(crate) fn remove_first(&self, count: usize, limit: i64) -> Result<usize, StoreError> {
         // Under the append lock, because a roll swaps the list too.
         let removed: Vec<Arc<MappedFile>> = {
             let _appender = self.appender.lock();
             let files = self.files.load();
-            let count = count.min(files.len().saturating_sub(1));
+            let below = files.iter().take_while(|file| file.end_offset() <= limit).count();
+            let count = count.min(below).min(files.len().saturating_sub(1));
             self.files.store(Arc::new(files[count..].to_vec()));
             files[..count].to_vec()
         };

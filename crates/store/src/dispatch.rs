@@ -182,7 +182,7 @@ impl Dispatch {
             tag_code: tag_code_of(record.properties),
         };
         let mut put = touched.queue.put(record.queue_offset, entry);
-        if put == Put::Misfit && record.queue_offset == 0 && with.replay == Replay::Everything {
+        if put == Put::Misfit && with.replay == Replay::Everything && is_restart(with.log, record) {
             with.queues.restart(&touched.queue)?;
             put = touched.queue.put(0, entry);
         }
@@ -253,6 +253,31 @@ impl State {
         }
         self.touched_count = 0;
     }
+}
+
+/// Whether a queue that had records begins again at 0 because its topic was deleted and made again, rather than by a
+/// damaged queue offset: then the queue's next record, if there is one, has offset 1.
+#[cold]
+fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
+    let from = first.physical_offset + first.size as i64;
+    let mut next_offset = None;
+    if first.queue_offset == 0 {
+        walk(log, from, log.appended_end(), true, |step| {
+            match step {
+                Step::Record(record)
+                    if record.topic == first.topic
+                        && record.queue_id == first.queue_id
+                        && is_queued(record.system_flag) =>
+                {
+                    next_offset = Some(record.queue_offset);
+                }
+                _ => {}
+            }
+            next_offset.is_none()
+        });
+    }
+    // Twice deleted with one record each: the next one is a first one too.
+    first.queue_offset == 0 && matches!(next_offset, None | Some(0 | 1))
 }
 
 /// Writes the entries of a queue that collected too many, at the cost of whoever dispatches.

@@ -25,21 +25,34 @@ pub(crate) struct Keep {
     saved_end: AtomicI64,
     /// After a failed sync of queue files the bound stays where it is: what they hold is unknown.
     queues_doubtful: AtomicBool,
+    /// Nothing may be appended before the next checkpoint.
+    must_save: AtomicBool,
     saving: Mutex<()>,
     stop: Mutex<bool>,
     wake: Condvar,
 }
 
 impl Keep {
-    pub(crate) fn new(checkpoint: Checkpoint) -> Self {
+    /// `saved_end` is what an earlier checkpoint is still believed for, or −1.
+    pub(crate) fn new(checkpoint: Checkpoint, saved_end: i64) -> Self {
         Self {
             checkpoint,
-            saved_end: AtomicI64::new(-1),
+            saved_end: AtomicI64::new(saved_end),
             queues_doubtful: AtomicBool::new(false),
+            must_save: AtomicBool::new(false),
             saving: Mutex::new(()),
             stop: Mutex::new(false),
             wake: Condvar::new(),
         }
+    }
+
+    /// Up to here records and their queue entries are on the disk.
+    pub(crate) fn saved_end(&self) -> i64 {
+        self.saved_end.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn require_save(&self) {
+        self.must_save.store(true, Ordering::Release);
     }
 
     pub(crate) fn stop(&self) {
@@ -91,7 +104,11 @@ impl Parts {
     }
     /// Writes the queue entries that wait in memory; where they cannot be written, no more appends are let in.
     pub(crate) fn flush_queues(&self) {
-        match self.queues.flush() {
+        let mut outcome = self.queues.flush();
+        if outcome.is_ok() && self.keep.must_save.load(Ordering::Acquire) {
+            outcome = self.save_checkpoint(false, 0);
+        }
+        match outcome {
             Ok(()) => {
                 if self.gate.lift(Refusal::QueuesStuck) {
                     self.reports.add("queue entries can be written again, appends are taken".to_owned());
@@ -111,7 +128,8 @@ impl Parts {
     pub(crate) fn save_checkpoint(&self, with_index: bool, queues_less: i64) -> Result<(), StoreError> {
         let _one_at_a_time = self.keep.saving.lock();
         let (end, last_record) = self.dispatch.position();
-        if end == self.keep.saved_end.load(Ordering::Acquire) && queues_less == 0 && !with_index {
+        let is_saved = end == self.keep.saved_end();
+        if is_saved && queues_less == 0 && !with_index && !self.keep.must_save.load(Ordering::Acquire) {
             return Ok(());
         }
         if self.flush.flushed() < end {
@@ -146,6 +164,7 @@ impl Parts {
         };
         self.keep.checkpoint.save(&*self.disk, &times, &bound)?;
         self.keep.saved_end.store(end, Ordering::Release);
+        self.keep.must_save.store(false, Ordering::Release);
         Ok(())
     }
 

@@ -69,7 +69,7 @@ pub(crate) fn open(
         ),
         recovered_from: recovered.replay_from,
         recovered_bytes: recovered.scanned_bytes,
-        keep: Keep::new(checkpoint),
+        keep: Keep::new(checkpoint, if recovered.is_bound_kept { recovered.replay_from } else { -1 }),
         damage: Damage::default(),
         consumed: Mutex::default(),
         cleaning: Mutex::new(()),
@@ -84,11 +84,14 @@ pub(crate) fn open(
         queues,
         index,
     };
-    let is_complete = is_clean && recovered.replay_from == log_end && saved.bound.is_some();
+    let is_complete = is_clean && recovered.replay_from == log_end && recovered.is_bound_kept;
     if !is_complete {
         parts.queues.load_all(recovered.replay_from)?;
         parts.dispatch.run_to_end(&parts.context(recovered.replay))?;
         parts.queues.settle();
+        // An older bound must not outlive this: once new records stand where it points, nothing would void it.
+        parts.keep.require_save();
+        parts.flush_queues();
     }
     parts.look_at_disk();
     Ok((parts, lock))

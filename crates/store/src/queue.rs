@@ -16,8 +16,9 @@ use crate::queue_disk::{ENTRY_BYTES, Entry, QueueDisk, file_name};
 
 /// Entries that may wait in memory before dispatch itself writes them.
 const TAIL_ENTRIES_MAX: usize = 65_536;
-/// A jump of queue offsets past this is taken for a damaged record, not for lost ones.
-const GAP_ENTRIES_MAX: i64 = 65_536;
+/// A jump of queue offsets past this is taken for a damaged record, not for lost ones. Below the limit of the tail, so
+/// that a jump can be taken back while it is in memory.
+const GAP_ENTRIES_MAX: i64 = 16_384;
 /// No queue gets here; a greater offset comes from a damaged record.
 const QUEUE_OFFSET_MAX: i64 = 1 << 52;
 
@@ -141,8 +142,16 @@ impl Queue {
             return Put::Misfit;
         }
         if queue_offset < end {
-            let known = queue_offset.checked_sub(state.tail_first).and_then(|at| state.tail.get(at as usize));
-            return if known == Some(&entry) { Put::Known } else { Put::Misfit };
+            let place = usize::try_from(queue_offset - state.tail_first).ok();
+            return match place.and_then(|place| state.tail.get(place).map(|known| (place, *known))) {
+                Some((_, known)) if known == entry => Put::Known,
+                Some((place, Entry::HOLE)) => {
+                    // A record with a wrong queue offset made the queue jump; the right ones go on in front of it.
+                    state.tail.truncate(place);
+                    self.push(state, entry, 0)
+                }
+                _ => Put::Misfit,
+            };
         }
         if end == 0 && state.segments.is_empty() {
             // The records in front were deleted with the old files of the commit log.

@@ -203,6 +203,8 @@ impl Queues {
 
     /// Takes the topic's queues out of the table. The caller keeps appends and dispatch away meanwhile.
     pub(crate) fn take_topic(&self, topic: &str) {
+        // Not while one of them is being written: it might make a directory that nobody counts.
+        let _one_at_a_time = self.flushing.lock();
         let taken = self.table.write().remove(topic.as_bytes());
         for (_, queue) in taken.into_iter().flat_map(|topic| topic.queues) {
             queue.remove(&self.disk);

@@ -9,6 +9,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use metaq_wire::Record;
+
 use crate::checkpoint::{Bound, Saved};
 use crate::commit_log::{LogEnd, directory, file_name};
 use crate::disk::Disk;
@@ -35,6 +37,8 @@ pub(crate) struct Recovered {
     pub(crate) end: LogEnd,
     pub(crate) replay_from: i64,
     pub(crate) replay: Replay,
+    /// The checkpoint's bound was believed: in front of `replay_from` the queues are complete.
+    pub(crate) is_bound_kept: bool,
     /// The start of the last record, or −1.
     pub(crate) last_record: i64,
     pub(crate) scanned_bytes: i64,
@@ -48,7 +52,12 @@ pub(crate) fn recover(
 ) -> Result<Recovered, StoreError> {
     let directory = directory(&settings.directory);
     let files = open_files(settings, disk, &directory)?;
-    let (replay_from, replay) = replay_start(&files, evidence);
+    let kept = kept_bound(&files, evidence);
+    let is_bound_kept = kept.is_some();
+    let (replay_from, replay) = match kept {
+        Some(replay_from) => (replay_from, Replay::Tail),
+        None => replay_start(&files, evidence),
+    };
     let scan = Scan::run(&files, replay_from, evidence, disk)?;
     let store_timestamp_ms = scan.last_time_ms(&files, evidence.saved);
     let files = cut(settings, disk, files, scan.end, reports)?;
@@ -62,6 +71,7 @@ pub(crate) fn recover(
         end: LogEnd { files, writer, store_timestamp_ms },
         replay_from,
         replay,
+        is_bound_kept,
         last_record: scan.last_record,
         scanned_bytes: scan.end - replay_from,
     })
@@ -105,19 +115,21 @@ fn parse_file_name(name: &str) -> Option<i64> {
     name.parse().ok().filter(|start_offset: &i64| is_name && *start_offset < i64::MAX / 2)
 }
 
-/// From where the log has to be read again.
+/// The checkpoint's bound, where it can be believed.
+fn kept_bound(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> Option<i64> {
+    let bound = evidence.saved.bound.as_ref().filter(|_| !evidence.queues_missing)?;
+    let log_start = files.first().map_or(0, |file| file.start_offset);
+    if bound.lower_bound <= log_start {
+        return Some(log_start);
+    }
+    is_proven(files, bound).then_some(bound.lower_bound)
+}
+
+/// From where the log has to be read again without a bound.
 fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Replay) {
     let log_start = files.first().map_or(0, |file| file.start_offset);
     if evidence.queues_missing {
         return (log_start, Replay::Everything);
-    }
-    if let Some(bound) = &evidence.saved.bound {
-        if bound.lower_bound <= log_start {
-            return (log_start, Replay::Tail);
-        }
-        if is_proven(files, bound) {
-            return (bound.lower_bound, Replay::Tail);
-        }
     }
     let times = &evidence.saved.times;
     let safe_ms = times.log_ms.min(times.queues_ms) - TIMES_SLACK_MS;
@@ -188,6 +200,7 @@ impl Scan {
             let bytes = file.readable().get(position as usize..).unwrap_or_default();
             let place = look(bytes, at, true);
             match place {
+                Place::Record(record) if is_torn(&record, bytes) => return Ok(false),
                 Place::Record(record) => {
                     self.last_record = at;
                     self.last_time_ms = record.store_timestamp_ms;
@@ -229,6 +242,14 @@ impl Scan {
         });
         known.unwrap_or(saved.times.log_ms).max(self.last_time_ms)
     }
+}
+
+/// Topic and properties are outside the checksum, but they are text: when a record ends in a zero and zeros follow, its
+/// writer was interrupted there.
+fn is_torn(record: &Record<'_>, bytes: &[u8]) -> bool {
+    let text_end = record.properties.last().or(record.topic.last());
+    text_end == Some(&0)
+        && matches!(look(bytes.get(record.size..).unwrap_or_default(), 0, false), Place::Nothing)
 }
 
 /// Whether the file begins with a record.

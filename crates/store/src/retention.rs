@@ -24,8 +24,18 @@ impl Parts {
         let hour = self.clock.now_ms().div_euclid(HOUR_MS).rem_euclid(24) as u8;
         let is_hour = self.settings.delete_hours()?.contains(&hour);
         let mut deleted = 0;
+        let mut expired = 0;
         if now || is_hour || used_percent >= self.settings.disk_clean_percent {
-            deleted += self.log.remove_first(self.expired_files())?;
+            expired = self.expired_files();
+        }
+        if expired > 0 || used_percent >= self.settings.disk_force_clean_percent {
+            // Queue entries must be on the disk before their records go: nothing could rebuild the offsets. Where the
+            // full disk itself is in the way, files that an earlier checkpoint covers can still go.
+            let saved = self.save_checkpoint(false, 0);
+            saved.unwrap_or_else(|error| {
+                self.reports.add(format!("the checkpoint could not be saved: {error}"))
+            });
+            deleted += self.log.remove_first(expired, self.keep.saved_end())?;
         }
         if deleted > 0 {
             used_percent = self.used_percent()?;
@@ -42,7 +52,11 @@ impl Parts {
                 break;
             }
             drop(files);
-            forced += self.log.remove_first(1)?;
+            let removed = self.log.remove_first(1, self.keep.saved_end())?;
+            if removed == 0 {
+                break;
+            }
+            forced += removed;
             used_percent = self.used_percent()?;
         }
         deleted += forced;

@@ -233,20 +233,21 @@ impl Store {
         self.parts.index.query(&self.parts.log, topic, key, count_max, begin_ms, end_ms)
     }
 
-    /// Drops the topic's queues; its records stay in the commit log until they age out.
+    /// Drops the topic's queues; its records stay in the commit log until they age out. Appends wait meanwhile.
     pub fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
         self.parts.gate.check_open()?;
         let parts = &self.parts;
+        // Most of the syncing, before anybody is held up.
+        parts.save_checkpoint(false, 0)?;
         parts.log.while_paused(|| {
             // Records already in the log belong to the queues that go; later ones to new queues that start at 0.
             parts.dispatch.run_to_end(&parts.context(Replay::No))?;
             parts.queues.take_topic(topic);
-            Ok::<(), StoreError>(())
-        })?;
-        let count = parts.queues.ids(topic).len() as i64;
-        // The checkpoint first: a replay after a kill must not bring the queues back, nor miss them.
-        parts.save_checkpoint(false, count)?;
-        parts.queues.delete_files(topic, count)
+            let count = parts.queues.ids(topic).len() as i64;
+            // The checkpoint first: a replay after a kill must not bring the queues back, nor miss them.
+            parts.save_checkpoint(false, count)?;
+            parts.queues.delete_files(topic, count)
+        })
     }
 
     /// The lowest committed offset per (topic, queue): what lies above it is not deleted to make room. A queue that is

@@ -58,7 +58,6 @@ class Parts:
     groups: Groups
     clients: Clients
     address: Callable[[], str]
-    register_soon: Callable[[], None]
 
 
 class Admin:
@@ -127,7 +126,6 @@ class Admin:
             )
             self._parts.topics.version_changed()
             await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
-            self._parts.register_soon()
 
     def _change_of(self, key: str, value: str) -> Callable[[], None]:
         """What to do for one setting, checked before anything is done; none is a path or a command."""

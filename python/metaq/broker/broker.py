@@ -117,7 +117,6 @@ class Broker:
                 groups=self.groups,
                 clients=self.clients,
                 address=lambda: self.address,
-                register_soon=self.registration.register_soon,
             )
         )
         self.handlers = Handlers(
@@ -147,10 +146,9 @@ class Broker:
 
     # What changes here and whom it concerns
 
-    def _topics_changed(self, touched: Collection[str]) -> None:
-        if touched:
-            self.policy.send_topics(touched)
-            self.registration.register_soon()
+    async def _topics_changed(self, touched: Collection[str]) -> None:
+        self.policy.send_topics(touched)
+        await self.registration.announce()
 
     def _groups_changed(self, touched: Collection[str]) -> None:
         self.policy.send_groups(touched)

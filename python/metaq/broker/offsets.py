@@ -74,8 +74,9 @@ class Offsets:
         return lowest
 
     @handles(GetAllConsumerOffset)
-    def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
-        return Response(body=encode_offsets(self._server.offsets(), self._data_version))
+    async def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
+        version = self._data_version
+        return Response(body=await asyncio.to_thread(lambda: encode_offsets(self._server.offsets(), version)))
 
 
 def encode_offsets(table: OffsetTable, version: DataVersion) -> bytes:

@@ -13,7 +13,6 @@ from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, Top
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
 
 TAGS_MAX = 10_000
-VERSION_MAX = 2**63 - 1
 
 
 class PolicyFeed:
@@ -88,13 +87,9 @@ def compile_group(config: SubscriptionGroupConfig, live: ConsumerGroup | None) -
 def compile_subscription(subscription: SubscriptionData) -> SubscriptionPolicy:
     expression_type = subscription.expression_type or "TAG"
     tags = wanted_tags(subscription) if expression_type == "TAG" else ()
-    # A pull that knows a newer subscription than the last heartbeat told is refused, lest an outdated filter
-    # hide messages from it. A subscription to everything hides nothing, so it serves every version; the Java
-    # client needs that, since it can lose the heartbeat after a rebalance to one already under way.
-    hides_nothing = expression_type == "TAG" and not tags
     return SubscriptionPolicy(
         topic=subscription.topic,
-        version=VERSION_MAX if hides_nothing else subscription.sub_version,
+        version=subscription.sub_version,
         expression_type=expression_type,
         tag_codes=tuple(sorted({tag_code(tag) for tag in tags})),
     )

@@ -21,8 +21,10 @@ log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 1.0
-GATHER_S = 0.05
+GATHER_S = 0.01
 """Between two registrations, so that many new topics make few of them."""
+ANNOUNCE_TIMEOUT_S = 0.3
+"""How long a new topic waits for name servers that were well so far; a hanging one delays it by no more."""
 WATCH_S = 1.0
 """How soon a name server that went away is tried again: its routes are gone until it knows us anew."""
 
@@ -35,11 +37,25 @@ class NameServerLink:
         self.due = asyncio.Event()
         self.tried = asyncio.Event()
         self.is_registered = False
+        self.told_version = -1
+        """Counter of the topics' version that the last attempt was about."""
+        self._told = asyncio.Event()
         self._connection: Connection | None = None
 
     @property
     def is_cut(self) -> bool:
         return self._connection is not None and self._connection.closed
+
+    def told(self, version: int) -> None:
+        """An attempt has ended, well or badly."""
+        self.told_version = version
+        self._told.set()
+        self._told = asyncio.Event()
+        self.tried.set()
+
+    async def wait_told(self, version: int) -> None:
+        while self.told_version < version and self.is_registered:
+            await self._told.wait()
 
     async def call(self, command: Command, body: bytes, timeout_s: float) -> None:
         """Raises MetaqError or ValueError (an address that is none) where the answer is not a yes."""
@@ -83,10 +99,18 @@ class Registration:
         for waiter in waiters:
             waiter.cancel()
 
-    def register_soon(self) -> None:
-        """A topic or the permission has changed; changes that come together go together."""
-        for link in self._links:
+    async def announce(self) -> None:
+        """The topics have changed: returns once the name servers know, so that whoever made the change finds
+        it in the routes. Changes that come together go together."""
+        version = self._topics.data_version.counter
+        behind = [link for link in self._links if link.told_version < version]
+        for link in behind:
             link.due.set()
+        waiters = [asyncio.create_task(link.wait_told(version)) for link in behind if link.is_registered]
+        if waiters:
+            _, late = await asyncio.wait(waiters, timeout=ANNOUNCE_TIMEOUT_S)
+            for waiter in late:
+                waiter.cancel()
 
     async def stop(self) -> None:
         """Takes this broker out of every route, as far as the name servers can be reached."""
@@ -130,6 +154,7 @@ class Registration:
             ha_server_addr=self._address(),  # Upstream's name servers insist on one, replicas or not.
         )
         was_registered, is_first = link.is_registered, not link.tried.is_set()
+        version = self._topics.data_version.counter
         try:
             await link.call(command, self._body(), ANSWER_TIMEOUT_S)
             link.is_registered = True
@@ -140,7 +165,7 @@ class Registration:
         else:
             if not was_registered:
                 log.info("registered with name server %s", link.address)
-        link.tried.set()
+        link.told(version)
         return link.is_registered
 
     def _body(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -35,7 +35,7 @@ class Topics:
         options: BrokerOptions,
         clock: Clock,
         directory: Path,
-        changed: Callable[[Collection[str]], None],
+        changed: Callable[[Collection[str]], Awaitable[None]],
     ) -> None:
         self._options = options
         self._clock = clock
@@ -113,7 +113,7 @@ class Topics:
     async def publish(self, touched: Collection[str]) -> None:
         """Raises OSError where the change cannot be written; the next call tries again."""
         await self._keeper.keep()
-        self._changed(touched)
+        await self._changed(touched)
 
     def set_auto_create(self, enabled: bool) -> None:
         """Also brings or takes the template, whose route tells producers that they may send anywhere."""

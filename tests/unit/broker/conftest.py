@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -84,9 +84,13 @@ def clock() -> Clock:
 def make_tables(tmp_path: Path, clock: Clock) -> Callable[..., Tables]:
     def make(**changes: object) -> Tables:
         published: list[str] = []
+
+        async def publish(touched: Collection[str]) -> None:
+            published.extend(touched)
+
         options = options_for(tmp_path, **changes)
         tables = Tables(
-            Topics(options, clock, tmp_path / "config", published.extend),
+            Topics(options, clock, tmp_path / "config", publish),
             Groups(options, clock, tmp_path / "config", published.extend),
             clock,
             published,

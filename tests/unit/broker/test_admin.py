@@ -61,7 +61,6 @@ class Desk:
     def __init__(self, tables: Any, directory: Path) -> None:
         self.tables = tables
         self.server = FakeServer()
-        self.registrations: list[None] = []
         self.clients = Clients(tables.clock, 120.0, lambda group, change: None)
         options = BrokerOptions(
             broker=BrokerSettings(cluster="c", name="b", broker_id=0, store_host="127.0.0.1:0"),
@@ -78,7 +77,6 @@ class Desk:
                 groups=tables.groups,
                 clients=self.clients,
                 address=lambda: "127.0.0.1:10911",
-                register_soon=lambda: self.registrations.append(None),
             )
         )
 
@@ -109,14 +107,14 @@ def test_what_may_change_changes(desk: Desk, request_with: Any) -> None:
     assert desk.server.permission == desk.admin.permission == 4
     assert not desk.tables.topics.auto_create
     assert not desk.tables.groups.auto_create
-    assert desk.registrations
+    assert desk.tables.published, "the name servers are told"
     assert desk.admin.config()["brokerPermission"] == "4"
 
 
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        (b"storePathRootDir=/tmp/x", 16),
+        (b"storePathRootDir=/elsewhere", 16),
         (b"brokerPermission=4\nnamesrvAddr=1.2.3.4:5", 16),
         (b"brokerPermission=8", 29),
         (b"brokerPermission=-1", 29),

@@ -214,7 +214,7 @@ def test_what_a_broker_refuses_names_the_limit(plane: Callable[..., Plane]) -> N
         assert running.store.max_offset("orders", 0) == 0
 
 
-def test_a_standing_subscription_must_be_known_and_new_enough(plane: Callable[..., Plane]) -> None:
+def test_a_standing_subscription_must_be_known_and_filters_once_it_is_new_enough(plane: Callable[..., Plane]) -> None:
     running = plane()
     with running.connect() as wire:
         for tag in ("red", "green", "red"):
@@ -222,7 +222,8 @@ def test_a_standing_subscription_must_be_known_and_new_enough(plane: Callable[..
         assert wire.pull("orders", 0, sysFlag=0).code == 24
         wanted = SubscriptionPolicy("orders", 5, tag_codes=(_core.tag_code("red"),))
         running.server.put_groups([GroupPolicy("readers", subscriptions=(wanted,))])
-        assert wire.pull("orders", 0, sysFlag=0, subVersion=6).code == 25
+        newer = wire.pull("orders", 0, sysFlag=0, subVersion=6)
+        assert [record.body for record in _core.decode_records(newer.body)] == [b"red", b"green", b"red"]
         got = wire.pull("orders", 0, sysFlag=0, subVersion=5)
         assert [record.body for record in _core.decode_records(got.body)] == [b"red", b"red"]
         nothing = wire.pull("orders", 1, sysFlag=0, subVersion=5, maxMsgNums=1)

@@ -51,7 +51,8 @@ pub fn record<'a>(topic: &'a str, queue_id: i32, body: &'a [u8], properties: &'a
 }
 
 pub fn send(store: &Store, topic: &str, queue_id: i32, body: &[u8]) -> Appended {
-    let appended = store.append(&record(topic, queue_id, body, "")).expect("the record is taken");
+    // Ends in a byte that is not zero, so that a cut of the last byte is a cut.
+    let appended = store.append(&record(topic, queue_id, body, "A\u{1}b\u{2}")).expect("the record is taken");
     store.dispatch();
     appended
 }
@@ -101,8 +102,21 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What a kill leaves behind: the directory as it is at this moment, copied elsewhere.
-pub fn copy_directory(from: &Path, to: &Path) {
+/// What a kill leaves behind: the directory as it is, copied while the store runs. What is claimed is copied before what
+/// the claim is about, so that the copy is a state that a kill could have left.
+pub fn copy_store(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for name in ["checkpoint", "abort", "index", "consumequeue", "commitlog"] {
+        let (from, to) = (from.join(name), to.join(name));
+        if from.is_dir() {
+            copy_directory(&from, &to);
+        } else if from.exists() {
+            fs::copy(from, to).unwrap();
+        }
+    }
+}
+
+fn copy_directory(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -1,0 +1,262 @@
+//! A disk that fails: what is refused, what goes on, what comes back.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use metaq_store::disk::Space;
+use metaq_store::faulty_disk::{Call, Fault, FaultyDisk};
+use metaq_store::{Clock, Store, StoreError, StoreEvents, StoreSettings};
+use support::*;
+
+fn open_on(disk: &Arc<FaultyDisk>, settings: &StoreSettings) -> Arc<Store> {
+    Store::open(settings.clone(), Clock::system(), disk.clone()).unwrap()
+}
+
+#[derive(Default)]
+struct Flushes {
+    offset: AtomicI64,
+    failed: AtomicBool,
+    after_failure: AtomicBool,
+}
+
+impl StoreEvents for Flushes {
+    fn arrived(&self, _: &str, _: i32, _: i64, _: &[i64]) {}
+    fn flushed(&self, physical_offset: i64, failed: bool) {
+        if self.failed.load(Ordering::SeqCst) {
+            self.after_failure.store(true, Ordering::SeqCst);
+        }
+        self.failed.fetch_or(failed, Ordering::SeqCst);
+        self.offset.store(physical_offset, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_ever_acknowledged() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let store = open_on(&disk, &small(directory.path()));
+    let events = Arc::new(Flushes::default());
+    store.set_events(events.clone());
+    let good = send(&store, "t", 0, b"good");
+    assert!(store.wait_flushed(good.end_offset, Duration::from_secs(10)));
+
+    // One sync fails; the disk is fine again right after.
+    disk.add(Fault {
+        call: Call::SyncData,
+        path_part: "commitlog",
+        kind: ErrorKind::Other,
+        after: 0,
+        times: 1,
+    });
+    let bad = send(&store, "t", 0, b"bad");
+    assert!(!store.wait_flushed(bad.end_offset, Duration::from_secs(10)));
+    assert_eq!(disk.faults_met(), 1);
+    assert!(matches!(store.append(&record("t", 0, b"late", "")), Err(StoreError::FailedSync)));
+    assert!(matches!(store.writable(), Err(StoreError::FailedSync)));
+    eventually("the event", || events.failed.load(Ordering::SeqCst));
+    assert_eq!(events.offset.load(Ordering::SeqCst), good.end_offset, "what was flushed before stays so");
+    store.request_flush(bad.end_offset);
+    assert!(!store.wait_flushed(bad.end_offset, Duration::from_millis(50)));
+    assert!(!events.after_failure.load(Ordering::SeqCst));
+    assert_eq!(store.flushed_offset(), good.end_offset);
+    assert_eq!(bodies(&store, "t", 0)[0], b"good", "reads go on");
+    assert!(matches!(store.close(), Err(StoreError::FailedSync)));
+    assert!(directory.path().join("abort").exists(), "the next start must recover");
+    assert!(store.take_reports().iter().any(|line| line.contains("sync")));
+}
+
+#[test]
+fn a_full_disk_refuses_appends_and_recovers() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = small(directory.path());
+    let store = open_on(&disk, &settings);
+    let mut sent = 0;
+    disk.fail(Call::Allocate, "commitlog", ErrorKind::StorageFull);
+    // What was allocated ahead is used up first.
+    let refusal = loop {
+        match store.append(&record("t", 0, &[b'x'; 500], "")) {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+        assert!(sent < 1_000, "the disk never got full");
+    };
+    assert!(matches!(refusal, StoreError::DiskFull { .. }), "{refusal}");
+    store.dispatch();
+    assert_eq!(bodies(&store, "t", 0).len(), sent, "reads go on");
+    // A batch that does not fit leaves nothing behind.
+    let before = figure(&store, "commit_log_max_offset");
+    let records = vec![record("t", 0, b"batch", ""); 200];
+    assert!(matches!(store.append_batch(&records), Err(StoreError::DiskFull { .. })));
+    assert_eq!(figure(&store, "commit_log_max_offset"), before);
+
+    disk.heal();
+    send(&store, "t", 0, b"again");
+    assert_eq!(store.append_batch(&records).unwrap().first.queue_offset, sent as i64 + 1);
+    store.dispatch();
+    drop(store);
+    assert_eq!(bodies(&open_on(&disk, &settings), "t", 0).len(), sent + 201);
+}
+
+#[test]
+fn a_batch_over_several_files_fails_as_a_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let store = open_on(&disk, &small(directory.path()));
+    send(&store, "t", 0, b"first");
+    let body = [b'b'; 1_000];
+    let records = vec![record("t", 0, &body, ""); 64];
+    // The second and third file can be made, the fourth cannot.
+    disk.add(Fault {
+        call: Call::Create,
+        path_part: "commitlog/00000000000000049152",
+        kind: ErrorKind::StorageFull,
+        after: 0,
+        times: u64::MAX,
+    });
+    assert!(matches!(store.append_batch(&records), Err(StoreError::DiskFull { .. })));
+    assert_eq!(send(&store, "t", 0, b"second").queue_offset, 1);
+    disk.heal();
+    let batch = store.append_batch(&records).unwrap();
+    store.dispatch();
+    assert_eq!(batch.first.queue_offset, 2);
+    assert_eq!(bodies(&store, "t", 0).len(), 66);
+    assert_eq!(figure(&store, "damaged_records"), 0);
+}
+
+#[test]
+fn past_the_disk_level_appends_are_refused_until_it_falls() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = StoreSettings {
+        disk_clean_percent: 75,
+        disk_force_clean_percent: 85,
+        disk_refuse_percent: 90,
+        ..small(directory.path())
+    };
+    disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 200 }));
+    let store = open_on(&disk, &settings);
+    send(&store, "t", 0, b"x");
+    disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 50 }));
+    eventually("refusal", || matches!(store.writable(), Err(StoreError::DiskFull { .. })));
+    assert!(matches!(store.append(&record("t", 0, b"x", "")), Err(StoreError::DiskFull { .. })));
+    assert_eq!(bodies(&store, "t", 0).len(), 1);
+    disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 500 }));
+    eventually("recovery", || store.writable().is_ok());
+    send(&store, "t", 0, b"y");
+    let reports = store.take_reports().join("\n");
+    assert!(reports.contains("95 % full") && reports.contains("50 % full"), "{reports}");
+}
+
+#[test]
+fn queue_entries_that_cannot_be_written_hold_appends_back_and_are_not_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = small(directory.path());
+    let store = open_on(&disk, &settings);
+    disk.fail(Call::Write, "consumequeue", ErrorKind::StorageFull);
+    send(&store, "t", 0, b"1");
+    eventually("refusal", || matches!(store.writable(), Err(StoreError::DiskFull { .. })));
+    assert_eq!(bodies(&store, "t", 0).len(), 1, "entries in memory are served");
+    disk.heal();
+    eventually("recovery", || store.writable().is_ok());
+    send(&store, "t", 0, b"2");
+    store.close().unwrap();
+    drop(store);
+    assert_eq!(bodies(&open_on(&disk, &settings), "t", 0).len(), 2);
+}
+
+#[test]
+fn a_failed_sync_of_queues_freezes_the_bound_only() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = small(directory.path());
+    let store = open_on(&disk, &settings);
+    disk.add(Fault {
+        call: Call::SyncData,
+        path_part: "consumequeue",
+        kind: ErrorKind::Other,
+        after: 0,
+        times: 1,
+    });
+    for _ in 0..50 {
+        send(&store, "t", 0, b"x");
+    }
+    eventually("the fault", || disk.faults_met() == 1);
+    send(&store, "t", 0, b"y");
+    store.close().unwrap();
+    drop(store);
+    // What the queues hold on the disk is unknown: say, nothing.
+    for file in std::fs::read_dir(directory.path().join("consumequeue/t/0")).unwrap() {
+        let path = file.unwrap().path();
+        let len = std::fs::metadata(&path).unwrap().len();
+        std::fs::write(path, vec![0; len as usize]).unwrap();
+    }
+    assert_eq!(bodies(&open_on(&disk, &settings), "t", 0).len(), 51);
+}
+
+#[test]
+fn a_queue_that_cannot_be_read_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = small(directory.path());
+    let store = open_on(&disk, &settings);
+    for _ in 0..40 {
+        send(&store, "t", 0, b"x");
+    }
+    store.close().unwrap();
+    drop(store);
+    let store = open_on(&disk, &settings);
+    disk.fail(Call::Open, "consumequeue", ErrorKind::Other);
+    disk.fail(Call::Read, "consumequeue", ErrorKind::Other);
+    let got = store.get("t", 0, 5, 32, 1 << 20, &metaq_store::Filter::All);
+    assert_eq!((got.count, got.next_offset), (0, 5), "the reader stays where it is");
+    assert!(
+        store.append(&record("t", 0, b"x", "")).is_err(),
+        "no offset is handed out without knowing the last"
+    );
+    disk.heal();
+    assert_eq!(bodies(&store, "t", 0).len(), 40);
+    assert_eq!(send(&store, "t", 0, b"x").queue_offset, 40);
+}
+
+#[test]
+fn opening_fails_cleanly_whatever_call_fails() {
+    let calls = [
+        Call::Open,
+        Call::Create,
+        Call::Len,
+        Call::SetLen,
+        Call::DataEnd,
+        Call::Read,
+        Call::Write,
+        Call::SyncDirectory,
+        Call::CreateDirectory,
+        Call::ReadDirectory,
+        Call::Lock,
+    ];
+    for call in calls {
+        for after in 0..12 {
+            let directory = tempfile::tempdir().unwrap();
+            let settings = small(directory.path());
+            let disk = Arc::new(FaultyDisk::new());
+            let store = open_on(&disk, &settings);
+            for number in 0..100 {
+                send(&store, "t", number % 3, &[b'x'; 200]);
+            }
+            drop(store);
+            disk.add(Fault { call, path_part: "", kind: ErrorKind::Other, after, times: 1 });
+            let opened = Store::open(settings.clone(), Clock::system(), disk.clone());
+            drop(opened);
+            disk.heal();
+            let store = open_on(&disk, &settings);
+            let total: usize = (0..3).map(|queue_id| bodies(&store, "t", queue_id).len()).sum();
+            assert_eq!(total, 100, "{call:?} after {after}");
+        }
+    }
+}

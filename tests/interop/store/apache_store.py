@@ -1,0 +1,68 @@
+"""Apache's own message store as a program: ApacheStore.java, run from its source on Apache's class path."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.apache import java_command
+
+SOURCE = Path(__file__).with_name("ApacheStore.java")
+TIMEOUT_S = 170
+
+# As ApacheStore.java has them: every kind of file rolls.
+SETTINGS: dict[str, int] = {
+    "commit_log_file_bytes": 64 * 1024,
+    "consume_queue_file_entries": 50,
+    "index_slots": 101,
+    "index_entries": 400,
+}
+
+Facts = dict[str, Any]
+"""One message: every field of its record by name; the body in hex, hosts as hex address and port."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """One queue as Apache's store tells it."""
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    messages: list[Facts]
+    """With `first_not_before` and `last_not_after`, the offsets found by the message's store time, and
+    `found_by_key`: key → physical offsets."""
+
+
+class ApacheStore:
+    """One store directory, opened by a process of its own for every call."""
+
+    def __init__(self, directory: Path, home: Path) -> None:
+        self.directory = directory
+        self._home = home
+
+    def write(self, seed: str, *, crash: bool = False) -> list[Facts]:
+        """Appends messages of every shape; `seed` makes their bodies and keys differ from other calls'."""
+        written: list[Facts] = self._run("crash" if crash else "write", seed)["written"]
+        return written
+
+    def read(self) -> list[Queue]:
+        return [Queue(**queue) for queue in self._run("read")["queues"]]
+
+    def _run(self, command: str, *arguments: str) -> dict[str, Any]:
+        outcome = subprocess.run(
+            java_command(str(SOURCE), self._home, command, str(self.directory), *arguments, heap="256m"),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        if outcome.returncode != 0:
+            raise RuntimeError(f"Apache's store could not {command}:\n{outcome.stderr[-4000:]}")
+        told: dict[str, Any] = json.loads(outcome.stdout.splitlines()[-1])
+        return told
