@@ -24,9 +24,9 @@ Every option can be given in five places. The nearest to the command wins:
 4. a file named by `--config` or `METAQ_CONFIG`,
 5. the default.
 
-`metaq config show` prints each value and where it came from; `-o json` gives the same to programs. Sizes take
-the suffixes `k`, `M`, `G` (also `KiB`, `MB`, …), always in steps of 1024. A misspelt option stops the start and
-names the nearest one there is.
+`metaq config show` prints each value and where it came from; `-o json` gives the same to programs. Sizes
+take the suffixes `k`, `M`, `G` (also `KiB`, `MB`, …), always in steps of 1024. A misspelt option stops the
+start and names the nearest one there is.
 
 A file that ends in `.toml` holds options by name, flat or in tables named after the sections below:
 
@@ -38,8 +38,8 @@ flush = "async"
 commit_log_file_bytes = "256MiB"
 ```
 
-A file that ends in `.conf` or `.properties` is read as a `broker.conf` of Apache RocketMQ; the last table lists
-the keys that are understood. Other keys are reported and have no effect. A `brokerRole` other than
+A file that ends in `.conf` or `.properties` is read as a `broker.conf` of Apache RocketMQ; the last table
+lists the keys that are understood. Other keys are reported and have no effect. A `brokerRole` other than
 `ASYNC_MASTER` stops the start, since there is no replication yet.
 
 No role listens beyond this machine unless `insecure_listen` says so, since there is no access control yet.

@@ -53,6 +53,10 @@ missing=0
 for tool in "$@"; do
     "have_$tool" && continue
     packages="${tool}_packages" advice="${tool}_advice"
+    # Where rustup manages Rust, the distribution's linters would be of another version.
+    if [ "$tool" = rust_lint ] && command -v rustup >/dev/null; then
+        rustup component add clippy rustfmt >&2 && "have_$tool" && continue
+    fi
     if [ -n "${!packages}" ] && can_install; then
         echo "installing ${!packages} …" >&2
         # shellcheck disable=SC2086 # a list of packages on purpose

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from tests.support.metaq import Metaq
 # Settings of whoever runs the tests would change what the processes under test do.
 for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values())):
     os.environ.pop(variable, None)
+
+# A shell that runs the tests in the background has SIGINT ignored, and children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -30,21 +30,22 @@ def disk(tmp_path: Path) -> Iterator[LoopDisk]:
 
 
 def test_a_full_disk_refuses_writes_and_serves_reads(tmp_path: Path, disk: LoopDisk) -> None:
-    ballast = _ballast(disk, BALLAST_BYTES)
+    # Pieces of odd sizes: every time some other call is the first to find no room.
+    ballast = [_ballast(disk, BALLAST_BYTES // 8 + 1_234 * piece, f"ballast{piece}") for piece in range(8)]
     history = History()
     sequence = count()
     home, data = tmp_path / "home", disk.path / "data"
     with Serving(home, data, settings=SETTINGS) as broker, broker.connect() as client:
         assert create_topic(client, TOPIC, 1).code == SUCCESS
         assert pull(client, TOPIC, 0, 0).code == PULL_NOT_FOUND
-        refused = _fill(client, history, sequence)
-        assert refused.code == SERVICE_NOT_AVAILABLE
-        assert "disk" in refused.remark.lower()
-        assert _send(client, history, next(sequence)).code == SERVICE_NOT_AVAILABLE
-        assert violations(history, served_queues(client, TOPIC, 1)) == []
-
-        ballast.unlink()
-        wait_until(lambda: _send(client, history, next(sequence)).code == SUCCESS)
+        for piece in ballast:
+            refused = _fill(client, history, sequence)
+            assert refused.code == SERVICE_NOT_AVAILABLE
+            assert "disk" in refused.remark.lower()
+            assert _send(client, history, next(sequence)).code == SERVICE_NOT_AVAILABLE
+            assert violations(history, served_queues(client, TOPIC, 1)) == []
+            piece.unlink()
+            wait_until(lambda: _send(client, history, next(sequence)).code == SUCCESS)
         kept = served_queues(client, TOPIC, 1)
         assert violations(history, kept) == []
         assert kept[0][0].queue_offset == 0
@@ -98,8 +99,8 @@ def test_a_disk_that_is_full_at_the_start_still_serves_reads(tmp_path: Path, dis
         assert violations(history, served_queues(client, TOPIC, 1)) == []
 
 
-def _ballast(disk: LoopDisk, size_bytes: int) -> Path:
-    path = disk.path / "ballast"
+def _ballast(disk: LoopDisk, size_bytes: int, name: str = "ballast") -> Path:
+    path = disk.path / name
     with path.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
     return path

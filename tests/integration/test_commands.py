@@ -138,9 +138,21 @@ def test_following_shows_what_arrives(served: Metaq) -> None:
             for number in range(3):
                 served.run("send", "Follow", f"after {number}")
                 assert tail.stdout.readline().endswith(f" after {number}\n")
-        finally:
             tail.send_signal(signal.SIGINT)
-        assert tail.wait(10) == 0
+            assert tail.wait(10) == 0
+        finally:
+            tail.kill()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(served: Metaq) -> None:
+    served.run("topic", "create", "Pipe", "--queues", "1")
+    served.run("send", "Pipe", "-", text="x" * 1_000_000)
+    served.run("send", "Pipe", "-", text="x" * 1_000_000)
+    metaq = f"{' '.join(COMMAND)} tail Pipe --no-follow --namesrv {served.nameserver}"
+    outcome = subprocess.run(
+        f"{metaq} | head -c 10", shell=True, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (len(outcome.stdout), outcome.stderr) == (10, "")
 
 
 @pytest.mark.parametrize(

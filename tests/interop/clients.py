@@ -19,9 +19,9 @@ Queue = tuple[str, int]
 CONSUME_TIMEOUT_S = 30.0
 ROUTE_TIMEOUT_S = 10.0
 
-# Apache's broker tells a consumer of its own arrival before it answers the heartbeat that announced it. When the
-# client is slow it then subscribes anew while that heartbeat is under way, cannot send another, and its pulls are
-# refused (code 25) until the next one: 30 s, too long for a test. Ours has to do without this.
+# Apache's broker tells a consumer of its own arrival before it answers the heartbeat that announced it. When
+# the client is slow it then subscribes anew while that heartbeat is under way, cannot send another, and its
+# pulls are refused (code 25) until the next one: 30 s, too long for a test. Ours has to do without this.
 HEARTBEAT_INTERVAL_MS = 2_000 if uses_apache() else 30_000
 
 # One count for all drivers: the handle becomes the client's instance name, and that part of its identity.
@@ -98,7 +98,9 @@ class Stream(Client):
 
     def wait_for_acknowledged(self, count: int, timeout_s: float = CONSUME_TIMEOUT_S) -> None:
         self.driver.wait_for(
-            lambda _: len(self.acknowledged) >= count, timeout_s, f"{count} acknowledged sends of {self.handle}"
+            lambda _: len(self.acknowledged) >= count,
+            timeout_s,
+            f"{count} acknowledged sends of {self.handle}",
         )
 
 
@@ -137,12 +139,12 @@ class LiteConsumer(Client):
     def poll_bodies(self, count: int, timeout_s: float = CONSUME_TIMEOUT_S) -> list[Message]:
         """Polls until so many messages came; a poll that returns more gives them all."""
         found: list[Message] = []
-        eventually(
-            lambda: found.extend(self.call("lite_poll", timeout_ms=500)) or len(found),
-            lambda seen: seen >= count,
-            timeout_s,
-            f"{count} messages polled",
-        )
+
+        def poll() -> int:
+            found.extend(self.call("lite_poll", timeout_ms=500))
+            return len(found)
+
+        eventually(poll, lambda seen: seen >= count, timeout_s, f"{count} messages polled")
         return found
 
 
@@ -217,7 +219,9 @@ class Clients:
                 return 0
 
         wanted = len(self.cluster.brokers)
-        eventually(brokers_in_route, lambda found: found == wanted, timeout_s, f"{wanted} brokers in the route")
+        eventually(
+            brokers_in_route, lambda found: found == wanted, timeout_s, f"{wanted} brokers in the route"
+        )
 
     def close(self) -> None:
         for client in reversed(self._started):

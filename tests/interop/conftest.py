@@ -1,12 +1,13 @@
 """Servers and clients for the interop tests.
 
-One server process serves most tests, and one client program each of the four kinds of Java client (two releases,
-two header encodings) runs all its scenarios: a JVM takes longer to start than a scenario to run. What the servers
-and clients wrote is shown with a failing test.
+One server process serves most tests, and one client program of each of the four kinds of Java client (two
+releases, two header encodings) runs all its scenarios: a JVM takes longer to start than a scenario to run.
+What the servers and clients wrote is shown with a failing test.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from tests.interop.clients import Client, Clients
 from tests.interop.driver import Driver
 from tests.interop.kinds import JAVA_CLIENTS, java_id
-from tests.interop.programs import start_go, start_java
+from tests.interop.programs import build_all, start_go, start_java
 from tests.interop.servers import Cluster, start_cluster, start_one_process
 
 Tail = Callable[[], str]
@@ -25,6 +26,17 @@ _TAILS = pytest.StashKey[list[Tail]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_TAILS] = []
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Builds the client programs before the first test, whose time limit knows nothing of Maven.
+
+    A failure is left for the tests that need the program to report: they try again and fail with it.
+    """
+    fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if fixtures & {"java_driver", "go_driver"} and not session.config.option.collectonly:
+        with contextlib.suppress(Exception):
+            build_all(version for version, encoding in JAVA_CLIENTS if encoding == "json")
 
 
 @pytest.hookimpl(wrapper=True)

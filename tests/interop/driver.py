@@ -64,7 +64,9 @@ class Driver:
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        self.wait_for(lambda events: any(e["event"] == "ready" for e in events), START_TIMEOUT_S, "ready line")
+        self.wait_for(
+            lambda events: any(e["event"] == "ready" for e in events), START_TIMEOUT_S, "ready line"
+        )
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -98,7 +100,9 @@ class Driver:
             while number not in self._answers:
                 left_s = deadline - time.monotonic()
                 if self._ended or left_s <= 0:
-                    raise TimeoutError(f"no answer to {do!r} ({'process ended' if self._ended else timeout_s})")
+                    raise TimeoutError(
+                        f"no answer to {do!r} ({'process ended' if self._ended else timeout_s})"
+                    )
                 self._changed.wait(left_s)
             answer = self._answers.pop(number)
         if "error" in answer:

@@ -20,9 +20,16 @@ BUILD_TIMEOUT_S = 600
 
 # The client starts threads by the dozen and lives for seconds: little heap, no optimising compiler.
 JVM_FLAGS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
-# A 4.x consumer that finds a queue locked tries again at its next rebalance by the clock, which is every 20 s.
+# A 4.x consumer that finds a queue locked tries again at its next rebalance by the clock: every 20 s.
 REBALANCE_INTERVAL_S = 8
 ENCODINGS = {"json": "JSON", "binary": "ROCKETMQ"}
+
+
+def build_all(java_versions: Iterable[str]) -> None:
+    """Fetches and builds what the drivers need, which takes minutes the first time."""
+    for version in java_versions:
+        _java_classpath(version)
+    _go_program()
 
 
 def start_java(version: str, encoding: str, home: Path) -> Driver:
@@ -49,7 +56,10 @@ def _java_classpath(version: str) -> str:
     classes = target / f"classes-{version}-{_hash([*sources, JAVA / 'pom.xml'])}"
     if not classes.exists():
         fresh = classes.with_name(f".{classes.name}-{os.getpid()}")
-        _build([javac(), "--release", "17", "-nowarn", "-cp", libraries, "-d", str(fresh), *map(str, sources)], JAVA)
+        _build(
+            [javac(), "--release", "17", "-nowarn", "-cp", libraries, "-d", str(fresh), *map(str, sources)],
+            JAVA,
+        )
         _put_in_place(fresh, classes)
     return os.pathsep.join([str(classes), libraries])
 
@@ -57,13 +67,17 @@ def _java_classpath(version: str) -> str:
 def start_go(home: Path) -> Driver:
     """The driver on Apache's Go client."""
     home.mkdir(parents=True, exist_ok=True)
-    sources = sorted(GO.glob("*.go"))
-    program = GO / "target" / f"driver-{_hash([*sources, GO / 'go.mod', GO / 'go.sum'])}"
+    return Driver([str(_go_program())], home / "driver.log", {**os.environ, "HOME": str(home)})
+
+
+def _go_program() -> Path:
+    go = find_tool("go", "Go (Debian: golang-go)")
+    program = GO / "target" / f"driver-{_hash([*sorted(GO.glob('*.go')), GO / 'go.mod', GO / 'go.sum'])}"
     if not program.exists():
         fresh = program.with_name(f".{program.name}-{os.getpid()}")
-        _build([find_tool("go", "Go (Debian: golang)"), "build", "-buildvcs=false", "-o", str(fresh), "."], GO)
+        _build([go, "build", "-buildvcs=false", "-o", str(fresh), "."], GO)
         _put_in_place(fresh, program)
-    return Driver([str(program)], home / "driver.log", {**os.environ, "HOME": str(home)})
+    return program
 
 
 def _put_in_place(fresh: Path, wanted: Path) -> None:
@@ -73,7 +87,8 @@ def _put_in_place(fresh: Path, wanted: Path) -> None:
     except OSError:
         if not wanted.exists():
             raise
-        shutil.rmtree(fresh)
+        if fresh.is_dir():
+            shutil.rmtree(fresh)
 
 
 def _hash(files: Iterable[Path]) -> str:

@@ -19,7 +19,7 @@ APACHE_SETTINGS = {
     "auto_create_topic": "autoCreateTopicEnable",
     "commit_log_file_bytes": "mappedFileSizeCommitLog",
 }
-# By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that does other things.
+# By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that is busy.
 APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
 
 

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.interop.clients import Clients, bodies, by_queue, numbered, queue_of, unique, wait_for_bodies
+from tests.interop.clients import (
+    Clients,
+    Message,
+    bodies,
+    by_queue,
+    numbered,
+    queue_of,
+    unique,
+    wait_for_bodies,
+)
 from tests.interop.driver import eventually
 
 
 def test_send_and_consume(go: Clients) -> None:
     topic = go.topic(queues=4)
-    message = {"body": "Grüße, 世界", "tags": "Tag", "keys": "key1", "properties": {"größe": "naïve 🚀"}}
+    message: Message = {
+        "body": "Grüße, 世界",
+        "tags": "Tag",
+        "keys": "key1",
+        "properties": {"größe": "naïve 🚀"},
+    }
     sent = go.producer().send(topic, [*numbered(100), message])
     assert {result["status"] for result in sent} == {"SEND_OK"}
     assert {result["queue_id"] for result in sent} == {0, 1, 2, 3}
@@ -79,7 +93,9 @@ def test_two_consumers_share_the_queues(go: Clients) -> None:
         wait_for_bodies([first, second], bodies(batch))
         return [{placed[m["body"]] for m in c.messages if m["body"] in placed} for c in (first, second)]
 
-    shared = eventually(queues_of_a_round, lambda shares: [len(s) for s in shares] == [2, 2], 30, "two queues each")
+    shared = eventually(
+        queues_of_a_round, lambda shares: [len(s) for s in shares] == [2, 2], 30, "two queues each"
+    )
     assert not shared[0] & shared[1]
 
     second.stop()

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def insist(do: Callable[[], T]) -> T:
-    """Does it again after a failure: a client tries one name server at a time and lets its caller try the next."""
+    """Tries again: a client asks one name server at a time and leaves it to its caller to ask the next."""
     failures = []
     for _ in range(5):
         try:
@@ -100,7 +100,7 @@ def test_topic_on_two_brokers(
 
 
 def gives_up_lost_pulls(java_kind: tuple[str, str]) -> bool:
-    """A 4.x consumer whose broker dies while it holds a pull waits 30 s for the answer before it asks again."""
+    """A 4.x consumer whose broker dies while it holds a pull waits 30 s before it asks again."""
     return not java_kind[0].startswith("4.")
 
 

@@ -70,7 +70,9 @@ def test_properties_past_the_limit(java: Clients) -> None:
     assert stored["properties"]["long"] == "x" * 30_000
 
 
-@pytest.mark.parametrize("topic", ["with space", "semi;colon", "x" * 128], ids=["space", "semicolon", "128 letters"])
+@pytest.mark.parametrize(
+    "topic", ["with space", "semi;colon", "x" * 128], ids=["space", "semicolon", "128 letters"]
+)
 def test_illegal_topic_cannot_be_created(java: Clients, topic: str) -> None:
     with pytest.raises(ClientError) as raised:
         java.admin.call("create_topic", topic=topic, address=java.cluster.brokers["broker-a"].address)

@@ -1,4 +1,4 @@
-"""What a group consumed stays consumed: over a restart of the consumer, of the broker, and after a kill of either."""
+"""What a group consumed stays consumed when the consumer or the broker starts anew."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.interop.servers import Cluster
 def committed(clients: Clients, group: str, topic: str, queues: int = 4) -> list[int]:
     reader = clients.pull_consumer(group=group)
     found = [
-        reader.call("committed_offset", topic=topic, broker="broker-a", queue_id=queue_id) for queue_id in range(queues)
+        reader.call("committed_offset", topic=topic, broker="broker-a", queue_id=queue_id)
+        for queue_id in range(queues)
     ]
     reader.stop_soon()
     return found

@@ -17,7 +17,9 @@ def queue(topic: str, queue_id: int, broker: str = "broker-a") -> dict[str, Any]
     return {"topic": topic, "broker": broker, "queue_id": queue_id}
 
 
-def send_to(clients: Clients, topic: str, queue_id: int, count: int, **properties: Any) -> list[dict[str, Any]]:
+def send_to(
+    clients: Clients, topic: str, queue_id: int, count: int, **properties: Any
+) -> list[dict[str, Any]]:
     messages = [{**m, **properties, "broker": "broker-a", "queue_id": queue_id} for m in numbered(count)]
     sent: list[dict[str, Any]] = clients.producer().send(topic, messages, how="queue")
     return sent
@@ -97,14 +99,17 @@ def test_committed_offset_is_kept_for_the_group(java: Clients) -> None:
     send_to(java, topic, 0, 20)
     send_to(java, topic, 1, 20)
     first = java.pull_consumer(group=group)
-    # A group comes to be with its first pull; Apache's newest broker refuses commits of one that is not there.
+    # A group comes to be with its first pull; Apache's newest broker refuses commits of an unknown one.
     first.call("pull", **queue(topic, 0), queue_offset=0)
     first.call("commit_offset", **queue(topic, 0), queue_offset=7, oneway=False)
     first.call("commit_offset", **queue(topic, 1), queue_offset=20, oneway=True)
     other = java.pull_consumer(group=group)
     assert other.call("committed_offset", **queue(topic, 0)) == 7
     eventually(
-        lambda: other.call("committed_offset", **queue(topic, 1)), lambda found: found == 20, 5, "committed at 20"
+        lambda: other.call("committed_offset", **queue(topic, 1)),
+        lambda found: found == 20,
+        5,
+        "committed at 20",
     )
     stranger = java.pull_consumer()
     assert stranger.call("committed_offset", **queue(topic, 0)) in (0, -1)
@@ -152,7 +157,7 @@ def test_lite_pull_assigned(java: Clients) -> None:
     consumer.call("lite_seek", **queue(topic, 3), queue_offset=0)
     assert [m["queue_offset"] for m in consumer.poll_bodies(30)] == list(range(30))
     consumer.call("lite_commit")
-    consumer.stop()  # A commit reaches the broker when the client next reports its offsets: at the latest now.
+    consumer.stop()  # A commit reaches the broker with the client's next report: at the latest now.
     reader = java.pull_consumer(group=group)
     for queue_id in (1, 3):
         assert reader.call("committed_offset", **queue(topic, queue_id)) == 30

@@ -1,11 +1,20 @@
-"""Push consumers of the Java client: cluster and broadcast, concurrent and orderly, filters, where they begin."""
+"""Push consumers of the Java client: cluster and broadcast, concurrent and orderly, filters, beginnings."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 
-from tests.interop.clients import Clients, Message, bodies, by_queue, numbered, queue_of, unique, wait_for_bodies
+from tests.interop.clients import (
+    Clients,
+    Message,
+    bodies,
+    by_queue,
+    numbered,
+    queue_of,
+    unique,
+    wait_for_bodies,
+)
 
 
 def test_concurrent_consumer_gets_everything_once(java: Clients) -> None:
@@ -30,7 +39,7 @@ def test_waiting_consumer_is_woken_by_a_message(java: Clients) -> None:
     consumer = java.push_consumer(topic)
     producer.send(topic, numbered(1, "first"))
     wait_for_bodies([consumer], ["first-0"])
-    # Its next pull now waits at the broker. Less than the 5 s after which waiting pulls are looked through anyway.
+    # Its next pull now waits at the broker, which looks through waiting pulls every 5 s in any case.
     for number in range(5):
         producer.send(topic, [{"body": f"then-{number}"}])
         wait_for_bodies([consumer], [f"then-{number}"], timeout_s=3)
@@ -53,7 +62,10 @@ def test_two_topics_one_consumer(java: Clients) -> None:
     producer.send(second, numbered(20, "second"))
     consumer = java.push_consumer(first, second)
     found = wait_for_bodies([consumer], bodies(numbered(20, "first") + numbered(20, "second")))
-    assert {(m["topic"], m["body"].rpartition("-")[0]) for m in found} == {(first, "first"), (second, "second")}
+    assert {(m["topic"], m["body"].rpartition("-")[0]) for m in found} == {
+        (first, "first"),
+        (second, "second"),
+    }
     assert len(found) == 40
 
 
@@ -123,10 +135,13 @@ def test_tags_choose_messages(java: Clients) -> None:
     consumer = java.push_consumer(topic, expression="red || Aa")
     found = wait_for_bodies([consumer], wanted)
 
-    # One more of each, last in its queue: when the wanted ones are there, the others had their chance to come.
+    # One more of each, the wanted last: when those are there, the others had their chance to come.
     producer = java.producer()
     for queue_id in range(4):
-        last = [{"body": f"{tag}-last-{queue_id}", "tags": tag, "broker": "broker-a", "queue_id": queue_id} for tag in tags]
+        last = [
+            {"body": f"{tag}-last-{queue_id}", "tags": tag, "broker": "broker-a", "queue_id": queue_id}
+            for tag in tags
+        ]
         producer.send(topic, last[1:] + last[:1], how="queue")
     wanted += [f"{tag}-last-{queue_id}" for tag in ("red", "Aa") for queue_id in range(4)]
     found = wait_for_bodies([consumer], wanted)
@@ -154,7 +169,7 @@ def test_last_offset(java: Clients) -> None:
 
 
 def test_last_offset_of_a_new_group_on_a_young_topic(java: Clients) -> None:
-    """While a queue still has its first message, the broker tells a new group to begin there, whatever it asked."""
+    """While a queue still has its first message, the broker tells a new group to begin there."""
     topic = java.topic()
     java.producer().send(topic, numbered(40))
     consumer = java.push_consumer(topic, **{"from": "LAST_OFFSET"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.interop.clients import Clients, bodies, numbered, queue_of, unique, wait_for_bodies
+from tests.interop.clients import Clients, Queue, bodies, numbered, queue_of, unique, wait_for_bodies
 from tests.interop.kinds import each_once
 from tests.interop.programs import REBALANCE_INTERVAL_S
 from tests.interop.servers import Cluster
@@ -44,7 +44,7 @@ def test_consumer_joins_and_leaves(java: Clients) -> None:
 def test_more_consumers_than_queues(java: Clients) -> None:
     topic, group = java.topic(queues=2), unique("G")
     consumers = [java.push_consumer(topic, group=group) for _ in range(3)]
-    shares = []
+    shares: list[set[Queue]] = []
     for consumer in sorted(consumers, key=lambda c: str(c.client_id)):
         # In the order of their identities the first two get a queue each, the third nothing.
         shares.append(consumer.wait_for_assignment(topic, 1 if len(shares) < 2 else 0, REBALANCE_TIMEOUT_S))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
+from pathlib import Path
 
 from tests.interop.clients import (
     Clients,
@@ -76,7 +77,9 @@ def test_oneway(java: Clients) -> None:
     assert producer.send(topic, numbered(50), how="oneway") == [None] * 50
 
     reader = java.pull_consumer()
-    stored = eventually(lambda: reader.read_all(topic), lambda found: len(found) >= 50, 10, "50 messages stored")
+    stored = eventually(
+        lambda: reader.read_all(topic), lambda found: len(found) >= 50, 10, "50 messages stored"
+    )
     assert sorted(bodies(stored)) == sorted(bodies(numbered(50)))
     assert_dense(stored)
     # The connection still matches answers to questions after so many messages without one.
@@ -85,8 +88,13 @@ def test_oneway(java: Clients) -> None:
 
 def test_batch(java: Clients) -> None:
     topic = java.topic()
-    messages = [
-        {"body": f"message-{number}", "tags": f"tag{number}", "keys": f"key{number}", "properties": {"n": str(number)}}
+    messages: list[Message] = [
+        {
+            "body": f"message-{number}",
+            "tags": f"tag{number}",
+            "keys": f"key{number}",
+            "properties": {"n": str(number)},
+        }
         for number in range(60)
     ]
     producer = java.producer()
@@ -179,7 +187,7 @@ def test_keys_tags_and_properties_come_back(java: Clients) -> None:
         "equals=sign": "a=b;c=d,{e}",
         "spaces": "  kept  ",
     }
-    message = {
+    message: Message = {
         "body": "Grüße, 世界 🌍",
         "tags": "Tag_一",
         "keys": "key1 key-2 键",
@@ -202,10 +210,12 @@ def test_topic_created_by_its_first_message(java: Clients) -> None:
     sent = producer.send(topic, numbered(30))
 
     assert {result["status"] for result in sent} == {"SEND_OK"}
-    # The client writes by the route of the template topic until it asks again; what it wrote must be readable.
+    # The client wrote by the route of the template topic; the topic's own must show all that it wrote.
     java.wait_for_route(topic)
     route = java.admin.call("topic_route", topic=topic)
-    assert [(q["broker"], q["write_queues"], q["permission"]) for q in route["queues"]] == [("broker-a", 3, 6)]
+    assert [(q["broker"], q["write_queues"], q["permission"]) for q in route["queues"]] == [
+        ("broker-a", 3, 6)
+    ]
     consumer = java.push_consumer(topic)
     found = wait_for_bodies([consumer], bodies(numbered(30)))
     assert places(found) == places(sent)
@@ -228,10 +238,8 @@ def established_remote_ports() -> set[int]:
     """Remote ports of this machine's open TCP connections, IPv4 or IPv4 over IPv6 sockets."""
     ports = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with open(table) as lines:
-            next(lines)
-            for line in lines:
-                _, _, remote, state, *_ = line.split()
-                if state == "01":
-                    ports.add(int(remote.rpartition(":")[2], 16))
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, _, remote, state, *_ = line.split()
+            if state == "01":
+                ports.add(int(remote.rpartition(":")[2], 16))
     return ports

@@ -1,4 +1,4 @@
-"""Apache RocketMQ's own name server and broker, as child processes: the peer we are checked and measured against."""
+"""Apache RocketMQ's own name server and broker as child processes: the peer we are compared with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.maven import REPOSITORY_ROOT, classpath, java
 from tests.support.processes import Child, free_port
 
-POM = Path(__file__).parent / "apache" / "pom.xml"
+POM = Path(__file__).parent / "peer" / "pom.xml"
 VERSION = "5.5.0"
 START_TIMEOUT_S = 60
 
@@ -59,7 +59,9 @@ class ApacheServer:
         self._starts += 1
         log = self.home / f"console-{self._starts}.log"
         child = Child(self._command, log, {"ROCKETMQ_HOME": str(self.home)}, self.home)
-        child.wait_for(lambda text: "up" if "boot success" in text else None, START_TIMEOUT_S, "'boot success'")
+        child.wait_for(
+            lambda text: "up" if "boot success" in text else None, START_TIMEOUT_S, "'boot success'"
+        )
         return child
 
     @property
@@ -106,7 +108,7 @@ def start_broker(
     jvm_flags: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> ApacheServer:
-    """A master broker with small files; `settings` are keys of Apache's broker.conf and win over those here."""
+    """A master broker with small files; `settings` are keys of its broker.conf and win over those here."""
     home.mkdir(parents=True, exist_ok=True)
     port = free_port(neighbours=(-2, 1))
     store = home / "store"
@@ -141,6 +143,8 @@ def start_broker(
 
 
 def _write_properties(path: Path, settings: Mapping[str, object]) -> Path:
-    lines = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+    lines = [
+        f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()
+    ]
     path.write_text(os.linesep.join(lines) + os.linesep)
     return path

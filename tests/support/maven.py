@@ -25,7 +25,7 @@ def javac() -> str:
 def classpath(pom: Path, into: Path, properties: Mapping[str, str] | None = None) -> str:
     """The class path of everything `pom` depends on.
 
-    The answer is kept in `into`, named by a hash of the pom and the properties: Maven takes two seconds to say
+    The answer is kept in `into`, named by a hash of the pom and the properties: Maven takes seconds to say
     the same thing again, and needs no network only if it is told so.
     """
     properties = dict(properties or {})

@@ -54,7 +54,7 @@ class Child:
         return self.process.poll() is None
 
     def wait_for(self, find: Callable[[str], str | None], timeout_s: float, what: str) -> str:
-        """Waits until `find` returns something for what the process printed, or says what it printed instead."""
+        """What `find` makes of the output, as soon as it makes something of it, or an error with it."""
         deadline = time.monotonic() + timeout_s
         while True:
             # Asked before the log is read: a line printed just before the end must not be missed.
@@ -97,8 +97,8 @@ class Child:
 def free_port(*, neighbours: Sequence[int] = ()) -> int:
     """A free loopback port whose neighbours at the given distances are free as well.
 
-    For servers that cannot bind port 0. Taken below the ephemeral range, so that no outgoing connection grabs it
-    between this call and the server's bind.
+    For servers that cannot bind port 0. Taken below the ephemeral range, so that no outgoing connection grabs
+    it between this call and the server's bind.
     """
     for _ in range(200):
         port = random.randrange(15_000, 32_000)

@@ -57,7 +57,14 @@ class Serving:
     def __enter__(self) -> Serving:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is not None:
+            ended = self.child.process.poll()
+            print(
+                "still running" if ended is None else f"it had ended with {ended}",
+                self.child.tail(),
+                sep="\n",
+            )
         if self.child.alive:
             self.kill()
 

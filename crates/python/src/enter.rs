@@ -43,7 +43,10 @@ impl From<Failure> for PyErr {
             Failure::Store(error) => StoreFailure::new_err(error.to_string()),
             Failure::Wire(error) => FrameError::new_err(error.to_string()),
             Failure::Server(error) => match &error {
-                ServerError::Bind { .. } | ServerError::Threads(_) => PyOSError::new_err(error.to_string()),
+                ServerError::Bind { source, .. } => {
+                    PyOSError::new_err((source.raw_os_error(), error.to_string()))
+                }
+                ServerError::Threads(_) => PyOSError::new_err(error.to_string()),
                 ServerError::BadAddress { .. } => PyValueError::new_err(error.to_string()),
                 ServerError::ConnectionGone(_) | ServerError::OutputFull { .. } => {
                     ConnectionGone::new_err(error.to_string())

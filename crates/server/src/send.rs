@@ -74,7 +74,7 @@ impl Broker {
                 "queue {} is outside topic[{}], which has {queues} queues",
                 header.queue_id, topic.name
             );
-            return Err((code::INVALID_PARAMETER, remark));
+            return Err((code::SYSTEM_ERROR, remark));
         }
         Ok(if header.queue_id < 0 { self.choose_queue(topic.write_queues) } else { header.queue_id })
     }

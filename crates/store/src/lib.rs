@@ -12,7 +12,7 @@
 //! 4. `flush`: the group commit; `gate`: when writes are refused;
 //! 5. `log_walk`, `dispatch`, `queue`, `queue_disk`, `queues`: from the log to the consume queues;
 //! 6. `index`, `index_file`: from the log to the keys;
-//! 7. `read`: pulls, searches;
+//! 7. `read`: pulls, searches; `repair`: queue entries that do not fit;
 //! 8. `checkpoint`, `keep`, `open`, `recovery`, `queue_load`: what is true after a stop of any kind;
 //! 9. `retention`: what is deleted, and when.
 
@@ -39,6 +39,7 @@ mod queue_load;
 mod queues;
 mod read;
 mod recovery;
+mod repair;
 mod retention;
 pub mod settings;
 mod store;

@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, Saved};
 use crate::clock::Clock;
 use crate::commit_log::CommitLog;
 use crate::disk::{Disk, DiskFile};
-use crate::dispatch::Dispatch;
+use crate::dispatch::{Dispatch, Replay};
 use crate::error::StoreError;
 use crate::flush::Flush;
 use crate::gate::{Gate, Reports};
@@ -39,17 +39,12 @@ pub(crate) fn open(
     let (checkpoint, saved) = Checkpoint::open(&*disk, directory)?;
 
     let queues = Queues::new(Arc::clone(&disk), directory, settings.consume_queue_file_entries);
-    let queue_count = queues.list_on_disk().len() as i64;
+    let queue_count = queues.list_on_disk()?.len() as i64;
     queues.disk.directory_count.store(queue_count, std::sync::atomic::Ordering::Release);
     let is_rebooted = saved.bound.as_ref().map_or(!is_clean, |bound| bound.boot_id != boot_id);
-    let evidence = Evidence {
-        saved: &saved,
-        queues_missing: saved
-            .bound
-            .as_ref()
-            .map_or(queue_count == 0, |bound| queue_count < bound.queue_count),
-        is_rebooted,
-    };
+    let queues_missing =
+        saved.bound.as_ref().map_or(queue_count == 0, |bound| queue_count < bound.queue_count);
+    let evidence = Evidence { saved: &saved, queues_missing, is_rebooted };
     let recovered = recovery::recover(&settings, &*disk, &evidence, &reports)?;
     mark_open(&settings, &*disk)?;
 
@@ -62,11 +57,7 @@ pub(crate) fn open(
     let parts = Parts {
         dispatch: Dispatch::new(recovered.replay_from, recovered.last_record),
         // Synced again even where it was: what the last process wrote but did not sync is in the page cache only.
-        flush: Flush::new(
-            settings.sync_flush,
-            settings.flush_interval_ms,
-            recovered.replay_from.min(log_end),
-        ),
+        flush: Flush::new(settings.sync_flush, settings.flush_interval_ms, recovered.replay_from),
         recovered_from: recovered.replay_from,
         recovered_bytes: recovered.scanned_bytes,
         keep: Keep::new(checkpoint, if recovered.is_bound_kept { recovered.replay_from } else { -1 }),
@@ -84,17 +75,23 @@ pub(crate) fn open(
         queues,
         index,
     };
-    let is_complete = is_clean && recovered.replay_from == log_end && recovered.is_bound_kept;
-    if !is_complete {
-        parts.queues.load_all(recovered.replay_from)?;
-        parts.dispatch.run_to_end(&parts.context(recovered.replay))?;
-        parts.queues.settle();
-        // An older bound must not outlive this: once new records stand where it points, nothing would void it.
-        parts.keep.require_save();
-        parts.flush_queues();
+    // After an orderly stop with nothing behind the bound, queues are complete and loaded when they are touched.
+    if !(is_clean && recovered.replay_from == log_end && recovered.is_bound_kept) {
+        replay(&parts, recovered.replay)?;
     }
     parts.look_at_disk();
     Ok((parts, lock))
+}
+
+/// Cuts every queue back to where the replay begins, then dispatches the log from there.
+fn replay(parts: &Parts, replay: Replay) -> Result<(), StoreError> {
+    parts.queues.load_all(parts.recovered_from)?;
+    parts.dispatch.run_to_end(&parts.context(replay))?;
+    parts.queues.settle();
+    // An older bound must not outlive this: once new records stand where it points, nothing would void it.
+    parts.keep.require_save();
+    parts.flush_queues();
+    Ok(())
 }
 
 /// Up to where index files are believed: all of them unless the machine was restarted under an open store.
@@ -131,8 +128,6 @@ fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError
 
 /// Makes everything safe and leaves the mark of an orderly end. After a failed sync the abort marker stays.
 pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
-    use crate::dispatch::Replay;
-
     let context = parts.context(Replay::No);
     parts.log.while_paused(|| parts.dispatch.run_to_end(&context))?;
     parts.flush.sync(&parts.log, &parts.gate, &parts.events, &parts.reports)?;

@@ -224,6 +224,26 @@ impl Queue {
         Ok(entries.first().copied())
     }
 
+    /// Puts a damaged entry right, in memory or in its file.
+    pub(crate) fn rewrite(&self, disk: &QueueDisk, queue_offset: i64, entry: Entry) -> io::Result<()> {
+        let segment = {
+            let mut state = self.state.lock();
+            let place = usize::try_from(queue_offset - state.tail_first).ok();
+            if let Some(known) = place.and_then(|place| state.tail.get_mut(place)) {
+                *known = entry;
+                return Ok(());
+            }
+            state.segment_at(queue_offset)
+        };
+        if (segment.first..segment.first + segment.entries).contains(&queue_offset) {
+            let key = (self.serial, segment.first);
+            let file = disk.file(key, || disk.directory(&self.topic, self.queue_id))?;
+            let position = (queue_offset - segment.first) as u64 * ENTRY_BYTES;
+            disk.write(key, &file, &entry.encode(), position)?;
+        }
+        Ok(())
+    }
+
     /// The lowest queue offset that a file or the tail covers.
     pub(crate) fn first_offset(&self) -> i64 {
         self.state.lock().first()

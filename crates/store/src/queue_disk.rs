@@ -191,11 +191,6 @@ impl QueueDisk {
         }
         Ok(())
     }
-
-    #[cfg(test)]
-    pub(crate) fn open_file_count(&self) -> usize {
-        self.open_files.lock().files.len()
-    }
 }
 
 impl Unsynced {

@@ -117,35 +117,38 @@ impl Queues {
     }
 
     /// The ids of the topic's queues, from memory and from the disk.
-    pub(crate) fn ids(&self, topic: &str) -> Vec<i32> {
+    pub(crate) fn ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
         let mut ids = Vec::new();
         if let Some(topic) = self.table.read().get(topic.as_bytes()) {
             ids.extend(topic.queues.iter().map(|(id, _)| *id));
         }
         if checked_name(topic.as_bytes()).is_ok() {
-            ids.extend(self.ids_on_disk(topic));
+            ids.extend(self.ids_on_disk(topic)?);
         }
         ids.sort_unstable();
         ids.dedup();
-        ids
+        Ok(ids)
     }
 
-    fn ids_on_disk(&self, topic: &str) -> Vec<i32> {
-        let entries = self.disk.disk.read_directory(&self.disk.root.join(topic)).unwrap_or_default();
+    fn ids_on_disk(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
         let is_id = |name: &str| name.parse::<i32>().ok().filter(|id| *id >= 0 && id.to_string() == name);
-        entries.iter().filter(|entry| entry.is_directory).filter_map(|entry| is_id(&entry.name)).collect()
+        let names = self.directories(&self.disk.root.join(topic))?;
+        Ok(names.iter().filter_map(|name| is_id(name)).collect())
     }
 
     /// Every queue that has a directory: what a checkpoint counts, to notice when one goes missing.
-    pub(crate) fn list_on_disk(&self) -> Vec<(String, i32)> {
-        let topics = self.disk.disk.read_directory(&self.disk.root).unwrap_or_default();
+    pub(crate) fn list_on_disk(&self) -> Result<Vec<(String, i32)>, StoreError> {
         let mut found = Vec::new();
-        for topic in topics.into_iter().filter(|entry| entry.is_directory) {
-            for queue_id in self.ids_on_disk(&topic.name) {
-                found.push((topic.name.clone(), queue_id));
-            }
+        for topic in self.directories(&self.disk.root)? {
+            let queue_ids = self.ids_on_disk(&topic)?;
+            found.extend(queue_ids.into_iter().map(|queue_id| (topic.clone(), queue_id)));
         }
-        found
+        Ok(found)
+    }
+
+    fn directories(&self, path: &Path) -> Result<Vec<String>, StoreError> {
+        let entries = self.disk.disk.read_directory(path).map_err(|source| StoreError::io(path, source))?;
+        Ok(entries.into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect())
     }
 
     /// Every queue in memory.
@@ -157,7 +160,7 @@ impl Queues {
     /// Loads every queue there is, dropping entries of records at or behind `cut_from`, until `settle` is called.
     pub(crate) fn load_all(&self, cut_from: i64) -> Result<(), StoreError> {
         self.cut_from.store(cut_from, Ordering::Release);
-        for (topic, queue_id) in self.list_on_disk() {
+        for (topic, queue_id) in self.list_on_disk()? {
             self.find(topic.as_bytes(), queue_id)?;
         }
         Ok(())

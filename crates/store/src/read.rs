@@ -34,8 +34,11 @@ pub(crate) struct Reader<'a> {
 /// What was found damaged while reading.
 #[derive(Default)]
 pub(crate) struct Damage {
-    seen: Mutex<HashSet<(Arc<str>, i32, i64)>>,
+    /// By queue (its serial) and queue offset.
+    seen: Mutex<HashSet<(u64, i64)>>,
     pub(crate) count: AtomicU64,
+    /// Queue entries that were put right.
+    pub(crate) repaired: AtomicU64,
 }
 
 /// What one pull is after.
@@ -101,17 +104,14 @@ impl Reader<'_> {
                     got.next_offset += 1;
                     continue;
                 }
-                match self.find_record(queue, got.next_offset, entry, &mut gathered) {
-                    Some(file) => {
-                        let size = entry.size as usize;
-                        if got.count > 0 && got.bytes + size > wanted.bytes_max {
-                            break 'scan;
-                        }
-                        gathered.add(&mut got.slices, file, entry);
-                        got.count += 1;
-                        got.bytes += size;
+                if let Some((entry, file)) = self.find_sound(queue, got.next_offset, entry, &gathered) {
+                    let size = entry.size as usize;
+                    if got.count > 0 && got.bytes + size > wanted.bytes_max {
+                        break 'scan;
                     }
-                    None => self.damage.note(self, queue, got.next_offset, entry),
+                    gathered.add(&mut got.slices, file, &entry);
+                    got.count += 1;
+                    got.bytes += size;
                 }
                 got.next_offset += 1;
                 if got.count >= wanted.count_max {
@@ -126,13 +126,50 @@ impl Reader<'_> {
         got
     }
 
+    /// The entry and the file with its record; where they do not fit, the right entry, if there is one.
+    #[inline]
+    fn find_sound(
+        &self,
+        queue: &Queue,
+        queue_offset: i64,
+        entry: &Entry,
+        gathered: &Gathered,
+    ) -> Option<(Entry, Arc<MappedFile>)> {
+        match self.find_record(queue, queue_offset, entry, gathered) {
+            Some(file) => Some((*entry, file)),
+            None => self.find_damaged(queue, queue_offset, entry, gathered),
+        }
+    }
+
+    #[cold]
+    fn find_damaged(
+        &self,
+        queue: &Queue,
+        queue_offset: i64,
+        entry: &Entry,
+        gathered: &Gathered,
+    ) -> Option<(Entry, Arc<MappedFile>)> {
+        let min_offset = queue.min_offset(&self.queues.disk, self.log.start_offset()).ok()?;
+        if queue_offset < min_offset || self.damage.is_known(queue, queue_offset) {
+            // Deleted meanwhile, or looked for in vain before.
+            return None;
+        }
+        let found = self
+            .repair(queue, queue_offset)
+            .and_then(|entry| Some((entry, self.find_record(queue, queue_offset, &entry, gathered)?)));
+        if found.is_none() {
+            self.damage.note(self.reports, queue, queue_offset, entry);
+        }
+        found
+    }
+
     /// The file with the entry's record, when everything about the record fits.
     fn find_record(
         &self,
         queue: &Queue,
         queue_offset: i64,
         entry: &Entry,
-        gathered: &mut Gathered,
+        gathered: &Gathered,
     ) -> Option<Arc<MappedFile>> {
         if entry.is_void() {
             return None;
@@ -244,18 +281,16 @@ impl Gathered {
 }
 
 impl Damage {
-    /// Counts and reports a record that cannot be served, once; records deleted meanwhile are no damage.
-    #[cold]
-    fn note(&self, reader: &Reader<'_>, queue: &Queue, queue_offset: i64, entry: &Entry) {
-        if !entry.is_void() && entry.physical_offset < reader.log.start_offset() {
-            return;
-        }
-        let mut seen = self.seen.lock();
-        let is_new = seen.len() < DAMAGE_REMEMBERED_MAX
-            && seen.insert((Arc::clone(&queue.topic), queue.queue_id, queue_offset));
-        if is_new {
+    fn is_known(&self, queue: &Queue, queue_offset: i64) -> bool {
+        let seen = self.seen.lock();
+        seen.contains(&(queue.serial, queue_offset)) || seen.len() >= DAMAGE_REMEMBERED_MAX
+    }
+
+    /// Counts and reports a record that cannot be served, once.
+    fn note(&self, reports: &Reports, queue: &Queue, queue_offset: i64, entry: &Entry) {
+        if self.seen.lock().insert((queue.serial, queue_offset)) {
             self.count.fetch_add(1, Ordering::Relaxed);
-            reader.reports.add(format!(
+            reports.add(format!(
                 "topic {}, queue {}: the record with queue offset {queue_offset} (commit log {}, {} bytes) is damaged \
                  and not served",
                 queue.topic, queue.queue_id, entry.physical_offset, entry.size

@@ -91,7 +91,7 @@ impl Parts {
         let consumed = self.consumed.lock().clone();
         let log_start = self.log.start_offset();
         let mut lowest = i64::MAX;
-        for (topic, queue_id) in self.all_queues() {
+        for (topic, queue_id) in self.all_queues()? {
             let Some(queue) = self.queues.find(topic.as_bytes(), queue_id)? else { continue };
             let disk = &self.queues.disk;
             let fail = |source| StoreError::io(&disk.directory(&topic, queue_id), source);
@@ -104,16 +104,16 @@ impl Parts {
         Ok(lowest)
     }
 
-    fn all_queues(&self) -> HashSet<(String, i32)> {
+    fn all_queues(&self) -> Result<HashSet<(String, i32)>, StoreError> {
         let loaded = self.queues.loaded();
         let loaded = loaded.iter().map(|queue| (queue.topic.to_string(), queue.queue_id));
-        self.queues.list_on_disk().into_iter().chain(loaded).collect()
+        Ok(self.queues.list_on_disk()?.into_iter().chain(loaded).collect())
     }
 
     /// Deletes queue and index files that only speak of records which are gone.
     fn trim(&self) -> Result<(), StoreError> {
         let log_start = self.log.start_offset();
-        for (topic, queue_id) in self.all_queues() {
+        for (topic, queue_id) in self.all_queues()? {
             let Some(queue) = self.queues.find(topic.as_bytes(), queue_id)? else { continue };
             let directory = self.queues.disk.directory(&topic, queue_id);
             let fail = |source| StoreError::io(&directory, source);

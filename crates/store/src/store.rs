@@ -195,7 +195,9 @@ impl Store {
 
     /// The queues of the topic that hold or held records, in order.
     pub fn queue_ids(&self, topic: &str) -> Vec<i32> {
-        self.parts.queues.ids(topic)
+        let ids = self.parts.queues.ids(topic);
+        ids.inspect_err(|error| self.parts.reports.add(format!("the queues of {topic}: {error}")))
+            .unwrap_or_default()
     }
 
     /// By store time. Lower: the first offset at or after it, past the last the queue's end. Upper: the last offset at
@@ -243,7 +245,7 @@ impl Store {
             // Records already in the log belong to the queues that go; later ones to new queues that start at 0.
             parts.dispatch.run_to_end(&parts.context(Replay::No))?;
             parts.queues.take_topic(topic);
-            let count = parts.queues.ids(topic).len() as i64;
+            let count = parts.queues.ids(topic)?.len() as i64;
             // The checkpoint first: a replay after a kill must not bring the queues back, nor miss them.
             parts.save_checkpoint(false, count)?;
             parts.queues.delete_files(topic, count)
@@ -280,6 +282,7 @@ impl Store {
             ("recovered_from_offset", parts.recovered_from),
             ("recovered_bytes", parts.recovered_bytes),
             ("damaged_records", (dispatch_damage + parts.damage.count.load(relaxed)) as i64),
+            ("repaired_entries", parts.damage.repaired.load(relaxed) as i64),
             ("syncs", parts.flush.syncs.load(relaxed) as i64),
             ("queues_loaded", parts.queues.loaded().len() as i64),
         ]

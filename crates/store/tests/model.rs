@@ -279,7 +279,7 @@ proptest! {
         // Queue offsets are outside the checksum: a record may come with a later one, but whole and in its order.
         let mut rest = sent.iter();
         for (_, body) in &read {
-            prop_assert!(rest.any(|(_, sent)| sent == body), "{:?} was not sent here", short(&[body.clone()]));
+            prop_assert!(rest.any(|(_, sent)| sent == body), "{:?} was not sent here", short(std::slice::from_ref(body)));
         }
         // The flipped record, and one more where the flip changed a queue offset.
         prop_assert!(read.len() + 2 >= sent.len(), "{} of {} are left", read.len(), sent.len());

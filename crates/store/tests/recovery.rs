@@ -338,6 +338,37 @@ fn after_a_restart_of_the_machine_an_unsynced_index_is_built_again() {
 }
 
 #[test]
+fn damaged_queue_entries_are_put_right_from_the_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = small(directory.path());
+    let store = open(&settings);
+    for number in 0..100 {
+        send(&store, "t", 0, numbered(number).as_bytes());
+    }
+    store.close().unwrap();
+    drop(store);
+    let file = |first: usize| directory.path().join(format!("consumequeue/t/0/{:020}", first * 20));
+    // A flipped offset, a flipped size, a wiped entry; and two whole files that changed places.
+    flip(&file(0), 3 * 20 + 6, 0x10);
+    flip(&file(16), 2 * 20 + 10, 0x01);
+    let mut bytes = fs::read(file(32)).unwrap();
+    bytes[40..60].fill(0);
+    fs::write(file(32), bytes).unwrap();
+    let (one, other) = (fs::read(file(48)).unwrap(), fs::read(file(64)).unwrap());
+    fs::write(file(48), other).unwrap();
+    fs::write(file(64), one).unwrap();
+    let store = open(&settings);
+    assert_eq!(numbers(&store), (0..100).collect::<Vec<_>>());
+    assert_eq!(figure(&store, "damaged_records"), 0);
+    assert_eq!(figure(&store, "repaired_entries"), 3 + 32);
+    store.close().unwrap();
+    drop(store);
+    let store = open(&settings);
+    assert_eq!(numbers(&store), (0..100).collect::<Vec<_>>());
+    assert_eq!(figure(&store, "repaired_entries"), 0, "they were written back");
+}
+
+#[test]
 fn a_file_of_the_log_that_is_missing_costs_its_records_only() {
     let directory = tempfile::tempdir().unwrap();
     let settings = small(directory.path());

@@ -82,7 +82,11 @@ class Messages:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         if self._groups.find_or_create(command.consumer_group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.consumer_group))
-        await self._groups.publish([command.consumer_group])
+        try:
+            await self._groups.publish([command.consumer_group])
+        except OSError as error:
+            # A full disk keeps nobody from reading; the group is written down when there is room again.
+            log.error("group %s is not on disk yet: %s", command.consumer_group, error)
         request.retry()
         return RESPONDED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -54,6 +55,6 @@ def main() -> None:
         print(f"metaq: {error}{hint}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:
-        # The reader of a pipe, such as head, has seen enough.
-        sys.stderr.close()
+        # The reader of a pipe has seen enough; what is still buffered must not fail again at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

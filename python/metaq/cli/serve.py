@@ -148,5 +148,7 @@ def _greeting(ready: Ready, config: Config) -> list[str]:
         command = sys.argv[0] if sys.argv[0].endswith("/metaq") else "metaq"
         lines.append(f"  {command} send Hello 'first message'{where}")
         lines.append(f"  {command} tail Hello{where}")
+    elif ready.broker:
+        lines.append("  No name server knows it, so no client will find it: name one with --namesrv")
     lines.append("Ctrl-C stops it.")
     return lines

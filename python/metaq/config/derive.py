@@ -84,7 +84,12 @@ def store_settings(config: Config) -> StoreSettings:
 
 def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSettings:
     host, port = config["host"], config[port_option]
-    if alone and config["listen"] is not None:
+    if config["listen"] is not None:
+        if not alone:
+            raise ConfigError(
+                f"listen={config['listen']} is for a name server or a broker of its own",
+                hint="metaq serve takes host, namesrv_port and broker_port",
+            )
         listen_host, port = split_endpoint(config["listen"])
         host = listen_host or host
     address = resolve_host(host)

@@ -37,7 +37,10 @@ def test_listen_is_for_a_role_of_its_own() -> None:
     assert nameserver_settings(config, alone=True).host == "127.0.0.2"
     assert nameserver_settings(config, alone=True).port == 7000
     assert broker_options(config, (), alone=True).broker.store_host == "127.0.0.2:7000"
-    assert nameserver_settings(config).port == 9876
+    with pytest.raises(
+        ConfigError, match=r"listen=127\.0\.0\.2:7000 is for a name server or a broker of its own"
+    ):
+        nameserver_settings(config)
 
 
 def test_a_bare_port_goes_with_the_host() -> None:

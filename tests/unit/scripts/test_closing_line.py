@@ -1,0 +1,77 @@
+"""scripts/test.py: its closing line counts every suite, and no failure is lost."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "test.py"
+
+
+@pytest.fixture(scope="module")
+def runner() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("suites", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["suites"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "lines", "counts"),
+    [
+        (
+            0,
+            [
+                "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured",
+                "test result: ok. 4 passed; 0 failed; 0 ignored;",
+            ],
+            (7, 0, 1),
+        ),
+        (101, ["test result: FAILED. 3 passed; 2 failed; 0 ignored;"], (3, 2, 0)),
+        (101, ["test result: ok. 3 passed; 0 failed; 0 ignored;", "error: could not compile"], (3, 1, 0)),
+        (101, ["error: could not compile"], (0, 1, 0)),
+    ],
+)
+def test_cargo(runner: ModuleType, exit_code: int, lines: list[str], counts: tuple[int, int, int]) -> None:
+    assert runner.read_cargo(exit_code, lines) == runner.Outcome(*counts)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "lines", "counts"),
+    [
+        (0, ["===== 12 passed in 0.31s ====="], (12, 0, 0)),
+        (0, ["===== 12 passed, 2 skipped, 1 warning in 65.31s (0:01:05) ====="], (12, 0, 2)),
+        (1, ["===== 2 failed, 3 passed, 2 errors in 1.00s ====="], (3, 4, 0)),
+        (
+            2,
+            ["!!!!! Interrupted: 1 error during collection !!!!!", "===== 1 error in 0.24s ====="],
+            (0, 1, 0),
+        ),
+        (4, ["ERROR: file or directory not found: x"], (0, 1, 0)),
+        (5, ["===== no tests ran in 0.01s ====="], (0, 1, 0)),
+        (-9, ["tests/unit/test_x.py ...."], (0, 1, 0)),
+        (3, ["it said: waited in 3s", "===== 5 passed in 9s ====="], (5, 1, 0)),
+    ],
+)
+def test_pytest(runner: ModuleType, exit_code: int, lines: list[str], counts: tuple[int, int, int]) -> None:
+    assert runner.read_pytest(exit_code, lines) == runner.Outcome(*counts)
+
+
+def test_a_failing_suite_does_not_stop_the_next(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suites = [
+        runner.Suite("missing", ("no-such-program",), runner.read_check),
+        runner.Suite("bad", (sys.executable, "-c", "raise SystemExit(1)"), runner.read_check),
+        runner.Suite("good", (sys.executable, "-c", "print('= 4 passed in 1s =')"), runner.read_pytest),
+    ]
+    monkeypatch.setattr(runner, "plan", lambda what, arguments: suites)
+    monkeypatch.setattr(sys, "argv", ["test.py", "all"])
+    assert runner.main() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 2 failed"
