@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -107,10 +106,6 @@ def _explained(flag: str) -> Iterator[None]:
     except StoreFailure as error:
         raise CommandError(f"the store cannot be opened: {error}") from None
     except OSError as error:
-        hint = f"choose another port with {flag}; 0 takes a free one" if _is_taken(error) else ""
-        raise CommandError(str(error), hint=hint) from None
-
-
-def _is_taken(error: OSError) -> bool:
-    # The data plane gives the reason as text alone.
-    return error.errno == errno.EADDRINUSE or os.strerror(errno.EADDRINUSE) in str(error)
+        is_taken = error.errno == errno.EADDRINUSE
+        hint = f"choose another port with {flag}; 0 takes a free one" if is_taken else ""
+        raise CommandError(error.strerror or str(error), hint=hint) from None

@@ -32,10 +32,12 @@ def disk(tmp_path: Path) -> Iterator[LoopDisk]:
 def test_a_full_disk_refuses_writes_and_serves_reads(tmp_path: Path, disk: LoopDisk) -> None:
     # Pieces of odd sizes: every time some other call is the first to find no room.
     ballast = [_ballast(disk, BALLAST_BYTES // 8 + 1_234 * piece, f"ballast{piece}") for piece in range(8)]
+    # The level of refusal is out of the way, so that the last block is really taken.
+    settings = {**SETTINGS, "disk_refuse_percent": 99}
     history = History()
     sequence = count()
     home, data = tmp_path / "home", disk.path / "data"
-    with Serving(home, data, settings=SETTINGS) as broker, broker.connect() as client:
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
         assert create_topic(client, TOPIC, 1).code == SUCCESS
         assert pull(client, TOPIC, 0, 0).code == PULL_NOT_FOUND
         for piece in ballast:
@@ -51,7 +53,7 @@ def test_a_full_disk_refuses_writes_and_serves_reads(tmp_path: Path, disk: LoopD
         assert kept[0][0].queue_offset == 0
         assert broker.stop() == 0
 
-    with Serving(home, data, settings=SETTINGS) as broker, broker.connect() as client:
+    with Serving(home, data, settings=settings) as broker, broker.connect() as client:
         assert served_queues(client, TOPIC, 1) == kept
 
 

@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 
@@ -280,10 +281,59 @@ fn write_zeros(file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The machine's memory; a guess of 4 GiB where it cannot be read.
+/// The machine's memory, read once; a guess of 4 GiB where it cannot be read.
 pub(crate) fn memory_bytes() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let kib = total.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kib.unwrap_or(4 << 20) * 1024
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+        let kib = total.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        kib.unwrap_or(4 << 20) * 1024
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_crossed_rather_early() {
+        let percent = |total_bytes, available_bytes| Space { total_bytes, available_bytes }.used_percent();
+        assert_eq!(percent(1_000, 1_000), 0);
+        assert_eq!(percent(1_000, 999), 1);
+        assert_eq!(percent(1_000, 100), 90);
+        assert_eq!(percent(1_000, 0), 100);
+        assert_eq!(percent(0, 0), 0);
+    }
+
+    #[test]
+    fn holes_are_told_from_data_and_can_be_made() -> io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let disk = SystemDisk;
+        let file = disk.create(&directory.path().join("file"))?;
+        disk.set_len(&file, 1 << 20)?;
+        assert_eq!(disk.data_end(&file, 0)?, 0);
+        disk.write_at(&file, b"data", 300_000)?;
+        let end = disk.data_end(&file, 0)?;
+        assert!((300_004..400_000).contains(&end), "{end}");
+        disk.zero(&file, 0, 1 << 20)?;
+        assert_eq!(disk.data_end(&file, 0)?, 0);
+        assert_eq!(disk.len(&file)?, 1 << 20);
+        let mut buffer = [1; 8];
+        assert_eq!(disk.read_at(&file, &mut buffer, (1 << 20) - 4)?, 4, "as far as the file reaches");
+        assert_eq!(buffer[..4], [0; 4]);
+        Ok(())
+    }
+
+    #[test]
+    fn the_lock_is_exclusive() -> io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("lock");
+        let first = SystemDisk.create(&path)?;
+        assert!(SystemDisk.lock(&first)?);
+        assert!(!SystemDisk.lock(&SystemDisk.create(&path)?)?);
+        drop(first);
+        assert!(SystemDisk.lock(&SystemDisk.create(&path)?)?);
+        Ok(())
+    }
 }

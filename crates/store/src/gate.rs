@@ -109,3 +109,35 @@ impl Reports {
         taken
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_come_and_go_but_a_failed_sync_stays() {
+        let gate = Gate::new(PathBuf::from("store"));
+        assert!(gate.check().is_ok());
+        assert!(gate.shut(Refusal::DiskLevel));
+        assert!(!gate.shut(Refusal::DiskLevel), "told once");
+        assert!(gate.shut(Refusal::FailedSync));
+        assert!(matches!(gate.check(), Err(StoreError::FailedSync)));
+        assert!(gate.lift(Refusal::DiskLevel));
+        assert!(!gate.lift(Refusal::FailedSync));
+        assert!(matches!(gate.check(), Err(StoreError::FailedSync)));
+    }
+
+    #[test]
+    fn reports_are_bounded_and_say_what_was_dropped() {
+        let reports = Reports::default();
+        reports.add("same".to_owned());
+        reports.add("same".to_owned());
+        assert_eq!(reports.take(), ["same"]);
+        for number in 0..REPORTS_MAX + 3 {
+            reports.add(number.to_string());
+        }
+        let taken = reports.take();
+        assert_eq!((taken.len(), taken[0].as_str()), (REPORTS_MAX + 1, "3 older reports were dropped"));
+        assert!(reports.take().is_empty());
+    }
+}

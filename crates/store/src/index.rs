@@ -338,3 +338,15 @@ fn civil_date(days: i64) -> (u64, u64, u64) {
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     (year, month, day)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_time() {
+        assert_eq!(time_stamp(0), 19_700_101_000_000_000);
+        assert_eq!(time_stamp(951_827_696_789), 20_000_229_123_456_789);
+        assert_eq!(time_stamp(1_767_225_599_999), 20_251_231_235_959_999);
+    }
+}

@@ -198,3 +198,79 @@ pub(crate) fn key_hash(topic: &str, key: &str) -> i32 {
     let hash = units.fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
     hash.checked_abs().unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    const SIZES: IndexSizes = IndexSizes { slots: 3, entries: 10 };
+
+    fn found(file: &IndexFile, key: &str) -> Vec<i64> {
+        let mut offsets = Vec::new();
+        file.find(key_hash("t", key), |offset| {
+            offsets.push(offset);
+            true
+        });
+        offsets
+    }
+
+    #[test]
+    fn chains_lead_from_new_to_old() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("20260101000000000");
+        let mut file = IndexFile::open(&SystemDisk, &path, SIZES)?;
+        assert!(file.is_empty());
+        // Three slots for four keys: chains are shared.
+        for (number, key) in ["a", "b", "c", "d", "a", "b", "a"].into_iter().enumerate() {
+            file.put(&SystemDisk, key_hash("t", key), 100 * number as i64, 5_000 + 1_000 * number as i64)?;
+        }
+        let check = |file: &IndexFile| {
+            assert_eq!(found(file, "a"), [600, 400, 0]);
+            assert_eq!(found(file, "b"), [500, 100]);
+            assert_eq!(found(file, "d"), [300]);
+            assert_eq!(found(file, "e"), [0; 0]);
+            assert_eq!(
+                file.span(),
+                Span { begin_time_ms: 5_000, end_time_ms: 11_000, begin_offset: 0, end_offset: 600 }
+            );
+        };
+        check(&file);
+        assert!(!file.is_full());
+        drop(file);
+        check(&IndexFile::open(&SystemDisk, &path, SIZES)?);
+        // The count starts at 1, and the file has its full length.
+        let bytes = std::fs::read(&path)?;
+        assert_eq!(bytes[36..40], 8_i32.to_be_bytes());
+        assert_eq!(bytes.len() as u64, SIZES.file_bytes());
+        Ok(())
+    }
+
+    #[test]
+    fn a_wild_header_or_chain_is_survived() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("20260101000000000");
+        let mut file = IndexFile::open(&SystemDisk, &path, SIZES)?;
+        for number in 0..3 {
+            file.put(&SystemDisk, key_hash("t", "a"), number, 5_000)?;
+        }
+        drop(file);
+        let mut bytes = std::fs::read(&path)?;
+        // The newest entry's link points at itself.
+        let link = SIZES.entry_at(3) as usize + 16;
+        bytes[link..link + 4].copy_from_slice(&3_i32.to_be_bytes());
+        std::fs::write(&path, &bytes)?;
+        assert_eq!(found(&IndexFile::open(&SystemDisk, &path, SIZES)?, "a"), [2]);
+        bytes[36..40].copy_from_slice(&1_000_i32.to_be_bytes());
+        std::fs::write(&path, &bytes)?;
+        assert!(matches!(IndexFile::open(&SystemDisk, &path, SIZES), Err(StoreError::Damaged { .. })));
+        Ok(())
+    }
+
+    #[test]
+    fn hashes_are_javas_and_never_negative() {
+        assert_eq!(key_hash("t", "a"), "t#a".bytes().fold(0, |hash, byte| hash * 31 + i32::from(byte)));
+        assert!((0..1_000).all(|number| key_hash("topic", &number.to_string()) >= 0));
+        assert_eq!(key_hash("schön", "schlüssel"), key_hash("schön", "schlüssel"));
+    }
+}

@@ -213,3 +213,109 @@ pub(crate) fn walk(
     }
     at
 }
+
+#[cfg(test)]
+mod tests {
+    use metaq_wire::{NewRecord, body_crc};
+
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    fn record(body: &[u8], physical_offset: i64) -> Vec<u8> {
+        let host = ([127, 0, 0, 1], 10911).into();
+        let record = NewRecord {
+            topic: b"t",
+            queue_id: 0,
+            flag: 0,
+            system_flag: 0,
+            born_timestamp_ms: 0,
+            born_host: host,
+            store_host: host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body,
+            body_crc: body_crc(body),
+            properties: [b"K\x01v\x02", b"", b""],
+        };
+        let mut bytes = vec![0; record.size()];
+        record.write(&mut bytes, 0, physical_offset, 1);
+        bytes
+    }
+
+    /// A file of 4 KiB that starts at 8192 with three records in it, and where they start.
+    fn three_records() -> (Vec<u8>, [usize; 3]) {
+        let mut bytes = Vec::new();
+        let mut starts = [0; 3];
+        for (place, start) in starts.iter_mut().enumerate() {
+            *start = bytes.len();
+            bytes.extend(record(&[b'x'; 50], 8_192 + bytes.len() as i64));
+            assert!(place < 3);
+        }
+        bytes.resize(4_096, 0);
+        (bytes, starts)
+    }
+
+    fn resumed(
+        bytes: &[u8],
+        from: usize,
+        search_end: usize,
+    ) -> Result<Option<u64>, Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("file");
+        std::fs::write(&path, bytes)?;
+        let file = MappedFile::open(&SystemDisk, &path, 8_192, 4_096, 4_096)?;
+        Ok(resume(&file, from as u64, search_end as u64, false))
+    }
+
+    #[test]
+    fn a_place_is_told_by_what_stands_there() {
+        let good = record(b"body", 8_192);
+        assert!(matches!(look(&good, 8_192, true), Place::Record(_)));
+        assert!(matches!(look(&good, 8_193, true), Place::Damaged), "it lies somewhere else");
+        assert!(matches!(look(&good[..good.len() - 1], 8_192, true), Place::Damaged));
+        let mut bad = good.clone();
+        bad[90] ^= 1;
+        assert!(matches!(look(&bad, 8_192, true), Place::Damaged));
+        assert!(matches!(look(&bad, 8_192, false), Place::Record(_)));
+        assert!(matches!(look(&[0; 100], 8_192, true), Place::Nothing));
+        assert!(matches!(look(&[0; 7], 8_192, true), Place::Blank), "too little for anything");
+        let mut blank = vec![0, 0, 0, 20];
+        blank.extend(layout::MAGIC_BLANK.to_be_bytes());
+        blank.resize(20, 0);
+        assert!(matches!(look(&blank, 8_192, true), Place::Blank));
+        blank.push(0);
+        assert!(matches!(look(&blank, 8_192, true), Place::Damaged), "its length must reach the end");
+    }
+
+    #[test]
+    fn the_walk_goes_on_behind_damage() -> Result<(), Box<dyn std::error::Error>> {
+        let (good, starts) = three_records();
+        let next = Some(starts[2] as u64);
+        // The body, the size, the body's length, the magic, the own offset: each byte of the record in turn.
+        for position in starts[1]..starts[2] {
+            let mut bytes = good.clone();
+            bytes[position] ^= 0x20;
+            assert_eq!(resumed(&bytes, starts[1], 4_096)?, next, "flip at {}", position - starts[1]);
+        }
+        let mut bytes = good.clone();
+        bytes[starts[1]..starts[2]].fill(0);
+        assert_eq!(resumed(&bytes, starts[1], 4_096)?, next);
+        assert_eq!(resumed(&bytes, starts[1], starts[1])?, None, "no search, no way");
+        assert_eq!(resumed(&good, starts[2] + 1, 4_096)?, None, "nothing follows");
+        Ok(())
+    }
+
+    #[test]
+    fn a_torn_body_is_not_searched() -> Result<(), Box<dyn std::error::Error>> {
+        // A body that holds a record made to fit its place, torn behind it.
+        let inner = record(b"forged", 8_192 + 88);
+        let mut body = inner.clone();
+        body.resize(600, b'x');
+        let mut bytes = record(&body, 8_192);
+        bytes.truncate(88 + inner.len() + 10);
+        bytes.resize(4_096, 0);
+        assert!(matches!(look(&bytes[88..], 8_192 + 88, true), Place::Record(_)));
+        assert_eq!(resumed(&bytes, 0, 4_096)?, None);
+        Ok(())
+    }
+}

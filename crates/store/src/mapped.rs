@@ -259,3 +259,63 @@ impl MappedTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    fn file(directory: &Path) -> Result<Arc<MappedFile>, StoreError> {
+        Ok(Arc::new(MappedFile::open(&SystemDisk, &directory.join("file"), 0, 64 * 1024, 0)?))
+    }
+
+    #[test]
+    fn only_allocated_bytes_are_written_and_only_published_ones_read()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let file = file(directory.path())?;
+        let mut writer = file.writer().ok_or("no writer")?;
+        assert!(file.writer().is_none(), "one writer at a time");
+        assert!(!writer.fill(1, |_| panic!("nothing is allocated")));
+        file.allocate(&SystemDisk, 8_192)?;
+        assert!(!writer.fill(8_193, |_| panic!("not all of it is allocated")));
+        assert!(writer.fill(5, |target| target.copy_from_slice(b"hello")));
+        assert_eq!(file.slice(0, 5), None, "not yet published");
+        writer.publish();
+        assert_eq!(file.slice(0, 5), Some(&b"hello"[..]));
+        assert_eq!(file.slice(1, 5), None);
+        assert_eq!(file.slice(u64::MAX, 5), None);
+        drop(writer);
+        assert_eq!(file.writer().map(|writer| writer.position()), Some(5));
+        Ok(())
+    }
+
+    #[test]
+    fn a_part_keeps_its_file_alive() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let file = file(directory.path())?;
+        file.allocate(&SystemDisk, 4_096)?;
+        let mut writer = file.writer().ok_or("no writer")?;
+        writer.fill(5, |target| target.copy_from_slice(b"hello"));
+        writer.publish();
+        let part = file.bytes(1, 3).ok_or("no part")?;
+        std::fs::remove_file(file.path())?;
+        drop((writer, file));
+        assert_eq!(part, &b"ell"[..]);
+        Ok(())
+    }
+
+    #[test]
+    fn a_table_is_written_where_it_is_allocated() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let mut table = MappedTable::open(&SystemDisk, &directory.path().join("table"), 16_384)?;
+        assert!(!table.write(0, b"x"));
+        table.allocate(&SystemDisk, 4_096)?;
+        assert!(table.write(4_095, b"x"));
+        assert!(!table.write(4_096, b"x"));
+        assert!(!table.write(u64::MAX, b"x"));
+        assert_eq!(table.read::<1>(4_095), Some(*b"x"));
+        assert_eq!(table.read::<2>(16_383), None);
+        Ok(())
+    }
+}

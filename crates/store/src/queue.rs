@@ -444,3 +444,82 @@ pub(crate) fn read_entries(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    fn entry(number: i64) -> Entry {
+        Entry { physical_offset: 1_000 + number * 100, size: 100, tag_code: number }
+    }
+
+    fn queue() -> Queue {
+        Queue::new(Arc::from("t"), 0, 1, Vec::new(), 0)
+    }
+
+    fn entries(queue: &Queue, disk: &QueueDisk, from: i64) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        queue.read(disk, from, 100, &mut entries)?;
+        Ok(entries)
+    }
+
+    fn is_done(put: Put) -> bool {
+        matches!(put, Put::Done { .. })
+    }
+
+    #[test]
+    fn entries_are_read_across_files_and_memory() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let disk = QueueDisk::new(Arc::new(SystemDisk), directory.path(), 4);
+        let queue = queue();
+        for number in 0..20 {
+            assert!(is_done(queue.put(number, entry(number))));
+            if number == 5 || number == 13 {
+                assert!(!queue.flush(&disk)?);
+            }
+        }
+        let expected: Vec<Entry> = (0..20).map(entry).collect();
+        for from in 0..20 {
+            assert_eq!(entries(&queue, &disk, from)?, expected[from as usize..], "from {from}");
+        }
+        assert_eq!(entries(&queue, &disk, 20)?, []);
+        assert_eq!(queue.min_offset(&disk, 0)?, 0);
+        assert_eq!(queue.min_offset(&disk, 1_650)?, 7);
+        assert_eq!(queue.min_offset(&disk, i64::MAX)?, 20);
+        assert_eq!(queue.trim(&disk, 7).len(), 1);
+        assert_eq!(queue.first_offset(), 4);
+        Ok(())
+    }
+
+    #[test]
+    fn a_first_entry_may_come_late_and_damage_leaves_holes() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let disk = QueueDisk::new(Arc::new(SystemDisk), directory.path(), 4);
+        let queue = queue();
+        assert!(is_done(queue.put(6, entry(6))));
+        queue.flush(&disk)?;
+        assert_eq!(entries(&queue, &disk, 4)?, [Entry::HOLE, Entry::HOLE, entry(6)]);
+        assert_eq!(queue.min_offset(&disk, 0)?, 6);
+        assert!(is_done(queue.put(9, entry(9))));
+        assert_eq!(entries(&queue, &disk, 6)?, [entry(6), Entry::HOLE, Entry::HOLE, entry(9)]);
+        Ok(())
+    }
+
+    #[test]
+    fn offsets_that_cannot_be_right_are_refused() {
+        let queue = queue();
+        for number in 0..5 {
+            assert!(is_done(queue.put(number, entry(number))));
+        }
+        assert_eq!(queue.put(3, entry(3)), Put::Known);
+        assert_eq!(queue.put(3, entry(9)), Put::Misfit);
+        assert_eq!(queue.put(-1, entry(9)), Put::Misfit);
+        assert_eq!(queue.put(i64::MAX, entry(9)), Put::Misfit);
+        assert_eq!(queue.put(5 + GAP_ENTRIES_MAX + 1, entry(9)), Put::Misfit);
+        // A jump that the next record belies is taken back.
+        assert!(is_done(queue.put(500, entry(5))));
+        assert!(is_done(queue.put(6, entry(6))));
+        assert_eq!(queue.max_offset(), 7);
+    }
+}

@@ -220,3 +220,44 @@ pub(crate) fn parse_file_name(name: &str) -> Option<i64> {
     let bytes: i64 = name.parse().ok()?;
     (bytes % ENTRY_BYTES as i64 == 0).then_some(bytes / ENTRY_BYTES as i64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    #[test]
+    fn entries_have_their_layout() {
+        let entry = Entry { physical_offset: 0x0102_0304_0506_0708, size: 0x090A_0B0C, tag_code: -2 };
+        let bytes = entry.encode();
+        assert_eq!(bytes[..12], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+        assert_eq!(bytes[12..], [255, 255, 255, 255, 255, 255, 255, 254]);
+        assert_eq!(Entry::decode(&bytes), entry);
+    }
+
+    #[test]
+    fn names_are_byte_offsets() {
+        assert_eq!(file_name(300_000), "00000000000006000000");
+        assert_eq!(parse_file_name("00000000000006000000"), Some(300_000));
+        assert_eq!(parse_file_name("00000000000000000010"), None);
+        assert_eq!(parse_file_name("6000000"), None);
+        assert_eq!(parse_file_name("99999999999999999999"), None);
+    }
+
+    #[test]
+    fn few_files_are_open_at_a_time() -> io::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let disk = QueueDisk::new(Arc::new(SystemDisk), directory.path(), 10);
+        for queue in 0..OPEN_FILES_MAX as i32 + 50 {
+            let file = disk.make_file((queue as u64, 0), &disk.directory("t", queue))?;
+            disk.write((queue as u64, 0), &file, b"x", 0)?;
+        }
+        assert_eq!(disk.open_files.lock().files.len(), OPEN_FILES_MAX);
+        assert!(disk.unsynced.lock().all, "too many to sync one by one");
+        assert!(disk.sync().is_ok());
+        assert!(!disk.unsynced.lock().all);
+        // Opened again when it is asked for.
+        assert!(disk.file((0, 0), || disk.directory("t", 0)).is_ok());
+        Ok(())
+    }
+}

@@ -135,3 +135,40 @@ impl StoreSettings {
         by_message.min(self.commit_log_file_bytes - 8) as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_hold() -> Result<(), StoreError> {
+        let settings = StoreSettings::new("somewhere");
+        settings.check()?;
+        assert_eq!(settings.delete_hours()?, [4]);
+        assert_eq!(StoreSettings { delete_when: "04;16".to_owned(), ..settings }.delete_hours()?, [4, 16]);
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let good = StoreSettings::new("somewhere");
+        let bad = [
+            StoreSettings::new(""),
+            StoreSettings { commit_log_file_bytes: 100, ..good.clone() },
+            StoreSettings { commit_log_file_bytes: 1 << 40, ..good.clone() },
+            StoreSettings { consume_queue_file_entries: 0, ..good.clone() },
+            StoreSettings { index_slots: 0, ..good.clone() },
+            StoreSettings { index_entries: u32::MAX, ..good.clone() },
+            StoreSettings { allocation_step_bytes: 0, ..good.clone() },
+            StoreSettings { flush_interval_ms: 0, ..good.clone() },
+            StoreSettings { message_size_bytes_max: 0, ..good.clone() },
+            StoreSettings { disk_refuse_percent: 101, ..good.clone() },
+            StoreSettings { disk_clean_percent: 95, ..good.clone() },
+            StoreSettings { delete_when: "24".to_owned(), ..good.clone() },
+            StoreSettings { delete_when: ";".to_owned(), ..good.clone() },
+        ];
+        for settings in bad {
+            assert!(matches!(settings.check(), Err(StoreError::BadSettings(_))), "{settings:?}");
+        }
+    }
+}
