@@ -288,5 +288,23 @@ class Server:
         """Grows with every change, so that an unchanged table need not be written."""
     def set_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None: ...
     def remove_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
+    def load_delay_offsets(self, offsets: Mapping[int, int]) -> None:
+        """Level → where its delivery goes on, before `start`."""
+    def delay_offsets(self, timeout_ms: int = 5000) -> dict[int, int] | None:
+        """The same, once everything delivered so far is flushed; None where that took too long."""
+    def resend(
+        self,
+        physical_offset: int,
+        topic: str,
+        queue_id: int,
+        *,
+        reconsume_times: int,
+        delay_level: int = 0,
+        drop: Sequence[str] = ...,
+        properties: Mapping[str, str] | None = None,
+    ) -> int:
+        """Stores a copy of a stored message and returns its physical offset, as safe as an acknowledged one.
+
+        Raises LookupError where no message begins there, StoreFailure where the store refuses."""
     def counters(self) -> dict[str, int]:
         """Sums since the start: connections, messages_in, bytes_in, messages_out, bytes_out, refused, …"""

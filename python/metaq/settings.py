@@ -9,6 +9,14 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
+SECOND = 1000
+MINUTE = 60 * SECOND
+DELAY_LEVELS_MS = (
+    *(seconds * SECOND for seconds in (1, 5, 10, 30)),
+    *(minutes * MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)),
+)
+"""The 18 levels that every client knows: 1s 5s 10s 30s, 1m to 10m, 20m 30m 1h 2h."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
@@ -68,6 +76,8 @@ class BrokerSettings:
     hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    """How long a message of each delay level waits, level 1 first; empty: none is delayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +114,6 @@ class GroupPolicy:
     broadcasting: bool = False
     """True while the group's live consumers are in broadcast mode."""
     broker_id: int = 0
+    retry_times_max: int = 16
+    """After so many tries a message that is sent to the group's retry topic goes to its dead letters."""
     subscriptions: tuple[SubscriptionPolicy, ...] = ()

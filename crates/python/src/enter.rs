@@ -3,7 +3,7 @@
 use metaq_server::ServerError;
 use metaq_store::StoreError;
 use metaq_wire::WireError;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
@@ -51,6 +51,8 @@ impl From<Failure> for PyErr {
                 ServerError::ConnectionGone(_) | ServerError::OutputFull { .. } => {
                     ConnectionGone::new_err(error.to_string())
                 }
+                ServerError::NoRecord(_) => PyLookupError::new_err(error.to_string()),
+                ServerError::Store(_) | ServerError::NotFlushed => StoreFailure::new_err(error.to_string()),
                 ServerError::Frame(_) => FrameError::new_err(error.to_string()),
             },
         }

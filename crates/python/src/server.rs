@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use metaq_server::Broker;
+use metaq_server::{Broker, Resend};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -139,6 +139,37 @@ impl Server {
     fn remove_offsets(&self, group: Option<&str>, topic: Option<&str>) -> PyResult<()> {
         self.broker()?.offsets.remove(group, topic);
         Ok(())
+    }
+
+    fn load_delay_offsets(&self, offsets: HashMap<usize, i64>) -> PyResult<()> {
+        self.broker()?.delays.load(offsets);
+        Ok(())
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn delay_offsets(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<BTreeMap<usize, i64>>> {
+        let broker = self.broker()?;
+        let offsets = enter_infallible(py, || broker.delay_offsets(Duration::from_millis(timeout_ms)));
+        Ok(offsets.map(|offsets| offsets.into_iter().collect()))
+    }
+
+    #[pyo3(signature = (physical_offset, topic, queue_id, *, reconsume_times, delay_level=0, drop=Vec::new(), properties=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn resend(
+        &self,
+        py: Python<'_>,
+        physical_offset: i64,
+        topic: String,
+        queue_id: i32,
+        reconsume_times: i32,
+        delay_level: i64,
+        drop: Vec<String>,
+        properties: Option<HashMap<String, String>>,
+    ) -> PyResult<i64> {
+        let set = properties.unwrap_or_default().into_iter().collect();
+        let resend = Resend { physical_offset, topic, queue_id, reconsume_times, delay_level, drop, set };
+        let broker = self.broker()?;
+        enter(py, || broker.resend(&resend))
     }
 
     fn counters(&self) -> HashMap<&'static str, u64> {

@@ -94,6 +94,7 @@ pub struct BrokerSettings {
     hold_max: usize,
     long_polling: bool,
     short_polling_ms: u64,
+    delay_levels_ms: Vec<i64>,
 }
 
 impl BrokerSettings {
@@ -113,6 +114,7 @@ impl BrokerSettings {
             hold_max: self.hold_max,
             long_polling: self.long_polling,
             short_polling_ms: self.short_polling_ms,
+            delay_levels_ms: self.delay_levels_ms,
         }
     }
 }
@@ -153,6 +155,7 @@ pub struct GroupPolicy {
     broadcast_enabled: bool,
     broadcasting: bool,
     broker_id: i64,
+    retry_times_max: i32,
     subscriptions: Vec<SubscriptionPolicy>,
 }
 
@@ -179,6 +182,7 @@ impl From<GroupPolicy> for metaq_server::Group {
             broadcast_enabled: from.broadcast_enabled,
             broadcasting: from.broadcasting,
             broker_id: from.broker_id,
+            retry_times_max: from.retry_times_max,
             subscriptions: from.subscriptions.into_iter().map(Into::into).collect(),
         }
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use metaq_store::{Store, StoreEvents};
 use parking_lot::Mutex;
 
+use crate::delay::Delays;
 use crate::hold::Holds;
 use crate::offsets::Offsets;
 use crate::peer::Peer;
@@ -20,6 +21,7 @@ pub struct Broker {
     pub store_host: SocketAddr,
     pub policy: Policy,
     pub offsets: Offsets,
+    pub delays: Delays,
     pub(crate) holds: Holds,
     /// What every stored message gets besides its own properties, after a separator.
     pub(crate) added_properties: Vec<u8>,
@@ -37,6 +39,7 @@ impl Broker {
         let broker = Arc::new(Broker {
             store: Arc::clone(&store),
             holds: Holds::new(settings.hold_max),
+            delays: Delays::new(settings.delay_levels_ms.clone()),
             settings,
             store_host,
             policy: Policy::new(),

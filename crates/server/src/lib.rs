@@ -8,8 +8,10 @@
 
 mod broker;
 mod connection;
+mod copy;
 mod counts;
 mod crossing;
+mod delay;
 mod hold;
 mod offsets;
 mod output;
@@ -25,6 +27,7 @@ mod settings;
 mod sink;
 
 pub use broker::Broker;
+pub use copy::Resend;
 pub use crossing::{Crossed, Event};
 pub use policy::{Group, Subscription, Topic};
 pub use route::HOT_CODES;
@@ -63,6 +66,12 @@ pub enum ServerError {
     ConnectionGone(u64),
     #[error("connection {id} has {queued} bytes waiting to be read by its peer; the limit is {limit}")]
     OutputFull { id: u64, queued: usize, limit: usize },
+    #[error("no message begins at physical offset {0}")]
+    NoRecord(i64),
+    #[error(transparent)]
+    Store(metaq_store::StoreError),
+    #[error("the message is stored, but the disk did not confirm it in time")]
+    NotFlushed,
     #[error("the request cannot be sent: {0}")]
     Frame(metaq_wire::WireError),
 }

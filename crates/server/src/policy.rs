@@ -39,6 +39,8 @@ pub struct Group {
     pub broadcast_enabled: bool,
     pub broadcasting: bool,
     pub broker_id: i64,
+    /// Tries after which a message sent to the group's retry topic goes to its dead letters.
+    pub retry_times_max: i32,
     pub subscriptions: Vec<Subscription>,
 }
 

@@ -8,6 +8,8 @@ pub struct Marks<'a> {
     pub unique_key: Option<&'a [u8]>,
     /// The sender does not wait for flush or replicas (`WAIT=false`).
     pub no_wait: bool,
+    /// The delay level that the sender asks for; 0 for none.
+    pub delay_level: i64,
     /// A property whose treatment this broker does not have yet.
     pub unsupported: Option<&'static str>,
     /// The properties hold what the broker would add: a message that is sent on.
@@ -25,7 +27,7 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             b"CLUSTER" => marks.already_added = true,
             b"POP_CK" => marks.pop_check = true,
             b"TRAN_MSG" if value == b"true" => marks.unsupported = Some("TRAN_MSG"),
-            b"DELAY" if value != b"0" => marks.unsupported = Some("DELAY"),
+            b"DELAY" => marks.delay_level = number(value),
             b"TIMER_DELAY_SEC" => marks.unsupported = Some("TIMER_DELAY_SEC"),
             b"TIMER_DELAY_MS" => marks.unsupported = Some("TIMER_DELAY_MS"),
             b"TIMER_DELIVER_MS" => marks.unsupported = Some("TIMER_DELIVER_MS"),
@@ -33,6 +35,11 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
         }
     }
     marks
+}
+
+/// A number as a property has it; what is none counts as 0.
+fn number(value: &[u8]) -> i64 {
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// The properties without every entry of that name.
@@ -53,7 +60,8 @@ mod tests {
         let marks = scan(b"TAGS\x01a\x02UNIQ_KEY\x01K1\x02WAIT\x01false\x02");
         assert_eq!(marks.unique_key, Some(&b"K1"[..]));
         assert!(marks.no_wait && !marks.already_added && marks.unsupported.is_none());
-        assert_eq!(scan(b"DELAY\x013").unsupported, Some("DELAY"));
+        assert_eq!(scan(b"DELAY\x013").delay_level, 3);
+        assert_eq!(scan(b"DELAY\x01soon").delay_level, 0);
         assert_eq!(scan(b"WAIT\x01true").unsupported, None);
         assert!(scan(b"broken\x02\x02\x01x").unique_key.is_none());
     }

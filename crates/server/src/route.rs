@@ -40,6 +40,14 @@ impl Ask<'_> {
         Outcome::Done
     }
 
+    /// Something that the policy does not hold: Python may know or make it; asked again, it does not exist.
+    pub fn unknown(&self, sink: &mut Sink, code: i32, what: &str, name: &str) -> Outcome {
+        if !self.again {
+            return Outcome::Cross;
+        }
+        self.refuse(sink, code, &format!("{what}[{name}] does not exist; create it first"))
+    }
+
     pub fn offset(&self, sink: &mut Sink, value: i64) -> Outcome {
         if !self.header.is_oneway() {
             sink.answer(self.encoding, self.header.opaque, code::SUCCESS, "", &[("offset", value)]);

@@ -8,7 +8,8 @@ use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, l
 
 use crate::broker::Broker;
 use crate::code;
-use crate::policy::{PERMISSION_WRITE, Topic};
+use crate::delay::SCHEDULE_TOPIC;
+use crate::policy::{PERMISSION_WRITE, Snapshot, Topic};
 use crate::properties::{self, Marks};
 use crate::route::{Ask, Outcome};
 use crate::sink::Sink;
@@ -18,22 +19,31 @@ const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
 /// Messages of one batch; the sum of their sizes is limited besides.
 const BATCH_MESSAGES_MAX: usize = 32_768;
 const RETRY_PREFIX: &str = "%RETRY%";
+const DEAD_LETTER_PREFIX: &str = "%DLQ%";
 
 type Refusal = (i32, String);
 
 impl Broker {
     pub(crate) fn handle_send(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
-        let header = match SendHeader::scan(ask.header) {
+        let mut header = match SendHeader::scan(ask.header) {
             Ok(header) => header,
             Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
         };
         let policy = self.policy.read();
+        let Some(dead_letters) = dead_letter_topic(&policy, &header) else {
+            return ask.unknown(
+                sink,
+                code::SUBSCRIPTION_GROUP_NOT_EXIST,
+                "the retry topic's group",
+                &header.topic,
+            );
+        };
+        if let Some(dead_letters) = dead_letters {
+            header.topic = Cow::Owned(dead_letters);
+            header.queue_id = 0;
+        }
         let Some(topic) = policy.topic(&header.topic) else {
-            if ask.again {
-                let remark = format!("topic[{}] does not exist; create it first", header.topic);
-                return ask.refuse(sink, code::TOPIC_NOT_EXIST, &remark);
-            }
-            return Outcome::Cross;
+            return ask.unknown(sink, code::TOPIC_NOT_EXIST, "topic", &header.topic);
         };
         let queue_id = match self.admit(topic, &header, policy.permission) {
             Ok(queue_id) => queue_id,
@@ -90,14 +100,25 @@ impl Broker {
         let marks = properties::scan(header.properties.as_bytes());
         self.check_marks(&marks)?;
         let own = own_properties(header.properties.as_bytes(), &marks);
-        let unique_key = match marks.unique_key {
+        let mut more = match marks.unique_key {
             Some(_) => String::new(),
             None => self.unique_key_property(ask),
         };
-        let record = NewRecord {
-            properties: [&own, self.added(&marks, &own), unique_key.as_bytes()],
+        // What nobody could handle waits for a person, not for a time.
+        let asked_level = if header.topic.starts_with(DEAD_LETTER_PREFIX) { 0 } else { marks.delay_level };
+        let level = self.delays.level(asked_level);
+        if level.is_some() {
+            more.push_str(&format!("\u{2}REAL_TOPIC\u{1}{}\u{2}REAL_QID\u{1}{queue_id}\u{2}", header.topic));
+        }
+        let mut record = NewRecord {
+            properties: [&own, self.added(&marks, &own), more.as_bytes()],
             ..self.record(ask, header, queue_id, ask.body)
         };
+        if let Some(level) = level {
+            // It waits in its level's queue, and its own topic sees it when the time has come.
+            record.topic = SCHEDULE_TOPIC.as_bytes();
+            record.queue_id = level as i32 - 1;
+        }
         check_properties(&record)?;
         let appended = self.store.append(&record).map_err(refusal)?;
         sink.note_append();
@@ -147,6 +168,10 @@ impl Broker {
             let own = part.properties;
             let marks = properties::scan(own);
             self.check_marks(&marks)?;
+            if marks.delay_level > 0 {
+                let remark = "a batch may not be delayed: send its messages one by one";
+                return Err((code::MESSAGE_ILLEGAL, remark.to_string()));
+            }
             no_wait &= marks.no_wait;
             let record = NewRecord {
                 flag: part.flag,
@@ -295,6 +320,19 @@ impl Answer<'_> {
         frame.field("TRACE_ON", "true");
         let _never_too_long = frame.finish(0);
     }
+}
+
+/// Where a consumer's re-send to its retry topic goes once it has tried often enough. None where the group is not
+/// known, so that nothing is known about its limit either.
+fn dead_letter_topic(policy: &Snapshot, header: &SendHeader<'_>) -> Option<Option<String>> {
+    let Some(group) = header.topic.strip_prefix(RETRY_PREFIX) else {
+        return Some(None);
+    };
+    let times_max = match header.max_reconsume_times {
+        Some(times_max) => times_max,
+        None => policy.group(group)?.retry_times_max,
+    };
+    Some((header.reconsume_times >= times_max).then(|| format!("{DEAD_LETTER_PREFIX}{group}")))
 }
 
 fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {

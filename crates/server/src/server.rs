@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
@@ -53,6 +54,7 @@ pub struct Server {
     port: u16,
     old_port: Option<u16>,
     runtime: Mutex<Option<Runtime>>,
+    delay_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Server {
@@ -89,6 +91,7 @@ impl Server {
             port,
             old_port,
             runtime: Mutex::new(None),
+            delay_thread: Mutex::new(None),
         })
     }
 
@@ -117,6 +120,11 @@ impl Server {
             started.spawn(accept(Arc::clone(&self.shared), listener));
         }
         started.spawn(take_care(Arc::clone(&self.shared)));
+        if let Some(broker) = self.shared.broker.clone() {
+            let run = move || broker.run_delays();
+            let thread = std::thread::Builder::new().name("metaq-delay".to_string()).spawn(run);
+            *self.delay_thread.lock() = Some(thread.map_err(ServerError::Threads)?);
+        }
         drop(_inside);
         *runtime = Some(started);
         Ok(())
@@ -130,6 +138,7 @@ impl Server {
             return;
         };
         if let Some(broker) = &self.shared.broker {
+            broker.delays.stop();
             for held in broker.holds.take_all() {
                 broker.finish_held(held);
             }
@@ -141,6 +150,10 @@ impl Server {
         }
         while !self.shared.peers.lock().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
+        }
+        if let Some(thread) = self.delay_thread.lock().take() {
+            // A panic of that thread was printed by it; there is nothing to add here.
+            let _ = thread.join();
         }
         runtime.shutdown_timeout(deadline.saturating_duration_since(Instant::now()));
     }

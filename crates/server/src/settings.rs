@@ -35,4 +35,6 @@ pub struct BrokerSettings {
     pub hold_max: usize,
     pub long_polling: bool,
     pub short_polling_ms: u64,
+    /// How long a message of each delay level waits, level 1 first.
+    pub delay_levels_ms: Vec<i64>,
 }

@@ -112,6 +112,11 @@ impl Store {
         Ok(())
     }
 
+    /// The clock that store timestamps come from.
+    pub fn clock(&self) -> &Clock {
+        &self.parts.clock
+    }
+
     /// Who is told of arrivals and flushes; the last one set counts. Let go at [`Store::close`].
     pub fn set_events(&self, events: Arc<dyn StoreEvents>) {
         *self.parts.events.write() = Some(events);

@@ -93,9 +93,14 @@ pub fn separator(properties: &[u8]) -> &'static [u8] {
 
 /// Appends one property.
 pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
-    out.extend_from_slice(name.as_bytes());
+    push_bytes(out, name.as_bytes(), value.as_bytes());
+}
+
+/// The same for names and values as they are stored.
+pub fn push_bytes(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
     out.push(NAME_END);
-    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(value);
     out.push(VALUE_END);
 }
 

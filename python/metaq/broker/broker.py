@@ -11,6 +11,7 @@ from pathlib import Path
 from metaq._core import Clock, Closed, Server, Store
 from metaq.broker.admin import Admin, Parts
 from metaq.broker.clients import Change, Clients, ConsumerGroup
+from metaq.broker.delay import DelayProgress
 from metaq.broker.groups import GroupDeletion, Groups
 from metaq.broker.heartbeats import Heartbeats
 from metaq.broker.locks import QueueLocks
@@ -21,6 +22,7 @@ from metaq.broker.offsets import Offsets
 from metaq.broker.options import BrokerOptions
 from metaq.broker.policy import PolicyFeed
 from metaq.broker.registration import Registration
+from metaq.broker.retry import Retries
 from metaq.broker.topic_requests import TopicRequests
 from metaq.broker.topics import Topics
 from metaq.protocol.dispatch import Handlers
@@ -74,6 +76,7 @@ class Broker:
             self.topics.load()
             self.groups.load()
             self.offsets.load()
+            self.delays.load()
             undo.push_async_callback(self._persist_everything)
             undo.push_async_callback(asyncio.to_thread, self.server.stop)
             self.server.set_permission(self.options.permission)
@@ -106,6 +109,7 @@ class Broker:
 
     def _compose(self) -> None:
         self.policy = PolicyFeed(self.server, self.topics, self.groups, self.clients)
+        self.delays = DelayProgress(self.server, self.clock, self._directory)
         self.offsets = Offsets(self.server, self.store, self.clock, self._directory, self.groups)
         self.admin = Admin(
             Parts(
@@ -123,11 +127,13 @@ class Broker:
             self.groups,
             self.locks,
             self.offsets,
+            self.delays,
             self.admin,
             GroupDeletion(self.groups, self.server),
             Heartbeats(self.clients, self.groups, self.topics, self.clock),
             Messages(self.topics, self.groups, self.store),
             NotYet(),
+            Retries(self.topics, self.groups, self.store, self.server),
             TopicRequests(
                 self.topics, self.store, self.server, self.options.broker.name, lambda: self.address
             ),
@@ -138,7 +144,11 @@ class Broker:
     async def _persist_everything(self) -> None:
         """At the stop, when nothing changes any more."""
         results = await asyncio.gather(
-            self.offsets.persist(), self.topics.publish(()), self.groups.publish(()), return_exceptions=True
+            self.offsets.persist(),
+            self.delays.persist(),
+            self.topics.publish(()),
+            self.groups.publish(()),
+            return_exceptions=True,
         )
         for error in results:
             if isinstance(error, BaseException):
@@ -167,6 +177,7 @@ class Broker:
         self._house_kept_ms = self.clock.now_ms()
         self._every(HOUSEKEEPING_INTERVAL_S, self._keep_house)
         self._every(self.options.offsets_persist_interval_s, self.offsets.persist)
+        self._every(self.options.offsets_persist_interval_s, self.delays.persist)
         self._every(PROTECT_INTERVAL_S, self.offsets.protect)
 
     async def _end_housekeeping(self) -> None:

@@ -8,12 +8,12 @@ import logging
 from metaq._core import Store
 from metaq.broker import names
 from metaq.broker.groups import Groups, missing_group
+from metaq.broker.retry import ensure_dead_letters, retries_max
 from metaq.broker.topics import Topics
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import (
-    ConsumerSendMsgBack,
     LitePullMessage,
     MessagesFound,
     PullMessage,
@@ -45,10 +45,13 @@ class Messages:
 
     @handles(SendMessage, SendMessageV2, SendBatchMessage)
     async def send_message(self, command: SendMessage | SendMessageV2, request: Request) -> Response:
-        """Comes up only for a topic that the data plane does not know."""
+        """Comes up only for a topic that the data plane does not know, be it the dead letters of a group
+        whose client has tried a message too often."""
         if command.topic not in self._topics:
             await self._make_topic(command, request)
         await self._topics.publish([command.topic])
+        if command.topic.startswith(names.RETRY_PREFIX):
+            await self._make_dead_letter_topic(command)
         request.retry()
         return RESPONDED
 
@@ -74,6 +77,12 @@ class Messages:
         await self._groups.publish([group])
         self._topics.ensure_retry_topic(group, max(config.retry_queue_nums, 1))
 
+    async def _make_dead_letter_topic(self, command: SendMessage | SendMessageV2) -> None:
+        group = command.topic.removeprefix(names.RETRY_PREFIX)
+        config = self._groups.get(group)
+        if config is not None and command.reconsume_times >= retries_max(config, command.max_reconsume_times):
+            await ensure_dead_letters(self._topics, group)
+
     @handles(PullMessage, LitePullMessage)
     async def pull_message(self, command: PullMessage, request: Request) -> Response:
         """Comes up only for a group that the data plane does not know."""
@@ -89,16 +98,6 @@ class Messages:
             log.error("group %s is not on disk yet: %s", command.consumer_group, error)
         request.retry()
         return RESPONDED
-
-    @handles(ConsumerSendMsgBack)
-    def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> Response:
-        # Until the broker itself delays retries, the honest answer is a refusal, since saying yes would lose
-        # the message. A client that is refused keeps it: it sends it to the retry topic by itself, and where
-        # that fails too it gives it to its listener again after 5 s.
-        raise Refused(
-            ResponseCode.SYSTEM_ERROR,
-            "this broker does not take messages back for a later retry yet: retry them in the consumer",
-        )
 
     @handles(ViewMessageById)
     async def view_message_by_id(self, command: ViewMessageById, request: Request) -> Response:

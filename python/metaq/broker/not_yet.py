@@ -13,7 +13,6 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.messages import EndTransaction
 from metaq.protocol.offsets import (
     CloneGroupOffset,
-    GetAllDelayOffset,
     GetBrokerConsumeStats,
     ResetConsumerOffset,
 )
@@ -28,7 +27,6 @@ class NotYet:
         CloneGroupOffset,
         ConsumeMessageDirectly,
         EndTransaction,
-        GetAllDelayOffset,
         GetBrokerConsumeStats,
         GetConsumerRunningInfo,
         GetConsumerStatus,

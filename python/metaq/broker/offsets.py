@@ -71,6 +71,9 @@ class Offsets:
         for topic in names.DISPENSABLE:
             for queue_id in self._store.queue_ids(topic):
                 lowest.setdefault((topic, queue_id), self._store.max_offset(topic, queue_id))
+        # What waits for its time is read by the broker itself.
+        for level, delivered_offset in (self._server.delay_offsets() or {}).items():
+            lowest[names.SCHEDULE_TOPIC, level - 1] = delivered_offset
         return lowest
 
     @handles(GetAllConsumerOffset)
@@ -91,8 +94,12 @@ def _queues(queues: Mapping[int, int]) -> str:
 
 
 def decode_offsets(content: bytes) -> ConsumerOffsets:
-    """Names hold no braces or commas, so what looks like a bare key is one."""
-    return ConsumerOffsets.decode(_BARE_KEY.sub(rb'\1"\2"\3', content))
+    return ConsumerOffsets.decode(quoted_keys(content))
+
+
+def quoted_keys(content: bytes) -> bytes:
+    """Makes JSON of what Apache writes. Names hold no braces or commas, so what looks like a key is one."""
+    return _BARE_KEY.sub(rb'\1"\2"\3', content)
 
 
 def topic_and_group(key: str) -> tuple[str, str]:

@@ -80,6 +80,7 @@ def compile_group(config: SubscriptionGroupConfig, live: ConsumerGroup | None) -
         broadcast_enabled=config.consume_broadcast_enable,
         broadcasting=live is not None and live.broadcasting,
         broker_id=config.broker_id,
+        retry_times_max=config.retry_max_times,
         subscriptions=tuple(compile_subscription(subscriptions[topic]) for topic in sorted(subscriptions)),
     )
 

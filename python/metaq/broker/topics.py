@@ -164,6 +164,12 @@ class Topics:
             return self.put(msgspec.structs.replace(existing, order=order))
         return None
 
+    def ensure_dead_letter_topic(self, group: str) -> None:
+        """Where messages go that the group has failed at too often."""
+        name = names.dead_letter_topic(group)
+        if name not in self._table:
+            self.put(TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=READ | WRITE))
+
     def update(self, wanted: TopicConfig, attributes: dict[str, str]) -> bool:
         """Creates or changes a topic as an administrator asks; `attributes` are changes with `+` or `-`
         before each name. False where nothing changed. Raises Refused, saying which limit was passed."""

@@ -50,7 +50,8 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         broker=BrokerSettings(
             broker_id=config["id"],
             store_host=join_endpoint(_advertised_host(config, server.host), server.port),
-            **_fields(config, BrokerSettings, without={"broker_id", "store_host"}),
+            **_fields(config, BrokerSettings, without={"broker_id", "store_host", "delay_levels_ms"}),
+            delay_levels_ms=_delay_levels(config["delay_levels"]),
         ),
         server=server,
         store=store_settings(config),
@@ -63,6 +64,15 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         offsets_persist_interval_s=config["offsets_persist_interval_s"],
         client_expiry_s=config["client_expiry_s"],
     )
+
+
+def _delay_levels(text: str) -> tuple[int, ...]:
+    from metaq.broker.delay import parse_levels
+
+    try:
+        return parse_levels(text)
+    except ValueError as error:
+        raise ConfigError(f"delay_levels: {error}") from None
 
 
 def store_settings(config: Config) -> StoreSettings:

@@ -100,6 +100,12 @@ _ALL: list[Option] = [
         ("hold_max", Number(0), "Most pulls that wait for messages at one time."),
         ("long_polling", Flag(), "Hold a pull that finds nothing until messages arrive."),
         ("short_polling_ms", Number(1), "How long such a pull waits when long polling is off."),
+        (
+            "delay_levels",
+            Text(r"(\s*\d+[smhd])+\s*", "delays such as 1s 5s 10s 1m 2h, level 1 first"),
+            "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+            "How long a message of each delay level waits.",
+        ),
         ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
         ("offsets_persist_interval_s", Seconds(0.1, 3600), 5.0, "How often committed offsets are written."),
         ("client_expiry_s", Seconds(1, 3600), 120.0, "Silence after which a client counts as gone."),

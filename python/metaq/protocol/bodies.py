@@ -264,6 +264,13 @@ class ConsumerOffsets(Body):
     offset_table: dict[str, dict[int, int]] = always(factory=_mapping)
 
 
+class DelayOffsets(Body):
+    """Delay level → where its delivery goes on; delayOffset.json has the same form."""
+
+    data_version: DataVersion | None = None
+    offset_table: dict[int, int] = always(factory=_mapping)
+
+
 class OffsetWrapper(Body):
     """How far one group is in one queue."""
 

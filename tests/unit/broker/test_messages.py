@@ -12,7 +12,6 @@ from metaq._core import Store
 from metaq.broker.messages import ANSWER_BYTES_MAX, Messages
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import (
-    ConsumerSendMsgBack,
     PullMessage,
     QueryMessage,
     SendMessage,
@@ -146,13 +145,6 @@ def test_a_group_is_made_and_the_pull_handed_back(make_desk: Callable[..., Desk]
         make_desk(auto_create_group=False).pull("nobody")
     assert raised.value.code == 26
     assert "autoCreateSubscriptionGroup" in raised.value.remark
-
-
-def test_a_message_sent_back_is_not_taken_and_so_not_lost(desk: Desk, request_with: Any) -> None:
-    command = ConsumerSendMsgBack(physical_offset=0, group="g", delay_level=0)
-    with pytest.raises(Refused) as raised:
-        desk.messages.consumer_send_msg_back(command, request_with())
-    assert raised.value.code == 1
 
 
 def test_one_message_by_its_place(desk: Desk, request_with: Any) -> None:

@@ -110,6 +110,9 @@ class FakeServer:
     def offsets(self) -> dict[str, dict[int, int]]:
         return {"orders@TOOLS_CONSUMER": {0: 5}, "orders@deleted": {0: 1}}
 
+    def delay_offsets(self) -> dict[int, int]:
+        return {3: 9}
+
 
 class FakeStore:
     def __init__(self) -> None:
@@ -129,4 +132,8 @@ def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any, tm
     store = FakeStore()
     offsets = Offsets(cast(Server, FakeServer()), cast(Store, store), tables.clock, tmp_path, tables.groups)
     asyncio.run(offsets.protect())
-    assert store.protected == {("orders", 0): 5, ("BenchmarkTest", 3): 77}
+    assert store.protected == {
+        ("orders", 0): 5,
+        ("BenchmarkTest", 3): 77,
+        ("SCHEDULE_TOPIC_XXXX", 2): 9,
+    }

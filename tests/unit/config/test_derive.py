@@ -7,6 +7,7 @@ import pytest
 from metaq.config import Config, load
 from metaq.config.derive import broker_options, nameserver_settings, store_settings
 from metaq.errors import ConfigError
+from metaq.settings import DELAY_LEVELS_MS
 
 
 def configured(*assignments: str) -> Config:
@@ -102,3 +103,9 @@ def test_a_replica_is_refused_while_there_is_no_replication() -> None:
 def test_the_port_of_old_clients_needs_room() -> None:
     with pytest.raises(ConfigError, match="port 2 leaves no room"):
         broker_options(configured("broker_port=2"), ())
+
+
+def test_delay_levels_are_read_by_unit() -> None:
+    options = broker_options(configured("delay_levels=2s 3m 1h 1d"), ())
+    assert options.broker.delay_levels_ms == (2_000, 180_000, 3_600_000, 86_400_000)
+    assert broker_options(configured(), ()).broker.delay_levels_ms == DELAY_LEVELS_MS

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from metaq import _core
 from metaq.settings import ServerSettings
 

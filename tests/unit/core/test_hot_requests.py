@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from metaq import _core
 from metaq.settings import (
     BrokerSettings,
@@ -16,7 +17,6 @@ from metaq.settings import (
     SubscriptionPolicy,
     TopicPolicy,
 )
-
 from tests.support.wire import Wire, batch, properties, pull_fields, send_fields
 
 MIB = 1024 * 1024
@@ -53,7 +53,9 @@ def plane(tmp_path: Path) -> Iterator[Callable[..., Plane]]:
             store,
             BrokerSettings("cluster", "broker-a", 0, "127.0.0.1:0", **broker),  # type: ignore[arg-type]
         )
-        server.put_topics([TopicPolicy("orders", 4, 4, 6), TopicPolicy("half", 1, 1, 6, client_writable=False)])
+        server.put_topics(
+            [TopicPolicy("orders", 4, 4, 6), TopicPolicy("half", 1, 1, 6, client_writable=False)]
+        )
         server.put_groups([GroupPolicy("readers")])
         server.start()
         planes.append(Plane(store, server))
@@ -201,8 +203,10 @@ def test_what_a_broker_refuses_names_the_limit(plane: Callable[..., Plane]) -> N
         outside = wire.send("orders", b"x", queue=4)
         assert outside.code == 1 and "4 queues" in (outside.remark or "")
         assert wire.send("half", b"x").code == 16
-        delayed = wire.send("orders", b"x", properties=properties(DELAY="3"))
-        assert delayed.code == 13 and "DELAY" in (delayed.remark or "")
+        timed = wire.send("orders", b"x", properties=properties(TIMER_DELAY_SEC="3"))
+        assert timed.code == 13 and "TIMER_DELAY_SEC" in (timed.remark or "")
+        delayed_batch = batch(b"one", properties=b"DELAY\x013")
+        assert wire.call(320, send_fields("orders") | {"m": "true"}, delayed_batch).code == 13
         assert wire.call(320, send_fields("orders") | {"m": "true"}, b"\x00\x00\x00\x05x").code == 13
         assert wire.pull("orders", 0, queue=9).code == 29
         assert wire.pull("none", 0).code == 17
@@ -214,7 +218,9 @@ def test_what_a_broker_refuses_names_the_limit(plane: Callable[..., Plane]) -> N
         assert running.store.max_offset("orders", 0) == 0
 
 
-def test_a_standing_subscription_must_be_known_and_filters_once_it_is_new_enough(plane: Callable[..., Plane]) -> None:
+def test_a_standing_subscription_must_be_known_and_filters_once_it_is_new_enough(
+    plane: Callable[..., Plane],
+) -> None:
     running = plane()
     with running.connect() as wire:
         for tag in ("red", "green", "red"):

@@ -1,0 +1,112 @@
+//! Stored messages stored once more: under another topic, after a delay, with properties changed.
+
+use std::time::Duration;
+
+use metaq_store::{Appended, StoreError};
+use metaq_wire::properties::{iterate, push_bytes};
+use metaq_wire::{NewRecord, Record};
+
+use crate::ServerError;
+use crate::broker::Broker;
+use crate::delay::SCHEDULE_TOPIC;
+
+/// What becomes of a copy; everything else stays as it was stored.
+pub struct Copy<'a> {
+    pub topic: &'a str,
+    pub queue_id: i32,
+    pub reconsume_times: i32,
+    /// The whole property string of the copy.
+    pub properties: &'a [u8],
+}
+
+/// A stored message that is to be stored again, as Python asks for it.
+pub struct Resend {
+    pub physical_offset: i64,
+    pub topic: String,
+    pub queue_id: i32,
+    pub reconsume_times: i32,
+    /// 0: at once.
+    pub delay_level: i64,
+    pub drop: Vec<String>,
+    pub set: Vec<(String, String)>,
+}
+
+impl Broker {
+    /// Stores a message once more and returns where, as safe as an acknowledged one.
+    pub fn resend(&self, resend: &Resend) -> Result<i64, ServerError> {
+        let Some(stored) = self.store.record_at(resend.physical_offset) else {
+            return Err(ServerError::NoRecord(resend.physical_offset));
+        };
+        let record = Record::decode(&stored).map_err(ServerError::Frame)?;
+        let drop: Vec<&str> = resend.drop.iter().map(String::as_str).collect();
+        let mut set: Vec<(&str, &str)> =
+            resend.set.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let (level_text, queue_text) = (resend.delay_level.to_string(), resend.queue_id.to_string());
+        let level = self.delays.level(resend.delay_level);
+        let (topic, queue_id) = match level {
+            None => (resend.topic.as_str(), resend.queue_id),
+            Some(level) => {
+                set.extend([
+                    ("DELAY", level_text.as_str()),
+                    ("REAL_TOPIC", &resend.topic),
+                    ("REAL_QID", &queue_text),
+                ]);
+                (SCHEDULE_TOPIC, level as i32 - 1)
+            }
+        };
+        let properties = changed_properties(record.properties, &drop, &set);
+        let copy = Copy { topic, queue_id, reconsume_times: resend.reconsume_times, properties: &properties };
+        let appended = self.append_copy(&record, &copy).map_err(ServerError::Store)?;
+        self.store.dispatch();
+        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
+        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+            return Err(ServerError::NotFlushed);
+        }
+        Ok(appended.physical_offset)
+    }
+
+    /// Appends a changed copy of a record. The caller dispatches and, where it must, waits for the flush.
+    pub(crate) fn append_copy(&self, record: &Record<'_>, copy: &Copy<'_>) -> Result<Appended, StoreError> {
+        self.store.append(&NewRecord {
+            topic: copy.topic.as_bytes(),
+            queue_id: copy.queue_id,
+            flag: record.flag,
+            system_flag: record.system_flag,
+            born_timestamp_ms: record.born_timestamp_ms,
+            born_host: record.born_host,
+            store_host: self.store_host,
+            reconsume_times: copy.reconsume_times,
+            prepared_transaction_offset: record.prepared_transaction_offset,
+            body: record.body,
+            body_crc: record.body_crc,
+            properties: [copy.properties, &[], &[]],
+        })
+    }
+}
+
+/// The properties without these names, and with these set.
+pub fn changed_properties(properties: &[u8], drop: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
+    let mut changed = Vec::with_capacity(properties.len() + 64);
+    for (name, value) in iterate(properties) {
+        let is_dropped = drop.iter().any(|drop| drop.as_bytes() == name);
+        let is_set = set.iter().any(|(set, _)| set.as_bytes() == name);
+        if !is_dropped && !is_set {
+            push_bytes(&mut changed, name, value);
+        }
+    }
+    for (name, value) in set {
+        push_bytes(&mut changed, name.as_bytes(), value.as_bytes());
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn properties_are_dropped_replaced_and_added() {
+        let changed = changed_properties(b"A\x011\x02B\x012\x02C\x013", &["A"], &[("B", "x"), ("D", "4")]);
+        assert_eq!(changed, b"C\x013\x02B\x01x\x02D\x014\x02");
+    }
+}
