@@ -61,7 +61,7 @@ def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
         rounds=chosen.rounds or (2 if chosen.quick else 5),
         round_s=max(_ROUND_S_MIN, chosen.round_seconds or (14 if chosen.quick else 22)),
         warmup_s=max(_ROUND_S_MIN, chosen.warmup_seconds or (14 if chosen.quick else 30)),
-        backlog_s=max(_ROUND_S_MIN, chosen.backlog_seconds or (14 if chosen.quick else 30)),
+        backlog_messages=chosen.backlog_messages or (3_000_000 if chosen.quick else 8_000_000),
         start_rounds=chosen.rounds or (1 if chosen.quick else 3),
         options=Options(flush=chosen.flush, metaq=chosen.metaq, peer_heap=chosen.peer_heap),
         home=home,
@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, help="per side and workload (default: 5)")
     add("--round-seconds", type=float, help="of which the last ten count (default: 22)")
     add("--warmup-seconds", type=float, help="of load before the first round, per broker (default: 30)")
-    add("--backlog-seconds", type=float, help="of batch sends before the consumers' rounds (default: 30)")
+    add("--backlog-messages", type=int, help="before the consumers' rounds (default: 8,000,000)")
     add("--quick", action="store_true", help="two short rounds: a look, not a result")
     add("-o", "--output", choices=["table", "json"], default="table")
     add(

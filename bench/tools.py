@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,11 +98,23 @@ def measure(
     )
 
 
-def _run(
-    tool: Tool, server: BrokerUnderTest, home: Path, topic: str, round_s: float, extra: Sequence[str]
-) -> list[Report]:
-    """The tool's reports: one a second, as soon as it has ten seconds to speak of."""
-    child = Child(
+def run_until(
+    tool: Tool, server: BrokerUnderTest, home: Path, topic: str, enough: Callable[[], bool], timeout_s: float
+) -> None:
+    """Runs the tool until `enough` says so."""
+    child = _start(tool, server, home, topic)
+    deadline = time.monotonic() + timeout_s
+    try:
+        while not enough():
+            if not child.alive or time.monotonic() > deadline:
+                raise RuntimeError(f"{tool.program} did not do enough in {timeout_s} s\n{child.tail()}")
+            time.sleep(_POLL_S)
+    finally:
+        child.kill()
+
+
+def _start(tool: Tool, server: BrokerUnderTest, home: Path, topic: str, extra: Sequence[str] = ()) -> Child:
+    return Child(
         java_command(
             f"{_PACKAGE}.{tool.program}",
             home,
@@ -113,6 +125,13 @@ def _run(
         ),
         home / f"{server.name}-{tool.program}-{time.monotonic_ns()}.log",
     )
+
+
+def _run(
+    tool: Tool, server: BrokerUnderTest, home: Path, topic: str, round_s: float, extra: Sequence[str]
+) -> list[Report]:
+    """The tool's reports: one a second, as soon as it has ten seconds to speak of."""
+    child = _start(tool, server, home, topic, extra)
     reports: list[Report] = []
     deadline = time.monotonic() + round_s
     try:

@@ -12,9 +12,11 @@ from pathlib import Path
 from bench import servers, tools
 from bench.process_figures import disk_bytes, memory_bytes
 from bench.servers import BrokerUnderTest, Options
+from tests.support.plain_client import PlainClient, queue_end
 
 QUEUES = 8
 IDLE_S = 5
+BACKLOG_TIMEOUT_S = 600
 _TOPIC = "bench"
 
 
@@ -27,7 +29,7 @@ class Plan:
     rounds: int
     round_s: float
     warmup_s: float
-    backlog_s: float
+    backlog_messages: int
     start_rounds: int
     options: Options
     home: Path
@@ -119,6 +121,8 @@ def _alternate(plan: Plan, workload: str, tool: tools.Tool, *, backlog: bool = F
                 measured = tools.measure(tool, server, others, home, _TOPIC, plan.round_s, extra)
                 outcome.add(server.name, measured.figures())
                 say(_round_line(workload, number, measured))
+                if backlog and measured.per_second * tools.WINDOW_S > 0.9 * plan.backlog_messages:
+                    say(f"{workload:<8} the backlog ran out: {server.name} is faster than that")
         outcome.memory = {server.name: memory_bytes(server.pid) for server in running}
     finally:
         for server in running:
@@ -131,11 +135,24 @@ def _warm_up(
     plan: Plan, workload: str, tool: tools.Tool, server: BrokerUnderTest, home: Path, *, backlog: bool
 ) -> None:
     if backlog:
-        filled = tools.measure(tools.BATCH_PRODUCER, server, (), home, _TOPIC, plan.backlog_s)
-        say(f"{workload:<8} backlog {server.name:<10} filled at {filled.per_second:>9,} messages/s")
+        _fill_backlog(plan, workload, server, home)
     extra: Sequence[str] = ("-g", "bench_warmup") if backlog else ()
     measured = tools.measure(tool, server, (), home, _TOPIC, plan.warmup_s, extra)
     say(f"{workload:<8} warm-up {server.name:<10} {measured.per_second:>9,} messages/s (not counted)")
+
+
+def _fill_backlog(plan: Plan, workload: str, server: BrokerUnderTest, home: Path) -> None:
+    """The same number of messages on either side, whatever time it takes."""
+    with PlainClient(server.broker) as client:
+
+        def stored() -> int:
+            return sum(queue_end(client, _TOPIC, queue_id) for queue_id in range(QUEUES))
+
+        enough = plan.backlog_messages
+        tools.run_until(
+            tools.BATCH_PRODUCER, server, home, _TOPIC, lambda: stored() >= enough, BACKLOG_TIMEOUT_S
+        )
+        say(f"{workload:<8} backlog {server.name:<10} {stored():>9,} messages")
 
 
 def _round_line(workload: str, number: int, measured: tools.Measured) -> str:

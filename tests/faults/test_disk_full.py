@@ -20,7 +20,7 @@ TOPIC = "full"
 BODY_BYTES = 64 * KIB
 BALLAST_BYTES = 24 * MIB
 SERVICE_NOT_AVAILABLE = 14
-SETTINGS = {**SMALL_FILES, "commit_log_file_bytes": 4 * MIB, "allocation_step_bytes": MIB}
+SETTINGS = {**SMALL_FILES, "commit_log_file_bytes": 4 * MIB, "allocation_step_bytes": 16 * KIB}
 
 
 @pytest.fixture

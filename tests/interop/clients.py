@@ -118,6 +118,15 @@ class PushConsumer(Client):
             lambda: self.assignment(topic), lambda queues: len(queues) == count, timeout_s, f"{count} queues"
         )
 
+    def wait_until_consumed(self, topic: str, count: int) -> None:
+        """Until the listener has returned from so many messages; it tells of a message before it returns."""
+
+        def consumed() -> int:
+            offsets = [q["queue_offset"] for q in self.call("consumed_offsets") if q["topic"] == topic]
+            return sum(offset for offset in offsets if offset > 0)
+
+        eventually(consumed, lambda found: found == count, CONSUME_TIMEOUT_S, f"{count} messages consumed")
+
 
 class PullConsumer(Client):
     def read_all(self, topic: str) -> list[Message]:
@@ -222,6 +231,19 @@ class Clients:
         eventually(
             brokers_in_route, lambda found: found == wanted, timeout_s, f"{wanted} brokers in the route"
         )
+
+    def wait_for_committed(self, group: str, topic: str, wanted: list[int]) -> None:
+        """Until the broker has these offsets of the group: a client that stops tells them without an answer."""
+        reader = self.pull_consumer(group=group)
+
+        def committed() -> list[int]:
+            queues = [
+                {"topic": topic, "broker": "broker-a", "queue_id": number} for number in range(len(wanted))
+            ]
+            return [reader.call("committed_offset", **queue) for queue in queues]
+
+        eventually(committed, lambda found: found == wanted, 5, f"committed at {wanted}")
+        reader.stop_soon()
 
     def close(self) -> None:
         for client in reversed(self._started):

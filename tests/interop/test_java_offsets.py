@@ -9,15 +9,7 @@ from tests.interop.clients import Clients, bodies, numbered, unique, wait_for_bo
 from tests.interop.kinds import each_once
 from tests.interop.servers import Cluster
 
-
-def committed(clients: Clients, group: str, topic: str, queues: int = 4) -> list[int]:
-    reader = clients.pull_consumer(group=group)
-    found = [
-        reader.call("committed_offset", topic=topic, broker="broker-a", queue_id=queue_id)
-        for queue_id in range(queues)
-    ]
-    reader.stop_soon()
-    return found
+RECOVERY_TIMEOUT_S = 60.0
 
 
 def test_consumer_goes_on_where_it_stopped(java: Clients) -> None:
@@ -26,8 +18,9 @@ def test_consumer_goes_on_where_it_stopped(java: Clients) -> None:
     producer.send(topic, numbered(100, "first"))
     consumer = java.push_consumer(topic, group=group)
     wait_for_bodies([consumer], bodies(numbered(100, "first")))
+    consumer.wait_until_consumed(topic, 100)
     consumer.stop()
-    assert committed(java, group, topic) == [25, 25, 25, 25]
+    java.wait_for_committed(group, topic, [25, 25, 25, 25])
 
     producer.send(topic, numbered(60, "second"))
     again = java.push_consumer(topic, group=group)
@@ -55,13 +48,14 @@ def test_offsets_outlive_the_broker(
     clients.producer().send(topic, numbered(80, "first"))
     consumer = clients.push_consumer(topic, group=group)
     wait_for_bodies([consumer], bodies(numbered(80, "first")))
+    consumer.wait_until_consumed(topic, 80)
     consumer.stop()
 
     broker = servers.brokers["broker-a"]
     broker.stop()
     broker.restart()
-    clients.wait_for_route(topic)
-    assert committed(clients, group, topic) == [20, 20, 20, 20]
+    clients.wait_for_route(topic, RECOVERY_TIMEOUT_S)
+    clients.wait_for_committed(group, topic, [20, 20, 20, 20])
     again = clients.push_consumer(topic, group=group)
     clients.producer().send(topic, numbered(40, "second"))
     found = wait_for_bodies([again], bodies(numbered(40, "second")))

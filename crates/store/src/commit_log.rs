@@ -257,6 +257,14 @@ impl CommitLog {
         work()
     }
 
+    /// Gives memory back that maps what lies more than `kept_bytes` behind the end.
+    pub(crate) fn relax(&self, kept_bytes: i64) {
+        let cold_end = self.appended_end() - kept_bytes;
+        for file in self.files.load().iter().take_while(|file| file.start_offset < cold_end) {
+            file.relax((cold_end - file.start_offset) as u64);
+        }
+    }
+
     /// Has the blocks behind the end taken in the background, before the first append asks for them.
     pub(crate) fn prepare(&self) {
         let appender = self.appender.lock();

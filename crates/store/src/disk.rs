@@ -64,6 +64,8 @@ pub trait Disk: Send + Sync {
     fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize>;
     fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()>;
     fn sync_data(&self, file: &DiskFile) -> io::Result<()>;
+    /// Syncs part of a mapped file: `sync` does it, this is the place to step in.
+    fn sync_mapped(&self, file: &DiskFile, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()>;
     /// Syncs the whole file system that holds the directory: cheaper than one call each for many files.
     fn sync_file_system(&self, directory: &Path) -> io::Result<()>;
     /// Makes names in the directory (created, renamed, removed files) survive a power loss.
@@ -161,6 +163,10 @@ impl Disk for SystemDisk {
 
     fn sync_data(&self, file: &DiskFile) -> io::Result<()> {
         file.file.sync_data()
+    }
+
+    fn sync_mapped(&self, _file: &DiskFile, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+        sync()
     }
 
     fn sync_file_system(&self, directory: &Path) -> io::Result<()> {

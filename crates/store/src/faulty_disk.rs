@@ -21,6 +21,7 @@ pub enum Call {
     Read,
     Write,
     SyncData,
+    SyncMapped,
     SyncFileSystem,
     SyncDirectory,
     CreateDirectory,
@@ -83,7 +84,7 @@ impl FaultyDisk {
         *self.boot_id.lock() = Some(boot_id);
     }
 
-    /// Calls of `sync_data` so far.
+    /// Calls of `sync_data` and `sync_mapped` so far.
     pub fn syncs(&self) -> u64 {
         self.syncs.load(Ordering::Relaxed)
     }
@@ -162,6 +163,12 @@ impl Disk for FaultyDisk {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.check(Call::SyncData, file.path())?;
         SystemDisk.sync_data(file)
+    }
+
+    fn sync_mapped(&self, file: &DiskFile, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        self.check(Call::SyncMapped, file.path())?;
+        sync()
     }
 
     fn sync_file_system(&self, directory: &Path) -> io::Result<()> {

@@ -157,7 +157,8 @@ impl Flush {
 fn sync_files(log: &CommitLog, from: i64, end: i64) -> Result<(), StoreError> {
     for file in log.files().iter() {
         if file.start_offset < end && file.end_offset() > from {
-            file.sync(&*log.disk)?;
+            let position = |offset: i64| (offset - file.start_offset).max(0) as u64;
+            file.sync(&*log.disk, position(from), position(end))?;
         }
     }
     Ok(())

@@ -25,6 +25,8 @@ const BATCH_PAUSE: Duration = Duration::from_millis(3);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Records between two looks at whether to stop.
 const PASS_RECORDS_MAX: usize = 2_048;
+/// At the stop no more of the log than this is indexed: about a tenth of a second.
+const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
 
 pub(crate) struct Index {
     disk: Arc<dyn Disk>,
@@ -123,7 +125,7 @@ impl Index {
                 self.sleep(&dispatched_end);
                 continue;
             }
-            if let Err(error) = self.follow(log, end) {
+            if let Err(error) = self.follow(log, end, || self.stop.load(Ordering::Relaxed)) {
                 reports.add(format!("the key index stands still: {error}"));
                 self.pause(RETRY_PAUSE);
             }
@@ -157,8 +159,16 @@ impl Index {
         self.wake.notify_all();
     }
 
+    /// Before the store is closed: indexes what is left, unless that is much; the next start goes on from there.
+    pub(crate) fn catch_up(&self, log: &CommitLog, end: i64) -> Result<(), StoreError> {
+        while self.indexed_end() < end && end - self.indexed_end() <= CATCH_UP_BYTES_MAX {
+            self.follow(log, end, || false)?;
+        }
+        Ok(())
+    }
+
     /// Indexes one stretch of the log.
-    pub(crate) fn follow(&self, log: &CommitLog, end: i64) -> Result<(), StoreError> {
+    fn follow(&self, log: &CommitLog, end: i64, is_stopped: impl Fn() -> bool) -> Result<(), StoreError> {
         let mut records = 0;
         let mut outcome = Ok(());
         let mut stuck_at = None;
@@ -172,7 +182,7 @@ impl Index {
                 }
             }
             records += 1;
-            records < PASS_RECORDS_MAX && !self.stop.load(Ordering::Relaxed)
+            records < PASS_RECORDS_MAX && !is_stopped()
         });
         self.indexed_end.store(stuck_at.unwrap_or(reached), Ordering::Release);
         outcome

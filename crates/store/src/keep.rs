@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::checkpoint::{Bound, Checkpoint, Times};
+use crate::dispatch::Replay;
 use crate::error::StoreError;
 use crate::gate::Refusal;
 use crate::store::Parts;
@@ -16,6 +17,8 @@ const FLUSHES_PER_CHECKPOINT: u32 = 3;
 const CHECKPOINTS_PER_INDEX_SYNC: u32 = 10;
 const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
+/// Of the commit log's mapping so much stays resident; more only while somebody reads it.
+const MAPPED_BYTES_KEPT: i64 = 64 << 20;
 /// A round that took long is followed by a pause so many times longer: many queues must not eat a core.
 const REST_FACTOR: u32 = 10;
 
@@ -83,6 +86,8 @@ impl Parts {
             rounds = rounds.wrapping_add(1);
             let with_checkpoint = rounds % FLUSHES_PER_CHECKPOINT == 0;
             let with_index = rounds % (FLUSHES_PER_CHECKPOINT * CHECKPOINTS_PER_INDEX_SYNC) == 0;
+            // Whoever appends dispatches; this is for one that died in between.
+            self.dispatch.run(&self.context(Replay::No));
             self.flush_queues();
             if with_checkpoint {
                 if let Err(error) = self.save_checkpoint(with_index, 0) {
@@ -95,6 +100,7 @@ impl Parts {
             }
             if begin >= retention_due {
                 retention_due = begin + RETENTION_INTERVAL;
+                self.log.relax(MAPPED_BYTES_KEPT);
                 if let Err(error) = self.clean(false) {
                     self.reports.add(format!("retention failed: {error}"));
                 }

@@ -131,9 +131,7 @@ pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
     let context = parts.context(Replay::No);
     parts.log.while_paused(|| parts.dispatch.run_to_end(&context))?;
     parts.flush.sync(&parts.log, &parts.gate, &parts.events, &parts.reports)?;
-    while parts.index.indexed_end() < parts.dispatch.dispatched_end() {
-        parts.index.follow(&parts.log, parts.dispatch.dispatched_end())?;
-    }
+    parts.index.catch_up(&parts.log, parts.dispatch.dispatched_end())?;
     parts.save_checkpoint(true, 0)?;
     parts.log.ahead.discard();
     let path = parts.settings.directory.join(ABORT);

@@ -47,7 +47,7 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
 
     // One sync fails; the disk is fine again right after.
     disk.add(Fault {
-        call: Call::SyncData,
+        call: Call::SyncMapped,
         path_part: "commitlog",
         kind: ErrorKind::Other,
         after: 0,

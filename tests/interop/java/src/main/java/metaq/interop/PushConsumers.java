@@ -2,14 +2,18 @@ package metaq.interop;
 
 import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /** Push consumers: every message is an event, told before the client is told that it was consumed. */
 final class PushConsumers {
@@ -21,6 +25,7 @@ final class PushConsumers {
         operations.put("assignment", request -> Messages.queues(
             Clients.get(request, DefaultMQPushConsumer.class)
                 .getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet()));
+        operations.put("consumed_offsets", PushConsumers::consumedOffsets);
     }
 
     private static Object start(JsonObject request) throws Exception {
@@ -57,6 +62,18 @@ final class PushConsumers {
         consumer.start();
         Clients.keep(request, consumer, consumer::shutdown);
         return consumer.buildMQClientId();
+    }
+
+    /** Up to where each queue is consumed and will be committed when the client next reports its offsets. */
+    private static Object consumedOffsets(JsonObject request) {
+        var consumer = Clients.get(request, DefaultMQPushConsumer.class).getDefaultMQPushConsumerImpl();
+        List<Map<String, Object>> queues = new ArrayList<>();
+        for (MessageQueue queue : consumer.getRebalanceImpl().getProcessQueueTable().keySet()) {
+            Map<String, Object> told = Messages.describe(queue);
+            told.put("queue_offset", consumer.getOffsetStore().readOffset(queue, ReadOffsetType.READ_FROM_MEMORY));
+            queues.add(told);
+        }
+        return queues;
     }
 
     private static void tell(String handle, Iterable<MessageExt> messages, int pauseMs) {
