@@ -2,7 +2,8 @@
 
 The tools are Apache's own, from Maven Central, and so is the peer. Both brokers run while either is measured;
 the one whose turn it is not gets no request, and the CPU it takes all the same is printed with every round.
-The peer's virtual machine is warmed up with the same load before the first round that counts.
+The peer's virtual machine is warmed up with the same load before the first round that counts, and so is the
+memory of the machine itself.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench import report
+from bench.page_cache import filled_page_cache
 from bench.servers import Options
 from bench.workloads import WORKLOADS, Plan, say
 from tests.support.apache import VERSION, apache_classpath
@@ -44,13 +47,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     say(setting)
     try:
-        outcomes = [WORKLOADS[name](plan) for name in chosen.only or WORKLOADS]
+        with _warm_machine(home, skip=chosen.cold_memory):
+            outcomes = [WORKLOADS[name](plan) for name in chosen.only or WORKLOADS]
     finally:
         if not chosen.keep:
             shutil.rmtree(home, ignore_errors=True)
     form = report.machine_form if chosen.output == "json" else report.table
     print(form(outcomes, setting))
     return 0
+
+
+@contextmanager
+def _warm_machine(home: Path, *, skip: bool) -> Iterator[None]:
+    if skip:
+        yield
+        return
+    with filled_page_cache(home) as size_bytes:
+        say(f"memory: touched {size_bytes / 1e9:.1f} GB once, so that no side pays for its first use")
+        yield
 
 
 def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
@@ -87,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--metaq", type=Path, default=Path(sys.executable).parent / "metaq", help="the command to start")
     add("--peer-heap", default="4g", help="of the peer's broker (default: 4g)")
+    add("--cold-memory", action="store_true", help="do not fill the page cache before (see page_cache.py)")
     add("--scratch", type=Path, help="where stores and logs go meanwhile (default: build/)")
     add("--keep", action="store_true", help="leave them there")
     return parser

@@ -38,6 +38,8 @@ class StoreSettings:
     disk_force_clean_percent: int = 85
     disk_refuse_percent: int = 90
     delete_unconsumed: bool = False
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
+    """How long a message of each delay level waits, level 1 first; empty: none is delayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,6 @@ class BrokerSettings:
     hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000
-    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
-    """How long a message of each delay level waits, level 1 first; empty: none is delayed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ pub struct StoreSettings {
     disk_force_clean_percent: u8,
     disk_refuse_percent: u8,
     delete_unconsumed: bool,
+    delay_levels_ms: Vec<i64>,
 }
 
 impl From<StoreSettings> for metaq_store::StoreSettings {
@@ -42,6 +43,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
             disk_force_clean_percent: from.disk_force_clean_percent,
             disk_refuse_percent: from.disk_refuse_percent,
             delete_unconsumed: from.delete_unconsumed,
+            delay_levels_ms: from.delay_levels_ms,
         }
     }
 }
@@ -94,7 +96,6 @@ pub struct BrokerSettings {
     hold_max: usize,
     long_polling: bool,
     short_polling_ms: u64,
-    delay_levels_ms: Vec<i64>,
 }
 
 impl BrokerSettings {
@@ -114,7 +115,7 @@ impl BrokerSettings {
             hold_max: self.hold_max,
             long_polling: self.long_polling,
             short_polling_ms: self.short_polling_ms,
-            delay_levels_ms: self.delay_levels_ms,
+            delay_levels_ms: store.delay_levels_ms.clone(),
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use metaq_store::{Appended, StoreError};
+use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError};
 use metaq_wire::properties::{iterate, push_bytes};
 use metaq_wire::{NewRecord, Record};
 
 use crate::ServerError;
 use crate::broker::Broker;
-use crate::delay::SCHEDULE_TOPIC;
 
 /// What becomes of a copy; everything else stays as it was stored.
 pub struct Copy<'a> {

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use metaq_store::{Filter, GetStatus, StoreError};
+use metaq_store::{Filter, GetStatus, SCHEDULE_TOPIC, StoreError};
 use metaq_wire::Record;
 use parking_lot::{Condvar, Mutex};
 
 use crate::broker::Broker;
 use crate::copy::{Copy, changed_properties};
 
-pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// Records looked at in one turn of a level.
 const TURN_RECORDS: usize = 512;
 const TURN_BYTES: usize = 4 * 1024 * 1024;

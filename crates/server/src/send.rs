@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 
-use metaq_store::StoreError;
+use metaq_store::{SCHEDULE_TOPIC, StoreError};
 use metaq_wire::properties::separator;
 use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout, write_message_id};
 
 use crate::broker::Broker;
 use crate::code;
-use crate::delay::SCHEDULE_TOPIC;
 use crate::policy::{PERMISSION_WRITE, Snapshot, Topic};
 use crate::properties::{self, Marks};
 use crate::route::{Ask, Outcome};

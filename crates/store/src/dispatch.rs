@@ -25,6 +25,9 @@ const PASS_RECORDS_MAX: usize = 4_096;
 /// A queue's place among the touched ones fits below its pass number in one word.
 const PLACE_BITS: u32 = 16;
 
+/// Where messages wait that are delayed by level, one queue per level.
+pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
+
 pub(crate) type Events = RwLock<Option<Arc<dyn StoreEvents>>>;
 
 /// What dispatch works on and reports to.
@@ -35,6 +38,7 @@ pub(crate) struct Context<'a> {
     pub(crate) gate: &'a Gate,
     pub(crate) reports: &'a Reports,
     pub(crate) replay: Replay,
+    pub(crate) delay_levels_ms: &'a [i64],
 }
 
 /// Whether records come straight from an append or are read again from the files.
@@ -179,7 +183,7 @@ impl Dispatch {
         let entry = Entry {
             physical_offset: record.physical_offset,
             size: record.size as i32,
-            tag_code: tag_code_of(record.properties),
+            tag_code: entry_code(record, with.delay_levels_ms),
         };
         let mut put = touched.queue.put(record.queue_offset, entry);
         if put == Put::Misfit && with.replay == Replay::Everything && is_restart(with.log, record) {
@@ -278,6 +282,17 @@ fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
     }
     // Twice deleted with one record each: the next one is a first one too.
     first.queue_offset == 0 && matches!(next_offset, None | Some(0 | 1))
+}
+
+/// What an entry keeps besides the record's place: the hash of its tag or, in the queues of the delay levels, when
+/// it is due.
+#[inline]
+fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
+    if record.topic != SCHEDULE_TOPIC.as_bytes() {
+        return tag_code_of(record.properties);
+    }
+    let place = usize::try_from(record.queue_id).unwrap_or(usize::MAX);
+    record.store_timestamp_ms + delay_levels_ms.get(place).copied().unwrap_or(0)
 }
 
 /// Writes the entries of a queue that collected too many, at the cost of whoever dispatches.

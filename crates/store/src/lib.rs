@@ -47,6 +47,7 @@ mod store;
 pub use api::{Appended, AppendedBatch, Filter, GetStatus, Got, QueryResult, StoreEvents};
 pub use clock::Clock;
 pub use disk::{Disk, SystemDisk};
+pub use dispatch::SCHEDULE_TOPIC;
 pub use error::StoreError;
 pub use settings::StoreSettings;
 pub use store::Store;

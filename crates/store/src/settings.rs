@@ -35,6 +35,8 @@ pub struct StoreSettings {
     pub disk_refuse_percent: u8,
     /// Lets a full disk delete records that no group has consumed.
     pub delete_unconsumed: bool,
+    /// How long a message of each delay level waits, level 1 first.
+    pub delay_levels_ms: Vec<i64>,
 }
 
 impl StoreSettings {
@@ -57,6 +59,7 @@ impl StoreSettings {
             disk_force_clean_percent: 85,
             disk_refuse_percent: 90,
             delete_unconsumed: false,
+            delay_levels_ms: Vec::new(),
         }
     }
 

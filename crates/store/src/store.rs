@@ -67,6 +67,7 @@ impl Parts {
             gate: &self.gate,
             reports: &self.reports,
             replay,
+            delay_levels_ms: &self.settings.delay_levels_ms,
         }
     }
 

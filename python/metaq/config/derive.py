@@ -50,8 +50,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         broker=BrokerSettings(
             broker_id=config["id"],
             store_host=join_endpoint(_advertised_host(config, server.host), server.port),
-            **_fields(config, BrokerSettings, without={"broker_id", "store_host", "delay_levels_ms"}),
-            delay_levels_ms=_delay_levels(config["delay_levels"]),
+            **_fields(config, BrokerSettings, without={"broker_id", "store_host"}),
         ),
         server=server,
         store=store_settings(config),
@@ -89,7 +88,11 @@ def store_settings(config: Config) -> StoreSettings:
             hint=f"a frame needs {write_bytes(FRAME_OVERHEAD_BYTES)} beyond the body",
         )
     directory = str(Path(config["data"]).expanduser())
-    return StoreSettings(directory=directory, **_fields(config, StoreSettings, without={"directory"}))
+    return StoreSettings(
+        directory=directory,
+        delay_levels_ms=_delay_levels(config["delay_levels"]),
+        **_fields(config, StoreSettings, without={"delay_levels_ms", "directory"}),
+    )
 
 
 def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSettings:

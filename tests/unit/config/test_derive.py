@@ -107,5 +107,5 @@ def test_the_port_of_old_clients_needs_room() -> None:
 
 def test_delay_levels_are_read_by_unit() -> None:
     options = broker_options(configured("delay_levels=2s 3m 1h 1d"), ())
-    assert options.broker.delay_levels_ms == (2_000, 180_000, 3_600_000, 86_400_000)
-    assert broker_options(configured(), ()).broker.delay_levels_ms == DELAY_LEVELS_MS
+    assert options.store.delay_levels_ms == (2_000, 180_000, 3_600_000, 86_400_000)
+    assert broker_options(configured(), ()).store.delay_levels_ms == DELAY_LEVELS_MS

@@ -12,9 +12,9 @@ from metaq.config.options import OPTIONS, SECTIONS, SETTINGS, Option
 
 # Fields that follow from options of another name, see derive.py.
 DERIVED = {
-    "store": {"directory"},
+    "store": {"delay_levels_ms", "directory"},
     "server": {"host", "port", "also_old_port"},
-    "broker": {"broker_id", "delay_levels_ms", "store_host"},
+    "broker": {"broker_id", "store_host"},
 }
 TYPES: dict[type, type] = {Bytes: int, Number: int, Flag: bool, Seconds: float, Text: str, Choice: str}
 
