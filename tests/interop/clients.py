@@ -233,7 +233,7 @@ class Clients:
         )
 
     def wait_for_committed(self, group: str, topic: str, wanted: list[int]) -> None:
-        """Until the broker has these offsets of the group: a client that stops tells them without an answer."""
+        """Until the broker has these offsets of the group: a stopping client tells them without an answer."""
         reader = self.pull_consumer(group=group)
 
         def committed() -> list[int]:

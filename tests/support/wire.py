@@ -47,7 +47,9 @@ class Wire:
         assert frame.opaque == opaque
         return frame
 
-    def send(self, topic: str, body: bytes, *, queue: int = 0, properties: str = "", **more: object) -> _core.Frame:
+    def send(
+        self, topic: str, body: bytes, *, queue: int = 0, properties: str = "", **more: object
+    ) -> _core.Frame:
         return self.call(310, send_fields(topic, queue, properties) | more, body)
 
     def pull(self, topic: str, queue_offset: int, *, queue: int = 0, **more: object) -> _core.Frame:
