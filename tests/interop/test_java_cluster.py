@@ -30,9 +30,9 @@ T = TypeVar("T")
 
 
 def insist(do: Callable[[], T]) -> T:
-    """Tries again: a client asks one name server at a time and leaves it to its caller to ask the next."""
+    """Tries again: a new client asks one name server, drawn by lot, and leaves the rest to its caller."""
     failures = []
-    for _ in range(5):
+    for _ in range(15):
         try:
             return do()
         except ClientError as failure:

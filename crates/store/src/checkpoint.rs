@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0 | store time synced in the log | … in the queues | … in the index | flushed offset | confirmed offset |  Apache's
-//!  48 | magic | lower bound | last record | synced end | index synced end | queue count | boot id (16) | crc |  ours
+//!  48 | magic | lower bound | last record | synced end | index synced end | queue count | queue files | boot id (16) | crc |
 //! ```
 //! All numbers are 8 bytes, the file has 4 KiB. Apache's store reads the first five and leaves the rest alone. Our crc
 //! covers both parts: when Apache's store has written the file since, its numbers differ, the crc fails, and our bound,
@@ -16,7 +16,7 @@ use crate::error::StoreError;
 const FILE_BYTES: u64 = 4_096;
 const OUR_PART: usize = 48;
 const MAGIC: i64 = i64::from_be_bytes(*b"MetaQst1");
-const LONGS: usize = 6;
+const LONGS: usize = 7;
 const BOOT_ID_AT: usize = OUR_PART + LONGS * 8;
 const CRC_AT: usize = BOOT_ID_AT + 16;
 const USED_BYTES: usize = CRC_AT + 4;
@@ -44,6 +44,8 @@ pub(crate) struct Bound {
     pub(crate) index_synced_end: i64,
     /// At least so many queues have directories.
     pub(crate) queue_count: i64,
+    /// A digest of the queues' files at an orderly stop; 0 where it was not taken.
+    pub(crate) queue_files: i64,
     pub(crate) boot_id: [u8; 16],
 }
 
@@ -93,6 +95,7 @@ fn encode(times: &Times, bound: &Bound) -> [u8; USED_BYTES] {
         bound.synced_end,
         bound.index_synced_end,
         bound.queue_count,
+        bound.queue_files,
     ];
     for (place, value) in bytes.chunks_exact_mut(8).zip(apache) {
         place.copy_from_slice(&value.to_be_bytes());
@@ -123,6 +126,7 @@ fn decode(bytes: &[u8; USED_BYTES]) -> Saved {
         synced_end: long(OUR_PART + 24),
         index_synced_end: long(OUR_PART + 32),
         queue_count: long(OUR_PART + 40),
+        queue_files: long(OUR_PART + 48),
         boot_id: bytes[BOOT_ID_AT..].first_chunk().copied().unwrap_or_default(),
     });
     Saved { times, bound }
@@ -140,6 +144,7 @@ mod tests {
             synced_end: 700,
             index_synced_end: 400,
             queue_count: 9,
+            queue_files: 8,
             boot_id: [7; 16],
         };
         (times, bound)

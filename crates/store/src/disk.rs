@@ -259,9 +259,9 @@ impl Disk for SystemDisk {
     }
 }
 
-/// Takes blocks by writing back what the range holds, for file systems without fallocate. The range lies ahead of the
+/// Takes blocks by writing back what the range holds, for systems without a better way. The range lies ahead of the
 /// writer, so nobody changes it meanwhile.
-fn rewrite(disk: &SystemDisk, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
+pub(crate) fn rewrite(disk: &dyn Disk, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let end = from + len;
     let mut at = from;
@@ -269,7 +269,7 @@ fn rewrite(disk: &SystemDisk, file: &DiskFile, from: u64, len: u64) -> io::Resul
         let part = (end - at).min(buffer.len() as u64) as usize;
         buffer.fill(0);
         disk.read_at(file, &mut buffer[..part], at)?;
-        file.file.write_all_at(&buffer[..part], at)?;
+        disk.write_at(file, &buffer[..part], at)?;
         at += part as u64;
     }
     Ok(())

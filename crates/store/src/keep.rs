@@ -30,6 +30,8 @@ pub(crate) struct Keep {
     queues_doubtful: AtomicBool,
     /// Nothing may be appended before the next checkpoint.
     must_save: AtomicBool,
+    /// What a checkpoint says about the queues' files: something at an orderly stop only.
+    pub(crate) queue_files: AtomicI64,
     saving: Mutex<()>,
     stop: Mutex<bool>,
     wake: Condvar,
@@ -43,6 +45,7 @@ impl Keep {
             saved_end: AtomicI64::new(saved_end),
             queues_doubtful: AtomicBool::new(false),
             must_save: AtomicBool::new(false),
+            queue_files: AtomicI64::new(0),
             saving: Mutex::new(()),
             stop: Mutex::new(false),
             wake: Condvar::new(),
@@ -166,6 +169,7 @@ impl Parts {
             synced_end: self.flush.flushed(),
             index_synced_end: self.index.synced_end(),
             queue_count: self.queues.disk.directory_count.load(Ordering::Acquire) - queues_less,
+            queue_files: self.keep.queue_files.load(Ordering::Acquire),
             boot_id: self.boot_id,
         };
         self.keep.checkpoint.save(&*self.disk, &times, &bound)?;

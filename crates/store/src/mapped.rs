@@ -1,19 +1,23 @@
 //! Files in memory: the only place with `unsafe`.
 //!
-//! A mapped file is full-length from the start (a sparse hole), but only its *allocated* part has disk blocks and
-//! may be written, so a full disk is an error of `allocate` and never a SIGBUS at a store. Reads stay below
+//! A mapped file is full-length from the start (a sparse hole), but only its *allocated* part may be written: it has
+//! disk blocks, and its pages have been made writable once. Blocks alone are not enough: the first write to a page can
+//! make the file system split an extent, which takes a block of its own. So a full disk is an error of `allocate` and
+//! never a SIGBUS at a store. Reads stay below
 //! `readable_end`, which only grows, and nobody writes below it: that is what makes the shared slices sound.
 //! The directory's lock file keeps other processes from shortening a file under us.
 #![allow(unsafe_code)]
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
+use rustix::io::Errno;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, rewrite};
 use crate::error::StoreError;
 
 /// One file that is appended to by one writer and read by many.
@@ -73,24 +77,19 @@ impl MappedFile {
         self.allocated_end.load(Ordering::Acquire)
     }
 
-    /// Takes disk blocks up to `end` (at most the file's length), from where they end now.
+    /// Takes disk blocks up to `end` (whole pages, at most the file's length), from where they end now, and brings
+    /// their pages into memory, writable.
     pub(crate) fn allocate(&self, disk: &dyn Disk, end: u64) -> Result<(), StoreError> {
-        let end = end.min(self.len());
+        let end = page_end(end).min(self.len());
         let from = self.allocated_end();
         if from < end {
-            disk.allocate(&self.file, from, end - from)
-                .map_err(|source| StoreError::io(self.path(), source))?;
+            let page = page_start(from);
+            take(disk, &self.file, from, end, || {
+                self.map.advise_range(Advice::PopulateWrite, page as usize, (end - page) as usize)
+            })?;
             self.allocated_end.fetch_max(end, Ordering::AcqRel);
         }
         Ok(())
-    }
-
-    /// Brings allocated pages into memory, writable, so that the writer meets no page fault. A hint: failing is fine.
-    pub(crate) fn warm(&self, from: u64, end: u64) {
-        let end = end.min(self.allocated_end());
-        if from < end {
-            let _ = self.map.advise_range(Advice::PopulateWrite, from as usize, (end - from) as usize);
-        }
     }
 
     /// Lets go of the memory of a part that is read rarely: it stays in the page cache, but no longer counts as this
@@ -214,6 +213,36 @@ impl Drop for FileWriter {
     }
 }
 
+const PAGE_BYTES: u64 = 4_096;
+
+fn page_start(position: u64) -> u64 {
+    position / PAGE_BYTES * PAGE_BYTES
+}
+
+fn page_end(position: u64) -> u64 {
+    position.div_ceil(PAGE_BYTES).saturating_mul(PAGE_BYTES)
+}
+
+/// Blocks for the range, and its pages made writable by `populate`.
+fn take(
+    disk: &dyn Disk,
+    file: &DiskFile,
+    from: u64,
+    end: u64,
+    populate: impl FnOnce() -> io::Result<()>,
+) -> Result<(), StoreError> {
+    let taken = disk.allocate(file, from, end - from).and_then(|()| match populate() {
+        // Where a store would have met SIGBUS, the disk is full.
+        Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
+            Err(io::ErrorKind::StorageFull.into())
+        }
+        // A kernel before 5.14 cannot populate. Writing the range once through the file takes what it needs.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => rewrite(disk, file, from, end - from),
+        populated => populated,
+    });
+    taken.map_err(|source| StoreError::io(file.path(), source))
+}
+
 /// A file of fixed length that one owner reads and rewrites in place.
 pub(crate) struct MappedTable {
     file: DiskFile,
@@ -239,10 +268,13 @@ impl MappedTable {
     }
 
     pub(crate) fn allocate(&mut self, disk: &dyn Disk, end: u64) -> Result<(), StoreError> {
-        let end = end.min(self.map.len() as u64);
-        if self.allocated_end < end {
-            disk.allocate(&self.file, self.allocated_end, end - self.allocated_end)
-                .map_err(|source| StoreError::io(self.path(), source))?;
+        let end = page_end(end).min(self.map.len() as u64);
+        let from = self.allocated_end;
+        if from < end {
+            let page = page_start(from);
+            take(disk, &self.file, from, end, || {
+                self.map.advise_range(Advice::PopulateWrite, page as usize, (end - page) as usize)
+            })?;
             self.allocated_end = end;
         }
         Ok(())

@@ -42,8 +42,13 @@ pub(crate) fn open(
     let queue_count = queues.list_on_disk()?.len() as i64;
     queues.disk.directory_count.store(queue_count, std::sync::atomic::Ordering::Release);
     let is_rebooted = saved.bound.as_ref().map_or(!is_clean, |bound| bound.boot_id != boot_id);
-    let queues_missing =
+    let mut queues_missing =
         saved.bound.as_ref().map_or(queue_count == 0, |bound| queue_count < bound.queue_count);
+    let stopped_with = saved.bound.as_ref().filter(|_| is_clean).map_or(0, |bound| bound.queue_files);
+    if stopped_with != 0 && queues.files_digest()? != stopped_with {
+        reports.add("queue files were changed or lost since the last stop: queues are rebuilt".to_owned());
+        queues_missing = true;
+    }
     let evidence = Evidence { saved: &saved, queues_missing, is_rebooted };
     let recovered = recovery::recover(&settings, &*disk, &evidence, &reports)?;
     mark_open(&settings, &*disk)?;
@@ -132,6 +137,8 @@ pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
     parts.log.while_paused(|| parts.dispatch.run_to_end(&context))?;
     parts.flush.sync(&parts.log, &parts.gate, &parts.events, &parts.reports)?;
     parts.index.catch_up(&parts.log, parts.dispatch.dispatched_end())?;
+    parts.queues.flush()?;
+    parts.keep.queue_files.store(parts.queues.files_digest()?, std::sync::atomic::Ordering::Release);
     parts.save_checkpoint(true, 0)?;
     parts.log.ahead.discard();
     let path = parts.settings.directory.join(ABORT);

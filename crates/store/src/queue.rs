@@ -141,6 +141,13 @@ impl Queue {
         if !(0..QUEUE_OFFSET_MAX).contains(&queue_offset) {
             return Put::Misfit;
         }
+        if state.segments.is_empty() && state.tail.len() == 1 && queue_offset < state.tail_first {
+            // A rebuilt queue began with a record whose queue offset is wrong: the one behind it knows better.
+            state.tail.clear();
+            state.tail_first = queue_offset;
+            state.min = None;
+            return self.push(state, entry, 0);
+        }
         if queue_offset < end {
             let place = usize::try_from(queue_offset - state.tail_first).ok();
             return match place.and_then(|place| state.tail.get(place).map(|known| (place, *known))) {
