@@ -38,7 +38,7 @@ run: setup ## Start name server and broker in the foreground; make run ARGS="--d
 	@exec $(BIN)/metaq serve $(ARGS)
 
 .PHONY: test
-test: setup setup-test ## Set up and run every test and check; make test ARGS="pytest arguments"
+test: setup setup-test peers ## Set up and run every test and check; make test ARGS="pytest arguments"
 	@exec $(BIN)/python scripts/test.py all $(ARGS)
 
 .PHONY: test-unit
@@ -67,7 +67,7 @@ docs: setup ## Write docs/configuration.md anew from the table of options
 	@exec $(BIN)/python scripts/configuration.py
 
 .PHONY: bench
-bench: setup setup-test ## Measure against Apache RocketMQ in alternating rounds; ARGS="--help" tells how
+bench: setup setup-test peers ## Measure against Apache RocketMQ in alternating rounds; ARGS="--help" tells how
 	@exec $(BIN)/python -m bench $(ARGS)
 
 FUZZ_SECONDS ?= 60
@@ -90,6 +90,11 @@ clean: ## Remove everything that was built (data/ stays)
 .PHONY: setup-test
 setup-test:
 	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go
+
+# Apache's servers and tools, as Maven artefacts: fetched here, where a slow network breaks no time-out.
+.PHONY: peers
+peers: setup setup-test
+	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
 
 $(BIN)/python:
 	@PYTHON=$(PYTHON) scripts/require.sh python

@@ -15,6 +15,7 @@ use crate::sink::Sink;
 
 /// Longest property string of a stored message: its length is a signed 16-bit number on disk.
 const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
+const PRODUCER_GROUP_BYTES_MAX: usize = 255;
 /// Messages of one batch; the sum of their sizes is limited besides.
 const BATCH_MESSAGES_MAX: usize = 32_768;
 const RETRY_PREFIX: &str = "%RETRY%";
@@ -77,13 +78,14 @@ impl Broker {
                 format!("topic[{}] is not writable: its permission is {}", topic.name, topic.permission);
             return Err((code::NO_PERMISSION, remark));
         }
+        check_group(&header.producer_group)?;
         let queues = topic.write_queues.max(topic.read_queues);
         if header.queue_id >= queues {
             let remark = format!(
                 "queue {} is outside topic[{}], which has {queues} queues",
                 header.queue_id, topic.name
             );
-            return Err((code::SYSTEM_ERROR, remark));
+            return Err((code::INVALID_PARAMETER, remark));
         }
         Ok(if header.queue_id < 0 { self.choose_queue(topic.write_queues) } else { header.queue_id })
     }
@@ -332,6 +334,18 @@ fn dead_letter_topic(policy: &Snapshot, header: &SendHeader<'_>) -> Option<Optio
         None => policy.group(group)?.retry_times_max,
     };
     Some((header.reconsume_times >= times_max).then(|| format!("{DEAD_LETTER_PREFIX}{group}")))
+}
+
+/// The names that clients themselves allow for a group of producers.
+fn check_group(group: &str) -> Result<(), Refusal> {
+    let is_sound = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'%' | b'|' | b'_' | b'-');
+    if group.is_empty() || group.len() > PRODUCER_GROUP_BYTES_MAX || !group.bytes().all(is_sound) {
+        let remark = format!(
+            "the producer group must have 1 to {PRODUCER_GROUP_BYTES_MAX} letters, digits or any of % | _ -"
+        );
+        return Err((code::MESSAGE_ILLEGAL, remark));
+    }
+    Ok(())
 }
 
 fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {
