@@ -9,6 +9,9 @@
 
 use std::path::Path;
 
+use metaq_wire::java_hash;
+use metaq_wire::properties::java_hash_on;
+
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::mapped::MappedTable;
@@ -194,8 +197,7 @@ impl IndexFile {
 
 /// The hash that the index keeps of `topic#key`: never negative.
 pub(crate) fn key_hash(topic: &str, key: &str) -> i32 {
-    let units = topic.encode_utf16().chain([u16::from(b'#')]).chain(key.encode_utf16());
-    let hash = units.fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
+    let hash = java_hash_on(java_hash_on(java_hash(topic), "#"), key);
     hash.checked_abs().unwrap_or(0)
 }
 

@@ -106,12 +106,23 @@ pub fn push_bytes(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// `String.hashCode` of Java: over UTF-16 units, wrapping in 32 bits.
 pub fn java_hash(text: &str) -> i32 {
+    java_hash_on(0, text)
+}
+
+/// The hash of a text whose beginning, already hashed, came to `hash`.
+#[inline]
+pub fn java_hash_on(hash: i32, text: &str) -> i32 {
     let step = |hash: i32, unit: i32| hash.wrapping_mul(31).wrapping_add(unit);
-    if text.is_ascii() {
-        text.bytes().fold(0, |hash, byte| step(hash, i32::from(byte)))
-    } else {
-        text.encode_utf16().fold(0, |hash, unit| step(hash, i32::from(unit)))
+    if !text.is_ascii() {
+        return text.encode_utf16().fold(hash, |hash, unit| step(hash, i32::from(unit)));
     }
+    // Four at a time, so that one multiplication does not have to wait for the one before it.
+    let (fours, rest) = text.as_bytes().split_at(text.len() & !3);
+    let hash = fours.chunks_exact(4).fold(hash, |hash, four| {
+        let [a, b, c, d] = [four[0], four[1], four[2], four[3]].map(i32::from);
+        hash.wrapping_mul(31 * 31 * 31 * 31).wrapping_add(a * (31 * 31 * 31) + b * (31 * 31) + c * 31 + d)
+    });
+    rest.iter().fold(hash, |hash, byte| step(hash, i32::from(*byte)))
 }
 
 /// What the consume queue keeps of a tag, sign-extended to its 8 bytes; 0 for no tag.
@@ -193,6 +204,18 @@ mod tests {
         #[test]
         fn never_panics(bytes in prop::collection::vec(0u8..5, 0..40)) {
             crate::fuzzing::properties(&bytes);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_hash_is_javas_however_it_is_computed(text in ".{0,40}", cut in 0..40_usize) {
+            let plain = text.encode_utf16().fold(0_i32, |hash, unit| {
+                hash.wrapping_mul(31).wrapping_add(i32::from(unit))
+            });
+            prop_assert_eq!(java_hash(&text), plain);
+            let cut = (0..=cut.min(text.len())).rev().find(|cut| text.is_char_boundary(*cut)).unwrap_or(0);
+            prop_assert_eq!(java_hash_on(java_hash(&text[..cut]), &text[cut..]), plain);
         }
     }
 }
