@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -124,19 +123,28 @@ def start(kind: str, name: str, home: Path, options: Options) -> BrokerUnderTest
 
 def create_topic(server: BrokerUnderTest, topic: str, queues: int, home: Path) -> None:
     """Through the peer's own administration tool, for either side, and waits until the route is there."""
-    _admin(
-        home, "updateTopic", server, "-b", server.broker, "-t", topic, "-r", str(queues), "-w", str(queues)
-    )
-    deadline = time.monotonic() + 35
-    while f'"writeQueueNums":{queues}' not in _admin(home, "topicRoute", server, "-t", topic).replace(
-        " ", ""
-    ):
+    wanted = ("-t", topic, "-r", str(queues), "-w", str(queues))
+    made = _admin(home, "updateTopic", server, "-b", server.broker, *wanted)
+    if _failed(made):
+        raise RuntimeError(f"{server.name}: mqadmin updateTopic failed:\n{made.stdout}{made.stderr}")
+    deadline = time.monotonic() + 60
+    while True:
+        # The broker tells the name server a little later; until then the tool fails.
+        route = _admin(home, "topicRoute", server, "-t", topic)
+        if not _failed(route) and f'"writeQueueNums":{queues}' in route.stdout.replace(" ", ""):
+            return
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{server.name}: no route to {topic}")
+            raise TimeoutError(f"{server.name}: no route to {topic}:\n{route.stdout}{route.stderr}")
 
 
-def _admin(home: Path, command: str, server: BrokerUnderTest, *arguments: str) -> str:
-    outcome = subprocess.run(
+def _failed(outcome: subprocess.CompletedProcess[str]) -> bool:
+    return outcome.returncode != 0 or "Exception" in outcome.stdout + outcome.stderr
+
+
+def _admin(
+    home: Path, command: str, server: BrokerUnderTest, *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         apache.java_command(
             "org.apache.rocketmq.tools.command.MQAdminStartup",
             home,
@@ -151,10 +159,6 @@ def _admin(home: Path, command: str, server: BrokerUnderTest, *arguments: str) -
         timeout=90,
         check=False,
     )
-    if outcome.returncode != 0 or "Exception" in outcome.stdout + outcome.stderr:
-        print(outcome.stdout, outcome.stderr, file=sys.stderr)
-        raise RuntimeError(f"{server.name}: mqadmin {command} failed")
-    return outcome.stdout
 
 
 def _ready_line(text: str) -> str | None:
