@@ -7,7 +7,7 @@ request that the data plane does not answer itself is handed up by `Server.drain
 from collections.abc import Mapping, Sequence
 from typing import Self, final
 
-from metaq.settings import BrokerSettings, GroupPolicy, ServerSettings, StoreSettings, TopicPolicy
+from metaq.settings import BrokerSettings, GroupPolicy, Program, ServerSettings, StoreSettings, TopicPolicy
 
 __all__ = [
     "HOT_CODES",
@@ -17,6 +17,7 @@ __all__ = [
     "Closed",
     "ConnectionGone",
     "CoreError",
+    "Expression",
     "Frame",
     "FrameDecoder",
     "FrameError",
@@ -62,6 +63,15 @@ def encode_frame(
 
 def tag_code(tag: str) -> int:
     """The hash that a consume queue keeps of a tag (Java's String.hashCode)."""
+
+@final
+class Expression:
+    """A compiled SQL92 expression, as the data plane runs it over every message of a filtered pull."""
+
+    def __new__(cls, program: Program) -> Self:
+        """Raises ValueError for what is no program, or more than the data plane takes."""
+    def matches(self, properties: Mapping[str, str]) -> bool:
+        """Whether a message with these properties is delivered."""
 
 @final
 class Frame:
@@ -279,6 +289,8 @@ class Server:
     def remove_topic(self, name: str) -> None: ...
     def put_groups(self, groups: Sequence[GroupPolicy]) -> None: ...
     def remove_group(self, name: str) -> None: ...
+    def put_expression(self, text: str, program: Program) -> None:
+        """What pulls that carry this expression are filtered by; the oldest go when there are many."""
     def set_permission(self, permission: int) -> None:
         """The broker's own permission bits, over every topic's."""
     def load_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> None:

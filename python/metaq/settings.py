@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -93,6 +93,12 @@ class TopicPolicy:
     """False for the system topics no client may send to."""
 
 
+Operation: TypeAlias = tuple[str, int | float | str | tuple[str, ...] | None]
+"""A name that crates/python/src/expression.rs knows, and what the operation works with."""
+Program: TypeAlias = tuple[Operation, ...]
+"""A compiled filter in postfix order."""
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionPolicy:
     """A group's standing subscription to one topic, as its heartbeats told it."""
@@ -102,6 +108,10 @@ class SubscriptionPolicy:
     expression_type: str = "TAG"
     tag_codes: tuple[int, ...] = ()
     """Hash codes of the wanted tags; empty means every message."""
+    program: Program | None = None
+    """What decides instead of tags, for a subscription by SQL92."""
+    refusal: tuple[int, str] | None = None
+    """Code and remark for every pull, where the subscription cannot be served."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 mod clock;
 mod enter;
 mod event;
+mod expression;
 mod frame;
 mod record;
 mod server;
@@ -21,6 +22,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FrameError", py.get_type::<enter::FrameError>())?;
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
     module.add_class::<clock::Clock>()?;
+    module.add_class::<expression::Expression>()?;
     module.add_class::<frame::Frame>()?;
     module.add_class::<frame::FrameDecoder>()?;
     module.add_class::<record::Record>()?;

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::enter::{Failure, enter, enter_infallible};
 use crate::event::to_python;
+use crate::expression::{Pair, build};
 use crate::settings::{BrokerSettings, GroupPolicy, ServerSettings, TopicPolicy};
 use crate::store::Store;
 
@@ -109,6 +110,12 @@ impl Server {
 
     fn remove_group(&self, name: &str) -> PyResult<()> {
         self.broker()?.policy.remove_group(name);
+        Ok(())
+    }
+
+    fn put_expression(&self, text: &str, program: Vec<Pair>) -> PyResult<()> {
+        let program = build(program).map_err(PyValueError::new_err)?;
+        self.broker()?.expressions.put(text, program);
         Ok(())
     }
 

@@ -1,6 +1,10 @@
 //! The settings objects of `metaq.settings`, read by attribute.
 
+use std::sync::Arc;
+
 use pyo3::prelude::*;
+
+use crate::expression::{Pair, build};
 
 #[derive(FromPyObject)]
 pub struct StoreSettings {
@@ -147,6 +151,8 @@ pub struct SubscriptionPolicy {
     version: i64,
     expression_type: String,
     tag_codes: Vec<i64>,
+    program: Option<Vec<Pair>>,
+    refusal: Option<(i32, String)>,
 }
 
 #[derive(FromPyObject)]
@@ -162,15 +168,23 @@ pub struct GroupPolicy {
 
 impl From<SubscriptionPolicy> for metaq_server::Subscription {
     fn from(from: SubscriptionPolicy) -> Self {
-        let filter = match from.tag_codes.is_empty() {
-            true => metaq_store::Filter::All,
-            false => metaq_store::Filter::Tags(from.tag_codes),
+        let mut refusal = from.refusal;
+        let filter = match from.program.map(build) {
+            Some(Ok(program)) => metaq_store::Filter::Expression(Arc::new(program)),
+            Some(Err(remark)) => {
+                // One subscription that cannot be served must not keep the others of the group from being so.
+                refusal = Some((metaq_server::code::SUBSCRIPTION_PARSE_FAILED, remark));
+                metaq_store::Filter::Tags(Vec::new())
+            }
+            None if from.tag_codes.is_empty() => metaq_store::Filter::All,
+            None => metaq_store::Filter::Tags(from.tag_codes),
         };
         metaq_server::Subscription {
             topic: from.topic,
             version: from.version,
             expression_type: from.expression_type,
             filter,
+            refusal,
         }
     }
 }

@@ -8,6 +8,7 @@ use metaq_store::{Store, StoreEvents};
 use parking_lot::Mutex;
 
 use crate::delay::Delays;
+use crate::expressions::Expressions;
 use crate::hold::Holds;
 use crate::offsets::Offsets;
 use crate::peer::Peer;
@@ -22,6 +23,7 @@ pub struct Broker {
     pub policy: Policy,
     pub offsets: Offsets,
     pub delays: Delays,
+    pub expressions: Expressions,
     pub(crate) holds: Holds,
     /// What every stored message gets besides its own properties, after a separator.
     pub(crate) added_properties: Vec<u8>,
@@ -44,6 +46,7 @@ impl Broker {
             store_host,
             policy: Policy::new(),
             offsets: Offsets::default(),
+            expressions: Expressions::default(),
             added_properties: added_properties.into_bytes(),
             next_queue: AtomicU32::new(0),
             awaiting_flush: Mutex::default(),

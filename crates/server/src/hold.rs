@@ -17,9 +17,12 @@ pub struct Held {
     pub peer: Arc<Peer>,
     pub deadline: Instant,
     pub pull: Pull,
+    /// Its offset moved while it waited, past messages that its filter did not want.
+    pub advanced: bool,
 }
 
-type Ticket = (Instant, u64);
+/// Names a held pull for as long as it is held.
+pub type Ticket = (Instant, u64);
 
 #[derive(Default)]
 struct Table {
@@ -41,10 +44,11 @@ impl Holds {
         Holds { table: Mutex::default(), count: AtomicUsize::new(0), count_max }
     }
 
-    pub fn add(&self, held: Held) -> Result<(), Held> {
+    /// Gives the pull back where there is no room for it.
+    pub fn add(&self, held: Held) -> Result<Ticket, Box<Held>> {
         let mut table = self.table.lock();
         if table.by_deadline.len() >= self.count_max {
-            return Err(held);
+            return Err(Box::new(held));
         }
         let ticket = (held.deadline, table.next);
         table.next += 1;
@@ -55,7 +59,15 @@ impl Holds {
         queues.entry(held.pull.queue_id).or_default().push(ticket);
         table.by_deadline.insert(ticket, held);
         self.count.store(table.by_deadline.len(), SeqCst);
-        Ok(())
+        Ok(ticket)
+    }
+
+    /// Takes out one pull; None where somebody else was faster.
+    pub fn take_one(&self, ticket: Ticket) -> Option<Held> {
+        let taken = self.take_where(|table| {
+            table.by_deadline.remove(&ticket).map(|held| (ticket, held)).into_iter().collect()
+        });
+        taken.into_iter().next()
     }
 
     /// Takes out the pulls of a queue that want one of these tags (any, where none is named) and lie before its end.
@@ -139,7 +151,8 @@ impl Holds {
 
 fn wants(filter: &Filter, tag_codes: &[i64]) -> bool {
     match filter {
-        Filter::All => true,
+        // Only the record tells what an expression says to it.
+        Filter::All | Filter::Expression(_) => true,
         Filter::Tags(wanted) => tag_codes.is_empty() || tag_codes.iter().any(|code| wanted.contains(code)),
     }
 }

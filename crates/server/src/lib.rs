@@ -4,7 +4,8 @@
 //! [`server`] binds and accepts → [`connection`] reads all the socket has → [`route`] decides whether a frame is
 //! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`] answer → [`output`] gathers the
 //! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
-//! its connection's [`sink`]. What Python decides arrives as data in [`policy`].
+//! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
+//! filters it has compiled for pulls that bring their own in [`expressions`].
 
 mod broker;
 mod connection;
@@ -12,6 +13,7 @@ mod copy;
 mod counts;
 mod crossing;
 mod delay;
+mod expressions;
 mod hold;
 mod offsets;
 mod output;
@@ -48,7 +50,9 @@ pub mod code {
     pub const PULL_RETRY_IMMEDIATELY: i32 = 20;
     pub const PULL_OFFSET_MOVED: i32 = 21;
     pub const QUERY_NOT_FOUND: i32 = 22;
+    pub const SUBSCRIPTION_PARSE_FAILED: i32 = 23;
     pub const SUBSCRIPTION_NOT_EXIST: i32 = 24;
+    pub const SUBSCRIPTION_NOT_LATEST: i32 = 25;
     pub const SUBSCRIPTION_GROUP_NOT_EXIST: i32 = 26;
     pub const INVALID_PARAMETER: i32 = 29;
 }

@@ -29,6 +29,8 @@ pub struct Subscription {
     pub version: i64,
     pub expression_type: String,
     pub filter: Filter,
+    /// Why this subscription cannot be served: a response code and a remark.
+    pub refusal: Option<(i32, String)>,
 }
 
 /// What may be done for one consumer group.

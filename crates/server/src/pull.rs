@@ -17,10 +17,18 @@ use crate::sink::Sink;
 const FLAG_COMMIT: i32 = 1;
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
+const SQL92: &str = "SQL92";
 /// The longest a client may have its pull held, whatever it asks for.
 const SUSPEND_MS_MAX: u64 = 5 * 60 * 1000;
+/// How often a pull is looked at on a thread that is not its own before it is answered as it stands.
+const LOOKS_MAX: usize = 8;
 
-type Refusal = (i32, String);
+/// Why a pull is not served.
+enum Denial {
+    Refused(i32, String),
+    /// Its expression is not known here, or may have changed: Python finds out.
+    UnknownExpression,
+}
 
 /// What a pull needs once it has been admitted; a held pull keeps it to run again.
 pub struct Pull {
@@ -54,7 +62,8 @@ impl Broker {
         };
         let pull = match self.admit_pull(&policy, group, &header, ask) {
             Ok(pull) => pull,
-            Err((code, remark)) => return ask.refuse(sink, code, &remark),
+            Err(Denial::Refused(code, remark)) => return ask.refuse(sink, code, &remark),
+            Err(Denial::UnknownExpression) => return Outcome::Cross,
         };
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
             self.offsets.commit(&header.consumer_group, &header.topic, header.queue_id, header.commit_offset);
@@ -77,39 +86,38 @@ impl Broker {
         group: &Group,
         header: &PullHeader<'_>,
         ask: &Ask<'_>,
-    ) -> Result<Pull, Refusal> {
+    ) -> Result<Pull, Denial> {
         if policy.permission & PERMISSION_READ == 0 {
             let remark = format!(
                 "broker[{}] does not serve messages: its permission is {}",
                 self.settings.name, policy.permission
             );
-            return Err((code::NO_PERMISSION, remark));
+            return Err(Denial::Refused(code::NO_PERMISSION, remark));
         }
         if !group.consume_enabled {
-            return Err((code::NO_PERMISSION, format!("group[{}] is not allowed to consume", group.name)));
+            let remark = format!("group[{}] is not allowed to consume", group.name);
+            return Err(Denial::Refused(code::NO_PERMISSION, remark));
         }
         let Some(topic) = policy.topic(&header.topic) else {
-            return Err((
-                code::TOPIC_NOT_EXIST,
-                format!("topic[{}] does not exist; create it first", header.topic),
-            ));
+            let remark = format!("topic[{}] does not exist; create it first", header.topic);
+            return Err(Denial::Refused(code::TOPIC_NOT_EXIST, remark));
         };
         if topic.permission & PERMISSION_READ == 0 {
             let remark =
                 format!("topic[{}] is not readable: its permission is {}", topic.name, topic.permission);
-            return Err((code::NO_PERMISSION, remark));
+            return Err(Denial::Refused(code::NO_PERMISSION, remark));
         }
         if header.queue_id < 0 || header.queue_id >= topic.read_queues {
             let remark = format!(
                 "queue {} is outside topic[{}], which has {} queues to read",
                 header.queue_id, topic.name, topic.read_queues
             );
-            return Err((code::INVALID_PARAMETER, remark));
+            return Err(Denial::Refused(code::INVALID_PARAMETER, remark));
         }
         let filter = if header.system_flag & FLAG_SUBSCRIPTION != 0 {
-            expression_filter(header)?
+            self.carried_filter(header, ask.again)?
         } else {
-            standing_filter(group, header)?
+            standing_filter(group, header, ask.again)?
         };
         let bytes_max =
             header.bytes_max.filter(|bytes| *bytes > 0).map_or(usize::MAX, |bytes| bytes as usize);
@@ -145,39 +153,108 @@ impl Broker {
         } else {
             self.settings.short_polling_ms
         };
-        let (topic, queue_id, queue_offset) = (pull.topic.clone(), pull.queue_id, pull.queue_offset);
         let held = Held {
             peer: Arc::clone(ask.peer),
             deadline: Instant::now() + Duration::from_millis(wait_ms),
             pull,
+            advanced: false,
         };
-        if let Err(held) = self.holds.add(held) {
-            let remark =
-                format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
-            sink.answer(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
-            return Outcome::Done;
-        }
-        ask.peer.counts.held.add(1);
-        if self.store.max_offset(&topic, queue_id) > queue_offset {
-            self.wake_pulls(&topic, queue_id, i64::MAX, &[]);
+        match self.keep(held) {
+            Ok(()) => ask.peer.counts.held.add(1),
+            Err(held) => {
+                let remark =
+                    format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
+                sink.answer(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
+            }
         }
         Outcome::Done
     }
 
-    /// Answers the held pulls of a queue that got messages; `tag_codes` empty stands for any tag.
+    /// Registers a pull that has found nothing, and looks once more: what arrived between its last look and the
+    /// registration woke nobody. Gives it back where there is no room.
+    fn keep(&self, mut held: Held) -> Result<(), Box<Held>> {
+        for _ in 0..LOOKS_MAX {
+            let (topic, queue_id) = (held.pull.topic.clone(), held.pull.queue_id);
+            let queue_offset = held.pull.queue_offset;
+            let ticket = self.holds.add(held)?;
+            if self.store.max_offset(&topic, queue_id) <= queue_offset {
+                return Ok(());
+            }
+            match self.holds.take_one(ticket).and_then(|taken| self.look(taken)) {
+                Some(again) => held = again,
+                None => return Ok(()),
+            }
+        }
+        self.finish_held(held);
+        Ok(())
+    }
+
+    /// Looks after the held pulls of a queue that got messages with these tags.
     pub(crate) fn wake_pulls(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
         for held in self.holds.take(topic, queue_id, max_offset, tag_codes) {
-            self.finish_held(held);
+            let kept = self.look(held).map_or(Ok(()), |still_waiting| self.keep(still_waiting));
+            if let Err(without_room) = kept {
+                self.finish_held(*without_room);
+            }
         }
     }
 
-    /// Runs a held pull once more and answers whatever it finds.
+    /// Runs a held pull again. One that found nothing it wants up to the end of the queue comes back, to be held on
+    /// from there; any other is answered.
+    fn look(&self, mut held: Held) -> Option<Held> {
+        let got = self.get(&held.pull);
+        let waits_on = match response_code(&got, held.pull.queue_offset) {
+            code::PULL_NOT_FOUND => true,
+            code::PULL_RETRY_IMMEDIATELY => {
+                got.next_offset > held.pull.queue_offset && got.next_offset >= got.max_offset
+            }
+            _ => false,
+        };
+        if !waits_on || Instant::now() >= held.deadline || held.peer.is_closing() {
+            self.answer_held(held, got);
+            return None;
+        }
+        if got.status == GetStatus::NoMatch {
+            held.pull.queue_offset = got.next_offset;
+            held.advanced = true;
+        }
+        Some(held)
+    }
+
+    /// Runs a held pull for the last time and answers whatever it finds.
     pub(crate) fn finish_held(&self, held: Held) {
         let got = self.get(&held.pull);
-        let code = response_code(&got, held.pull.queue_offset);
+        self.answer_held(held, got);
+    }
+
+    fn answer_held(&self, held: Held, got: Got) {
+        let code = match response_code(&got, held.pull.queue_offset) {
+            // There were messages, only none it wanted: the client goes on behind them.
+            code::PULL_NOT_FOUND if held.advanced => code::PULL_RETRY_IMMEDIATELY,
+            code => code,
+        };
         let mut sink = Sink::default();
         answer_pull(&held.pull, &held.peer, code, got, &mut sink);
         let _gone = held.peer.post(sink.into_parcel());
+    }
+
+    /// The filter that the pull itself carries.
+    fn carried_filter(&self, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
+        let expression = header.subscription.as_deref().unwrap_or_default();
+        let expression_type = header.expression_type.as_deref().unwrap_or_default();
+        if is_tags(expression_type) {
+            return Ok(tags_filter(expression));
+        }
+        if expression_type == SQL92 {
+            if let Some(program) = self.expressions.find(expression) {
+                return Ok(Filter::Expression(program));
+            }
+        }
+        if again {
+            let remark = "the expression of this pull could not be kept in mind; try again".to_owned();
+            return Err(Denial::Refused(code::SUBSCRIPTION_PARSE_FAILED, remark));
+        }
+        Err(Denial::UnknownExpression)
     }
 }
 
@@ -206,25 +283,21 @@ fn response_code(got: &Got, queue_offset: i64) -> i32 {
     }
 }
 
-/// The filter that the pull itself carries.
-fn expression_filter(header: &PullHeader<'_>) -> Result<Filter, Refusal> {
-    check_expression_type(header.expression_type.as_deref().unwrap_or("TAG"))?;
-    let expression = header.subscription.as_deref().unwrap_or("*").trim();
+fn tags_filter(expression: &str) -> Filter {
+    let expression = expression.trim();
     if expression.is_empty() || expression == "*" {
-        return Ok(Filter::All);
+        return Filter::All;
     }
     let tags = expression.split("||").map(str::trim).filter(|tag| !tag.is_empty());
     let codes: Vec<i64> = tags.map(tag_code).collect();
-    Ok(if codes.is_empty() { Filter::All } else { Filter::Tags(codes) })
+    if codes.is_empty() { Filter::All } else { Filter::Tags(codes) }
 }
 
 /// The filter that the group's heartbeats told.
-fn standing_filter(group: &Group, header: &PullHeader<'_>) -> Result<Filter, Refusal> {
+fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
     if group.broadcasting && !group.broadcast_enabled {
-        return Err((
-            code::NO_PERMISSION,
-            format!("group[{}] may not consume in broadcast mode", group.name),
-        ));
+        let remark = format!("group[{}] may not consume in broadcast mode", group.name);
+        return Err(Denial::Refused(code::NO_PERMISSION, remark));
     }
     let Some(subscription) =
         group.subscriptions.iter().find(|subscription| subscription.topic == header.topic)
@@ -233,23 +306,32 @@ fn standing_filter(group: &Group, header: &PullHeader<'_>) -> Result<Filter, Ref
             "group[{}] has no subscription to topic[{}]; send a heartbeat first",
             group.name, header.topic
         );
-        return Err((code::SUBSCRIPTION_NOT_EXIST, remark));
+        return Err(Denial::Refused(code::SUBSCRIPTION_NOT_EXIST, remark));
     };
-    check_expression_type(&subscription.expression_type)?;
     if subscription.version < header.subscription_version {
+        let expression_type = header.expression_type.as_deref().unwrap_or_default();
+        if !is_tags(expression_type) || !is_tags(&subscription.expression_type) {
+            // Nobody but the broker applies an expression: with none, or with an old one, the client would be given
+            // what it does not want or lose what it does.
+            if !again {
+                return Err(Denial::UnknownExpression);
+            }
+            let remark = format!(
+                "the subscription of group[{}] to topic[{}] is newer than its last heartbeat; try again after the next",
+                group.name, header.topic
+            );
+            return Err(Denial::Refused(code::SUBSCRIPTION_NOT_LATEST, remark));
+        }
         // The client has changed its tags, or only rebalanced, and its heartbeat is still to come. It sorts out by
         // itself what it does not want, so it gets everything rather than an error that would stop it till then.
         return Ok(Filter::All);
     }
+    if let Some((code, remark)) = &subscription.refusal {
+        return Err(Denial::Refused(*code, remark.clone()));
+    }
     Ok(subscription.filter.clone())
 }
 
-fn check_expression_type(expression_type: &str) -> Result<(), Refusal> {
-    if expression_type.is_empty() || expression_type == "TAG" {
-        return Ok(());
-    }
-    let remark = format!(
-        "the broker does not support consumer to filter message by {expression_type}; subscribe by tags"
-    );
-    Err((code::SYSTEM_ERROR, remark))
+fn is_tags(expression_type: &str) -> bool {
+    expression_type.is_empty() || expression_type == "TAG"
 }

@@ -1,6 +1,10 @@
 //! What callers hand in and get back; no behaviour.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+
+use crate::expression::Program;
 
 /// Told what the store's own threads have done. Calls come from inside the store, some with its locks held: be brief,
 /// never block, never append or delete from here (reading is fine), and expect `arrived` on whatever thread called
@@ -32,17 +36,20 @@ pub struct AppendedBatch {
 }
 
 /// Which entries of a queue a pull wants.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
     All,
     /// Only entries with one of these tag codes; an empty list matches nothing.
     Tags(Vec<i64>),
+    /// Only records whose properties the program accepts.
+    Expression(Arc<Program>),
 }
 
 impl Filter {
+    /// What the queue's entry alone can tell; an expression needs the record.
     pub fn matches(&self, tag_code: i64) -> bool {
         match self {
-            Self::All => true,
+            Self::All | Self::Expression(_) => true,
             Self::Tags(codes) => codes.contains(&tag_code),
         }
     }

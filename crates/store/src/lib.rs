@@ -12,7 +12,7 @@
 //! 4. `flush`: the group commit; `gate`: when writes are refused;
 //! 5. `log_walk`, `dispatch`, `queue`, `queue_disk`, `queues`: from the log to the consume queues;
 //! 6. `index`, `index_file`: from the log to the keys;
-//! 7. `read`: pulls, searches; `repair`: queue entries that do not fit;
+//! 7. `read` with [`expression`]: pulls, their filters, searches; `repair`: queue entries that do not fit;
 //! 8. `checkpoint`, `keep`, `open`, `recovery`, `queue_load`: what is true after a stop of any kind;
 //! 9. `retention`: what is deleted, and when.
 
@@ -24,6 +24,7 @@ mod commit_log;
 pub mod disk;
 mod dispatch;
 pub mod error;
+pub mod expression;
 pub mod faulty_disk;
 mod flush;
 mod gate;
@@ -49,5 +50,6 @@ pub use clock::Clock;
 pub use disk::{Disk, SystemDisk};
 pub use dispatch::SCHEDULE_TOPIC;
 pub use error::StoreError;
+pub use expression::Program;
 pub use settings::StoreSettings;
 pub use store::Store;

@@ -104,7 +104,18 @@ impl Reader<'_> {
                     got.next_offset += 1;
                     continue;
                 }
-                if let Some((entry, file)) = self.find_sound(queue, got.next_offset, entry, &gathered) {
+                let accepted = self.accepts(wanted.filter, queue, got.next_offset, entry, &gathered);
+                if accepted == Some(false) {
+                    got.next_offset += 1;
+                    continue;
+                }
+                let found = self.find_sound(queue, got.next_offset, entry, &gathered).filter(|(sound, _)| {
+                    // An entry that had to be put right leads to another record.
+                    let is_same = accepted.is_some() && sound.physical_offset == entry.physical_offset;
+                    is_same
+                        || self.accepts(wanted.filter, queue, got.next_offset, sound, &gathered) == Some(true)
+                });
+                if let Some((entry, file)) = found {
                     let size = entry.size as usize;
                     if got.count > 0 && got.bytes + size > wanted.bytes_max {
                         break 'scan;
@@ -124,6 +135,32 @@ impl Reader<'_> {
             got.status = GetStatus::Found;
         }
         got
+    }
+
+    /// What an expression says to the record, before its body is read and checked; None where there is no such record.
+    #[inline]
+    fn accepts(
+        &self,
+        filter: &Filter,
+        queue: &Queue,
+        queue_offset: i64,
+        entry: &Entry,
+        gathered: &Gathered,
+    ) -> Option<bool> {
+        let Filter::Expression(program) = filter else {
+            return Some(true);
+        };
+        if entry.is_void() {
+            return None;
+        }
+        let file = gathered.file_at(self.log, entry.physical_offset)?;
+        let position = (entry.physical_offset - file.start_offset) as u64;
+        match look(file.slice(position, entry.size as usize)?, entry.physical_offset, false) {
+            Place::Record(record) if fits(&record, queue, queue_offset, entry) => {
+                Some(program.matches(record.properties))
+            }
+            _ => None,
+        }
     }
 
     /// The entry and the file with its record; where they do not fit, the right entry, if there is one.

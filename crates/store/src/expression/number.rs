@@ -1,0 +1,42 @@
+//! Numbers as Java reads them from a text. Digits are ASCII; hexadecimal doubles, which nobody writes, are not read.
+
+pub(super) fn parse_integer(text: &[u8]) -> Option<i32> {
+    parse_long(text)?.try_into().ok()
+}
+
+pub(super) fn parse_long(text: &[u8]) -> Option<i64> {
+    // Rust reads just what Java does: a sign of either kind, digits, no space around them.
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// With spaces around it, `NaN` and `Infinity` in this spelling alone, and one of `fFdD` behind it.
+pub(super) fn parse_double(text: &[u8]) -> Option<f64> {
+    let text = trim(text);
+    let unsigned = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
+    let sign = if text.first() == Some(&b'-') { -1.0 } else { 1.0 };
+    match unsigned {
+        b"NaN" => return Some(f64::NAN),
+        b"Infinity" => return Some(sign * f64::INFINITY),
+        _ => {}
+    }
+    let digits = match unsigned.split_last() {
+        Some((b'f' | b'F' | b'd' | b'D', digits)) => digits,
+        _ => unsigned,
+    };
+    // What is left must start like a number: Rust would also read a second sign and names of infinity.
+    if !digits.first().is_some_and(|first| first.is_ascii_digit() || *first == b'.') {
+        return None;
+    }
+    let value: f64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(sign * value)
+}
+
+fn trim(mut text: &[u8]) -> &[u8] {
+    while let [b'\0'..=b' ', rest @ ..] = text {
+        text = rest;
+    }
+    while let [rest @ .., b'\0'..=b' '] = text {
+        text = rest;
+    }
+    text
+}
