@@ -12,8 +12,10 @@ from metaq._core import Clock, Closed, Server, Store
 from metaq.broker.admin import Admin, Parts
 from metaq.broker.clients import Change, Clients, ConsumerGroup
 from metaq.broker.delay import DelayProgress
+from metaq.broker.filters import Filters
 from metaq.broker.groups import GroupDeletion, Groups
 from metaq.broker.heartbeats import Heartbeats
+from metaq.broker.inquiry import Inquiry
 from metaq.broker.locks import QueueLocks
 from metaq.broker.messages import Messages
 from metaq.broker.not_yet import NotYet
@@ -108,7 +110,11 @@ class Broker:
         undo.push_async_callback(asyncio.to_thread, self.server.stop)
 
     def _compose(self) -> None:
-        self.policy = PolicyFeed(self.server, self.topics, self.groups, self.clients)
+        filters = Filters(self.options.enable_property_filter)
+        inquiry = Inquiry(
+            self.clients, self.clock, lambda connection, command: self.pump.invoke(connection, command)
+        )
+        self.policy = PolicyFeed(self.server, self.topics, self.groups, self.clients, filters)
         self.delays = DelayProgress(self.server, self.clock, self._directory)
         self.offsets = Offsets(self.server, self.store, self.clock, self._directory, self.groups)
         self.admin = Admin(
@@ -130,8 +136,8 @@ class Broker:
             self.delays,
             self.admin,
             GroupDeletion(self.groups, self.server),
-            Heartbeats(self.clients, self.groups, self.topics, self.clock),
-            Messages(self.topics, self.groups, self.store),
+            Heartbeats(self.clients, self.groups, self.topics, self.clock, filters),
+            Messages(self.topics, self.groups, self.store, self.server, filters, inquiry),
             NotYet(),
             Retries(self.topics, self.groups, self.store, self.server),
             TopicRequests(

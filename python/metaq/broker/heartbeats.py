@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 from metaq._core import Clock
 from metaq.broker import names
 from metaq.broker.clients import Clients, Member
+from metaq.broker.filters import Filters, is_tags
 from metaq.broker.groups import Groups
 from metaq.broker.topics import Topics
 from metaq.protocol.bodies import (
@@ -38,6 +39,8 @@ HEARTBEAT_BYTES_MAX = 4 * 1024 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
 SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
 EXPRESSION_CHARACTERS_MAX = 64 * 1024
+COMPILED_CHARACTERS_MAX = 64 * 1024
+"""Of all expressions in one heartbeat; to compile as many takes up to half a second."""
 
 LANGUAGES = tuple(
     "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
@@ -48,8 +51,11 @@ LANGUAGES = tuple(
 class Heartbeats:
     """Keeps the table of live clients by what they say."""
 
-    def __init__(self, clients: Clients, groups: Groups, topics: Topics, clock: Clock) -> None:
+    def __init__(
+        self, clients: Clients, groups: Groups, topics: Topics, clock: Clock, filters: Filters
+    ) -> None:
         self._clients = clients
+        self._filters = filters
         self._groups = groups
         self._topics = topics
         self._clock = clock
@@ -115,12 +121,7 @@ class Heartbeats:
     @handles(CheckClientConfig)
     def check_client_config(self, command: CheckClientConfig, request: Request) -> None:
         subscription = CheckClientRequestBody.decode(request.body).subscription_data
-        if subscription.expression_type not in ("", "TAG"):
-            kind = subscription.expression_type[:32]
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"this broker does not filter by {kind!a} yet: subscribe by tags",
-            )
+        self._filters.compile(subscription.expression_type, subscription.sub_string)
 
     @handles(GetConsumerListByGroup)
     def get_consumer_list_by_group(self, command: GetConsumerListByGroup, request: Request) -> Response:
@@ -188,6 +189,14 @@ def _check(heartbeat: HeartbeatData) -> None:
         fault = fault or names.group_fault(producer.group_name)
     for consumer in heartbeat.consumer_data_set:
         fault = fault or names.group_fault(consumer.group_name) or _subscriptions_fault(consumer)
+    compiled = sum(
+        len(entry.sub_string)
+        for consumer in heartbeat.consumer_data_set
+        for entry in consumer.subscription_data_set
+        if not is_tags(entry.expression_type)
+    )
+    if compiled > COMPILED_CHARACTERS_MAX:
+        fault = fault or f"expressions of {compiled} characters, the limit is {COMPILED_CHARACTERS_MAX}"
     if fault is not None:
         raise _refused(fault)
 

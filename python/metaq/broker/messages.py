@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from metaq._core import Store
+from metaq._core import Server, Store
 from metaq.broker import names
+from metaq.broker.filters import Filters
 from metaq.broker.groups import Groups, missing_group
+from metaq.broker.inquiry import Inquiry
 from metaq.broker.retry import ensure_dead_letters, retries_max
 from metaq.broker.topics import Topics
 from metaq.protocol.codes import ResponseCode
@@ -27,6 +29,8 @@ from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 
 log = logging.getLogger(__name__)
 
+SUBSCRIPTION_GIVEN = 4
+"""Bit of a pull's system flag: it carries its filter itself."""
 QUERY_COUNT_MAX = 64
 UNIQUE_KEY_COUNT = 32
 """A unique key is unique up to resends and retries of the same message."""
@@ -38,10 +42,21 @@ ANSWER_BYTES_MAX = 8 * 1024 * 1024
 class Messages:
     """Makes topics and groups on first use, where that is allowed, and finds single messages."""
 
-    def __init__(self, topics: Topics, groups: Groups, store: Store) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        store: Store,
+        server: Server,
+        filters: Filters,
+        inquiry: Inquiry,
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._store = store
+        self._server = server
+        self._filters = filters
+        self._inquiry = inquiry
 
     @handles(SendMessage, SendMessageV2, SendBatchMessage)
     async def send_message(self, command: SendMessage | SendMessageV2, request: Request) -> Response:
@@ -85,7 +100,13 @@ class Messages:
 
     @handles(PullMessage, LitePullMessage)
     async def pull_message(self, command: PullMessage, request: Request) -> Response:
-        """Comes up only for a group that the data plane does not know."""
+        """Comes up only for a group that the data plane does not know, and for an expression that it does not
+        know or that may have changed."""
+        if command.sys_flag & SUBSCRIPTION_GIVEN:
+            expression = command.subscription or ""
+            program = self._filters.compile(command.expression_type or "", expression)
+            if program is not None:
+                self._server.put_expression(expression, program)
         fault = names.group_fault(command.consumer_group)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
@@ -96,6 +117,10 @@ class Messages:
         except OSError as error:
             # A full disk keeps nobody from reading; the group is written down when there is room again.
             log.error("group %s is not on disk yet: %s", command.consumer_group, error)
+        if not command.sys_flag & SUBSCRIPTION_GIVEN:
+            await self._inquiry.ask(
+                request.connection, command.consumer_group, command.topic, command.sub_version
+            )
         request.retry()
         return RESPONDED
 

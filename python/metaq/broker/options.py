@@ -28,6 +28,8 @@ class BrokerOptions:
     default_topic_queues: int = 8
     """Queues of TBW102, which is the most that an auto-created topic gets."""
     permission: int = READ | WRITE
+    enable_property_filter: bool = True
+    """Whether consumers may filter by SQL92; Apache's brokers leave it off unless told."""
     register_interval_s: float = 30.0
     """Brought into the bounds of 10 to 60 seconds, as clients expect routes to be fresh."""
     offsets_persist_interval_s: float = 5.0

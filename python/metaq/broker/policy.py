@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from metaq._core import Server, tag_code
 from metaq.broker import names
 from metaq.broker.clients import Clients, ConsumerGroup
+from metaq.broker.filters import TAG, Filters, is_tags
 from metaq.broker.groups import Groups
 from metaq.broker.topics import Topics
 from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from metaq.protocol.errors import Refused
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
 
 TAGS_MAX = 10_000
@@ -18,11 +20,14 @@ TAGS_MAX = 10_000
 class PolicyFeed:
     """Sends the data plane what has changed, and only that."""
 
-    def __init__(self, server: Server, topics: Topics, groups: Groups, clients: Clients) -> None:
+    def __init__(
+        self, server: Server, topics: Topics, groups: Groups, clients: Clients, filters: Filters
+    ) -> None:
         self._server = server
         self._topics = topics
         self._groups = groups
         self._clients = clients
+        self._filters = filters
         self._topics_sent: dict[str, TopicPolicy] = {}
         self._groups_sent: dict[str, GroupPolicy] = {}
 
@@ -54,7 +59,7 @@ class PolicyFeed:
                 if self._groups_sent.pop(name, None) is not None:
                     self._server.remove_group(name)
                 continue
-            policy = compile_group(config, self._clients.consumer_group(name))
+            policy = compile_group(config, self._clients.consumer_group(name), self._filters)
             if self._groups_sent.get(name) != policy:
                 self._groups_sent[name] = policy
                 changed.append(policy)
@@ -72,7 +77,9 @@ def compile_topic(config: TopicConfig) -> TopicPolicy:
     )
 
 
-def compile_group(config: SubscriptionGroupConfig, live: ConsumerGroup | None) -> GroupPolicy:
+def compile_group(
+    config: SubscriptionGroupConfig, live: ConsumerGroup | None, filters: Filters
+) -> GroupPolicy:
     subscriptions = live.subscriptions if live is not None else {}
     return GroupPolicy(
         name=config.group_name,
@@ -81,18 +88,27 @@ def compile_group(config: SubscriptionGroupConfig, live: ConsumerGroup | None) -
         broadcasting=live is not None and live.broadcasting,
         broker_id=config.broker_id,
         retry_times_max=config.retry_max_times,
-        subscriptions=tuple(compile_subscription(subscriptions[topic]) for topic in sorted(subscriptions)),
+        subscriptions=tuple(
+            compile_subscription(subscriptions[topic], filters) for topic in sorted(subscriptions)
+        ),
     )
 
 
-def compile_subscription(subscription: SubscriptionData) -> SubscriptionPolicy:
-    expression_type = subscription.expression_type or "TAG"
-    tags = wanted_tags(subscription) if expression_type == "TAG" else ()
+def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:
+    """A filter that is wrong refuses the pulls of this subscription; the group's others go on."""
+    tags = wanted_tags(subscription) if is_tags(subscription.expression_type) else ()
+    program, refusal = None, None
+    try:
+        program = filters.compile(subscription.expression_type, subscription.sub_string)
+    except Refused as refused:
+        refusal = (refused.code, refused.remark)
     return SubscriptionPolicy(
         topic=subscription.topic,
         version=subscription.sub_version,
-        expression_type=expression_type,
+        expression_type=subscription.expression_type or TAG,
         tag_codes=tuple(sorted({tag_code(tag) for tag in tags})),
+        program=program,
+        refusal=refusal,
     )
 
 

@@ -59,6 +59,7 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         auto_create_group=config["auto_create_group"],
         default_topic_queues=config["default_topic_queues"],
         permission=config["permission"],
+        enable_property_filter=config["enable_property_filter"],
         register_interval_s=config["register_interval_s"],
         offsets_persist_interval_s=config["offsets_persist_interval_s"],
         client_expiry_s=config["client_expiry_s"],

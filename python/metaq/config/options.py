@@ -93,6 +93,7 @@ _ALL: list[Option] = [
         ("permission", Number(0, 7), 6, "Bits over every topic: 4 read, 2 write."),
         ("auto_create_topic", Flag(), True, "Create a topic when the first message is sent to it."),
         ("auto_create_group", Flag(), True, "Create a consumer group when its first consumer appears."),
+        ("enable_property_filter", Flag(), True, "Let consumers filter messages by SQL92."),
         ("default_topic_queues", Number(1, 1024), 8, "Most queues that an auto-created topic gets."),
         ("flush_timeout_ms", Number(1), "How long a sender waits for the disk before it is told code 10."),
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Most bytes that one pull returns."),

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaq.broker.clients import Clients
+from metaq.broker.filters import Filters
 from metaq.broker.heartbeats import Heartbeats
 from metaq.protocol.bodies import (
     CheckClientRequestBody,
@@ -52,7 +53,7 @@ class Desk:
         self.tables = tables
         self.changes: list[str] = []
         self.clients = Clients(tables.clock, 120.0, lambda group, change: self.changes.append(group.name))
-        self.heartbeats = Heartbeats(self.clients, tables.groups, tables.topics, tables.clock)
+        self.heartbeats = Heartbeats(self.clients, tables.groups, tables.topics, tables.clock, Filters())
         self.request_with = request_with
 
     def beat(self, body: bytes, connection: int = 1) -> Response:
@@ -175,6 +176,21 @@ def many(count: int) -> list[ConsumerData]:
             ),
             "65536 characters",
         ),
+        (
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(
+                        group_name="g",
+                        subscription_data_set=[
+                            SubscriptionData(topic="t", sub_string="a" * 16_000, expression_type="SQL92")
+                        ]
+                        * 5,
+                    )
+                ],
+            ),
+            "expressions of 80000 characters",
+        ),
     ],
 )
 def test_what_no_honest_client_sends_is_refused_whole(desk: Desk, data: HeartbeatData, says: str) -> None:
@@ -277,14 +293,21 @@ def test_connections_are_described(desk: Desk, request_with: Any) -> None:
 
 
 def test_filters_that_are_not_understood_are_told_early(desk: Desk, request_with: Any) -> None:
-    def check(expression_type: str) -> None:
+    def check(expression_type: str, expression: str = "a > 1") -> None:
         body = CheckClientRequestBody(
             client_id="c",
             group="g",
-            subscription_data=SubscriptionData(expression_type=expression_type, sub_string="a > 1"),
+            subscription_data=SubscriptionData(expression_type=expression_type, sub_string=expression),
         )
         desk.heartbeats.check_client_config(CheckClientConfig(), request_with(body.encode()))
 
     check("TAG")
-    with pytest.raises(Refused, match="SQL92"):
-        check("SQL92")
+    check("TAG", "a > ")
+    check("SQL92")
+    for expression_type, expression, says in [
+        ("SQL92", "a > ", "line 1, column 4: the expression ends too early"),
+        ("SQL93", "a > 1", "no filters of type SQL93"),
+    ]:
+        with pytest.raises(Refused, match=says) as raised:
+            check(expression_type, expression)
+        assert raised.value.code == 23

@@ -8,9 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import Store
+from metaq._core import Server, Store
+from metaq.broker.clients import Clients
+from metaq.broker.filters import Filters
+from metaq.broker.inquiry import Inquiry
 from metaq.broker.messages import ANSWER_BYTES_MAX, Messages
-from metaq.protocol.errors import Refused
+from metaq.protocol.command import Command
+from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import (
     PullMessage,
     QueryMessage,
@@ -19,6 +23,8 @@ from metaq.protocol.messages import (
     ViewMessageById,
 )
 from metaq.protocol.offsets import GetEarliestMessageStoreTime
+from metaq.protocol.reply import Reply
+from metaq.settings import Program
 
 
 class FakeStore:
@@ -42,13 +48,35 @@ class FakeStore:
         return 1_000 + queue_offset
 
 
+class FakeServer:
+    """Remembers the expressions it was told."""
+
+    def __init__(self) -> None:
+        self.expressions: dict[str, Program] = {}
+
+    def put_expression(self, text: str, program: Program) -> None:
+        self.expressions[text] = program
+
+
+async def nobody(connection: int, command: Command) -> Reply:
+    raise Unreachable("nobody is there")
+
+
 class Desk:
     """The handlers over tables of their own."""
 
     def __init__(self, tables: Any, request_with: Any) -> None:
         self.tables = tables
         self.store = FakeStore()
-        self.messages = Messages(tables.topics, tables.groups, cast(Store, self.store))
+        self.server = FakeServer()
+        self.messages = Messages(
+            tables.topics,
+            tables.groups,
+            cast(Store, self.store),
+            cast(Server, self.server),
+            Filters(),
+            Inquiry(Clients(tables.clock, 120.0, lambda group, change: None), tables.clock, nobody),
+        )
         self.request_with = request_with
 
     def send(self, topic: str, **rest: Any) -> Any:
@@ -57,9 +85,9 @@ class Desk:
         asyncio.run(self.messages.send_message(command, request))
         return request
 
-    def pull(self, group: str) -> Any:
+    def pull(self, group: str, **rest: Any) -> Any:
         request = self.request_with()
-        command = PullMessage(consumer_group=group, topic="t", queue_id=0, queue_offset=0)
+        command = PullMessage(consumer_group=group, topic="t", queue_id=0, queue_offset=0, **rest)
         asyncio.run(self.messages.pull_message(command, request))
         return request
 
@@ -132,6 +160,20 @@ def test_a_retry_topic_needs_its_group_and_not_the_template(make_desk: Callable[
     with pytest.raises(Refused) as raised:
         make_desk(auto_create_group=False).send("%RETRY%nobody")
     assert raised.value.code == 26
+
+
+def test_an_expression_is_compiled_told_and_the_pull_handed_back(desk: Desk) -> None:
+    carried = {"sys_flag": 4, "expression_type": "SQL92"}
+    assert desk.pull("billing", subscription="a = 1", **carried).retried == 1
+    assert desk.server.expressions == {"a = 1": (("property", "a"), ("integer", 1), ("equal", None))}
+    for wrong in ("a =", "", None):
+        with pytest.raises(Refused) as raised:
+            desk.pull("billing", subscription=wrong, **carried)
+        assert raised.value.code == 23
+    with pytest.raises(Refused, match="no filters of type GROOVY"):
+        desk.pull("billing", subscription="a = 1", sys_flag=4, expression_type="GROOVY")
+    assert desk.pull("billing", subscription="a =", sys_flag=0, expression_type="SQL92").retried == 1
+    assert list(desk.server.expressions) == ["a = 1"]
 
 
 def test_a_group_is_made_and_the_pull_handed_back(make_desk: Callable[..., Desk]) -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from metaq._core import Server, tag_code
 from metaq.broker.clients import Clients, Member
+from metaq.broker.filters import Filters
 from metaq.broker.policy import PolicyFeed, compile_subscription
 from metaq.protocol.bodies import ConsumerData, SubscriptionData, SubscriptionGroupConfig, TopicConfig
-from metaq.settings import GroupPolicy, TopicPolicy
+from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
 
 
 class FakeServer:
@@ -51,7 +52,7 @@ def clients(tables: Any) -> Clients:
 
 @pytest.fixture
 def feed(server: FakeServer, tables: Any, clients: Clients) -> PolicyFeed:
-    return PolicyFeed(cast(Server, server), tables.topics, tables.groups, clients)
+    return PolicyFeed(cast(Server, server), tables.topics, tables.groups, clients, Filters())
 
 
 def test_everything_goes_down_at_the_start_in_two_calls(
@@ -114,14 +115,40 @@ def test_a_group_carries_its_live_subscriptions(
     ],
 )
 def test_tags_become_hash_codes(expression: str, tags: list[str]) -> None:
-    compiled = compile_subscription(SubscriptionData(topic="t", sub_string=expression, sub_version=7))
+    subscription = SubscriptionData(topic="t", sub_string=expression, sub_version=7)
+    compiled = compile_subscription(subscription, Filters())
     assert compiled.tag_codes == tuple(sorted(tag_code(tag) for tag in tags))
     assert compiled.expression_type == "TAG"
     assert compiled.version == 7
 
 
-def test_other_filters_are_not_mistaken_for_tags() -> None:
-    compiled = compile_subscription(
-        SubscriptionData(topic="t", sub_string="a || b", sub_version=7, expression_type="SQL92")
+def sql(expression: str, filters: Filters, expression_type: str = "SQL92") -> SubscriptionPolicy:
+    return compile_subscription(
+        SubscriptionData(topic="t", sub_string=expression, sub_version=7, expression_type=expression_type),
+        filters,
     )
+
+
+def test_expressions_become_programs() -> None:
+    compiled = sql("a = 1", Filters())
     assert (compiled.expression_type, compiled.tag_codes, compiled.version) == ("SQL92", (), 7)
+    assert compiled.program == (("property", "a"), ("integer", 1), ("equal", None))
+    assert compiled.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "expression_type", "property_filter", "code", "says"),
+    [
+        ("a || b", "SQL92", True, 23, "line 1, column 3"),
+        ("", "SQL92", True, 23, "empty"),
+        ("a = 1", "GROOVY", True, 23, "GROOVY"),
+        ("a = 1", "SQL92", False, 1, "does not support consumer to filter message by SQL92"),
+    ],
+)
+def test_a_filter_that_cannot_be_served_refuses_its_own_pulls_alone(
+    expression: str, expression_type: str, property_filter: bool, code: int, says: str
+) -> None:
+    compiled = sql(expression, Filters(property_filter), expression_type)
+    assert compiled.program is None and compiled.tag_codes == ()
+    assert compiled.refusal is not None
+    assert compiled.refusal[0] == code and says in compiled.refusal[1]

@@ -5,6 +5,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -44,9 +45,15 @@ final class PullConsumers {
         long queueOffset = request.get("queue_offset").getAsLong();
         String expression = Clients.text(request, "expression", "*");
         int most = Clients.number(request, "most", 32);
-        PullResult pulled = Clients.flag(request, "hold", false)
-            ? consumer(request).pullBlockIfNotFound(queue, expression, queueOffset, most)
-            : consumer(request).pull(queue, expression, queueOffset, most);
+        PullResult pulled;
+        if (request.has("sql")) {
+            var selector = MessageSelector.bySql(request.get("sql").getAsString());
+            pulled = consumer(request).pull(queue, selector, queueOffset, most);
+        } else if (Clients.flag(request, "hold", false)) {
+            pulled = consumer(request).pullBlockIfNotFound(queue, expression, queueOffset, most);
+        } else {
+            pulled = consumer(request).pull(queue, expression, queueOffset, most);
+        }
         List<MessageExt> found = pulled.getMsgFoundList();
         Map<String, Object> told = new LinkedHashMap<>();
         told.put("status", pulled.getPullStatus().name());

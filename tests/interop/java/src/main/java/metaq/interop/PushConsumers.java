@@ -6,6 +6,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -43,7 +44,11 @@ final class PushConsumers {
         consumer.setConsumeThreadMax(Clients.number(request, "threads", 4));
         consumer.setConsumeMessageBatchMaxSize(Clients.number(request, "batch", 1));
         for (JsonElement topic : request.getAsJsonArray("topics")) {
-            consumer.subscribe(topic.getAsString(), Clients.text(request, "expression", "*"));
+            if (request.has("sql")) {
+                consumer.subscribe(topic.getAsString(), MessageSelector.bySql(request.get("sql").getAsString()));
+            } else {
+                consumer.subscribe(topic.getAsString(), Clients.text(request, "expression", "*"));
+            }
         }
 
         String handle = request.get("handle").getAsString();

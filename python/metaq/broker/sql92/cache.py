@@ -1,0 +1,50 @@
+"""Expressions that were compiled before: clients send theirs again with every heartbeat."""
+
+from __future__ import annotations
+
+from metaq.broker.sql92.errors import BadExpression
+from metaq.broker.sql92.parser import parse
+from metaq.broker.sql92.program import compile_tree
+from metaq.settings import Program
+
+WEIGHT_MAX = 200_000
+"""Of all that is remembered, in operations; some 30 megabytes at the worst."""
+WEIGHT_OF_TEXT = 64
+"""So many characters weigh as much as an operation."""
+
+
+class Compiled:
+    """Remembers what became of the expressions used last, the wrong ones included."""
+
+    def __init__(self, weight_max: int = WEIGHT_MAX) -> None:
+        self._weight_max = weight_max
+        self._results: dict[str, Program | str] = {}
+        self._weight = 0
+
+    def find(self, text: str) -> Program:
+        """The program of an expression. Raises BadExpression."""
+        result = self._results.pop(text, None)
+        if result is None:
+            result = _compile(text)
+            self._weight += _weight(text, result)
+        self._results[text] = result
+        while self._weight > self._weight_max:
+            oldest = next(iter(self._results))
+            self._weight -= _weight(oldest, self._results.pop(oldest))
+        if isinstance(result, str):
+            raise BadExpression(result)
+        return result
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+
+def _compile(text: str) -> Program | str:
+    try:
+        return compile_tree(parse(text))
+    except BadExpression as bad:
+        return bad.remark
+
+
+def _weight(text: str, result: Program | str) -> int:
+    return 1 + len(text) // WEIGHT_OF_TEXT + (0 if isinstance(result, str) else len(result))

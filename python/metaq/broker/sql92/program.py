@@ -1,0 +1,96 @@
+"""From tree to program: operations in postfix order, which is the order they are carried out in."""
+
+from __future__ import annotations
+
+from metaq._core import Expression
+from metaq.broker.sql92.errors import BadExpression
+from metaq.broker.sql92.nodes import (
+    Between,
+    Constant,
+    Equal,
+    IsNull,
+    Logic,
+    Member,
+    Negative,
+    Node,
+    Not,
+    Order,
+    Property,
+    Search,
+    Truth,
+)
+from metaq.settings import Operation, Program
+
+INTEGER_MAX = 2**31 - 1
+
+
+def compile_tree(tree: Node) -> Program:
+    """Raises BadExpression for a tree that is more than the data plane takes."""
+    operations: list[Operation] = []
+    # A loop, since a chain of a thousand ORs is a tree a thousand levels deep.
+    work: list[Node | Operation] = [tree]
+    while work:
+        item = work.pop()
+        if isinstance(item, tuple):
+            operations.append(item)
+        else:
+            operands, operation = _taken_apart(item)
+            work.append(operation)
+            work.extend(reversed(operands))
+    program = tuple(operations)
+    try:
+        Expression(program)
+    except ValueError as error:
+        raise BadExpression(f"SQL92: {error}") from None
+    return program
+
+
+def _taken_apart(node: Node) -> tuple[tuple[Node, ...], Operation]:
+    """What is to be done first, and what is done with the results."""
+    match node:
+        case Constant(value=value):
+            return (), _constant(value)
+        case Property(name=name):
+            return (), ("property", name)
+        case Negative(operand=Constant(value=value)) if not isinstance(value, bool | str | None):
+            kind, _ = _constant(value)
+            return (), (kind, -value)
+        case Negative(operand=operand):
+            return (operand,), ("negate", None)
+        case Truth(operand=operand):
+            return (operand,), ("truth", None)
+        case Not(operand=operand):
+            return (operand,), ("not", None)
+        case IsNull(operand=operand):
+            return (operand,), ("is_null", None)
+        case Logic(operator=operator, left=left, right=right):
+            return (left, right), (operator, None)
+        case Equal(left=left, right=right):
+            return (left, right), ("equal", None)
+        case Order(operator=order, left=left, right=right):
+            return (left, right), (order, None)
+        case Between(negated=negated, operand=operand, low=low, high=high):
+            return (operand, low, high), (_named("between", negated), None)
+        case Member(negated=negated, operand=operand, texts=texts):
+            return (operand,), (_named("in", negated), texts)
+        case Search(negated=negated, operator=search, operand=operand, text=text):
+            return (operand,), (_named(search, negated), text)
+
+
+def _named(operation: str, negated: bool) -> str:
+    return f"not_{operation}" if negated else operation
+
+
+def _constant(value: bool | int | float | str | None) -> Operation:
+    match value:
+        case None:
+            return ("null", None)
+        case bool():
+            return ("true" if value else "false", None)
+        case int():
+            # The kind tells how a property is read that meets it: one of 32 bits takes no larger number.
+            return ("integer" if value <= INTEGER_MAX else "long", value)
+        case float():
+            return ("double", value)
+        case str():
+            return ("string", value)
