@@ -32,6 +32,7 @@ class Row:
 _GOALS = {
     ("producer", "per_second"): "≥ 1.5 ×",
     ("batch", "per_second"): "≥ 3 ×",
+    ("transaction", "per_second"): "≥ 1 ×",
     ("consumer", "per_second"): "≥ 1 ×",
     ("producer", "broker_cpu_us"): "≤ 6 µs",
     ("consumer", "broker_cpu_us"): "≤ 0.25 ×",

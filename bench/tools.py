@@ -20,8 +20,8 @@ _PACKAGE = "org.apache.rocketmq.example.benchmark"
 _POLL_S = 0.1
 # The batch producer counts calls as TPS and messages as MPS; messages are what we compare.
 _MESSAGES = re.compile(r"Send MPS: (\d+)")
-_CALLS = re.compile(r"(?:Send|Consume) TPS: (\d+)")
-_AVERAGE_MS = re.compile(r"(?:Average RT|AVG\(B2C\) RT)\(ms\):\s+([\d.]+)")
+_CALLS = re.compile(r"(?:Send|Consume) TPS:\s+(\d+)")
+_AVERAGE_MS = re.compile(r"(?:Average RT|AVG RT|AVG\(B2C\) RT)\(ms\):\s+([\d.]+)")
 _FAILED = re.compile(r"(?:Send Failed|Response Failed|Consume Fail): (\d+)")
 
 
@@ -37,6 +37,7 @@ class Tool:
 
 PRODUCER = Tool("Producer", ("-w", "64", "-s", "128"))
 BATCH_PRODUCER = Tool("BatchProducer", ("-w", "10", "-s", "128", "-b", "32"))
+TRANSACTION_PRODUCER = Tool("TransactionProducer", ("-w", "64", "-s", "128"))
 CONSUMER = Tool("Consumer", ("-w", "20"), takes_peak=True)
 
 

@@ -62,6 +62,11 @@ def batch(plan: Plan) -> Outcome:
     return _alternate(plan, "batch", tools.BATCH_PRODUCER)
 
 
+def transaction(plan: Plan) -> Outcome:
+    """64 threads, one message of 128 bytes a transaction, all of them committed."""
+    return _alternate(plan, "transaction", tools.TRANSACTION_PRODUCER)
+
+
 def consumer(plan: Plan) -> Outcome:
     """A backlog, read by a group that has never read before; a new group every round."""
     return _alternate(plan, "consumer", tools.CONSUMER, backlog=True)
@@ -98,6 +103,7 @@ WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
     "start": start,
     "producer": producer,
     "batch": batch,
+    "transaction": transaction,
     "consumer": consumer,
 }
 

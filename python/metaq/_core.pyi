@@ -318,5 +318,20 @@ class Server:
         """Stores a copy of a stored message and returns its physical offset, as safe as an acknowledged one.
 
         Raises LookupError where no message begins there, StoreFailure where the store refuses."""
+    def load_transactions(self) -> int:
+        """Finds the open transactions from the loaded offsets on, before `start`; returns how many."""
+    def transaction_offsets(self, timeout_ms: int = 5000) -> tuple[int, int] | None:
+        """From where on the half topic and the topic of those done with matter, once what has ended so far is
+        flushed; None where that took too long."""
+    def due_transactions(
+        self, *, timeout_ms: int, renew_ms: int, stored_before_ms: int, count_max: int
+    ) -> list[bytes]:
+        """The oldest half messages, as stored, that are open for longer than `timeout_ms`, or than what they
+        say themselves, or that have lain at one place for `renew_ms`."""
+    def renew_transactions(self, queue_offsets: Sequence[int], checked: bool) -> list[bytes]:
+        """Stores these half messages again at the end of their queue, `checked` once more, and returns the
+        copies with their own topic and queue; those that have ended meanwhile are left out."""
+    def park_transactions(self, queue_offsets: Sequence[int], topic: str) -> int:
+        """Gives these transactions up and stores their messages in that topic; returns how many."""
     def counters(self) -> dict[str, int]:
         """Sums since the start: connections, messages_in, bytes_in, messages_out, bytes_out, refused, …"""

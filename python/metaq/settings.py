@@ -78,6 +78,9 @@ class BrokerSettings:
     hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000
+    transaction_timeout_ms: int = 6_000
+    """How old a transaction is before its producer is asked for it, at least."""
+    transactions_open_max: int = 500_000
 
 
 @dataclass(frozen=True, slots=True)

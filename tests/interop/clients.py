@@ -85,6 +85,18 @@ class Producer(Client):
         return self.call("send", topic=topic, messages=messages, how=how, **options)
 
 
+class TransactionProducer(Client):
+    """Its listener answers what the messages say: properties `local` and `checks`."""
+
+    def send(self, topic: str, messages: list[Message]) -> Any:
+        return self.call("send", topic=topic, messages=messages, how="transaction")
+
+    @property
+    def checks(self) -> list[Message]:
+        """The half messages it was asked for."""
+        return self.driver.events("check", self.handle)
+
+
 class Stream(Client):
     """A producer that sends without end, one message after another."""
 
@@ -173,6 +185,13 @@ class Clients:
     def producer(self, **options: Any) -> Producer:
         arguments = {"namesrv": self.cluster.namesrv, "group": unique("P"), **options}
         producer: Producer = self._keep(Producer(self.driver, "producer", arguments))
+        return producer
+
+    def transaction_producer(self, **options: Any) -> TransactionProducer:
+        arguments = {"namesrv": self.cluster.namesrv, "group": unique("P"), **options}
+        producer: TransactionProducer = self._keep(
+            TransactionProducer(self.driver, "transaction_producer", arguments)
+        )
         return producer
 
     def stream(self, topic: str, *, pause_ms: int = 2, **options: Any) -> Stream:

@@ -18,6 +18,9 @@ from tests.support.metaq import Metaq
 APACHE_SETTINGS = {
     "auto_create_topic": "autoCreateTopicEnable",
     "commit_log_file_bytes": "mappedFileSizeCommitLog",
+    "transaction_check_interval_s": "transactionCheckInterval",
+    "transaction_check_max": "transactionCheckMax",
+    "transaction_timeout_ms": "transactionTimeOut",
 }
 # By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that is busy.
 APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
@@ -152,12 +155,18 @@ def start_apache(
             addresses,
             name=name,
             flush=flush,
-            settings={**APACHE_PATIENCE, **{APACHE_SETTINGS[key]: value for key, value in settings.items()}},
+            settings={**APACHE_PATIENCE, **dict(_apache_setting(*setting) for setting in settings.items())},
         )
         cluster.brokers[name] = broker
         host, port = broker.address.split(":")
         cluster.old_addresses[name] = f"{host}:{int(port) - 2}"
     return cluster
+
+
+def _apache_setting(name: str, value: object) -> tuple[str, object]:
+    # Apache has milliseconds everywhere.
+    in_ms = value * 1000 if name.endswith("_s") and isinstance(value, int) else value
+    return APACHE_SETTINGS[name], in_ms
 
 
 def uses_apache() -> bool:

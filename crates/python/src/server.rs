@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use metaq_server::{Broker, Resend};
+use metaq_server::{Broker, Look, Resend};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::enter::{Failure, enter, enter_infallible};
 use crate::event::to_python;
@@ -177,6 +178,49 @@ impl Server {
         let resend = Resend { physical_offset, topic, queue_id, reconsume_times, delay_level, drop, set };
         let broker = self.broker()?;
         enter(py, || broker.resend(&resend))
+    }
+
+    fn load_transactions(&self, py: Python<'_>) -> PyResult<usize> {
+        let broker = self.broker()?;
+        Ok(enter_infallible(py, || broker.load_transactions()))
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn transaction_offsets(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<Option<(i64, i64)>> {
+        let broker = self.broker()?;
+        Ok(enter_infallible(py, || broker.transaction_offsets(Duration::from_millis(timeout_ms))))
+    }
+
+    #[pyo3(signature = (*, timeout_ms, renew_ms, stored_before_ms, count_max))]
+    fn due_transactions<'py>(
+        &self,
+        py: Python<'py>,
+        timeout_ms: i64,
+        renew_ms: i64,
+        stored_before_ms: i64,
+        count_max: usize,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let broker = self.broker()?;
+        let now_ms = broker.store.clock().now_ms();
+        let look = Look { now_ms, timeout_ms, renew_ms, stored_before_ms, count_max };
+        let records = enter_infallible(py, || broker.due_transactions(&look));
+        Ok(records.iter().map(|record| PyBytes::new(py, record)).collect())
+    }
+
+    fn renew_transactions<'py>(
+        &self,
+        py: Python<'py>,
+        queue_offsets: Vec<i64>,
+        checked: bool,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let broker = self.broker()?;
+        let copies = enter(py, || broker.renew_transactions(&queue_offsets, checked))?;
+        Ok(copies.iter().map(|copy| PyBytes::new(py, copy)).collect())
+    }
+
+    fn park_transactions(&self, py: Python<'_>, queue_offsets: Vec<i64>, topic: &str) -> PyResult<usize> {
+        let broker = self.broker()?;
+        enter(py, || broker.park_transactions(&queue_offsets, topic))
     }
 
     fn counters(&self) -> HashMap<&'static str, u64> {

@@ -100,6 +100,8 @@ pub struct BrokerSettings {
     hold_max: usize,
     long_polling: bool,
     short_polling_ms: u64,
+    transaction_timeout_ms: i64,
+    transactions_open_max: usize,
 }
 
 impl BrokerSettings {
@@ -120,6 +122,8 @@ impl BrokerSettings {
             long_polling: self.long_polling,
             short_polling_ms: self.short_polling_ms,
             delay_levels_ms: store.delay_levels_ms.clone(),
+            transaction_timeout_ms: self.transaction_timeout_ms,
+            transactions_open_max: self.transactions_open_max,
         }
     }
 }

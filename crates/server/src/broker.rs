@@ -14,6 +14,8 @@ use crate::offsets::Offsets;
 use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::settings::BrokerSettings;
+use crate::sink::Sink;
+use crate::transaction::Transactions;
 
 /// A broker's data plane, without its sockets.
 pub struct Broker {
@@ -24,6 +26,7 @@ pub struct Broker {
     pub offsets: Offsets,
     pub delays: Delays,
     pub expressions: Expressions,
+    pub transactions: Transactions,
     pub(crate) holds: Holds,
     /// What every stored message gets besides its own properties, after a separator.
     pub(crate) added_properties: Vec<u8>,
@@ -42,6 +45,7 @@ impl Broker {
             store: Arc::clone(&store),
             holds: Holds::new(settings.hold_max),
             delays: Delays::new(settings.delay_levels_ms.clone()),
+            transactions: Transactions::new(settings.transactions_open_max),
             settings,
             store_host,
             policy: Policy::new(),
@@ -60,6 +64,15 @@ impl Broker {
     pub(crate) fn choose_queue(&self, write_queues: i32) -> i32 {
         let turn = self.next_queue.fetch_add(1, Relaxed);
         (turn % write_queues.max(1) as u32) as i32
+    }
+
+    /// Once per pass: what its requests owe the store together.
+    pub(crate) fn settle(&self, sink: &mut Sink) {
+        if sink.take_end() {
+            self.write_ends();
+            sink.note_append();
+        }
+        sink.settle(&self.store);
     }
 
     /// Has `peer` woken at the next flush; to be asked again after every wake-up.

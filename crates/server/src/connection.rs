@@ -100,7 +100,7 @@ fn handle_frames(
         }
     }
     if let Some(broker) = &shared.broker {
-        sink.settle(&broker.store);
+        broker.settle(sink);
     }
     peer.mark_active(!input.unread().is_empty());
     input.compact();

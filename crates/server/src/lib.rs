@@ -2,7 +2,7 @@
 //!
 //! Reading order, which is the way of a request:
 //! [`server`] binds and accepts → [`connection`] reads all the socket has → [`route`] decides whether a frame is
-//! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`] answer → [`output`] gathers the
+//! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`], [`end_transaction`] answer → [`output`] gathers the
 //! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
 //! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
 //! filters it has compiled for pulls that bring their own in [`expressions`].
@@ -13,7 +13,9 @@ mod copy;
 mod counts;
 mod crossing;
 mod delay;
+mod end_transaction;
 mod expressions;
+mod half;
 mod hold;
 mod offsets;
 mod output;
@@ -27,6 +29,7 @@ mod send;
 mod server;
 mod settings;
 mod sink;
+mod transaction;
 
 pub use broker::Broker;
 pub use copy::Resend;
@@ -35,6 +38,7 @@ pub use policy::{Group, Subscription, Topic};
 pub use route::HOT_CODES;
 pub use server::{Server, Shared};
 pub use settings::{BrokerSettings, ServerSettings};
+pub use transaction::Look;
 
 /// Response codes that the data plane answers with.
 pub mod code {
@@ -55,6 +59,7 @@ pub mod code {
     pub const SUBSCRIPTION_NOT_LATEST: i32 = 25;
     pub const SUBSCRIPTION_GROUP_NOT_EXIST: i32 = 26;
     pub const INVALID_PARAMETER: i32 = 29;
+    pub const ILLEGAL_OPERATION: i32 = 604;
 }
 
 /// What keeps a server from starting or a request to a client from being sent.

@@ -10,6 +10,11 @@ pub struct Marks<'a> {
     pub no_wait: bool,
     /// The delay level that the sender asks for; 0 for none.
     pub delay_level: i64,
+    /// The message is one half of a transaction.
+    pub transactional: bool,
+    /// How long its producer asks not to be checked, as it says it.
+    pub immunity: Option<&'a [u8]>,
+    pub names_producer_group: bool,
     /// A property whose treatment this broker does not have yet.
     pub unsupported: Option<&'static str>,
     /// The properties hold what the broker would add: a message that is sent on.
@@ -26,7 +31,9 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             b"WAIT" => marks.no_wait = value == b"false",
             b"CLUSTER" => marks.already_added = true,
             b"POP_CK" => marks.pop_check = true,
-            b"TRAN_MSG" if value == b"true" => marks.unsupported = Some("TRAN_MSG"),
+            b"TRAN_MSG" => marks.transactional = value.eq_ignore_ascii_case(b"true"),
+            b"CHECK_IMMUNITY_TIME_IN_SECONDS" => marks.immunity = Some(value),
+            b"PGROUP" => marks.names_producer_group = true,
             b"DELAY" => marks.delay_level = number(value),
             b"TIMER_DELAY_SEC" => marks.unsupported = Some("TIMER_DELAY_SEC"),
             b"TIMER_DELAY_MS" => marks.unsupported = Some("TIMER_DELAY_MS"),

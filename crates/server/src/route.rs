@@ -11,7 +11,7 @@ use crate::server::Shared;
 use crate::sink::Sink;
 
 /// Request codes that a broker's data plane answers itself.
-pub const HOT_CODES: [i32; 10] = [10, 310, 320, 11, 361, 14, 15, 29, 30, 31];
+pub const HOT_CODES: [i32; 11] = [10, 310, 320, 11, 361, 14, 15, 29, 30, 31, 37];
 
 /// A request as the hot handlers see it.
 pub struct Ask<'a> {
@@ -105,7 +105,7 @@ impl Shared {
             ask.refuse(&mut sink, code::SYSTEM_ERROR, "this request is not one the data plane can answer");
         }
         if let Some(broker) = &self.broker {
-            sink.settle(&broker.store);
+            broker.settle(&mut sink);
         }
         let _gone = crossed.peer.post(sink.into_parcel());
         Ok(())
@@ -119,6 +119,7 @@ impl Shared {
             10 | 310 | 320 => broker.handle_send(ask, sink),
             11 | 361 => broker.handle_pull(ask, sink),
             14 | 15 | 29 | 30 | 31 => broker.handle_queue(ask, sink),
+            37 => broker.handle_end_transaction(ask, sink),
             _ => Outcome::Cross,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use metaq_store::{SCHEDULE_TOPIC, StoreError};
+use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError};
 use metaq_wire::properties::separator;
 use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout, write_message_id};
 
@@ -12,16 +12,19 @@ use crate::policy::{PERMISSION_WRITE, Snapshot, Topic};
 use crate::properties::{self, Marks};
 use crate::route::{Ask, Outcome};
 use crate::sink::Sink;
+use crate::transaction::{HALF_TOPIC, immunity_ms};
 
 /// Longest property string of a stored message: its length is a signed 16-bit number on disk.
 const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
 const PRODUCER_GROUP_BYTES_MAX: usize = 255;
 /// Messages of one batch; the sum of their sizes is limited besides.
 const BATCH_MESSAGES_MAX: usize = 32_768;
+/// What a half message's properties grow by when it is checked.
+const CHECK_PROPERTIES_BYTES: usize = 128;
 const RETRY_PREFIX: &str = "%RETRY%";
 const DEAD_LETTER_PREFIX: &str = "%DLQ%";
 
-type Refusal = (i32, String);
+pub(crate) type Refusal = (i32, String);
 
 impl Broker {
     pub(crate) fn handle_send(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
@@ -107,9 +110,14 @@ impl Broker {
         };
         // What nobody could handle waits for a person, not for a time.
         let asked_level = if header.topic.starts_with(DEAD_LETTER_PREFIX) { 0 } else { marks.delay_level };
-        let level = self.delays.level(asked_level);
-        if level.is_some() {
+        let is_half = is_half(header, &marks);
+        // A half message begins to wait for its delay when it is committed.
+        let level = if is_half { None } else { self.delays.level(asked_level) };
+        if is_half || level.is_some() {
             more.push_str(&format!("\u{2}REAL_TOPIC\u{1}{}\u{2}REAL_QID\u{1}{queue_id}\u{2}", header.topic));
+        }
+        if is_half {
+            push_transaction(&mut more, header, &marks);
         }
         let mut record = NewRecord {
             properties: [&own, self.added(&marks, &own), more.as_bytes()],
@@ -120,8 +128,14 @@ impl Broker {
             record.topic = SCHEDULE_TOPIC.as_bytes();
             record.queue_id = level as i32 - 1;
         }
-        check_properties(&record)?;
-        let appended = self.store.append(&record).map_err(refusal)?;
+        check_properties(&record, if is_half { CHECK_PROPERTIES_BYTES } else { 0 })?;
+        let appended = if is_half {
+            record.topic = HALF_TOPIC.as_bytes();
+            record.queue_id = 0;
+            self.store_half(&record, &marks)?
+        } else {
+            self.store.append(&record).map_err(refusal)?
+        };
         sink.note_append();
         ask.peer.counts.messages_in.add(1);
         ask.peer.counts.bytes_in.add(ask.body.len() as u64);
@@ -135,6 +149,15 @@ impl Broker {
             Answer { id, queue_id, queue_offset: appended.queue_offset, transaction_id: &transaction_id };
         self.acknowledge(ask, &answer, appended.end_offset, marks.no_wait, sink);
         Ok(())
+    }
+
+    fn store_half(&self, record: &NewRecord<'_>, marks: &Marks<'_>) -> Result<Appended, Refusal> {
+        let appended = self.append_half(record, immunity_ms(marks.immunity)).map_err(refusal)?;
+        appended.ok_or_else(|| {
+            let limit = self.settings.transactions_open_max;
+            let remark = format!("[OVERLOAD] {limit} transactions are open already (transactions_open_max)");
+            (code::SYSTEM_BUSY, remark)
+        })
     }
 
     fn store_batch(
@@ -169,8 +192,9 @@ impl Broker {
             let own = part.properties;
             let marks = properties::scan(own);
             self.check_marks(&marks)?;
-            if marks.delay_level > 0 {
-                let remark = "a batch may not be delayed: send its messages one by one";
+            if marks.delay_level > 0 || marks.transactional {
+                let remark =
+                    "a batch may not be delayed or part of a transaction: send its messages one by one";
                 return Err((code::MESSAGE_ILLEGAL, remark.to_string()));
             }
             no_wait &= marks.no_wait;
@@ -179,7 +203,7 @@ impl Broker {
                 properties: [own, self.added(&marks, own), &[]],
                 ..self.record(ask, header, queue_id, part.body)
             };
-            check_properties(&record)?;
+            check_properties(&record, 0)?;
             records.push(record);
         }
         let appended = self.store.append_batch(&records).map_err(refusal)?;
@@ -348,6 +372,21 @@ fn check_group(group: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// A message that a consumer could not handle keeps the mark of its transaction, which has long ended.
+fn is_half(header: &SendHeader<'_>, marks: &Marks<'_>) -> bool {
+    marks.transactional && !(header.reconsume_times > 0 && marks.delay_level > 0)
+}
+
+/// What makes sure that a half message can be asked for and ended.
+fn push_transaction(more: &mut String, header: &SendHeader<'_>, marks: &Marks<'_>) {
+    if let Some(key) = marks.unique_key {
+        more.push_str(&format!("__transactionId__\u{1}{}\u{2}", String::from_utf8_lossy(key)));
+    }
+    if !marks.names_producer_group {
+        more.push_str(&format!("PGROUP\u{1}{}\u{2}", header.producer_group));
+    }
+}
+
 fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {
     if marks.pop_check {
         Cow::Owned(properties::without(properties, "POP_CK"))
@@ -356,18 +395,18 @@ fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> 
     }
 }
 
-fn check_properties(record: &NewRecord<'_>) -> Result<(), Refusal> {
+/// Whether the properties leave so many bytes free.
+fn check_properties(record: &NewRecord<'_>, free: usize) -> Result<(), Refusal> {
     let size: usize = record.properties.iter().map(|part| part.len()).sum();
-    if size > PROPERTIES_BYTES_MAX {
-        let remark = format!(
-            "the message's properties have {size} bytes; at most {PROPERTIES_BYTES_MAX} can be stored"
-        );
+    let limit = PROPERTIES_BYTES_MAX - free;
+    if size > limit {
+        let remark = format!("the message's properties have {size} bytes; at most {limit} can be stored");
         return Err((code::MESSAGE_ILLEGAL, remark));
     }
     Ok(())
 }
 
-fn refusal(error: StoreError) -> Refusal {
+pub(crate) fn refusal(error: StoreError) -> Refusal {
     let code = match error {
         StoreError::TooLarge { .. } => code::MESSAGE_ILLEGAL,
         _ => code::SERVICE_NOT_AVAILABLE,

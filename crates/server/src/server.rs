@@ -191,6 +191,9 @@ impl Server {
         }
         let mut named = sum.named();
         named.push(("connections", peers.len() as u64));
+        if let Some(broker) = &self.shared.broker {
+            named.push(("transactions_open", broker.transactions.open_count() as u64));
+        }
         named
     }
 }
@@ -255,6 +258,8 @@ async fn take_care(shared: Arc<Shared>) {
             for held in broker.holds.take_expired(Instant::now()) {
                 broker.finish_held(held);
             }
+            // Nobody waits for the flush of a commit; without this it would wait for the next message's.
+            broker.flush_ends();
         }
         let flush_timeout_ms =
             shared.broker.as_ref().map_or(u64::MAX, |broker| broker.settings.flush_timeout_ms);

@@ -37,4 +37,7 @@ pub struct BrokerSettings {
     pub short_polling_ms: u64,
     /// How long a message of each delay level waits, level 1 first.
     pub delay_levels_ms: Vec<i64>,
+    /// The least time that a producer has to end a transaction before it is asked.
+    pub transaction_timeout_ms: i64,
+    pub transactions_open_max: usize,
 }

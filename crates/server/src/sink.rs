@@ -36,6 +36,7 @@ pub struct Sink {
     pub output: Output,
     parked: VecDeque<Parked>,
     appended: bool,
+    ended: bool,
     flush_to: i64,
 }
 
@@ -83,6 +84,15 @@ impl Sink {
     /// Says that this pass put something into the log, so that `settle` dispatches it.
     pub fn note_append(&mut self) {
         self.appended = true;
+    }
+
+    /// Says that this pass ended transactions, which is to be written down once for all of them.
+    pub fn note_end(&mut self) {
+        self.ended = true;
+    }
+
+    pub fn take_end(&mut self) -> bool {
+        std::mem::take(&mut self.ended)
     }
 
     /// Keeps an answer back until the log is flushed up to `end_offset`.

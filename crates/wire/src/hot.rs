@@ -162,6 +162,41 @@ impl<'a> QueueHeader<'a> {
     }
 }
 
+/// END_TRANSACTION (37).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndTransactionHeader<'a> {
+    pub producer_group: Cow<'a, str>,
+    /// Of the half message in its queue: `tranStateTableOffset`.
+    pub queue_offset: i64,
+    pub commit_log_offset: i64,
+    /// The transaction bits of a system flag: 8 commit, 12 roll back, 0 not known yet.
+    pub commit_or_rollback: i32,
+    /// The producer was asked for it.
+    pub from_check: bool,
+}
+
+impl<'a> EndTransactionHeader<'a> {
+    pub fn scan(header: &Header<'a>) -> Result<EndTransactionHeader<'a>, WireError> {
+        let mut end = EndTransactionHeader::default();
+        let (mut queue_offset, mut commit_log_offset, mut commit_or_rollback) = (None, None, None);
+        for (name, value) in header.raw_fields() {
+            match &*name.octets() {
+                b"producerGroup" => end.producer_group = value.text(),
+                b"tranStateTableOffset" => queue_offset = Some(value.i64("tranStateTableOffset")?),
+                b"commitLogOffset" => commit_log_offset = Some(value.i64("commitLogOffset")?),
+                b"commitOrRollback" => commit_or_rollback = Some(value.i32("commitOrRollback")?),
+                b"fromTransactionCheck" => end.from_check = value.boolean(),
+                _ => {}
+            }
+        }
+        end.queue_offset = queue_offset.ok_or(WireError::MissingField("tranStateTableOffset"))?;
+        end.commit_log_offset = commit_log_offset.ok_or(WireError::MissingField("commitLogOffset"))?;
+        end.commit_or_rollback = commit_or_rollback.ok_or(WireError::MissingField("commitOrRollback"))?;
+        require(&end.producer_group, "producerGroup")?;
+        Ok(end)
+    }
+}
+
 fn require(text: &str, name: &'static str) -> Result<(), WireError> {
     if text.is_empty() { Err(WireError::MissingField(name)) } else { Ok(()) }
 }

@@ -27,6 +27,7 @@ from metaq.broker.registration import Registration
 from metaq.broker.retry import Retries
 from metaq.broker.topic_requests import TopicRequests
 from metaq.broker.topics import Topics
+from metaq.broker.transactions import Transactions
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.pump import Pump
 
@@ -79,6 +80,7 @@ class Broker:
             self.groups.load()
             self.offsets.load()
             self.delays.load()
+            await self.transactions.load()
             undo.push_async_callback(self._persist_everything)
             undo.push_async_callback(asyncio.to_thread, self.server.stop)
             self.server.set_permission(self.options.permission)
@@ -146,11 +148,12 @@ class Broker:
         )
         self.pump = Pump(self.server, self.handlers, on_closed=self._connection_closed)
         self.notices = Notices(self.pump, self.clients, self.groups)
+        self.transactions = Transactions(self.options, self.clock, self.server, self.clients, self.pump)
 
     async def _persist_everything(self) -> None:
         """At the stop, when nothing changes any more."""
         results = await asyncio.gather(
-            self.offsets.persist(),
+            self._persist_offsets(),
             self.delays.persist(),
             self.topics.publish(()),
             self.groups.publish(()),
@@ -159,6 +162,10 @@ class Broker:
         for error in results:
             if isinstance(error, BaseException):
                 log.error("not everything was written at the stop: %s", error)
+
+    async def _persist_offsets(self) -> None:
+        await self.transactions.keep_offsets()
+        await self.offsets.persist()
 
     # What changes here and whom it concerns
 
@@ -182,9 +189,10 @@ class Broker:
     def _begin_housekeeping(self) -> None:
         self._house_kept_ms = self.clock.now_ms()
         self._every(HOUSEKEEPING_INTERVAL_S, self._keep_house)
-        self._every(self.options.offsets_persist_interval_s, self.offsets.persist)
+        self._every(self.options.offsets_persist_interval_s, self._persist_offsets)
         self._every(self.options.offsets_persist_interval_s, self.delays.persist)
         self._every(PROTECT_INTERVAL_S, self.offsets.protect)
+        self._every(HOUSEKEEPING_INTERVAL_S, self.transactions.check)
 
     async def _end_housekeeping(self) -> None:
         for task in self._tasks:

@@ -15,6 +15,8 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+"""Its committed offsets say from where on the half messages matter."""
 
 TEMPLATE_TOPIC = "TBW102"
 """Producers ask for this topic's route where theirs does not exist yet; a new topic inherits from it."""

@@ -10,7 +10,6 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import EndTransaction
 from metaq.protocol.offsets import (
     CloneGroupOffset,
     GetBrokerConsumeStats,
@@ -26,7 +25,6 @@ class NotYet:
         CleanUnusedTopic,
         CloneGroupOffset,
         ConsumeMessageDirectly,
-        EndTransaction,
         GetBrokerConsumeStats,
         GetConsumerRunningInfo,
         GetConsumerStatus,

@@ -74,6 +74,10 @@ class Offsets:
         # What waits for its time is read by the broker itself.
         for level, delivered_offset in (self._server.delay_offsets() or {}).items():
             lowest[names.SCHEDULE_TOPIC, level - 1] = delivered_offset
+        # So are the half messages, of which the open ones may not go.
+        transactions = self._server.transaction_offsets()
+        if transactions is not None:
+            lowest[names.HALF_TOPIC, 0], lowest[names.HALF_DONE_TOPIC, 0] = transactions
         return lowest
 
     @handles(GetAllConsumerOffset)

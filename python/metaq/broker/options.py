@@ -34,6 +34,9 @@ class BrokerOptions:
     """Brought into the bounds of 10 to 60 seconds, as clients expect routes to be fresh."""
     offsets_persist_interval_s: float = 5.0
     client_expiry_s: float = 120.0
+    transaction_check_interval_s: float = 30.0
+    transaction_check_max: int = 15
+    """After so many checks a half message is parked."""
 
     @property
     def register_interval_clamped_s(self) -> float:

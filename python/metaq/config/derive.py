@@ -63,6 +63,8 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         register_interval_s=config["register_interval_s"],
         offsets_persist_interval_s=config["offsets_persist_interval_s"],
         client_expiry_s=config["client_expiry_s"],
+        transaction_check_interval_s=config["transaction_check_interval_s"],
+        transaction_check_max=config["transaction_check_max"],
     )
 
 

@@ -74,6 +74,9 @@ SAME: dict[str, tuple[str, Translate]] = {
     "shortPollingTimeMills": ("short_polling_ms", _same),
     "storePathRootDir": ("data", _same),
     "syncFlushTimeout": ("flush_timeout_ms", _same),
+    "transactionCheckInterval": ("transaction_check_interval_s", _ms_to_s),
+    "transactionCheckMax": ("transaction_check_max", _same),
+    "transactionTimeOut": ("transaction_timeout_ms", _same),
 }
 
 # What upstream's example files and tuning guides set and nothing here answers to: no typing errors.
@@ -111,9 +114,6 @@ WITHOUT_EFFECT = frozenset(
         "storePathStoreCheckpoint",
         "timerWheelEnable",
         "traceTopicEnable",
-        "transactionCheckInterval",
-        "transactionCheckMax",
-        "transactionTimeOut",
         "transientStorePoolEnable",
         "transientStorePoolSize",
         "useEpollNativeSelector",

@@ -69,6 +69,7 @@ class CheckTransactionState(Command, code=39, to="client"):
     transaction_id: str | None = None
     offset_msg_id: str | None = None
     topic: str | None = None
+    bname: str | None = None
 
 
 class ResetConsumerClientOffset(Command, code=220, to="client"):

@@ -101,7 +101,7 @@ class ConsumerSendMsgBack(Command, code=36, permission="sub"):
     max_reconsume_times: Int32 | None = None
 
 
-class EndTransaction(Command, code=37, permission="pub"):
+class EndTransaction(Command, code=37, permission="pub", hot=True):
     """`commit_or_rollback`: 8 commit, 12 roll back, 0 not known yet."""
 
     producer_group: str

@@ -113,6 +113,9 @@ class FakeServer:
     def delay_offsets(self) -> dict[int, int]:
         return {3: 9}
 
+    def transaction_offsets(self) -> tuple[int, int]:
+        return 11, 12
+
 
 class FakeStore:
     def __init__(self) -> None:
@@ -136,4 +139,6 @@ def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any, tm
         ("orders", 0): 5,
         ("BenchmarkTest", 3): 77,
         ("SCHEDULE_TOPIC_XXXX", 2): 9,
+        ("RMQ_SYS_TRANS_HALF_TOPIC", 0): 11,
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0): 12,
     }

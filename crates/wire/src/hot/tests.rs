@@ -166,3 +166,30 @@ fn queue_headers() {
         assert_eq!(QueueHeader::scan(header), Err(WireError::MissingField("topic")));
     });
 }
+
+const END_VALUES: [(&str, &str); 5] = [
+    ("producerGroup", "group"),
+    ("tranStateTableOffset", "41"),
+    ("commitLogOffset", "5000000000"),
+    ("commitOrRollback", "8"),
+    ("fromTransactionCheck", "true"),
+];
+
+#[test]
+fn an_end_of_a_transaction_must_name_its_half_message() {
+    let expected = EndTransactionHeader {
+        producer_group: "group".into(),
+        queue_offset: 41,
+        commit_log_offset: 5_000_000_000,
+        commit_or_rollback: 8,
+        from_check: true,
+    };
+    each_encoding(&END_VALUES, |header| assert_eq!(EndTransactionHeader::scan(header).unwrap(), expected));
+    for left_out in 0..4 {
+        let mut fields = END_VALUES.to_vec();
+        let (name, _) = fields.remove(left_out);
+        each_encoding(&fields, |header| {
+            assert_eq!(EndTransactionHeader::scan(header), Err(WireError::MissingField(name)));
+        });
+    }
+}

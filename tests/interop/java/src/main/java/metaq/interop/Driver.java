@@ -43,6 +43,7 @@ public final class Driver {
     public static void main(String[] arguments) throws Exception {
         System.setOut(System.err);
         Producers.register(OPERATIONS);
+        TransactionProducers.register(OPERATIONS);
         PushConsumers.register(OPERATIONS);
         PullConsumers.register(OPERATIONS);
         LitePullConsumers.register(OPERATIONS);

@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -40,6 +41,8 @@ final class Producers {
         senders.put("queue", (producer, message, described) -> producer.send(message, Messages.queue(described)));
         senders.put("selected", (producer, message, described) ->
             producer.send(message, BY_KEY, described.get("order_key").getAsString()));
+        senders.put("transaction", (producer, message, described) ->
+            ((TransactionMQProducer) producer).sendMessageInTransaction(message, null));
         senders.put("oneway", (producer, message, described) -> {
             producer.sendOneway(message);
             return null;

@@ -1,0 +1,340 @@
+//! Transactions that have begun and not ended: which half messages wait for a word, and how the last ones ended.
+//!
+//! A half message lies in queue 0 of the half topic, where no consumer looks. When its transaction ends, its queue
+//! offset is written to the done topic; both topics together say after a restart what is still open. Nothing here
+//! touches the store: see `half` for what is stored and `end_transaction` for how a transaction ends.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+use metaq_wire::Record;
+use parking_lot::Mutex;
+
+pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
+pub const DONE_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
+/// The group whose committed offsets say from where on both topics matter.
+pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
+
+/// How many of the last ends are remembered, so that a repeated request gets a true answer.
+const ENDS_KEPT: usize = 64 * 1024;
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Committed = 1,
+    RolledBack = 2,
+    /// Checked too often or too old: parked for a person to look at.
+    GivenUp = 3,
+}
+
+/// A half message that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Half {
+    pub physical_offset: i64,
+    /// When its transaction began, by the producer's clock where that can be right.
+    pub since_ms: i64,
+    pub stored_ms: i64,
+    /// How long the producer asked not to be checked; negative where it did not.
+    pub immunity_ms: i64,
+    /// The copy that this one stands for, by queue offset; negative for none.
+    before: i64,
+}
+
+impl Half {
+    pub fn new(physical_offset: i64, born_ms: i64, stored_ms: i64, immunity_ms: i64) -> Self {
+        // A clock ahead of ours, or none at all, must not put off the check for ever.
+        let since_ms = if born_ms > 0 { born_ms.min(stored_ms) } else { stored_ms };
+        Half { physical_offset, since_ms, stored_ms, immunity_ms, before: -1 }
+    }
+
+    pub fn of(record: &Record<'_>) -> Self {
+        let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
+        Half::new(record.physical_offset, record.born_timestamp_ms, record.store_timestamp_ms, immunity_ms)
+    }
+
+    /// The same transaction after its message was stored once more.
+    pub fn stored_again(self, physical_offset: i64, stored_ms: i64) -> Self {
+        Half { physical_offset, stored_ms, ..self }
+    }
+
+    /// Whether its producer should be asked by now.
+    fn is_due(&self, now_ms: i64, timeout_ms: i64) -> bool {
+        let patience_ms = if self.immunity_ms < 0 { timeout_ms } else { self.immunity_ms };
+        now_ms.saturating_sub(self.since_ms) > patience_ms
+    }
+}
+
+/// The immunity time as the property has it, in milliseconds; negative where it is none.
+pub fn immunity_ms(property: Option<&[u8]>) -> i64 {
+    let seconds = property.and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<i64>().ok());
+    seconds.filter(|seconds| *seconds >= 0).map_or(-1, |seconds| seconds.saturating_mul(1000))
+}
+
+/// What is known of a half message's transaction.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Open, and this is the queue offset of its newest copy.
+    Open(i64),
+    Ended(End),
+    /// Ended too long ago to say how.
+    Forgotten,
+}
+
+/// The open transactions of a broker. Appends of half messages and ends happen inside the lock, so that what it says
+/// is what the log holds.
+pub struct Transactions {
+    pub(crate) ledger: Mutex<Ledger>,
+}
+
+impl Transactions {
+    pub fn new(open_max: usize) -> Self {
+        Transactions { ledger: Mutex::new(Ledger { open_max, ..Ledger::default() }) }
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.ledger.lock().open_count()
+    }
+
+    /// Where a commit's last trace in the log ends: what should reach the disk soon.
+    pub fn appended_end(&self) -> i64 {
+        self.ledger.lock().appended_end
+    }
+}
+
+/// A half message that was stored again: where to, and what it stood for itself.
+struct Moved {
+    to: i64,
+    before: i64,
+}
+
+/// The state itself, by queue offset of the half message.
+#[derive(Default)]
+pub struct Ledger {
+    open_max: usize,
+    open: BTreeMap<i64, Half>,
+    /// Former copies of open ones, so that a producer that answers late is understood.
+    moved: HashMap<i64, Moved, RandomState>,
+    /// The last ends, one word each, at the place that the queue offset's remainder gives.
+    ends: Vec<i64>,
+    /// Ended, but not yet written to the done topic.
+    pub unwritten: Vec<i64>,
+    /// Records of the done topic that still matter: its queue offset, and the highest half message in it.
+    done: VecDeque<(i64, i64)>,
+    next_half: i64,
+    next_done: i64,
+    /// The end of the last record written on behalf of an end or a check.
+    pub appended_end: i64,
+}
+
+impl Ledger {
+    pub fn is_full(&self) -> bool {
+        self.open.len() >= self.open_max
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn begin_at(&mut self, half_offset: i64, done_offset: i64) {
+        (self.next_half, self.next_done) = (half_offset, done_offset);
+    }
+
+    pub fn open(&mut self, queue_offset: i64, half: Half) {
+        self.open.insert(queue_offset, half);
+        self.see(queue_offset);
+    }
+
+    /// The half queue reaches at least up to here.
+    pub fn see(&mut self, queue_offset: i64) {
+        self.next_half = self.next_half.max(queue_offset + 1);
+    }
+
+    pub fn standing(&self, queue_offset: i64) -> Standing {
+        let mut newest = queue_offset;
+        while let Some(moved) = self.moved.get(&newest) {
+            newest = moved.to;
+        }
+        if self.open.contains_key(&newest) {
+            return Standing::Open(newest);
+        }
+        match self.remembered(queue_offset) {
+            Some(end) => Standing::Ended(end),
+            None => Standing::Forgotten,
+        }
+    }
+
+    /// The transaction is over; its place goes to the done topic with the next ones.
+    pub fn end(&mut self, queue_offset: i64, end: End) {
+        let Some(half) = self.open.remove(&queue_offset) else {
+            return;
+        };
+        self.unwritten.push(queue_offset);
+        self.remember(queue_offset, end);
+        let mut before = half.before;
+        while let Some(moved) = self.moved.remove(&before) {
+            self.remember(before, end);
+            before = moved.before;
+        }
+    }
+
+    /// A copy at the queue's end takes the place of a half message, which is done with by that.
+    pub fn replace(&mut self, queue_offset: i64, copy_offset: i64, mut copy: Half) {
+        let replaced = self.open.remove(&queue_offset);
+        if replaced.is_some() {
+            self.unwritten.push(queue_offset);
+        }
+        let before = replaced.map_or(-1, |half| half.before);
+        self.moved.insert(queue_offset, Moved { to: copy_offset, before });
+        copy.before = queue_offset;
+        self.open(copy_offset, copy);
+    }
+
+    /// The oldest ones, at most `count_max`, whose producers should be asked, or that have lain at one place for
+    /// `renew_ms` and hold up everything behind them.
+    pub fn due(&self, look: &Look) -> Vec<(i64, Half)> {
+        let renew_before_ms = look.now_ms.saturating_sub(look.renew_ms);
+        let is_wanted = |half: &Half| {
+            half.stored_ms < look.stored_before_ms
+                && (half.is_due(look.now_ms, look.timeout_ms) || half.stored_ms < renew_before_ms)
+        };
+        let open = self.open.iter().filter(|(_, half)| is_wanted(half));
+        open.take(look.count_max).map(|(queue_offset, half)| (*queue_offset, *half)).collect()
+    }
+
+    pub fn half(&self, queue_offset: i64) -> Option<Half> {
+        self.open.get(&queue_offset).copied()
+    }
+
+    /// Some of the ends were written to the done topic.
+    pub fn note_done(&mut self, done_offset: i64, highest: i64, end_offset: i64) {
+        self.done.push_back((done_offset, highest));
+        self.next_done = done_offset + 1;
+        self.note_appended(end_offset);
+    }
+
+    pub fn note_appended(&mut self, end_offset: i64) {
+        self.appended_end = self.appended_end.max(end_offset);
+    }
+
+    /// From where on the half topic and the done topic matter: what to begin with after a restart.
+    pub fn offsets(&mut self) -> (i64, i64) {
+        let half_offset = self.open.first_key_value().map_or(self.next_half, |(first, _)| *first);
+        while self.done.front().is_some_and(|(_, highest)| *highest < half_offset) {
+            self.done.pop_front();
+        }
+        (half_offset, self.done.front().map_or(self.next_done, |(done_offset, _)| *done_offset))
+    }
+
+    fn remember(&mut self, queue_offset: i64, end: End) {
+        if self.ends.is_empty() {
+            self.ends = vec![0; ENDS_KEPT];
+        }
+        self.ends[queue_offset as usize % ENDS_KEPT] = queue_offset << 2 | end as i64;
+    }
+
+    fn remembered(&self, queue_offset: i64) -> Option<End> {
+        let word = *self.ends.get(queue_offset as usize % ENDS_KEPT)?;
+        [End::Committed, End::RolledBack, End::GivenUp]
+            .into_iter()
+            .find(|end| word == (queue_offset << 2 | *end as i64))
+    }
+}
+
+/// Which half messages a turn of the checks wants to see.
+pub struct Look {
+    pub now_ms: i64,
+    pub timeout_ms: i64,
+    pub renew_ms: i64,
+    /// When the turn began: what it has stored itself is not seen again.
+    pub stored_before_ms: i64,
+    pub count_max: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn half(stored_ms: i64) -> Half {
+        Half::new(stored_ms * 10, stored_ms, stored_ms, -1)
+    }
+
+    fn ledger(count: i64) -> Ledger {
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
+        ledger
+    }
+
+    fn look(now_ms: i64) -> Look {
+        Look { now_ms, timeout_ms: 6_000, renew_ms: 60_000, stored_before_ms: now_ms, count_max: 10 }
+    }
+
+    #[test]
+    fn the_kept_offset_moves_over_what_has_ended_and_no_further() {
+        let mut ledger = ledger(3);
+        assert_eq!(ledger.offsets(), (0, 0));
+        ledger.end(1, End::Committed);
+        ledger.note_done(0, 1, 100);
+        assert_eq!(ledger.offsets(), (0, 0));
+        ledger.end(0, End::RolledBack);
+        ledger.note_done(1, 0, 200);
+        assert_eq!(ledger.offsets(), (2, 2));
+        ledger.end(2, End::Committed);
+        assert_eq!(
+            ledger.offsets(),
+            (3, 2),
+            "an end that is not written yet needs no record below the offset"
+        );
+        assert_eq!((ledger.unwritten.as_slice(), ledger.appended_end), (&[1, 0, 2][..], 200));
+    }
+
+    #[test]
+    fn an_end_is_remembered_under_every_copy() {
+        let mut ledger = ledger(2);
+        ledger.replace(0, 2, half(5_000));
+        ledger.replace(2, 3, half(6_000));
+        assert_eq!(ledger.standing(0), Standing::Open(3));
+        assert_eq!(ledger.standing(2), Standing::Open(3));
+        ledger.end(3, End::Committed);
+        for copy in [0, 2, 3] {
+            assert_eq!(ledger.standing(copy), Standing::Ended(End::Committed));
+        }
+        assert!(ledger.moved.is_empty());
+        assert_eq!(ledger.standing(1), Standing::Open(1));
+        assert_eq!(ledger.standing(ENDS_KEPT as i64 + 3), Standing::Forgotten);
+        assert_eq!(ledger.offsets().0, 1);
+    }
+
+    #[test]
+    fn a_half_message_is_due_after_its_time_and_once_per_turn() {
+        let mut ledger = ledger(1);
+        ledger.open(1, Half::new(7, 1_000, 1_000, 30_000));
+        ledger.open(2, Half::new(8, 99_999_999, 1_000, -1));
+        let places = |ledger: &Ledger, look: &Look| {
+            ledger.due(look).into_iter().map(|(queue_offset, _)| queue_offset).collect::<Vec<_>>()
+        };
+        assert_eq!(places(&ledger, &look(7_000)), [0_i64; 0]);
+        assert_eq!(places(&ledger, &look(7_001)), [0, 2], "a clock that runs ahead is not believed");
+        assert_eq!(places(&ledger, &look(31_001)), [0, 1, 2]);
+        assert_eq!(places(&ledger, &Look { count_max: 1, ..look(31_001) }), [0]);
+        ledger.replace(0, 3, Half::new(9, 1_000, 40_000, -1));
+        assert_eq!(places(&ledger, &look(40_000)), [1, 2]);
+    }
+
+    #[test]
+    fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        ledger.open(0, Half::new(7, 1_000, 1_000, 3_600_000));
+        assert!(ledger.due(&look(61_000)).is_empty());
+        assert_eq!(ledger.due(&look(61_001)).len(), 1);
+    }
+
+    #[test]
+    fn immunity_times_as_properties_have_them() {
+        assert_eq!(immunity_ms(Some(b"30")), 30_000);
+        assert_eq!(immunity_ms(Some(b"0")), 0);
+        assert_eq!(immunity_ms(Some(b"-1")), -1);
+        assert_eq!(immunity_ms(Some(b"soon")), -1);
+        assert_eq!(immunity_ms(Some(b"9223372036854775807")), i64::MAX);
+        assert_eq!(immunity_ms(None), -1);
+    }
+}

@@ -1,0 +1,62 @@
+package metaq.interop;
+
+import com.google.gson.JsonObject;
+import java.util.Map;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+
+/**
+ * The producer of transactions. What its listener answers stands in the message: property {@code local} for the
+ * transaction itself, property {@code checks} for the checks, one word each, of which the last counts on.
+ */
+final class TransactionProducers {
+    private TransactionProducers() {
+    }
+
+    static void register(Map<String, Driver.Operation> operations) {
+        operations.put("transaction_producer", TransactionProducers::start);
+    }
+
+    private static Object start(JsonObject request) throws Exception {
+        TransactionMQProducer producer =
+            Clients.configure(new TransactionMQProducer(request.get("group").getAsString()), request);
+        producer.setSendMsgTimeout(Clients.number(request, "timeout_ms", 10000));
+        producer.setTransactionListener(listener(request.get("handle").getAsString()));
+        producer.start();
+        Clients.keep(request, producer, producer::shutdown);
+        return producer.buildMQClientId();
+    }
+
+    private static TransactionListener listener(String handle) {
+        return new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return state(message.getUserProperty("local"));
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                Map<String, Object> told = Messages.describe(message);
+                told.put("transaction_id", message.getTransactionId());
+                Driver.event("check", handle, told);
+                String[] answers = message.getUserProperty("checks").split(",");
+                int times = Integer.parseInt(message.getUserProperty("TRANSACTION_CHECK_TIMES"));
+                return state(answers[Math.min(times, answers.length) - 1]);
+            }
+        };
+    }
+
+    private static LocalTransactionState state(String word) {
+        switch (word) {
+            case "commit":
+                return LocalTransactionState.COMMIT_MESSAGE;
+            case "rollback":
+                return LocalTransactionState.ROLLBACK_MESSAGE;
+            default:
+                return LocalTransactionState.UNKNOW;
+        }
+    }
+}
