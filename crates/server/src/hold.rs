@@ -41,10 +41,10 @@ impl Holds {
         Holds { table: Mutex::default(), count: AtomicUsize::new(0), count_max }
     }
 
-    pub fn add(&self, held: Held) -> Result<(), Held> {
+    pub fn add(&self, held: Held) -> Result<(), Box<Held>> {
         let mut table = self.table.lock();
         if table.by_deadline.len() >= self.count_max {
-            return Err(held);
+            return Err(Box::new(held));
         }
         let ticket = (held.deadline, table.next);
         table.next += 1;

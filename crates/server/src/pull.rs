@@ -26,6 +26,7 @@ type Refusal = (i32, String);
 pub struct Pull {
     pub encoding: Encoding,
     pub opaque: i32,
+    pub group: String,
     pub topic: String,
     pub queue_id: i32,
     pub queue_offset: i64,
@@ -56,6 +57,10 @@ impl Broker {
             Ok(pull) => pull,
             Err((code, remark)) => return ask.refuse(sink, code, &remark),
         };
+        if let Some(elsewhere) = self.redirect(&pull) {
+            answer_pull(&pull, ask.peer, code::PULL_OFFSET_MOVED, elsewhere, sink);
+            return Outcome::Done;
+        }
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
             self.offsets.commit(&header.consumer_group, &header.topic, header.queue_id, header.commit_offset);
         }
@@ -99,6 +104,10 @@ impl Broker {
                 format!("topic[{}] is not readable: its permission is {}", topic.name, topic.permission);
             return Err((code::NO_PERMISSION, remark));
         }
+        if group.forbidden_topics.contains(&topic.name) {
+            let remark = format!("group[{}] is forbidden to consume topic[{}]", group.name, topic.name);
+            return Err((code::NO_PERMISSION, remark));
+        }
         if header.queue_id < 0 || header.queue_id >= topic.read_queues {
             let remark = format!(
                 "queue {} is outside topic[{}], which has {} queues to read",
@@ -116,6 +125,7 @@ impl Broker {
         Ok(Pull {
             encoding: ask.encoding,
             opaque: ask.header.opaque,
+            group: group.name.clone(),
             topic: header.topic.to_string(),
             queue_id: header.queue_id,
             queue_offset: header.queue_offset,
@@ -145,7 +155,8 @@ impl Broker {
         } else {
             self.settings.short_polling_ms
         };
-        let (topic, queue_id, queue_offset) = (pull.topic.clone(), pull.queue_id, pull.queue_offset);
+        let (group, topic) = (pull.group.clone(), pull.topic.clone());
+        let (queue_id, queue_offset) = (pull.queue_id, pull.queue_offset);
         let held = Held {
             peer: Arc::clone(ask.peer),
             deadline: Instant::now() + Duration::from_millis(wait_ms),
@@ -158,7 +169,9 @@ impl Broker {
             return Outcome::Done;
         }
         ask.peer.counts.held.add(1);
-        if self.store.max_offset(&topic, queue_id) > queue_offset {
+        if self.store.max_offset(&topic, queue_id) > queue_offset
+            || self.offsets.awaits_reset(&group, &topic, queue_id)
+        {
             self.wake_pulls(&topic, queue_id, i64::MAX, &[]);
         }
         Outcome::Done
@@ -173,8 +186,13 @@ impl Broker {
 
     /// Runs a held pull once more and answers whatever it finds.
     pub(crate) fn finish_held(&self, held: Held) {
-        let got = self.get(&held.pull);
-        let code = response_code(&got, held.pull.queue_offset);
+        let (code, got) = match self.redirect(&held.pull) {
+            Some(elsewhere) => (code::PULL_OFFSET_MOVED, elsewhere),
+            None => {
+                let got = self.get(&held.pull);
+                (response_code(&got, held.pull.queue_offset), got)
+            }
+        };
         let mut sink = Sink::default();
         answer_pull(&held.pull, &held.peer, code, got, &mut sink);
         let _gone = held.peer.post(sink.into_parcel());

@@ -4,35 +4,17 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from metaq.protocol.admin import ViewBrokerStatsData
-from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import EndTransaction
-from metaq.protocol.offsets import (
-    CloneGroupOffset,
-    GetBrokerConsumeStats,
-    ResetConsumerOffset,
-)
-from metaq.protocol.topics import CleanUnusedTopic
 
 
 class NotYet:
     """Answers them by name, so that nobody takes silence or a vague error for a fault of theirs."""
 
-    @handles(
-        CleanUnusedTopic,
-        CloneGroupOffset,
-        ConsumeMessageDirectly,
-        EndTransaction,
-        GetBrokerConsumeStats,
-        GetConsumerRunningInfo,
-        GetConsumerStatus,
-        ResetConsumerOffset,
-        ViewBrokerStatsData,
-    )
+    @handles(EndTransaction)
     def refuse(self, command: Command, request: Request) -> NoReturn:
         raise Refused(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,

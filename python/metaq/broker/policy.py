@@ -54,7 +54,9 @@ class PolicyFeed:
                 if self._groups_sent.pop(name, None) is not None:
                     self._server.remove_group(name)
                 continue
-            policy = compile_group(config, self._clients.consumer_group(name))
+            policy = compile_group(
+                config, self._clients.consumer_group(name), self._groups.forbidden_topics(name)
+            )
             if self._groups_sent.get(name) != policy:
                 self._groups_sent[name] = policy
                 changed.append(policy)
@@ -72,7 +74,9 @@ def compile_topic(config: TopicConfig) -> TopicPolicy:
     )
 
 
-def compile_group(config: SubscriptionGroupConfig, live: ConsumerGroup | None) -> GroupPolicy:
+def compile_group(
+    config: SubscriptionGroupConfig, live: ConsumerGroup | None, forbidden_topics: Iterable[str] = ()
+) -> GroupPolicy:
     subscriptions = live.subscriptions if live is not None else {}
     return GroupPolicy(
         name=config.group_name,
@@ -81,6 +85,7 @@ def compile_group(config: SubscriptionGroupConfig, live: ConsumerGroup | None) -
         broadcasting=live is not None and live.broadcasting,
         broker_id=config.broker_id,
         retry_times_max=config.retry_max_times,
+        forbidden_topics=tuple(forbidden_topics),
         subscriptions=tuple(compile_subscription(subscriptions[topic]) for topic in sorted(subscriptions)),
     )
 
