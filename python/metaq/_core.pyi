@@ -164,6 +164,14 @@ class Store:
         """Flushes everything and removes the abort marker. Safe to call twice."""
     def min_offset(self, topic: str, queue_id: int) -> int: ...
     def max_offset(self, topic: str, queue_id: int) -> int: ...
+    def topics(self) -> set[str]:
+        """Every topic that has a queue, whether or not it is known by that name any more."""
+    def queue_ends(self) -> dict[str, dict[int, int]]:
+        """Topic → queue → offset of its next message, for the queues touched since the store was opened."""
+    def queue_entries(
+        self, topic: str, queue_id: int, queue_offset: int, count_max: int
+    ) -> list[tuple[int, int, int]]:
+        """Physical offset, size in bytes and tag code of these lines of a consume queue."""
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of the topic that hold or held messages."""
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...
@@ -299,6 +307,9 @@ class Server:
     def offsets_version(self) -> int:
         """Grows with every change, so that an unchanged table need not be written."""
     def set_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None: ...
+    def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Puts a group to another place of a queue, whether or not its consumers run: the answer to
+        their next pull sends them there, and what they commit until they follow is not heard."""
     def remove_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
     def load_delay_offsets(self, offsets: Mapping[int, int]) -> None:
         """Level → where its delivery goes on, before `start`."""

@@ -129,4 +129,6 @@ class GroupPolicy:
     broker_id: int = 0
     retry_times_max: int = 16
     """After so many tries a message that is sent to the group's retry topic goes to its dead letters."""
+    forbidden_topics: tuple[str, ...] = ()
+    """What the group may not read for now."""
     subscriptions: tuple[SubscriptionPolicy, ...] = ()

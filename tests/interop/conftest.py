@@ -34,7 +34,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     A failure is left for the tests that need the program to report: they try again and fail with it.
     """
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if fixtures & {"java_driver", "go_driver"} and not session.config.option.collectonly:
+    if fixtures & {"java_driver", "go_driver", "mqadmin"} and not session.config.option.collectonly:
         with contextlib.suppress(Exception):
             build_all(version for version, encoding in JAVA_CLIENTS if encoding == "json")
 

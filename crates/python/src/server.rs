@@ -139,7 +139,20 @@ impl Server {
     }
 
     fn set_offset(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) -> PyResult<()> {
-        self.broker()?.offsets.commit(group, topic, queue_id, committed_offset);
+        self.broker()?.offsets.assign(group, topic, queue_id, committed_offset);
+        Ok(())
+    }
+
+    fn reset_offset(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        topic: &str,
+        queue_id: i32,
+        queue_offset: i64,
+    ) -> PyResult<()> {
+        let broker = self.broker()?;
+        enter_infallible(py, || broker.reset_offset(group, topic, queue_id, queue_offset));
         Ok(())
     }
 

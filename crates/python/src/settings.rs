@@ -167,6 +167,7 @@ pub struct GroupPolicy {
     broadcasting: bool,
     broker_id: i64,
     retry_times_max: i32,
+    forbidden_topics: Vec<String>,
     subscriptions: Vec<SubscriptionPolicy>,
 }
 
@@ -202,6 +203,7 @@ impl From<GroupPolicy> for metaq_server::Group {
             broadcasting: from.broadcasting,
             broker_id: from.broker_id,
             retry_times_max: from.retry_times_max,
+            forbidden_topics: from.forbidden_topics,
             subscriptions: from.subscriptions.into_iter().map(Into::into).collect(),
         }
     }

@@ -1,6 +1,6 @@
 //! The store as the control plane uses it: look-ups, retention, figures.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use metaq_store::SystemDisk;
@@ -38,6 +38,27 @@ impl Store {
 
     fn max_offset(&self, topic: &str, queue_id: i32) -> i64 {
         self.inner.max_offset(topic, queue_id)
+    }
+
+    fn topics(&self, py: Python<'_>) -> PyResult<BTreeSet<String>> {
+        enter(py, || self.inner.topics())
+    }
+
+    fn queue_ends(&self, py: Python<'_>) -> BTreeMap<String, BTreeMap<i32, i64>> {
+        enter_infallible(py, || self.inner.queue_ends())
+    }
+
+    fn queue_entries(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i32,
+        queue_offset: i64,
+        count_max: usize,
+    ) -> Vec<(i64, i32, i64)> {
+        let entries =
+            enter_infallible(py, || self.inner.queue_entries(topic, queue_id, queue_offset, count_max));
+        entries.iter().map(|entry| (entry.physical_offset, entry.size, entry.tag_code)).collect()
     }
 
     fn queue_ids(&self, topic: &str) -> Vec<i32> {

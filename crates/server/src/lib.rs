@@ -24,6 +24,7 @@ mod policy;
 mod properties;
 mod pull;
 mod queues;
+mod reset;
 mod route;
 mod send;
 mod server;

@@ -1,18 +1,34 @@
 //! Committed offsets: one number per group, topic and queue, kept here because every consumer reads and writes them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
 
 type Queues = BTreeMap<i32, i64>;
 
+/// A group was put to another place of a queue, and its consumer has not gone there yet.
+#[derive(Clone, Copy, Debug)]
+struct Reset {
+    queue_offset: i64,
+    /// The consumer has been told; it needs a moment until it pulls from there.
+    told: bool,
+}
+
+#[derive(Default)]
+struct Table {
+    committed: HashMap<String, Queues, RandomState>,
+    resets: HashMap<String, BTreeMap<i32, Reset>, RandomState>,
+}
+
 /// `topic@group` → queue → committed offset. Python writes the table to disk and reads it back.
 #[derive(Default)]
 pub struct Offsets {
-    table: RwLock<HashMap<String, Queues, RandomState>>,
+    table: RwLock<Table>,
     version: AtomicU64,
+    /// Queues with a reset under way. Read before the lock: there are hardly ever any.
+    resets: AtomicUsize,
 }
 
 fn key(group: &str, topic: &str) -> String {
@@ -25,15 +41,64 @@ fn key(group: &str, topic: &str) -> String {
 
 impl Offsets {
     pub fn get(&self, group: &str, topic: &str, queue_id: i32) -> Option<i64> {
-        self.table.read().get(&key(group, topic))?.get(&queue_id).copied()
+        self.table.read().committed.get(&key(group, topic))?.get(&queue_id).copied()
     }
 
+    /// A consumer says how far it is. While a reset is under way it speaks of where it was before, and is not heard.
     pub fn commit(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         let key = key(group, topic);
-        let before = self.table.write().entry(key).or_default().insert(queue_id, committed_offset);
-        if before != Some(committed_offset) {
-            self.version.fetch_add(1, Relaxed);
+        let mut table = self.table.write();
+        if table.resets.get(&key).is_some_and(|queues| queues.contains_key(&queue_id)) {
+            return;
         }
+        self.put(&mut table, key, queue_id, committed_offset);
+    }
+
+    /// An administrator says where a group that does not run shall go on.
+    pub fn assign(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
+        self.put(&mut self.table.write(), key(group, topic), queue_id, committed_offset);
+    }
+
+    /// Puts a group, running or not, to another place: until its consumer pulls from there, what it commits is not
+    /// heard.
+    pub fn reset(&self, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
+        let key = key(group, topic);
+        let mut table = self.table.write();
+        table.resets.entry(key.clone()).or_default().insert(queue_id, Reset { queue_offset, told: false });
+        self.put(&mut table, key, queue_id, queue_offset);
+        self.count_resets(&table);
+    }
+
+    /// Where a pull has to be sent instead; None where no reset is under way, or this pull ends it. A consumer that was
+    /// told and pulls from somewhere else all the same knows what it does.
+    pub fn follow_reset(&self, group: &str, topic: &str, queue_id: i32, asked_offset: i64) -> Option<i64> {
+        if self.resets.load(SeqCst) == 0 {
+            return None;
+        }
+        let key = key(group, topic);
+        let mut table = self.table.write();
+        let queues = table.resets.get_mut(&key)?;
+        let reset = queues.get_mut(&queue_id)?;
+        if !reset.told && reset.queue_offset != asked_offset {
+            reset.told = true;
+            return Some(reset.queue_offset);
+        }
+        queues.remove(&queue_id);
+        if queues.is_empty() {
+            table.resets.remove(&key);
+        }
+        self.count_resets(&table);
+        None
+    }
+
+    /// Whether a pull of that queue would be sent elsewhere.
+    pub fn awaits_reset(&self, group: &str, topic: &str, queue_id: i32) -> bool {
+        if self.resets.load(SeqCst) == 0 {
+            return false;
+        }
+        let table = self.table.read();
+        let queues = table.resets.get(&key(group, topic));
+        queues.and_then(|queues| queues.get(&queue_id)).is_some_and(|reset| !reset.told)
     }
 
     /// Grows with every change.
@@ -42,11 +107,12 @@ impl Offsets {
     }
 
     pub fn load(&self, table: HashMap<String, Queues>) {
-        self.table.write().extend(table);
+        self.table.write().committed.extend(table);
     }
 
     pub fn snapshot(&self) -> Vec<(String, Queues)> {
-        self.table.read().iter().map(|(key, queues)| (key.clone(), queues.clone())).collect()
+        let table = self.table.read();
+        table.committed.iter().map(|(key, queues)| (key.clone(), queues.clone())).collect()
     }
 
     /// Forgets what belongs to the group, to the topic, or to both where both are given.
@@ -54,15 +120,30 @@ impl Offsets {
         if group.is_none() && topic.is_none() {
             return;
         }
-        self.table.write().retain(|key, _| {
+        let stays = |key: &String| {
             let Some((of_topic, of_group)) = key.split_once('@') else {
                 return true;
             };
             let fits =
                 topic.is_none_or(|topic| topic == of_topic) && group.is_none_or(|group| group == of_group);
             !fits
-        });
+        };
+        let mut table = self.table.write();
+        table.committed.retain(|key, _| stays(key));
+        table.resets.retain(|key, _| stays(key));
+        self.count_resets(&table);
         self.version.fetch_add(1, Relaxed);
+    }
+
+    fn put(&self, table: &mut Table, key: String, queue_id: i32, committed_offset: i64) {
+        let before = table.committed.entry(key).or_default().insert(queue_id, committed_offset);
+        if before != Some(committed_offset) {
+            self.version.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn count_resets(&self, table: &Table) {
+        self.resets.store(table.resets.values().map(BTreeMap::len).sum(), SeqCst);
     }
 }
 
@@ -87,5 +168,38 @@ mod tests {
         offsets.remove(None, Some("t"));
         assert_eq!(offsets.get("h", "t", 0), None);
         assert_eq!(offsets.snapshot().len(), 1);
+    }
+
+    #[test]
+    fn a_reset_stands_against_commits_until_the_consumer_has_followed() {
+        let offsets = Offsets::default();
+        offsets.commit("g", "t", 0, 50);
+        assert_eq!(offsets.follow_reset("g", "t", 0, 50), None);
+        offsets.reset("g", "t", 0, 5);
+        assert_eq!(offsets.get("g", "t", 0), Some(5));
+        offsets.commit("g", "t", 0, 51);
+        assert_eq!(offsets.get("g", "t", 0), Some(5), "what it commits of the time before is not heard");
+        offsets.commit("g", "t", 1, 7);
+        assert_eq!(offsets.get("g", "t", 1), Some(7), "other queues are not touched");
+        assert!(offsets.awaits_reset("g", "t", 0) && !offsets.awaits_reset("h", "t", 0));
+        assert_eq!(offsets.follow_reset("g", "t", 0, 51), Some(5));
+        offsets.commit("g", "t", 0, 52);
+        assert_eq!(offsets.get("g", "t", 0), Some(5));
+        assert_eq!(offsets.follow_reset("g", "t", 0, 5), None, "it has followed");
+        offsets.commit("g", "t", 0, 6);
+        assert_eq!(offsets.get("g", "t", 0), Some(6));
+    }
+
+    #[test]
+    fn a_reset_is_told_once_and_goes_with_its_group() {
+        let offsets = Offsets::default();
+        offsets.reset("g", "t", 0, 5);
+        assert_eq!(offsets.follow_reset("g", "t", 0, 9), Some(5));
+        assert_eq!(offsets.follow_reset("g", "t", 0, 9), None, "a consumer that insists is served");
+        offsets.reset("g", "t", 0, 5);
+        offsets.remove(Some("g"), None);
+        assert_eq!(offsets.follow_reset("g", "t", 0, 9), None);
+        offsets.assign("g", "t", 0, 3);
+        assert_eq!(offsets.get("g", "t", 0), Some(3));
     }
 }

@@ -43,6 +43,8 @@ pub struct Group {
     pub broker_id: i64,
     /// Tries after which a message sent to the group's retry topic goes to its dead letters.
     pub retry_times_max: i32,
+    /// Topics that the group may not read for now.
+    pub forbidden_topics: Vec<String>,
     pub subscriptions: Vec<Subscription>,
 }
 

@@ -34,6 +34,7 @@ enum Denial {
 pub struct Pull {
     pub encoding: Encoding,
     pub opaque: i32,
+    pub group: String,
     pub topic: String,
     pub queue_id: i32,
     pub queue_offset: i64,
@@ -65,6 +66,10 @@ impl Broker {
             Err(Denial::Refused(code, remark)) => return ask.refuse(sink, code, &remark),
             Err(Denial::UnknownExpression) => return Outcome::Cross,
         };
+        if let Some(elsewhere) = self.redirect(&pull) {
+            answer_pull(&pull, ask.peer, code::PULL_OFFSET_MOVED, elsewhere, sink);
+            return Outcome::Done;
+        }
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
             self.offsets.commit(&header.consumer_group, &header.topic, header.queue_id, header.commit_offset);
         }
@@ -107,6 +112,10 @@ impl Broker {
                 format!("topic[{}] is not readable: its permission is {}", topic.name, topic.permission);
             return Err(Denial::Refused(code::NO_PERMISSION, remark));
         }
+        if group.forbidden_topics.contains(&topic.name) {
+            let remark = format!("group[{}] is forbidden to consume topic[{}]", group.name, topic.name);
+            return Err(Denial::Refused(code::NO_PERMISSION, remark));
+        }
         if header.queue_id < 0 || header.queue_id >= topic.read_queues {
             let remark = format!(
                 "queue {} is outside topic[{}], which has {} queues to read",
@@ -124,6 +133,7 @@ impl Broker {
         Ok(Pull {
             encoding: ask.encoding,
             opaque: ask.header.opaque,
+            group: group.name.clone(),
             topic: header.topic.to_string(),
             queue_id: header.queue_id,
             queue_offset: header.queue_offset,
@@ -174,10 +184,12 @@ impl Broker {
     /// registration woke nobody. Gives it back where there is no room.
     fn keep(&self, mut held: Held) -> Result<(), Box<Held>> {
         for _ in 0..LOOKS_MAX {
-            let (topic, queue_id) = (held.pull.topic.clone(), held.pull.queue_id);
-            let queue_offset = held.pull.queue_offset;
+            let (group, topic) = (held.pull.group.clone(), held.pull.topic.clone());
+            let (queue_id, queue_offset) = (held.pull.queue_id, held.pull.queue_offset);
             let ticket = self.holds.add(held)?;
-            if self.store.max_offset(&topic, queue_id) <= queue_offset {
+            if self.store.max_offset(&topic, queue_id) <= queue_offset
+                && !self.offsets.awaits_reset(&group, &topic, queue_id)
+            {
                 return Ok(());
             }
             match self.holds.take_one(ticket).and_then(|taken| self.look(taken)) {
@@ -202,6 +214,10 @@ impl Broker {
     /// Runs a held pull again. One that found nothing it wants up to the end of the queue comes back, to be held on
     /// from there; any other is answered.
     fn look(&self, mut held: Held) -> Option<Held> {
+        if let Some(elsewhere) = self.redirect(&held.pull) {
+            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            return None;
+        }
         let got = self.get(&held.pull);
         let waits_on = match response_code(&got, held.pull.queue_offset) {
             code::PULL_NOT_FOUND => true,
@@ -223,8 +239,13 @@ impl Broker {
 
     /// Runs a held pull for the last time and answers whatever it finds.
     pub(crate) fn finish_held(&self, held: Held) {
-        let got = self.get(&held.pull);
-        self.answer_held(held, got);
+        match self.redirect(&held.pull) {
+            Some(elsewhere) => post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere),
+            None => {
+                let got = self.get(&held.pull);
+                self.answer_held(held, got);
+            }
+        }
     }
 
     fn answer_held(&self, held: Held, got: Got) {
@@ -233,9 +254,7 @@ impl Broker {
             code::PULL_NOT_FOUND if held.advanced => code::PULL_RETRY_IMMEDIATELY,
             code => code,
         };
-        let mut sink = Sink::default();
-        answer_pull(&held.pull, &held.peer, code, got, &mut sink);
-        let _gone = held.peer.post(sink.into_parcel());
+        post_pull(&held, code, got);
     }
 
     /// The filter that the pull itself carries.
@@ -256,6 +275,13 @@ impl Broker {
         }
         Err(Denial::UnknownExpression)
     }
+}
+
+/// Answers a pull from outside its connection's own pass.
+fn post_pull(held: &Held, code: i32, got: Got) {
+    let mut sink = Sink::default();
+    answer_pull(&held.pull, &held.peer, code, got, &mut sink);
+    let _gone = held.peer.post(sink.into_parcel());
 }
 
 fn answer_pull(pull: &Pull, peer: &Arc<Peer>, code: i32, got: Got, sink: &mut Sink) {

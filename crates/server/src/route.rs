@@ -117,6 +117,8 @@ impl Shared {
         };
         match ask.header.code {
             10 | 310 | 320 => broker.handle_send(ask, sink),
+            // A reply that has been pushed to its requester and is to be kept besides.
+            324 | 325 if ask.again => broker.handle_send(ask, sink),
             11 | 361 => broker.handle_pull(ask, sink),
             14 | 15 | 29 | 30 | 31 => broker.handle_queue(ask, sink),
             37 => broker.handle_end_transaction(ask, sink),

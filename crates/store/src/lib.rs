@@ -12,7 +12,8 @@
 //! 4. `flush`: the group commit; `gate`: when writes are refused;
 //! 5. `log_walk`, `dispatch`, `queue`, `queue_disk`, `queues`: from the log to the consume queues;
 //! 6. `index`, `index_file`: from the log to the keys;
-//! 7. `read` with [`expression`]: pulls, their filters, searches; `repair`: queue entries that do not fit;
+//! 7. `read` with [`expression`]: pulls, their filters, searches; `inspect`: what tools look at; `repair`: queue
+//!    entries that do not fit;
 //! 8. `checkpoint`, `keep`, `open`, `recovery`, `queue_load`: what is true after a stop of any kind;
 //! 9. `retention`: what is deleted, and when.
 
@@ -30,6 +31,7 @@ mod flush;
 mod gate;
 mod index;
 mod index_file;
+mod inspect;
 mod keep;
 mod log_walk;
 mod mapped;
@@ -51,5 +53,6 @@ pub use disk::{Disk, SystemDisk};
 pub use dispatch::SCHEDULE_TOPIC;
 pub use error::StoreError;
 pub use expression::Program;
+pub use inspect::QueueEntry;
 pub use settings::StoreSettings;
 pub use store::Store;

@@ -30,7 +30,7 @@ const IN_MEMORY_PERCENT: u64 = 40;
 
 /// An open store directory. Dropping it without [`Store::close`] leaves the directory as a kill would.
 pub struct Store {
-    parts: Arc<Parts>,
+    pub(crate) parts: Arc<Parts>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Held open: the lock goes with it.
     lock: Mutex<Option<DiskFile>>,
@@ -333,7 +333,7 @@ impl Store {
     }
 
     /// An answer about an existing queue; an error of the files is reported and counts as none.
-    fn with_queue<T>(
+    pub(crate) fn with_queue<T>(
         &self,
         topic: &str,
         queue_id: i32,

@@ -1,18 +1,18 @@
-"""What tools ask of a broker as a whole: its configuration, its figures, who consumes what."""
+"""What tools ask of a broker as a whole: its configuration and its figures."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaq._core import WIRE_VERSION, Clock, Server, Store
-from metaq.broker.clients import Clients
+from metaq._core import Clock, Server, Store
 from metaq.broker.groups import Groups
-from metaq.broker.offsets import groups_of_topic, topics_of_group
 from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
+from metaq.broker.runtime_info import runtime_info
+from metaq.broker.stats import Statistics
+from metaq.broker.switches import WIRE_NAMES, Switches
 from metaq.broker.topics import Topics
 from metaq.protocol.admin import (
     CleanExpiredConsumeQueue,
@@ -23,27 +23,15 @@ from metaq.protocol.admin import (
     TriggerDeleteFiles,
     UpdateBrokerConfig,
 )
-from metaq.protocol.bodies import (
-    ConsumeStats,
-    DataVersion,
-    GroupList,
-    KVTable,
-    OffsetWrapper,
-    SubscriptionAnswer,
-    TopicList,
-)
+from metaq.protocol.bodies import DataVersion, KVTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
-from metaq.protocol.groups import QuerySubscriptionByConsumer, QueryTopicConsumeByWho, QueryTopicsByConsumer
-from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.offsets import GetConsumeStats
 
 log = logging.getLogger(__name__)
 
 CONFIG_BYTES_MAX = 64 * 1024
-VERSION_NAME = "V5_5_0"
 
 
 @dataclass(slots=True)
@@ -56,7 +44,8 @@ class Parts:
     store: Store
     topics: Topics
     groups: Groups
-    clients: Clients
+    statistics: Statistics
+    switches: Switches
     address: Callable[[], str]
 
 
@@ -101,6 +90,7 @@ class Admin:
             "diskMaxUsedSpaceRatio": store.disk_clean_percent,
             "serverChannelMaxIdleTimeSeconds": server.idle_timeout_ms // 1000,
             "enablePropertyFilter": False,
+            **{key: getattr(self._parts.switches, name) for key, name in WIRE_NAMES.items()},
         }
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value)
@@ -138,10 +128,16 @@ class Admin:
         if key == "autoCreateSubscriptionGroup":
             enabled = _yes_or_no(key, value)
             return lambda: setattr(self._parts.groups, "auto_create", enabled)
+        if key in WIRE_NAMES:
+            enabled = _yes_or_no(key, value)
+            return lambda: setattr(self._parts.switches, WIRE_NAMES[key], enabled)
+        changeable = ", ".join(
+            ("autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerPermission", *WIRE_NAMES)
+        )
         raise Refused(
             ResponseCode.NO_PERMISSION,
-            f"setting {key[:64]!a} cannot be changed while the broker runs (autoCreateSubscriptionGroup, "
-            "autoCreateTopicEnable and brokerPermission can): change its configuration and restart it",
+            f"setting {key[:64]!a} cannot be changed while the broker runs ({changeable} can): "
+            "change its configuration and restart it",
         )
 
     def _set_permission(self, permission: int) -> None:
@@ -156,89 +152,14 @@ class Admin:
         return Response(body=KVTable(table=table).encode())
 
     def _runtime_info(self) -> dict[str, str]:
-        figures, counters = self._parts.store.figures(), self._parts.server.counters()
-        disk = shutil.disk_usage(self._parts.options.store.directory)
-        log_max = figures.get("commit_log_max_offset", 0)
-        values: dict[str, str | int] = {
-            "brokerVersionDesc": VERSION_NAME,
-            "brokerVersion": WIRE_VERSION,
-            "brokerActive": "true",
-            "bootTimestamp": self._started_ms,
-            "commitLogMinOffset": figures.get("commit_log_min_offset", 0),
-            "commitLogMaxOffset": log_max,
-            "dispatchBehindBytes": max(log_max - figures.get("dispatched_offset", log_max), 0),
-            "remainHowManyDataToFlush": f"{max(log_max - figures.get('flushed_offset', log_max), 0)} B",
-            "commitLogDiskRatio": f"{figures.get('disk_used_percent', 0) / 100:.2f}",
-            "commitLogDirCapacity": f"Total : {_gibibytes(disk.total)}, Free : {_gibibytes(disk.free)}.",
-            "msgPutTotalTodayNow": counters.get("messages_in", 0),
-            "msgGetTotalTodayNow": counters.get("messages_out", 0),
-        }
-        return {key: str(value) for key, value in values.items()}
+        parts = self._parts
+        return runtime_info(parts.options, parts.server, parts.store, parts.statistics, self._started_ms)
 
     @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
     async def clean(self, command: Command, request: Request) -> None:
         # An administrator's word counts at any hour; only what is past its age goes all the same.
         deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
         log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
-
-    # Who consumes what
-
-    @handles(QueryTopicConsumeByWho)
-    def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
-        groups = {
-            *groups_of_topic(self._parts.server.offsets(), command.topic),
-            *self._parts.clients.groups_subscribing(command.topic),
-        }
-        return Response(body=GroupList(group_list=sorted(groups)).encode())
-
-    @handles(QueryTopicsByConsumer)
-    def query_topics_by_consumer(self, command: QueryTopicsByConsumer, request: Request) -> Response:
-        topics = topics_of_group(self._parts.server.offsets(), command.group)
-        return Response(body=TopicList(broker_addr=self._parts.address(), topic_list=topics).encode())
-
-    @handles(QuerySubscriptionByConsumer)
-    def query_subscription_by_consumer(
-        self, command: QuerySubscriptionByConsumer, request: Request
-    ) -> Response:
-        group = self._parts.clients.consumer_group(command.group)
-        answer = SubscriptionAnswer(
-            group=command.group,
-            topic=command.topic,
-            subscription_data=group.subscriptions.get(command.topic) if group else None,
-        )
-        return Response(body=answer.encode())
-
-    @handles(GetConsumeStats)
-    async def get_consume_stats(self, command: GetConsumeStats, request: Request) -> Response:
-        return Response(body=(await asyncio.to_thread(self._consume_stats, command)).encode())
-
-    def _consume_stats(self, command: GetConsumeStats) -> ConsumeStats:
-        offsets = self._parts.server.offsets()
-        stats = ConsumeStats()
-        for name in self._topics_asked(command, offsets):
-            topic = self._parts.topics.get(name)
-            committed = offsets.get(f"{name}@{command.consumer_group}", {})
-            for queue_id in range(topic.read_queue_nums if topic else 0):
-                queue = MessageQueue(self._parts.options.broker.name, queue_id, name)
-                committed_offset = committed.get(queue_id, 0)
-                stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
-                stats.offset_table[queue] = OffsetWrapper(
-                    broker_offset=self._parts.store.max_offset(name, queue_id),
-                    consumer_offset=committed_offset,
-                    pull_offset=committed_offset,
-                    last_timestamp=max(stored_ms, 0) if committed_offset > 0 else 0,
-                )
-        return stats
-
-    def _topics_asked(self, command: GetConsumeStats, offsets: dict[str, dict[int, int]]) -> list[str]:
-        if command.topic_list:
-            return [name for name in command.topic_list.split(";") if name]
-        topics = [command.topic] if command.topic else topics_of_group(offsets, command.consumer_group)
-        group = self._parts.clients.consumer_group(command.consumer_group)
-        if group is not None and group.subscriptions:
-            # A topic that a live group has given up is history, not backlog.
-            topics = [name for name in topics if name in group.subscriptions]
-        return topics
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
@@ -272,7 +193,3 @@ def _yes_or_no(key: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"{key} takes true or false, not {value[:32]!a}")
     return value.lower() == "true"
-
-
-def _gibibytes(size: int) -> str:
-    return f"{size / 1024**3:.2f} GiB"

@@ -9,8 +9,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from metaq._core import Clock, Closed, Server, Store
-from metaq.broker.admin import Admin, Parts
+from metaq.broker import admin, consumption, resets
+from metaq.broker.absent import Absent
+from metaq.broker.admin import Admin
 from metaq.broker.clients import Change, Clients, ConsumerGroup
+from metaq.broker.consumption import Consumption
 from metaq.broker.delay import DelayProgress
 from metaq.broker.filters import Filters
 from metaq.broker.groups import GroupDeletion, Groups
@@ -18,13 +21,17 @@ from metaq.broker.heartbeats import Heartbeats
 from metaq.broker.inquiry import Inquiry
 from metaq.broker.locks import QueueLocks
 from metaq.broker.messages import Messages
-from metaq.broker.not_yet import NotYet
 from metaq.broker.notices import Notices
 from metaq.broker.offsets import Offsets
 from metaq.broker.options import BrokerOptions
 from metaq.broker.policy import PolicyFeed
 from metaq.broker.registration import Registration
+from metaq.broker.relays import Relays
+from metaq.broker.replies import Replies
+from metaq.broker.resets import Resets
 from metaq.broker.retry import Retries
+from metaq.broker.stats import SAMPLE_INTERVAL_S, Statistics
+from metaq.broker.switches import Switches
 from metaq.broker.topic_requests import TopicRequests
 from metaq.broker.topics import Topics
 from metaq.broker.transactions import Transactions
@@ -54,6 +61,7 @@ class Broker:
         self.registration = Registration(
             options, self.topics, lambda: self.address, lambda: self.admin.permission
         )
+        self.switches = Switches()
         self._directory = directory
         self._tasks: list[asyncio.Task[None]] = []
         self._house_kept_ms = clock.now_ms()
@@ -119,15 +127,17 @@ class Broker:
         self.policy = PolicyFeed(self.server, self.topics, self.groups, self.clients, filters)
         self.delays = DelayProgress(self.server, self.clock, self._directory)
         self.offsets = Offsets(self.server, self.store, self.clock, self._directory, self.groups)
+        self.statistics = Statistics(self.server, self.store, self.clock, self.options.broker.cluster)
         self.admin = Admin(
-            Parts(
+            admin.Parts(
                 options=self.options,
                 clock=self.clock,
                 server=self.server,
                 store=self.store,
                 topics=self.topics,
                 groups=self.groups,
-                clients=self.clients,
+                statistics=self.statistics,
+                switches=self.switches,
                 address=lambda: self.address,
             )
         )
@@ -137,18 +147,67 @@ class Broker:
             self.offsets,
             self.delays,
             self.admin,
+            self.statistics,
+            Absent(self.store),
             GroupDeletion(self.groups, self.server),
             Heartbeats(self.clients, self.groups, self.topics, self.clock, filters),
             Messages(self.topics, self.groups, self.store, self.server, filters, inquiry),
-            NotYet(),
             Retries(self.topics, self.groups, self.store, self.server),
             TopicRequests(
                 self.topics, self.store, self.server, self.options.broker.name, lambda: self.address
             ),
         )
         self.pump = Pump(self.server, self.handlers, on_closed=self._connection_closed)
+        self._compose_what_asks_clients()
         self.notices = Notices(self.pump, self.clients, self.groups)
         self.transactions = Transactions(self.options, self.clock, self.server, self.clients, self.pump)
+
+    def _compose_what_asks_clients(self) -> None:
+        """What needs the pump, which in turn needs the handlers."""
+        name = self.options.broker.name
+        self.handlers.add(
+            Consumption(
+                consumption.Parts(
+                    broker_name=name,
+                    clock=self.clock,
+                    server=self.server,
+                    store=self.store,
+                    topics=self.topics,
+                    groups=self.groups,
+                    clients=self.clients,
+                    statistics=self.statistics,
+                    address=lambda: self.address,
+                )
+            )
+        )
+        self.handlers.add(
+            Resets(
+                resets.Parts(
+                    server=self.server,
+                    store=self.store,
+                    topics=self.topics,
+                    groups=self.groups,
+                    clients=self.clients,
+                    offsets=self.offsets,
+                    statistics=self.statistics,
+                    switches=self.switches,
+                    broker_name=name,
+                    tell=self.pump.send_oneway,
+                )
+            )
+        )
+        self.handlers.add(Relays(self.pump, self.clients, self.store, self.topics, self.groups, name))
+        self.handlers.add(
+            Replies(
+                self.pump,
+                self.clients,
+                self.topics,
+                self.clock,
+                self.switches,
+                lambda: self.address,
+                self.options.broker.region,
+            )
+        )
 
     async def _persist_everything(self) -> None:
         """At the stop, when nothing changes any more."""
@@ -193,6 +252,7 @@ class Broker:
         self._every(self.options.offsets_persist_interval_s, self.delays.persist)
         self._every(PROTECT_INTERVAL_S, self.offsets.protect)
         self._every(HOUSEKEEPING_INTERVAL_S, self.transactions.check)
+        self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self.statistics.sample))
 
     async def _end_housekeeping(self) -> None:
         for task in self._tasks:

@@ -125,6 +125,8 @@ class Clients:
         self._changed = changed
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, Member]] = {}
+        self._producing: dict[str, dict[int, None]] = {}
+        """Client id → its connections that produce, in the order they came."""
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
         """Connection → its consumer groups and its producer groups."""
 
@@ -133,6 +135,14 @@ class Clients:
 
     def producers(self, group: str) -> list[Member]:
         return list(self._producers.get(group, {}).values())
+
+    def producer_groups(self) -> list[str]:
+        return sorted(self._producers)
+
+    def producer_connection(self, client_id: str) -> int | None:
+        """A connection on which that client produces: the one it made last."""
+        connections = self._producing.get(client_id)
+        return next(reversed(connections)) if connections else None
 
     def groups_subscribing(self, topic: str) -> list[str]:
         """Consumer groups with a live member that subscribes to the topic."""
@@ -167,6 +177,7 @@ class Clients:
 
     def put_producer(self, group: str, member: Member) -> None:
         self._producers.setdefault(group, {})[member.connection] = member
+        self._producing.setdefault(member.client_id, {})[member.connection] = None
         self._of(member.connection)[1].add(group)
 
     def fingerprint(self, group: str, connection: int) -> int:
@@ -188,10 +199,16 @@ class Clients:
 
     def remove_producer(self, group: str, connection: int) -> None:
         members = self._producers.get(group, {})
-        members.pop(connection, None)
+        member = members.pop(connection, None)
         if not members:
             self._producers.pop(group, None)
-        self.groups_of(connection)[1].discard(group)
+        producing = self.groups_of(connection)[1]
+        producing.discard(group)
+        if member is not None and not producing:
+            connections = self._producing.get(member.client_id, {})
+            connections.pop(connection, None)
+            if not connections:
+                self._producing.pop(member.client_id, None)
 
     def remove_connection(self, connection: int) -> None:
         """A socket has closed: its client is gone from every group at once."""

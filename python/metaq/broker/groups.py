@@ -15,6 +15,7 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.paging import page_of
 from metaq.protocol.bodies import (
     DataVersion,
+    GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
@@ -29,6 +30,7 @@ from metaq.protocol.groups import (
     GroupPage,
     UpdateAndCreateSubscriptionGroup,
     UpdateAndCreateSubscriptionGroupList,
+    UpdateAndGetGroupForbidden,
 )
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,10 @@ log = logging.getLogger(__name__)
 GROUPS_MAX = 100_000
 LIST_MAX = 10_000
 RETRY_QUEUES_MAX = 1_000
+FORBIDDEN_MAX = 10_000
+"""Topics that one group may be kept from."""
+NO_READING = 1 << 2
+"""As Apache writes it: the bit that has the number of the read permission."""
 
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
@@ -160,6 +166,49 @@ class Groups:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         await self.publish([command.group])
         return Response(body=config.encode())
+
+    def forbidden_topics(self, group: str) -> list[str]:
+        """What the group may not read for now."""
+        topics = self._forbidden.get(group, {})
+        return sorted(topic for topic, bits in topics.items() if bits & NO_READING)
+
+    @handles(UpdateAndGetGroupForbidden)
+    async def update_and_get_group_forbidden(
+        self, command: UpdateAndGetGroupForbidden, request: Request
+    ) -> Response:
+        if command.group not in self._table:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
+        if command.readable is not None:
+            fault = names.topic_fault(command.topic)
+            if fault is not None:
+                raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+            self._forbid(command.group, command.topic, not command.readable)
+            log.warning(
+                "group %s may %sread topic %s, says %s",
+                command.group,
+                "" if command.readable else "not ",
+                command.topic,
+                request.remote,
+            )
+            await self.publish([command.group])
+        readable = command.topic not in self.forbidden_topics(command.group)
+        answer = GroupForbidden(group=command.group, topic=command.topic, readable=readable)
+        return Response(body=answer.encode())
+
+    def _forbid(self, group: str, topic: str, forbidden: bool) -> None:
+        topics = dict(self._forbidden.get(group, {}))
+        bits = topics.pop(topic, 0) & ~NO_READING | (NO_READING if forbidden else 0)
+        if bits:
+            topics[topic] = bits
+        if len(topics) > FORBIDDEN_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {group} is kept from {FORBIDDEN_MAX} topics already, which is the limit",
+            )
+        self._forbidden[group] = topics
+        if not topics:
+            del self._forbidden[group]
+        self._advance()
 
     async def _update(self, wanted: list[SubscriptionGroupConfig], request: Request) -> None:
         for config in wanted:

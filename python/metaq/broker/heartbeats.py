@@ -19,9 +19,12 @@ from metaq.protocol.bodies import (
     ConsumerList,
     HeartbeatData,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
 )
 from metaq.protocol.clients import (
     CheckClientConfig,
+    GetAllProducerInfo,
     GetConsumerConnectionList,
     GetConsumerListByGroup,
     GetProducerConnectionList,
@@ -159,6 +162,16 @@ class Heartbeats:
         body = ProducerConnection(connection_set=[_connection(member) for member in members])
         return Response(body=body.encode())
 
+    @handles(GetAllProducerInfo)
+    def get_all_producer_info(self, command: GetAllProducerInfo, request: Request) -> Response:
+        table = ProducerTable(
+            data={
+                group: [_producer(member) for member in self._clients.producers(group)]
+                for group in self._clients.producer_groups()
+            }
+        )
+        return Response(body=table.encode())
+
     def _member(self, heartbeat: HeartbeatData, request: Request) -> Member:
         return Member(
             connection=request.connection,
@@ -216,10 +229,26 @@ def _subscriptions_fault(data: ConsumerData) -> str | None:
 
 
 def _connection(member: Member) -> Connection:
-    language = LANGUAGES[member.language] if 0 <= member.language < len(LANGUAGES) else "OTHER"
     return Connection(
-        client_addr=member.remote, client_id=member.client_id, language=language, version=member.version
+        client_addr=member.remote,
+        client_id=member.client_id,
+        language=_language(member),
+        version=member.version,
     )
+
+
+def _producer(member: Member) -> ProducerInfo:
+    return ProducerInfo(
+        client_id=member.client_id,
+        remote_ip=member.remote,
+        language=_language(member),
+        version=member.version,
+        last_update_timestamp=member.seen_ms,
+    )
+
+
+def _language(member: Member) -> str:
+    return LANGUAGES[member.language] if 0 <= member.language < len(LANGUAGES) else "OTHER"
 
 
 def _refused(remark: str) -> Refused:

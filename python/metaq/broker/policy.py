@@ -59,7 +59,12 @@ class PolicyFeed:
                 if self._groups_sent.pop(name, None) is not None:
                     self._server.remove_group(name)
                 continue
-            policy = compile_group(config, self._clients.consumer_group(name), self._filters)
+            policy = compile_group(
+                config,
+                self._clients.consumer_group(name),
+                self._filters,
+                self._groups.forbidden_topics(name),
+            )
             if self._groups_sent.get(name) != policy:
                 self._groups_sent[name] = policy
                 changed.append(policy)
@@ -78,7 +83,10 @@ def compile_topic(config: TopicConfig) -> TopicPolicy:
 
 
 def compile_group(
-    config: SubscriptionGroupConfig, live: ConsumerGroup | None, filters: Filters
+    config: SubscriptionGroupConfig,
+    live: ConsumerGroup | None,
+    filters: Filters,
+    forbidden_topics: Iterable[str] = (),
 ) -> GroupPolicy:
     subscriptions = live.subscriptions if live is not None else {}
     return GroupPolicy(
@@ -88,6 +96,7 @@ def compile_group(
         broadcasting=live is not None and live.broadcasting,
         broker_id=config.broker_id,
         retry_times_max=config.retry_max_times,
+        forbidden_topics=tuple(forbidden_topics),
         subscriptions=tuple(
             compile_subscription(subscriptions[topic], filters) for topic in sorted(subscriptions)
         ),

@@ -24,6 +24,7 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.topics import (
+    CleanUnusedTopic,
     DeleteTopicInBroker,
     GetAllTopicConfig,
     GetSystemTopicListFromBroker,
@@ -97,6 +98,14 @@ class TopicRequests:
             await asyncio.to_thread(self._store.delete_topic, topic)
         log.info("topic %s deleted by %s", command.topic, request.remote)
         await self._topics.publish(doomed)
+
+    @handles(CleanUnusedTopic)
+    async def clean_unused_topic(self, command: CleanUnusedTopic, request: Request) -> None:
+        unused = [topic for topic in await asyncio.to_thread(self._store.topics) if topic not in self._topics]
+        for topic in unused:
+            if topic not in self._topics:  # It may have come back while another one was deleted.
+                await asyncio.to_thread(self._store.delete_topic, topic)
+        log.warning("queues of topics that are gone deleted by %s: %s", request.remote, unused)
 
     @handles(GetAllTopicConfig)
     def get_all_topic_config(self, command: GetAllTopicConfig, request: Request) -> Response:

@@ -115,8 +115,10 @@ class Cluster:
             f"no name server answers: {'; '.join(failures)}", hint="start one, or name it with --namesrv"
         )
 
-    async def ask_broker(self, address: str, command: Command, timeout: float = 3.0) -> Reply:
-        return await self._connections.call(address, command, timeout=timeout)
+    async def ask_broker(
+        self, address: str, command: Command, timeout: float = 3.0, *, body: bytes = b""
+    ) -> Reply:
+        return await self._connections.call(address, command, body, timeout=timeout)
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """None where no broker has the topic."""

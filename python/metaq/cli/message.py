@@ -93,9 +93,9 @@ def tail(
         async with aclosing(read(cluster, topic, since, follow=follow)) as records:
             async for record in records:
                 if output is Format.json:
-                    print_json_line(_document(record))
+                    print_json_line(document(record))
                 else:
-                    print(_line(record), flush=True)
+                    print(line(record), flush=True)
                 if left is not None:
                     left -= 1
                     if left == 0:
@@ -121,7 +121,8 @@ def _start(text: str) -> str | int:
         ) from None
 
 
-def _line(record: Record) -> str:
+def line(record: Record) -> str:
+    """A message for people."""
     from datetime import datetime
 
     from metaq.cli.tailing import body_of
@@ -139,7 +140,8 @@ def _line(record: Record) -> str:
     return f"{stored} {record.queue_id}:{record.queue_offset}{f' [{tag}]' if tag else ''} {printable}"
 
 
-def _document(record: Record) -> dict[str, object]:
+def document(record: Record) -> dict[str, object]:
+    """A message for programs."""
     from base64 import b64encode
 
     from metaq.cli.tailing import body_of

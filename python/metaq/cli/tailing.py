@@ -72,7 +72,7 @@ async def _backlog(cluster: Cluster, topic: str, positions: list[Position]) -> A
         for number, position in enumerate(positions):
             while not waiting.get(number) and position.queue_offset < position.backlog_end:
                 before = position.queue_offset
-                pulled = await _pull(cluster, topic, position, hold_ms=0)
+                pulled = await pull(cluster, topic, position, hold_ms=0)
                 # What arrived meanwhile may come along; it is read again, in its turn, by what follows.
                 waiting[number] = [record for record in pulled if record.queue_offset < position.backlog_end]
                 position.queue_offset = min(position.queue_offset, position.backlog_end)
@@ -93,7 +93,7 @@ async def _arriving(cluster: Cluster, topic: str, positions: list[Position]) -> 
         try:
             while True:
                 try:
-                    pulled = await _pull(cluster, topic, position, hold_ms=HOLD_MS)
+                    pulled = await pull(cluster, topic, position, hold_ms=HOLD_MS)
                 except Unreachable:
                     # The broker may be restarting: what it has is still to come.
                     await asyncio.sleep(RETRY_PAUSE_S)
@@ -116,7 +116,7 @@ async def _arriving(cluster: Cluster, topic: str, positions: list[Position]) -> 
         await asyncio.gather(*watchers, return_exceptions=True)
 
 
-async def _pull(cluster: Cluster, topic: str, position: Position, *, hold_ms: int) -> list[Record]:
+async def pull(cluster: Cluster, topic: str, position: Position, *, hold_ms: int) -> list[Record]:
     """One pull, after which the position stands where the next one begins."""
     command = PullMessage(
         consumer_group=CONSUMER_GROUP,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.protocol.command import Command, Fields
+from metaq.protocol.command import Command, Fields, Int64
 
 
 class UpdateBrokerConfig(Command, code=25, permission="admin"):
@@ -38,3 +38,25 @@ class ViewBrokerStatsData(Command, code=315):
 
     stats_name: str
     stats_key: str
+
+
+class GetColdDataFlowControlInfo(Command, code=2003):
+    """Body of the answer: the table of groups whose reads of old messages are slowed."""
+
+
+class GetBrokerHaStatus(Command, code=907):
+    """Body of the answer: HaStatus."""
+
+
+class ResetMasterFlushOffset(Command, code=908, permission="cluster"):
+    """Tells a replica how far its master has flushed; says nothing to a master."""
+
+    master_flush_offset: Int64
+
+
+class ListUsers(Command, code=3005, permission="admin"):
+    """Body of the answer: a list of users."""
+
+
+class ListAccessRules(Command, code=3010, permission="admin"):
+    """Body of the answer: a list of access rules."""

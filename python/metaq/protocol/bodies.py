@@ -332,3 +332,115 @@ class ConsumeMessageDirectlyResult(Body):
     order: bool = always(False)
     remark: str | None = None
     spent_time_mills: int = always(0)
+
+
+class ProducerInfo(Body):
+    client_id: str = always("")
+    language: str = always("OTHER")
+    last_update_timestamp: int = always(0)
+    remote_ip: str = msgspec.field(default_factory=lambda: "", name="remoteIP")
+    version: int = always(0)
+
+
+class ProducerTable(Body):
+    """Apache's ProducerTableInfo: group → its producers."""
+
+    data: dict[str, list[ProducerInfo]] = always(factory=_mapping)
+
+
+class ListedOffset(Body):
+    """One queue and where to go on, for clients that cannot read objects as keys."""
+
+    broker_name: str = always("")
+    offset: int = always(0)
+    queue_id: int = always(0)
+    topic: str = always("")
+
+
+class ResetOffsetList(Body):
+    """Apache's ResetOffsetBodyForC."""
+
+    offset_table: list[ListedOffset] = always(factory=_sequence)
+
+
+class QueueTimeSpan(Body):
+    consume_time_stamp: int = always(0)
+    delay_time: int = always(0)
+    max_time_stamp: int = always(0)
+    message_queue: MessageQueue = always(factory=MessageQueue)
+    min_time_stamp: int = always(0)
+
+
+class ConsumeTimeSpans(Body):
+    """Apache's QueryConsumeTimeSpanBody."""
+
+    consume_time_span_set: list[QueueTimeSpan] = always(factory=_sequence)
+
+
+class CorrectionOffsets(Body):
+    correction_offsets: dict[int, int] = always(factory=_mapping)
+
+
+class ConsumeQueueLine(Body):
+    eval: bool = always(False)
+    msg: str | None = None
+    physic_offset: int = always(0)
+    physic_size: int = always(0)
+    tags_code: int = always(0)
+
+
+class ConsumeQueueLines(Body):
+    """Apache's QueryConsumeQueueResponseBody."""
+
+    filter_data: str | None = None
+    max_queue_index: int = always(0)
+    min_queue_index: int = always(0)
+    queue_data: list[ConsumeQueueLine] = always(factory=_sequence)
+    subscription_data: SubscriptionData | None = None
+
+
+class GroupForbidden(Body):
+    group: str = always("")
+    readable: bool = always(True)
+    topic: str = always("")
+
+
+class MessageRequestMode(Body):
+    """Apache's SetMessageRequestModeRequestBody."""
+
+    consumer_group: str = always("")
+    mode: str = always("PULL")
+    pop_share_queue_num: int = always(0)
+    topic: str = always("")
+
+
+class MessageRequestModes(Body):
+    """Topic → group → mode, for those that do not pull."""
+
+    message_request_mode_map: dict[str, dict[str, MessageRequestMode]] = always(factory=_mapping)
+
+
+class HaReplica(Body):
+    """One replica as its master sees it."""
+
+    addr: str = always("")
+    diff: int = always(0)
+    in_sync: bool = always(False)
+    slave_ack_offset: int = always(0)
+    transfer_from_where: int = always(0)
+    transferred_byte_in_second: int = always(0)
+
+
+class HaStatus(Body):
+    """Apache's HARuntimeInfo."""
+
+    ha_connection_info: list[HaReplica] = always(factory=_sequence)
+    in_sync_slave_nums: int = always(0)
+    master: bool = always(True)
+    master_commit_log_max_offset: int = always(0)
+
+
+class ColdDataInfo(Body):
+    cold_data_flow_control_enable: bool = always(False)
+    config_table: dict[str, int] = always(factory=_mapping)
+    runtime_table: dict[str, dict[str, int]] = always(factory=_mapping)

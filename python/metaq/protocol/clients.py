@@ -54,6 +54,10 @@ class GetProducerConnectionList(Command, code=204):
     producer_group: str
 
 
+class GetAllProducerInfo(Command, code=328):
+    """Body of the answer: ProducerTable."""
+
+
 class NotifyConsumerIdsChanged(Command, code=40, to="client"):
     """Oneway: rebalance now."""
 
@@ -73,12 +77,31 @@ class CheckTransactionState(Command, code=39, to="client"):
 
 
 class ResetConsumerClientOffset(Command, code=220, to="client"):
-    """Oneway; body: ResetOffsetBody."""
+    """Oneway; body: ResetOffsetBody, or ResetOffsetList for clients in C++."""
 
     topic: str
     group: str
     timestamp: Int64
     is_force: bool = False
+
+
+class PushReplyMessageToClient(Command, code=326, to="client"):
+    """Body: that of the reply. The client answers once its requester has it."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int32
+    queue_id: Int32
+    sys_flag: Int32
+    born_timestamp: Int64
+    flag: Int32
+    born_host: str
+    store_host: str
+    store_timestamp: Int64
+    properties: str | None = None
+    reconsume_times: Int32 | None = None
+    unit_mode: bool = False
 
 
 class GetConsumerStatusFromClient(Command, code=221, to="client"):

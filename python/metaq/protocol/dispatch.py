@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar, cast
 
+from metaq.protocol import never
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command, Fields
 from metaq.protocol.errors import Refused
@@ -117,9 +118,7 @@ class Handlers:
         try:
             found = self._by_code.get(request.code)
             if found is None:
-                raise Refused(
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
-                )
+                raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, never.remark(request.code))
             command, handler = found
             outcome = handler(command.parse(request.fields), request)
         except Exception as error:

@@ -56,3 +56,19 @@ class QuerySubscriptionByConsumer(Command, code=345):
 
     group: str
     topic: str
+
+
+class UpdateAndGetGroupForbidden(Command, code=353, permission="admin"):
+    """Forbids a group one topic or allows it again, or only asks; body of the answer: GroupForbidden."""
+
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
+class SetMessageRequestMode(Command, code=401, permission="admin"):
+    """Body: MessageRequestMode."""
+
+
+class GetAllMessageRequestMode(Command, code=402, permission="cluster"):
+    """Body of the answer: MessageRequestModes."""

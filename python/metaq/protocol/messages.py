@@ -59,6 +59,14 @@ class SendBatchMessage(SendMessageV2, code=320, permission="pub", hot=True, repl
     """Body: client batch records, one after the other; `msgId` of the answer is a comma-separated list."""
 
 
+class SendReplyMessage(SendMessage, code=324, permission="pub", reply=Sent, hot=False):
+    """The answer to a request; goes to the producer that property REPLY_TO_CLIENT names."""
+
+
+class SendReplyMessageV2(SendMessageV2, code=325, permission="pub", reply=Sent, hot=False):
+    """The same with names of one letter."""
+
+
 class Pulled(Fields):
     """Header of the answer to a pull, also where it found nothing."""
 
@@ -135,3 +143,13 @@ class QueryMessage(Command, code=12, reply=MessagesFound):
     begin_timestamp: Int64
     end_timestamp: Int64
     unique_key: bool = msgspec.field(default=False, name="_UNIQUE_KEY_QUERY")
+
+
+class QueryConsumeQueue(Command, code=321):
+    """Lines of a consume queue from `index` on; body of the answer: ConsumeQueueLines."""
+
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64 = msgspec.field(name="index")
+    count: Int32 = 32
+    consumer_group: str | None = None

@@ -82,6 +82,22 @@ class GetBrokerConsumeStats(Command, code=317):
     is_order: bool = False
 
 
+class QueryConsumeTimeSpan(Command, code=303):
+    """How far a group is in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
+
+    topic: str
+    group: str
+
+
+class QueryCorrectionOffset(Command, code=308):
+    """The lowest offset per queue of all groups but `filter_groups` (comma-separated), where that of
+    `compare_group` is not lower still; body of the answer: CorrectionOffsets."""
+
+    topic: str
+    compare_group: str
+    filter_groups: str | None = None
+
+
 class CloneGroupOffset(Command, code=314, permission="admin"):
     """Copies one group's offsets, on one topic or on all, to another group."""
 

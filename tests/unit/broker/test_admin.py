@@ -12,23 +12,12 @@ from hypothesis import strategies as st
 
 from metaq._core import Server, Store
 from metaq.broker.admin import Admin, Parts, parse_properties
-from metaq.broker.clients import Clients, Member
 from metaq.broker.options import BrokerOptions
+from metaq.broker.stats import Statistics
+from metaq.broker.switches import Switches
 from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
-from metaq.protocol.bodies import (
-    ConsumerData,
-    ConsumeStats,
-    GroupList,
-    KVTable,
-    SubscriptionAnswer,
-    SubscriptionData,
-    TopicConfig,
-    TopicList,
-)
+from metaq.protocol.bodies import KVTable
 from metaq.protocol.errors import Refused
-from metaq.protocol.groups import QuerySubscriptionByConsumer, QueryTopicConsumeByWho, QueryTopicsByConsumer
-from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.offsets import GetConsumeStats
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
 
@@ -39,8 +28,8 @@ class FakeServer:
     def set_permission(self, permission: int) -> None:
         self.permission = permission
 
-    def offsets(self) -> dict[str, dict[int, int]]:
-        return {"orders@billing": {0: 5}, "history@billing": {0: 1}, "orders@audit": {0: 1}}
+    def delay_offsets(self) -> dict[int, int]:
+        return {3: 7}
 
     def counters(self) -> dict[str, int]:
         return {"messages_in": 3}
@@ -53,15 +42,16 @@ class FakeStore:
     def max_offset(self, topic: str, queue_id: int) -> int:
         return 9
 
-    def store_time_ms(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        return 1_000 + queue_offset if queue_offset >= 0 else -1
+    def record_at(self, physical_offset: int) -> bytes | None:
+        return None
 
 
 class Desk:
     def __init__(self, tables: Any, directory: Path) -> None:
         self.tables = tables
         self.server = FakeServer()
-        self.clients = Clients(tables.clock, 120.0, lambda group, change: None)
+        self.switches = Switches()
+        server, store = cast(Server, self.server), cast(Store, FakeStore())
         options = BrokerOptions(
             broker=BrokerSettings(cluster="c", name="b", broker_id=0, store_host="127.0.0.1:0"),
             server=ServerSettings(host="127.0.0.1", port=0),
@@ -71,11 +61,12 @@ class Desk:
             Parts(
                 options=options,
                 clock=tables.clock,
-                server=cast(Server, self.server),
-                store=cast(Store, FakeStore()),
+                server=server,
+                store=store,
                 topics=tables.topics,
                 groups=tables.groups,
-                clients=self.clients,
+                statistics=Statistics(server, store, tables.clock, "c"),
+                switches=self.switches,
                 address=lambda: "127.0.0.1:10911",
             )
         )
@@ -109,6 +100,14 @@ def test_what_may_change_changes(desk: Desk, request_with: Any) -> None:
     assert not desk.tables.groups.auto_create
     assert desk.tables.published, "the name servers are told"
     assert desk.admin.config()["brokerPermission"] == "4"
+
+
+def test_switches_are_set_and_shown_by_apaches_names(desk: Desk, request_with: Any) -> None:
+    assert desk.admin.config()["useServerSideResetOffset"] == "true"
+    update(desk, request_with(b"useServerSideResetOffset=false\nstoreReplyMessageEnable=false"))
+    assert not desk.switches.server_side_reset
+    assert not desk.switches.store_replies
+    assert desk.admin.config()["storeReplyMessageEnable"] == "false"
 
 
 @pytest.mark.parametrize(
@@ -148,39 +147,6 @@ def test_figures_are_true(desk: Desk, request_with: Any) -> None:
     assert table["dispatchBehindBytes"] == "0"
     assert table["remainHowManyDataToFlush"] == "40 B"
     assert table["msgPutTotalTodayNow"] == "3"
-
-
-def test_who_consumes_what(desk: Desk, request_with: Any) -> None:
-    subscription = SubscriptionData(topic="orders", sub_string="a")
-    data = ConsumerData(group_name="live", subscription_data_set=[subscription])
-    desk.clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
-    groups = desk.admin.query_topic_consume_by_who(QueryTopicConsumeByWho(topic="orders"), request_with())
-    assert GroupList.decode(groups.body).group_list == ["audit", "billing", "live"]
-    topics = desk.admin.query_topics_by_consumer(QueryTopicsByConsumer(group="billing"), request_with())
-    assert TopicList.decode(topics.body).topic_list == ["history", "orders"]
-    answer = desk.admin.query_subscription_by_consumer(
-        QuerySubscriptionByConsumer(group="live", topic="orders"), request_with()
-    )
-    told = SubscriptionAnswer.decode(answer.body).subscription_data
-    assert told is not None and told.sub_string == "a"
-
-
-def stats(desk: Desk, request: Any, **fields: str) -> ConsumeStats:
-    command = GetConsumeStats(consumer_group="billing", **fields)
-    return ConsumeStats.decode(asyncio.run(desk.admin.get_consume_stats(command, request)).body)
-
-
-def test_how_far_a_group_is(desk: Desk, request_with: Any) -> None:
-    for topic in ("orders", "history"):
-        desk.tables.topics.put(TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2))
-    table = stats(desk, request_with(), topic="orders").offset_table
-    assert sorted(queue.queue_id for queue in table) == [0, 1]
-    first = table[MessageQueue("b", 0, "orders")]
-    assert (first.broker_offset, first.consumer_offset, first.last_timestamp) == (9, 5, 1004)
-    assert table[MessageQueue("b", 1, "orders")].last_timestamp == 0
-    assert {queue.topic for queue in stats(desk, request_with()).offset_table} == {"orders", "history"}
-    data = ConsumerData(group_name="billing", subscription_data_set=[SubscriptionData(topic="orders")])
-    desk.clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
-    assert {queue.topic for queue in stats(desk, request_with()).offset_table} == {"orders"}
-    listed = stats(desk, request_with(), topic_list="history;nowhere;")
-    assert {queue.topic for queue in listed.offset_table} == {"history"}
+    assert table["putTps"] == "0.0 0.0 0.0"
+    assert table["scheduleMessageOffset_3"] == "7,9"
+    assert table["earliestMessageTimeStamp"] == "-1", "the store is empty"

@@ -224,3 +224,19 @@ def test_against_a_simple_model(events: list[tuple[str, int, str, dict[str, int]
             assert told == [("g", Change.FILTERS)]
         else:
             assert told == []
+
+
+def test_a_producer_is_found_by_its_client_id(clock: Clock) -> None:
+    clients = Clients(clock, 120.0, lambda group, change: None)
+    assert clients.producer_connection("a") is None
+    clients.put_producer("p", Member(1, "a", 0, 513, "h:1", 0))
+    clients.put_producer("q", Member(1, "a", 0, 513, "h:1", 0))
+    clients.put_producer("p", Member(2, "a", 0, 513, "h:2", 0))
+    assert clients.producer_groups() == ["p", "q"]
+    assert clients.producer_connection("a") == 2, "the connection it made last"
+    clients.remove_connection(2)
+    assert clients.producer_connection("a") == 1
+    clients.remove_producer("p", 1)
+    assert clients.producer_connection("a") == 1, "it still produces for q"
+    clients.remove_producer("q", 1)
+    assert clients.producer_connection("a") is None

@@ -12,13 +12,19 @@ import pytest
 
 from metaq.broker.groups import SYSTEM_GROUPS, Groups
 from metaq.broker.paging import page_of
-from metaq.protocol.bodies import DataVersion, SubscriptionGroupConfig, SubscriptionGroupTable
+from metaq.protocol.bodies import (
+    DataVersion,
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
 from metaq.protocol.errors import ProtocolError, Refused
 from metaq.protocol.groups import (
     GetAllSubscriptionGroupConfig,
     GetSubscriptionGroupConfig,
     UpdateAndCreateSubscriptionGroup,
     UpdateAndCreateSubscriptionGroupList,
+    UpdateAndGetGroupForbidden,
 )
 
 APACHE_FILE = """{
@@ -142,3 +148,24 @@ def test_one_group_is_told_or_named_as_missing(make_tables: Callable[..., Any], 
         asyncio.run(strict.groups.get_group(GetSubscriptionGroupConfig(group="nobody"), request_with()))
     assert raised.value.code == 26
     assert "autoCreateSubscriptionGroup" in raised.value.remark
+
+
+def test_a_group_is_kept_from_a_topic_and_let_in_again(tables: Any, request_with: Any) -> None:
+    tables.groups.put(SubscriptionGroupConfig(group_name="g"))
+
+    def told(readable: bool | None) -> bool:
+        command = UpdateAndGetGroupForbidden(group="g", topic="orders", readable=readable)
+        answer = asyncio.run(tables.groups.update_and_get_group_forbidden(command, request_with()))
+        return GroupForbidden.decode(answer.body).readable
+
+    assert told(None) is True
+    assert told(False) is False
+    assert told(None) is False
+    assert tables.groups.forbidden_topics("g") == ["orders"]
+    assert tables.groups.table().forbidden_table == {"g": {"orders": 4}}, "as Apache writes it"
+    assert told(True) is True
+    assert tables.groups.table().forbidden_table == {}
+    with pytest.raises(Refused) as raised:
+        command = UpdateAndGetGroupForbidden(group="nobody", topic="orders")
+        asyncio.run(tables.groups.update_and_get_group_forbidden(command, request_with()))
+    assert raised.value.code == 26

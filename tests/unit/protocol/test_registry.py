@@ -14,6 +14,7 @@ import metaq.broker
 import metaq.nameserver
 import metaq.protocol
 from metaq import _core
+from metaq.protocol import never
 from metaq.protocol.command import Command, commands
 from metaq.protocol.dispatch import handled_by
 
@@ -65,3 +66,9 @@ def test_every_command_has_exactly_one_handler(package: ModuleType, to: str) -> 
 def test_every_command_says_what_it_is_for() -> None:
     silent = [command.__name__ for command in all_commands() if not command.__doc__]
     assert [name for name in silent if name not in ("GetMaxOffset", "GetMinOffset")] == []
+
+
+def test_what_never_applies_is_told_with_a_reason_and_is_no_command() -> None:
+    assert {command.code for command in all_commands()}.isdisjoint(never.WHY)
+    assert never.remark(513).startswith("request code 513 is not supported: MetaQ has no static topics")
+    assert never.remark(4711) == "request code 4711 is not supported"

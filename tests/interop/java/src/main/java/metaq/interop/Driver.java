@@ -48,6 +48,8 @@ public final class Driver {
         PullConsumers.register(OPERATIONS);
         LitePullConsumers.register(OPERATIONS);
         Admins.register(OPERATIONS);
+        Requests.register(OPERATIONS);
+        Tools.register(OPERATIONS);
         OPERATIONS.put("stop", Clients::stop);
 
         ExecutorService workers = Executors.newCachedThreadPool();

@@ -1,0 +1,60 @@
+"""What Apache's broker has and this one does not: asked about it, it says truthfully that there is none."""
+
+from __future__ import annotations
+
+import asyncio
+
+from metaq._core import Store
+from metaq.protocol.admin import (
+    GetBrokerHaStatus,
+    GetColdDataFlowControlInfo,
+    ListAccessRules,
+    ListUsers,
+    ResetMasterFlushOffset,
+)
+from metaq.protocol.bodies import ColdDataInfo, HaStatus, MessageRequestMode, MessageRequestModes
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.groups import GetAllMessageRequestMode, SetMessageRequestMode
+
+
+class Absent:
+    """No replicas, no slowed reads, no users, and one way to consume."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @handles(GetBrokerHaStatus)
+    async def get_broker_ha_status(self, command: GetBrokerHaStatus, request: Request) -> Response:
+        figures = await asyncio.to_thread(self._store.figures)
+        return Response(
+            body=HaStatus(master_commit_log_max_offset=figures.get("commit_log_max_offset", 0)).encode()
+        )
+
+    @handles(ResetMasterFlushOffset)
+    def reset_master_flush_offset(self, command: ResetMasterFlushOffset, request: Request) -> None:
+        """A master is its own measure."""
+
+    @handles(GetColdDataFlowControlInfo)
+    def get_cold_data_info(self, command: GetColdDataFlowControlInfo, request: Request) -> Response:
+        return Response(body=ColdDataInfo().encode())
+
+    @handles(ListUsers, ListAccessRules)
+    def list_nobody(self, command: Command, request: Request) -> Response:
+        return Response(body=b"[]")
+
+    @handles(SetMessageRequestMode)
+    def set_message_request_mode(self, command: SetMessageRequestMode, request: Request) -> None:
+        asked = MessageRequestMode.decode(request.body)
+        if asked.mode != "PULL":
+            raise Refused(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"group {asked.consumer_group[:128]} cannot be set to {asked.mode[:32]!a}: "
+                "this version of MetaQ offers PULL alone",
+            )
+
+    @handles(GetAllMessageRequestMode)
+    def get_all_message_request_mode(self, command: GetAllMessageRequestMode, request: Request) -> Response:
+        return Response(body=MessageRequestModes().encode())

@@ -1,0 +1,177 @@
+"""How much goes in and out, by topic and group, over the last minute, hour and day.
+
+Nothing is counted per message here: every few seconds the ends of the queues and the committed offsets are
+looked at, and what they have grown by is what happened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from metaq._core import Clock, Server, Store
+from metaq.protocol.admin import ViewBrokerStatsData
+from metaq.protocol.bodies import BrokerStatsData, BrokerStatsItem
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+
+SAMPLE_INTERVAL_S = 10.0
+
+TOPIC_PUT = "TOPIC_PUT_NUMS"
+GROUP_GET = "GROUP_GET_NUMS"
+BROKER_PUT = "BROKER_PUT_NUMS"
+BROKER_GET = "BROKER_GET_NUMS"
+KEPT = (TOPIC_PUT, GROUP_GET, BROKER_PUT, BROKER_GET)
+
+
+class Window:
+    """A growing sum as it was at some moments, as far back as the window reaches."""
+
+    def __init__(self, step_ms: int, steps: int) -> None:
+        self._step_ms = step_ms
+        self._moments: deque[tuple[int, int]] = deque(maxlen=steps + 1)
+
+    def note(self, now_ms: int, total: int) -> None:
+        if not self._moments or now_ms - self._moments[-1][0] >= self._step_ms:
+            self._moments.append((now_ms, total))
+
+    def since_begin(self, now_ms: int, total: int) -> BrokerStatsItem:
+        """What came in the window, up to now."""
+        if not self._moments:
+            return BrokerStatsItem()
+        began_ms, before = self._moments[0]
+        passed_ms = now_ms - began_ms
+        grown = max(total - before, 0)
+        return BrokerStatsItem(sum=grown, tps=round(grown * 1000 / passed_ms, 2) if passed_ms > 0 else 0.0)
+
+
+@dataclass(slots=True)
+class Series:
+    """One sum and its three windows."""
+
+    total: int = 0
+    minute: Window = field(default_factory=lambda: Window(int(SAMPLE_INTERVAL_S * 900), 6))
+    hour: Window = field(default_factory=lambda: Window(10 * 60_000, 6))
+    day: Window = field(default_factory=lambda: Window(60 * 60_000, 24))
+    noted_ms: int = 0
+
+    def note(self, now_ms: int) -> None:
+        self.noted_ms = now_ms
+        for window in (self.minute, self.hour, self.day):
+            window.note(now_ms, self.total)
+
+    def data(self) -> BrokerStatsData:
+        return BrokerStatsData(
+            stats_minute=self.minute.since_begin(self.noted_ms, self.total),
+            stats_hour=self.hour.since_begin(self.noted_ms, self.total),
+            stats_day=self.day.since_begin(self.noted_ms, self.total),
+        )
+
+
+class Statistics:
+    """Samples queue ends, committed offsets and the data plane's counters."""
+
+    def __init__(self, server: Server, store: Store, clock: Clock, cluster: str) -> None:
+        self._server = server
+        self._store = store
+        self._clock = clock
+        self._cluster = cluster
+        self._series: dict[tuple[str, str], Series] = {}
+        self._ends: dict[str, dict[int, int]] = {}
+        self._committed: dict[str, dict[int, int]] = {}
+        self._sampled_ms: int | None = None
+        self._day: tuple[int, ...] = ()
+        self.mornings = {"put_yesterday": 0, "put_today": 0, "get_yesterday": 0, "get_today": 0}
+        """The sums as they were when this day and the one before began, or this broker started."""
+
+    def sample(self) -> None:
+        """Looks once; called every `SAMPLE_INTERVAL_S` from one thread at a time."""
+        now_ms = self._clock.now_ms()
+        grown: dict[tuple[str, str], int] = {}
+        for topic, ends in self._store.queue_ends().items():
+            grown[TOPIC_PUT, topic] = self._put_since(topic, ends)
+            self._ends[topic] = dict(ends)
+        for key, committed in self._server.offsets().items():
+            known = self._committed.get(key, {})
+            grown[GROUP_GET, key] = sum(
+                max(place - known.get(queue_id, place), 0) for queue_id, place in committed.items()
+            )
+            self._committed[key] = dict(committed)
+        counters = self._server.counters()
+        self._sampled_ms = now_ms
+        self._note(grown, counters, now_ms)
+        self._turn_day(counters, now_ms)
+
+    def _put_since(self, topic: str, ends: Mapping[int, int]) -> int:
+        if self._sampled_ms is None:
+            return 0
+        known = self._ends.get(topic, {})
+        total = 0
+        for queue_id, end in ends.items():
+            before = known.get(queue_id)
+            if before is None:
+                # New, or only now looked at: the messages themselves tell when they came.
+                before = self._store.search_offset(topic, queue_id, self._sampled_ms)
+            total += max(end - before, 0)
+        return total
+
+    def _note(self, grown: Mapping[tuple[str, str], int], counters: Mapping[str, int], now_ms: int) -> None:
+        for name, counter in ((BROKER_PUT, "messages_in"), (BROKER_GET, "messages_out")):
+            self._series.setdefault((name, self._cluster), Series()).total = counters.get(counter, 0)
+        for key, amount in grown.items():
+            if amount and key not in self._series:
+                self._series[key] = Series()
+                self._series[key].note(now_ms - int(SAMPLE_INTERVAL_S * 1000))
+            if key in self._series:
+                self._series[key].total += amount
+        for key in [key for key in self._series if key not in grown and key[1] != self._cluster]:
+            del self._series[key]
+        for series in self._series.values():
+            series.note(now_ms)
+
+    def _turn_day(self, counters: Mapping[str, int], now_ms: int) -> None:
+        day = time.localtime(now_ms / 1000)[:3]
+        if self._day and day != self._day:
+            self.mornings = {
+                "put_yesterday": self.mornings["put_today"],
+                "put_today": counters.get("messages_in", 0),
+                "get_yesterday": self.mornings["get_today"],
+                "get_today": counters.get("messages_out", 0),
+            }
+        self._day = day
+
+    def moved(self, topic: str, group: str, places: Mapping[int, int]) -> None:
+        """An administrator moved the group: the way it skipped was not consumed."""
+        self._committed.setdefault(f"{topic}@{group}", {}).update(places)
+
+    def data(self, name: str, key: str) -> BrokerStatsData | None:
+        series = self._series.get((name, key))
+        return series.data() if series is not None else None
+
+    def per_second(self, name: str, key: str) -> float:
+        """Over the last minute."""
+        data = self.data(name, key)
+        return float(data.stats_minute.tps) if data is not None else 0.0
+
+    def broker_triple(self, name: str) -> str:
+        """The broker's rate as tools show it: now, and over longer spans."""
+        data = self.data(name, self._cluster) or BrokerStatsData()
+        return f"{data.stats_minute.tps} {data.stats_hour.tps} {data.stats_day.tps}"
+
+    @handles(ViewBrokerStatsData)
+    def view_broker_stats_data(self, command: ViewBrokerStatsData, request: Request) -> Response:
+        if command.stats_name not in KEPT:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"statistics {command.stats_name[:64]!a} are not kept; these are: {', '.join(KEPT)}",
+            )
+        data = self.data(command.stats_name, command.stats_key)
+        if data is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"statistics {command.stats_name} know nothing of {command.stats_key[:300]!a} so far",
+            )
+        return Response(body=data.encode())

@@ -1,0 +1,167 @@
+"""Apache's own mqadmin against our servers, command by command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.clients import Clients, numbered, unique
+from tests.interop.conftest import Tail
+from tests.interop.driver import Driver, eventually
+from tests.interop.mqadmin import NOT_TRIED, REFUSED, WORKING, Trial
+from tests.interop.programs import start_java
+from tests.interop.servers import Cluster, start_one_process, uses_apache
+
+pytestmark = pytest.mark.skipif(uses_apache(), reason="what these print is asserted of MetaQ")
+
+
+@dataclass
+class Stage:
+    """Servers, a topic with messages, a consumer that runs, a group that does not; and the tool."""
+
+    driver: Driver
+    cluster: Cluster
+    names: dict[str, str]
+
+    def run(self, trial: Trial) -> dict[str, Any]:
+        arguments = [part.format(**self.names) for part in trial.line.split()]
+        outcome: dict[str, Any] = self.driver.call(
+            "mqadmin",
+            arguments=[*arguments, "-n", self.cluster.namesrv],
+            time_limit_ms=trial.time_limit_ms,
+        )
+        return outcome
+
+    def pattern(self, text: str) -> str:
+        return text.format(**{key: re.escape(name) for key, name in self.names.items()})
+
+
+@pytest.fixture(scope="module")
+def mqadmin(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Stage]:
+    home = tmp_path_factory.mktemp("mqadmin")
+    cluster = start_one_process(home)
+    driver = start_java("5.5.0", "json", home / "java")
+    tails += [cluster.tail, driver.tail]
+    clients = Clients(driver, cluster)
+    yield Stage(driver, cluster, prepare(clients, home))
+    clients.close()
+    driver.close()
+    cluster.close()
+    tails.remove(cluster.tail)
+    tails.remove(driver.tail)
+
+
+def prepare(clients: Clients, home: Path) -> dict[str, str]:
+    names = {key: unique(key) for key in ("group", "stopped", "reader", "doomed", "fresh", "producers")}
+    names |= {"topic": clients.topic(queues=4), "spare": clients.topic(queues=4)}
+    names |= {"namesrv": clients.cluster.namesrv, "broker": clients.cluster.brokers["broker-a"].address}
+    names["home"] = str(home)
+    producer = clients.producer(group=names["producers"])
+    messages = [{"body": f"m{number}", "keys": f"k{number}", "tags": "A"} for number in range(20)]
+    sent = []
+    for number, message in enumerate(messages):
+        queue = {"broker": "broker-a", "queue_id": (number + 1) % 4}
+        sent += producer.send(names["topic"], [{**message, **queue}], how="queue")
+    names |= {"offset_id": sent[0]["offset_id"], "unique_id": sent[0]["id"], "third_id": sent[3]["id"]}
+    consumer = clients.push_consumer(names["topic"], group=names["group"])
+    consumer.wait_until_consumed(names["topic"], len(sent))
+    names["client"] = str(consumer.client_id)
+    (home / "topics.json").write_text(
+        json.dumps([{"topicName": unique("L"), "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}])
+    )
+    (home / "groups.json").write_text(json.dumps([{"groupName": unique("L")}]))
+    wait_for_progress(clients, names["group"], names["topic"], (5, 5, 5, 5))
+    for line in (
+        f"updateSubGroup -b {names['broker']} -g {names['stopped']}",
+        f"updateSubGroup -b {names['broker']} -g {names['doomed']}",
+        f"updateTopic -b {names['broker']} -t {names['doomed']}",
+        f"cloneGroupOffset -s {names['group']} -d {names['stopped']} -t {names['topic']}",
+        f"updateOrderConf -t {names['topic']} -v broker-a:4 -m put",
+    ):
+        clients.driver.call("mqadmin", arguments=[*line.split(), "-n", names["namesrv"]])
+    names["traced_id"] = traced(clients, names)
+    return names
+
+
+def wait_for_progress(clients: Clients, group: str, topic: str, wanted: tuple[int, ...]) -> None:
+    """Until the broker has these offsets; a reader of the group's own would take queues from its consumer."""
+    line = f"consumerProgress -g {group} -n {clients.cluster.namesrv}"
+    pattern = rf"(?m)^{topic} +broker-a +\d+ +\d+ +(\d+) "
+
+    def committed() -> tuple[int, ...]:
+        printed = clients.driver.call("mqadmin", arguments=line.split())["printed"]
+        return tuple(map(int, re.findall(pattern, printed)))
+
+    eventually(committed, lambda found: found == wanted, 20, f"committed at {wanted}")
+
+
+def traced(clients: Clients, names: dict[str, str]) -> str:
+    """Sends a message whose way is written down, and waits until that is."""
+    line = f"sendMessage -t {names['spare']} -p traced -m true -n {names['namesrv']}"
+    printed: str = clients.driver.call("mqadmin", arguments=line.split())["printed"]
+    message_id = printed.split()[-1]
+    query = f"queryMsgTraceById -i {message_id} -n {names['namesrv']}"
+    eventually(
+        lambda: clients.driver.call("mqadmin", arguments=query.split())["printed"],
+        lambda found: "Pub" in found,
+        20,
+        "a trace",
+    )
+    return message_id
+
+
+@pytest.mark.parametrize("trial", WORKING, ids=lambda trial: trial.line)
+def test_command_works(mqadmin: Stage, trial: Trial) -> None:
+    outcome = mqadmin.run(trial)
+    printed = outcome["printed"]
+    for pattern in trial.prints:
+        assert re.search(mqadmin.pattern(pattern), printed), f"{pattern!r} is not in:\n{printed}\n{outcome}"
+    if not trial.endless:
+        assert outcome["ended"]
+        assert outcome["complained"] == ""
+
+
+@pytest.mark.parametrize("trial", REFUSED, ids=lambda trial: trial.line)
+def test_command_that_cannot_apply_says_why(mqadmin: Stage, trial: Trial) -> None:
+    outcome = mqadmin.run(trial)
+    said = outcome["printed"] + outcome["complained"]
+    if trial.swallowed:
+        assert re.search(r"broker-a\]? +error", said), said
+        return
+    assert f"request code {trial.refused} is not supported: {trial.reason}" in said, said
+    assert "CODE: 3" in said
+
+
+def test_every_command_is_tried(mqadmin: Stage) -> None:
+    printed = mqadmin.driver.call("mqadmin", arguments=[])["printed"]
+    known = set(re.findall(r"(?m)^   (\w+) ", printed))
+    tried = {trial.command for trial in (*WORKING, *REFUSED)}
+    assert known == tried | set(NOT_TRIED)
+
+
+def test_exported_metadata_is_ours(mqadmin: Stage) -> None:
+    mqadmin.run(Trial("exportMetadata -c DefaultCluster -f {home}/checked"))
+    exported = json.loads((Path(mqadmin.names["home"]) / "checked" / "metadata.json").read_text())
+    assert mqadmin.names["topic"] in exported["topicConfigTable"]
+    assert mqadmin.names["group"] in exported["subscriptionGroupTable"]
+
+
+def test_a_running_consumer_reads_again_what_it_was_sent_back_to(mqadmin: Stage) -> None:
+    clients = Clients(mqadmin.driver, mqadmin.cluster)
+    topic, group = clients.topic(queues=2), unique("again")
+    clients.producer().send(topic, numbered(10))
+    consumer = clients.push_consumer(topic, group=group)
+    consumer.wait_until_consumed(topic, 10)
+    wait_for_progress(clients, group, topic, (5, 5))
+    outcome = mqadmin.run(Trial(f"resetOffsetByTime -g {group} -t {topic} -s 0"))
+    assert re.search(r"(?m)^broker-a +0 +0 ", outcome["printed"]), outcome
+    # The client lets ten seconds pass before it goes to where it was sent.
+    consumer.driver.wait_for(lambda _: len(consumer.messages) >= 20, 40, "every message a second time")
+    wait_for_progress(clients, group, topic, (5, 5))
+    clients.close()
