@@ -10,7 +10,7 @@ from metaq._core import Clock, Server, Store
 from metaq.broker.clients import Clients
 from metaq.broker.groups import Groups
 from metaq.broker.offsets import OffsetTable, groups_of_topic, lowest_offsets, topics_of_group
-from metaq.broker.policy import compile_subscription
+from metaq.broker.policy import wanted_tag_codes
 from metaq.broker.stats import GROUP_GET, Statistics
 from metaq.broker.topics import Topics
 from metaq.protocol.bodies import (
@@ -232,7 +232,7 @@ class Consumption:
             if lines.subscription_data is None:
                 lines.filter_data = f"{command.consumer_group}@{command.topic} is not online"
             else:
-                wanted_tags = dict.fromkeys(compile_subscription(lines.subscription_data).tag_codes)
+                wanted_tags = dict.fromkeys(wanted_tag_codes(lines.subscription_data))
         count = min(max(command.count, 0), LINES_MAX)
         for physical_offset, size, tag_code in store.queue_entries(
             command.topic, command.queue_id, max(command.queue_offset, 0), count

@@ -105,7 +105,6 @@ def compile_group(
 
 def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:
     """A filter that is wrong refuses the pulls of this subscription; the group's others go on."""
-    tags = wanted_tags(subscription) if is_tags(subscription.expression_type) else ()
     program, refusal = None, None
     try:
         program = filters.compile(subscription.expression_type, subscription.sub_string)
@@ -115,10 +114,16 @@ def compile_subscription(subscription: SubscriptionData, filters: Filters) -> Su
         topic=subscription.topic,
         version=subscription.sub_version,
         expression_type=subscription.expression_type or TAG,
-        tag_codes=tuple(sorted({tag_code(tag) for tag in tags})),
+        tag_codes=wanted_tag_codes(subscription),
         program=program,
         refusal=refusal,
     )
+
+
+def wanted_tag_codes(subscription: SubscriptionData) -> tuple[int, ...]:
+    """The hash codes of the tags that a subscription names; none means every message, or another filter."""
+    tags = wanted_tags(subscription) if is_tags(subscription.expression_type) else ()
+    return tuple(sorted({tag_code(tag) for tag in tags}))
 
 
 def wanted_tags(subscription: SubscriptionData) -> tuple[str, ...]:
