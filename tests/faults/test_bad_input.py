@@ -339,6 +339,8 @@ def test_the_accept_loop_survives_a_lack_of_file_descriptors(served: Serving, wi
     finally:
         resource.prlimit(served.pid, resource.RLIMIT_NOFILE, limits)
     _until_served(served)
+    # Queue entries that could not be written meanwhile hold sends back until the next try, a second later.
+    wait_until(lambda: send(witness, TOPIC, 0, b"again").code == SUCCESS)
 
 
 def _is_closed(client: PlainClient) -> bool:
