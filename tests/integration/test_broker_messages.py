@@ -159,7 +159,7 @@ def test_a_waiting_consumer_gets_the_message_at_once(tmp_path: Path) -> None:
             await producer.send("orders", b"now")
             code, records, _ = await waiting
             assert (code, [record.body for record in records]) == (0, [b"now"])
-            assert time.monotonic() - began < 1
+            assert time.monotonic() - began < 5, "woken, not expired after ten seconds"
 
     run(scenario)
 

@@ -237,10 +237,8 @@ def test_a_pull_waits_on_through_messages_it_does_not_want(tmp_path: Path, expre
                 await producer.send("t", b"%d" % number, color="green", TAGS="green")
             assert not waiting.done()
             assert broker.server.counters()["requests"] == requests + 1_000, "the client asked once"
-            began = time.monotonic()
             await producer.send("t", b"last", color="red", TAGS="red")
-            found = await asyncio.wait_for(waiting, 5)
-            assert time.monotonic() - began < 2
+            found = await asyncio.wait_for(waiting, 10)  # Held for twenty seconds: woken, not expired.
             if expression_type == "TAG":
                 # Nobody looked at the others one by one: that is left to the next pulls.
                 assert (found.code, next_offset(found)) == (20, 801)
