@@ -14,21 +14,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Tools are taken from the environment this script runs in, whether or not it is activated.
 TOOLS = Path(sys.executable).parent
+# What is repeated at the end, so that whoever reads only the end knows where to look.
+COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
+MAX_COMPLAINTS = 40
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one suite came to."""
+    """What one suite came to, and the lines that say what failed."""
 
     passed: int
     failed: int
     skipped: int = 0
+    complaints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,11 @@ def run(suite: Suite) -> Outcome:
     except OSError as error:
         print(f"cannot run {suite.command[0]}: {error}", flush=True)
         return Outcome(0, 1)
-    return suite.read(process.returncode, lines)
+    outcome = suite.read(process.returncode, lines)
+    if outcome.failed:
+        complaints = [line.strip()[:200] for line in lines if COMPLAINT.search(line)]
+        outcome = replace(outcome, complaints=tuple(complaints[:MAX_COMPLAINTS]))
+    return outcome
 
 
 def main() -> int:
@@ -158,6 +166,7 @@ def main() -> int:
             f"  {suite.name:<14} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
             f"  ({time.monotonic() - started:.1f} s)"
         )
+        summary.extend(f"      {complaint}" for complaint in outcome.complaints)
     failed = sum(outcome.failed for outcome in outcomes)
     print("\n" + "\n".join(summary))
     print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)

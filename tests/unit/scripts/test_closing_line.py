@@ -75,3 +75,9 @@ def test_a_failing_suite_does_not_stop_the_next(
     monkeypatch.setattr(sys, "argv", ["test.py", "all"])
     assert runner.main() == 1
     assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 2 failed"
+
+
+def test_what_failed_is_repeated(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+    script = "import sys; print('test it_holds ... FAILED'); print('(signal: 7, SIGBUS)'); sys.exit(101)"
+    outcome = runner.run(runner.Suite("cargo", (sys.executable, "-c", script), runner.read_cargo))
+    assert outcome.complaints == ("test it_holds ... FAILED", "(signal: 7, SIGBUS)")

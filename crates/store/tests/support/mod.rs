@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -136,8 +137,11 @@ pub fn locate(settings: &StoreSettings, physical_offset: i64) -> (std::path::Pat
     (settings.directory.join("commitlog").join(format!("{start:020}")), (physical_offset - start) as u64)
 }
 
+/// Changes one byte in place: a file rewritten from its start, and so cut short for a moment, would end
+/// a process that has it mapped.
 pub fn flip(path: &Path, position: u64, mask: u8) {
-    let mut bytes = fs::read(path).unwrap();
-    bytes[position as usize] ^= mask;
-    fs::write(path, bytes).unwrap();
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, position).unwrap();
+    file.write_all_at(&[byte[0] ^ mask], position).unwrap();
 }
