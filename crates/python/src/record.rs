@@ -1,9 +1,8 @@
 //! Stored messages as Python reads them.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 
-use metaq_wire::{WireError, write_message_id};
+use metaq_wire::{MessageIds, WireError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -46,19 +45,13 @@ impl Record {
             prepared_transaction_offset: record.prepared_transaction_offset,
             body: PyBytes::new(py, record.body).unbind(),
             properties: properties.map(|(name, value)| (text(name), text(value))).collect(),
-            message_id: message_id(record.store_host, record.physical_offset),
+            message_id: MessageIds::of(record.store_host).at(record.physical_offset).to_owned(),
         }
     }
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn message_id(store_host: SocketAddr, physical_offset: i64) -> String {
-    let mut id = [0u8; metaq_wire::MESSAGE_ID_CHARS_MAX];
-    let length = write_message_id(store_host, physical_offset, &mut id);
-    text(&id[..length])
 }
 
 #[pyfunction]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqC
 use std::sync::{Arc, Weak};
 
 use metaq_store::{Store, StoreEvents};
+use metaq_wire::MessageIds;
 use parking_lot::Mutex;
 
 use crate::delay::Delays;
@@ -30,6 +31,8 @@ pub struct Broker {
     pub(crate) holds: Holds,
     /// What every stored message gets besides its own properties, after a separator.
     pub(crate) added_properties: Vec<u8>,
+    /// The text of its records' ids, ready but for the offset.
+    pub(crate) message_ids: MessageIds,
     next_queue: AtomicU32,
     awaiting_flush: Mutex<Vec<Arc<Peer>>>,
     sync_failed: AtomicBool,
@@ -52,6 +55,7 @@ impl Broker {
             offsets: Offsets::default(),
             expressions: Expressions::default(),
             added_properties: added_properties.into_bytes(),
+            message_ids: MessageIds::of(store_host),
             next_queue: AtomicU32::new(0),
             awaiting_flush: Mutex::default(),
             sync_failed: AtomicBool::new(false),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError};
 use metaq_wire::properties::separator;
-use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout, write_message_id};
+use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout};
 
 use crate::broker::Broker;
 use crate::code;
@@ -142,8 +142,8 @@ impl Broker {
         if ask.header.is_oneway() {
             return Ok(());
         }
-        let mut id = [0u8; 56];
-        let id = self.message_id(appended.physical_offset, &mut id);
+        let mut ids = self.message_ids;
+        let id = ids.at(appended.physical_offset);
         let transaction_id = String::from_utf8_lossy(marks.unique_key.unwrap_or_default());
         let answer =
             Answer { id, queue_id, queue_offset: appended.queue_offset, transaction_id: &transaction_id };
@@ -213,7 +213,7 @@ impl Broker {
         if ask.header.is_oneway() {
             return Ok(());
         }
-        let ids = self.message_ids(&appended.physical_offsets);
+        let ids = self.batch_ids(&appended.physical_offsets);
         let answer =
             Answer { id: &ids, queue_id, queue_offset: appended.first.queue_offset, transaction_id: "" };
         self.acknowledge(ask, &answer, appended.end_offset, no_wait, sink);
@@ -289,21 +289,16 @@ impl Broker {
         )
     }
 
-    fn message_id<'a>(&self, physical_offset: i64, into: &'a mut [u8; 56]) -> &'a str {
-        let length = write_message_id(self.store_host, physical_offset, into);
-        std::str::from_utf8(&into[..length]).unwrap_or_default()
-    }
-
-    fn message_ids(&self, physical_offsets: &[i64]) -> String {
-        let mut ids = String::with_capacity(physical_offsets.len() * 33);
-        let mut id = [0u8; 56];
+    fn batch_ids(&self, physical_offsets: &[i64]) -> String {
+        let mut ids = self.message_ids;
+        let mut text = String::with_capacity(physical_offsets.len() * 33);
         for physical_offset in physical_offsets {
-            if !ids.is_empty() {
-                ids.push(',');
+            if !text.is_empty() {
+                text.push(',');
             }
-            ids.push_str(self.message_id(*physical_offset, &mut id));
+            text.push_str(ids.at(*physical_offset));
         }
-        ids
+        text
     }
 
     fn acknowledge(

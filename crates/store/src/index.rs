@@ -15,7 +15,7 @@ use crate::commit_log::CommitLog;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::gate::Reports;
-use crate::index_file::{IndexFile, IndexSizes, key_hash};
+use crate::index_file::{IndexFile, IndexSizes, key_hash, topic_hash};
 use crate::log_walk::{Place, Step, look, walk};
 use crate::settings::StoreSettings;
 
@@ -27,6 +27,45 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 const PASS_RECORDS_MAX: usize = 2_048;
 /// At the stop no more of the log than this is indexed: about a tenth of a second.
 const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
+
+/// Entries written under one lock, and whose slots are fetched from memory together.
+const GROUP_KEYS: usize = 32;
+
+/// A key of a record, as the index keeps it.
+struct KeyPlace {
+    hash: i32,
+    physical_offset: i64,
+    store_timestamp_ms: i64,
+}
+
+/// The keys of a stretch of the log.
+#[derive(Default)]
+struct Found {
+    keys: Vec<KeyPlace>,
+    /// The topic of the last record and the hash of `topic#`: neighbours mostly share it.
+    topic: Vec<u8>,
+    topic_hash: Option<i32>,
+}
+
+impl Found {
+    #[inline]
+    fn add(&mut self, record: &Record<'_>) {
+        if record.system_flag & layout::TRANSACTION_MASK == layout::TRANSACTION_ROLLBACK {
+            return;
+        }
+        if self.topic != record.topic {
+            self.topic_hash = std::str::from_utf8(record.topic).ok().map(topic_hash);
+            self.topic.clear();
+            self.topic.extend_from_slice(record.topic);
+        }
+        let Some(topic_hash) = self.topic_hash else { return };
+        self.keys.extend(keys(record).map(|key| KeyPlace {
+            hash: key_hash(topic_hash, key),
+            physical_offset: record.physical_offset,
+            store_timestamp_ms: record.store_timestamp_ms,
+        }));
+    }
+}
 
 pub(crate) struct Index {
     disk: Arc<dyn Disk>,
@@ -167,53 +206,46 @@ impl Index {
         Ok(())
     }
 
-    /// Indexes one stretch of the log.
+    /// Indexes one stretch of the log: first the hashes of all its keys, then the entries, a group at a time.
     fn follow(&self, log: &CommitLog, end: i64, is_stopped: impl Fn() -> bool) -> Result<(), StoreError> {
         let mut records = 0;
-        let mut outcome = Ok(());
-        let mut stuck_at = None;
+        let mut found = Found::default();
         let from = self.indexed_end().max(log.start_offset());
         let reached = walk(log, from, end, false, |step| {
             if let Step::Record(record) = step {
-                outcome = self.enter(&record);
-                if outcome.is_err() {
-                    stuck_at = Some(record.physical_offset);
-                    return false;
-                }
+                found.add(&record);
             }
             records += 1;
             records < PASS_RECORDS_MAX && !is_stopped()
         });
-        self.indexed_end.store(stuck_at.unwrap_or(reached), Ordering::Release);
-        outcome
-    }
-
-    fn enter(&self, record: &Record<'_>) -> Result<(), StoreError> {
-        if record.system_flag & layout::TRANSACTION_MASK == layout::TRANSACTION_ROLLBACK {
-            return Ok(());
+        for group in found.keys.chunks(GROUP_KEYS) {
+            if let Err(error) = self.put(group) {
+                self.indexed_end.store(group[0].physical_offset, Ordering::Release);
+                return Err(error);
+            }
         }
-        let Ok(topic) = std::str::from_utf8(record.topic) else { return Ok(()) };
-        for key in keys(record) {
-            self.put(topic, key, record)?;
-        }
+        self.indexed_end.store(reached, Ordering::Release);
         Ok(())
     }
 
-    fn put(&self, topic: &str, key: &str, record: &Record<'_>) -> Result<(), StoreError> {
+    fn put(&self, group: &[KeyPlace]) -> Result<(), StoreError> {
         let mut files = self.files.write();
-        if files.last().is_none_or(IndexFile::is_full) {
-            let path = self.directory.join(self.fresh_name(files.last(), record.store_timestamp_ms));
-            files.push(IndexFile::open(&*self.disk, &path, self.sizes)?);
-            self.disk
-                .sync_directory(&self.directory)
-                .map_err(|source| StoreError::io(&self.directory, source))?;
+        if let Some(file) = files.last() {
+            file.bring_in(group.iter().map(|key| key.hash));
         }
-        match files.last_mut() {
-            Some(file) => {
-                file.put(&*self.disk, key_hash(topic, key), record.physical_offset, record.store_timestamp_ms)
+        for key in group {
+            if files.last().is_none_or(IndexFile::is_full) {
+                let path = self.directory.join(self.fresh_name(files.last(), key.store_timestamp_ms));
+                files.push(IndexFile::open(&*self.disk, &path, self.sizes)?);
+                self.disk
+                    .sync_directory(&self.directory)
+                    .map_err(|source| StoreError::io(&self.directory, source))?;
             }
-            None => Ok(()),
+            if let Some(file) = files.last_mut() {
+                file.put(&*self.disk, key.hash, key.physical_offset, key.store_timestamp_ms)?;
+            }
         }
+        Ok(())
     }
 
     /// `yyyyMMddHHmmssSSS`, and always behind the last file's name: names are the order.
@@ -250,7 +282,7 @@ impl Index {
         begin_ms: i64,
         end_ms: i64,
     ) -> QueryResult {
-        let key_hash = key_hash(topic, key);
+        let key_hash = key_hash(topic_hash(topic), key);
         let mut result = QueryResult::default();
         let mut seen = Vec::new();
         let files = self.files.read();

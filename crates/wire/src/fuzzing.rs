@@ -11,7 +11,7 @@ use crate::error::WireError;
 use crate::frame::{Encoding, FRAME_BYTES_MAX, next_frame};
 use crate::header::Header;
 use crate::hot::{PullHeader, QueueHeader, SendHeader};
-use crate::ids::{MESSAGE_ID_CHARS_MAX, parse_message_id, write_message_id};
+use crate::ids::{MessageIds, parse_message_id};
 use crate::properties as stored_properties;
 use crate::record::{NewRecord, Record, layout};
 
@@ -144,9 +144,7 @@ pub fn message_id(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let Some((store_host, physical_offset)) = parse_message_id(text) else { return };
     if is_canonical(store_host.ip()) {
-        let mut out = [0; MESSAGE_ID_CHARS_MAX];
-        let length = write_message_id(store_host, physical_offset, &mut out);
-        assert_eq!(&out[..length], text.to_ascii_uppercase().as_bytes());
+        assert_eq!(MessageIds::of(store_host).at(physical_offset), text.to_ascii_uppercase());
     }
 }
 

@@ -5,37 +5,50 @@ use std::net::{IpAddr, SocketAddr};
 use crate::bytes::Reader;
 
 /// Characters of the id of a record stored by an IPv6 host; IPv4 gives 32.
-pub const MESSAGE_ID_CHARS_MAX: usize = 56;
+const MESSAGE_ID_CHARS_MAX: usize = 56;
+const OFFSET_CHARS: usize = 16;
 
-/// Writes the id of the record at `physical_offset` of the broker `store_host`; gives its length, 32 or 56.
-pub fn write_message_id(
-    store_host: SocketAddr,
-    physical_offset: i64,
-    out: &mut [u8; MESSAGE_ID_CHARS_MAX],
-) -> usize {
-    let mut raw = [0; MESSAGE_ID_CHARS_MAX / 2];
-    let address_length = match store_host.ip().to_canonical() {
-        IpAddr::V4(ip) => put(&mut raw, 0, &ip.octets()),
-        IpAddr::V6(ip) => put(&mut raw, 0, &ip.octets()),
-    };
-    let port_end = put(&mut raw, address_length, &u32::from(store_host.port()).to_be_bytes());
-    let end = put(&mut raw, port_end, &physical_offset.to_be_bytes());
-    for (pair, byte) in out.chunks_exact_mut(2).zip(raw) {
-        pair.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
-    }
-    end * 2
+/// The ids of one broker's records: they differ only in their last 16 characters.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageIds {
+    text: [u8; MESSAGE_ID_CHARS_MAX],
+    length: usize,
 }
 
-fn put(raw: &mut [u8], at: usize, part: &[u8]) -> usize {
-    let end = at + part.len();
-    if let Some(place) = raw.get_mut(at..end) {
-        place.copy_from_slice(part);
+impl MessageIds {
+    pub fn of(store_host: SocketAddr) -> Self {
+        let mut ids = MessageIds { text: [b'0'; MESSAGE_ID_CHARS_MAX], length: 0 };
+        match store_host.ip().to_canonical() {
+            IpAddr::V4(ip) => ids.push(&ip.octets()),
+            IpAddr::V6(ip) => ids.push(&ip.octets()),
+        }
+        ids.push(&u32::from(store_host.port()).to_be_bytes());
+        ids.length += OFFSET_CHARS;
+        ids
     }
-    end
+
+    fn push(&mut self, bytes: &[u8]) {
+        for (pair, byte) in self.text[self.length..].chunks_exact_mut(2).zip(bytes) {
+            pair.copy_from_slice(&hex_pair(*byte));
+        }
+        self.length += bytes.len() * 2;
+    }
+
+    /// The id of the record at `physical_offset`.
+    #[inline]
+    pub fn at(&mut self, physical_offset: i64) -> &str {
+        let offset_text = &mut self.text[self.length - OFFSET_CHARS..self.length];
+        for (pair, byte) in offset_text.chunks_exact_mut(2).zip(physical_offset.to_be_bytes()) {
+            pair.copy_from_slice(&hex_pair(byte));
+        }
+        std::str::from_utf8(&self.text[..self.length]).unwrap_or_default()
+    }
 }
 
-fn hex_digit(nibble: u8) -> u8 {
-    if nibble < 10 { b'0' + nibble } else { b'A' - 10 + nibble }
+#[inline]
+fn hex_pair(byte: u8) -> [u8; 2] {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
 /// Reads an id back; `None` for a text that is none. A client's unique id has the same shape and may well read
@@ -72,9 +85,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn text(store_host: SocketAddr, physical_offset: i64) -> String {
-        let mut out = [0; MESSAGE_ID_CHARS_MAX];
-        let length = write_message_id(store_host, physical_offset, &mut out);
-        String::from_utf8(out[..length].to_vec()).unwrap()
+        MessageIds::of(store_host).at(physical_offset).to_owned()
     }
 
     #[test]

@@ -30,6 +30,6 @@ pub use error::WireError;
 pub use frame::{Encoding, FRAME_BYTES_MAX, Frame, next_frame};
 pub use header::{FLAG_ONEWAY, FLAG_RESPONSE, Header};
 pub use hot::{EndTransactionHeader, PullHeader, QueueHeader, SendHeader};
-pub use ids::{MESSAGE_ID_CHARS_MAX, parse_message_id, write_message_id};
+pub use ids::{MessageIds, parse_message_id};
 pub use properties::{java_hash, tag_code};
 pub use record::{NewRecord, Record, body_crc, layout};
