@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bench.workloads import Outcome
+from bench.workloads import LIMIT, Outcome
 
 _MB = 1e6
 
@@ -60,7 +60,7 @@ def medians(outcome: Outcome) -> dict[str, dict[str, float]]:
 
 def rows(outcome: Outcome) -> list[Row]:
     middle = medians(outcome)
-    ours, peer = list(middle)
+    ours, peer, *_ = middle
     found = []
     for name, (what, form, unit) in _FORMS.items():
         # How old a backlog's messages are when they are read says nothing about the reader.
@@ -76,16 +76,28 @@ def rows(outcome: Outcome) -> list[Row]:
     return found
 
 
+def limit_line(outcome: Outcome) -> str | None:
+    """How near to a server that does nothing both come: there is no more to be had from this client."""
+    middle = medians(outcome)
+    if LIMIT not in middle:
+        return None
+    ours, peer, *_ = middle
+    limit = middle[LIMIT]["per_second"]
+    shares = [middle[side]["per_second"] / limit for side in (ours, peer)]
+    return f"{'share of ' + f'{limit:,.0f}, the limit':<34}{shares[0]:>14.2f}{shares[1]:>14.2f}"
+
+
 def table(outcomes: Sequence[Outcome], setting: str) -> str:
     lines = [setting]
     for outcome in outcomes:
-        ours, peer = list(outcome.rounds)
+        ours, peer, *_ = outcome.rounds
         count = len(outcome.rounds[ours])
         title = f"{outcome.workload} (median of {count})"
         lines += ["", f"{title:<34}{ours:>14}{peer:>14}{'ratio':>9}   goal", "-" * 84]
         for row in rows(outcome):
             mine, other = row.form.format(row.ours), row.form.format(row.peer)
             lines.append(f"{row.what:<34}{mine:>14}{other:>14}{row.ratio:>9.3f}   {row.goal}".rstrip())
+        lines += filter(None, [limit_line(outcome)])
     return "\n".join(lines)
 
 
@@ -93,7 +105,7 @@ def machine_form(outcomes: Sequence[Outcome], setting: str) -> str:
     result: dict[str, Any] = {"setting": setting, "workloads": {}}
     for outcome in outcomes:
         middle = medians(outcome)
-        ours, peer = list(middle)
+        ours, peer, *_ = middle
         result["workloads"][outcome.workload] = {
             "sides": {"ours": ours, "peer": peer},
             "rounds": outcome.rounds,

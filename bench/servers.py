@@ -6,10 +6,12 @@ import json
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support import apache
+from tests.support.maven import REPOSITORY_ROOT
 from tests.support.processes import Child
 
 READY_TIMEOUT_S = 60
@@ -117,12 +119,41 @@ class ApacheBroker(BrokerUnderTest):
         self._nameserver.stop()
 
 
+class Nothing(BrokerUnderTest):
+    """A server that answers every send and does nothing: the limit of clients and machine."""
+
+    def __init__(self, name: str, home: Path, options: Options) -> None:
+        self.name = name
+        self.store = home
+        home.mkdir(parents=True)
+        what = ("--release", "--quiet", "-p", "metaq-wire", "--example", "nothing")
+        subprocess.run(["cargo", "build", *what], cwd=REPOSITORY_ROOT, check=True)
+        began = time.monotonic()
+        # Cargo gives its process over to the program, so the child is the server itself.
+        self._child = Child(["cargo", "run", *what], home / "console.log", directory=REPOSITORY_ROOT)
+        self.nameserver = self.broker = self._child.wait_for(_nothing_address, READY_TIMEOUT_S, "READY line")
+        self.start_to_ready_s = time.monotonic() - began
+        self.pid = self._child.process.pid
+
+    def stop(self) -> None:
+        self._child.kill()
+
+
+_KINDS: dict[str, Callable[[str, Path, Options], BrokerUnderTest]] = {
+    "metaq": MetaqBroker,
+    "apache": ApacheBroker,
+    "nothing": Nothing,
+}
+
+
 def start(kind: str, name: str, home: Path, options: Options) -> BrokerUnderTest:
-    return (MetaqBroker if kind == "metaq" else ApacheBroker)(name, home, options)
+    return _KINDS[kind](name, home, options)
 
 
 def create_topic(server: BrokerUnderTest, topic: str, queues: int, home: Path) -> None:
     """Through the peer's own administration tool, for either side, and waits until the route is there."""
+    if isinstance(server, Nothing):
+        return  # It has every topic.
     wanted = ("-t", topic, "-r", str(queues), "-w", str(queues))
     made = _admin(home, "updateTopic", server, "-b", server.broker, *wanted)
     if _failed(made):
@@ -159,6 +190,13 @@ def _admin(
         timeout=90,
         check=False,
     )
+
+
+def _nothing_address(text: str) -> str | None:
+    for line in text.splitlines(keepends=True):
+        if line.startswith("READY ") and line.endswith("\n"):
+            return line.removeprefix("READY ").strip()
+    return None
 
 
 def _ready_line(text: str) -> str | None:

@@ -18,6 +18,8 @@ QUEUES = 8
 IDLE_S = 5
 BACKLOG_TIMEOUT_S = 600
 _TOPIC = "bench"
+LIMIT = "nothing"
+"""The side of a server that only answers: what it reaches is the limit of client and machine."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,12 @@ def say(text: str) -> None:
 
 def producer(plan: Plan) -> Outcome:
     """64 threads, one message of 128 bytes a call, each waiting for its answer."""
-    return _alternate(plan, "producer", tools.PRODUCER)
+    return _alternate(plan, "producer", tools.PRODUCER, limit=True)
 
 
 def batch(plan: Plan) -> Outcome:
     """10 threads, 32 messages of 128 bytes a call."""
-    return _alternate(plan, "batch", tools.BATCH_PRODUCER)
+    return _alternate(plan, "batch", tools.BATCH_PRODUCER, limit=True)
 
 
 def transaction(plan: Plan) -> Outcome:
@@ -108,14 +110,18 @@ WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
 }
 
 
-def _alternate(plan: Plan, workload: str, tool: tools.Tool, *, backlog: bool = False) -> Outcome:
-    """Both brokers run all the time and take turns, a round each. The one whose turn it is not gets no
-    request, and what CPU it takes all the same is printed."""
+def _alternate(
+    plan: Plan, workload: str, tool: tools.Tool, *, backlog: bool = False, limit: bool = False
+) -> Outcome:
+    """The brokers run all the time and take turns, a round each. The one whose turn it is not gets no
+    request, and what CPU it takes all the same is printed. With `limit` a server that does nothing is the third.
+    """
     outcome = Outcome(workload)
+    kinds = {**plan.kinds, LIMIT: "nothing"} if limit else plan.kinds
     home = plan.home / workload
     running: list[BrokerUnderTest] = []
     try:
-        for side, kind in plan.kinds.items():
+        for side, kind in kinds.items():
             running.append(servers.start(kind, side, home / side, plan.options))
             servers.create_topic(running[-1], _TOPIC, QUEUES, home)
         for server in running:

@@ -291,14 +291,13 @@ impl Broker {
 
     fn batch_ids(&self, physical_offsets: &[i64]) -> String {
         let mut ids = self.message_ids;
-        let mut text = String::with_capacity(physical_offsets.len() * 33);
+        let mut text = Vec::with_capacity(physical_offsets.len() * 33);
         for physical_offset in physical_offsets {
-            if !text.is_empty() {
-                text.push(',');
-            }
-            text.push_str(ids.at(*physical_offset));
+            text.extend_from_slice(ids.bytes_at(*physical_offset));
+            text.push(b',');
         }
-        text
+        text.pop();
+        String::from_utf8(text).unwrap_or_default()
     }
 
     fn acknowledge(

@@ -68,12 +68,19 @@ pub fn find<'a>(properties: &'a [u8], name: &str) -> Option<&'a [u8]> {
 /// The values of several properties in one pass.
 pub fn find_many<'a, const N: usize>(properties: &'a [u8], names: [&str; N]) -> [Option<&'a [u8]>; N] {
     let mut values = [None; N];
-    for entry in entries(properties) {
+    let mut at = 0;
+    while at < properties.len() {
+        let end = find_byte(properties, at, VALUE_END).unwrap_or(properties.len());
+        // Compared where it stands: looking for the end of every name would cost as much again.
+        let entry = properties.get(at..end).unwrap_or_default();
         for (value, name) in values.iter_mut().zip(names) {
-            if *entry.name == *name.as_bytes() {
-                *value = Some(entry.value);
+            if let Some([NAME_END, found @ ..]) = entry.strip_prefix(name.as_bytes())
+                && !found.is_empty()
+            {
+                *value = Some(found);
             }
         }
+        at = end + 1;
     }
     values
 }
@@ -141,6 +148,14 @@ mod tests {
     use proptest::prelude::*;
 
     const GOLDEN: &[u8] = b"KEYS\x01k1 k2\x02TAGS\x01TagA\x02WAIT\x01true";
+
+    proptest! {
+        #[test]
+        fn finding_agrees_with_walking(text in "[ab\u{1}\u{2}]{0,30}", name in "[ab]{1,2}") {
+            let walked = iterate(text.as_bytes()).filter(|(found, _)| *found == name.as_bytes()).last();
+            prop_assert_eq!(find(text.as_bytes(), &name), walked.map(|(_, value)| value));
+        }
+    }
 
     #[test]
     fn the_last_end_mark_is_optional() {

@@ -67,3 +67,13 @@ def test_both_forms_say_the_same() -> None:
     table = report.table([_outcome()], "a setting")
     assert "60,000" in table
     assert "2.000   ≥ 1.5 ×" in table
+
+
+def test_the_limit_is_no_side_of_the_ratio() -> None:
+    outcome = _outcome()
+    assert report.limit_line(outcome) is None
+    outcome.add("nothing", {"per_second": 75_000, "average_ms": 0.8, "broker_cpu_us": 1.0, "failed": 0})
+    assert {row.ratio for row in report.rows(outcome) if row.what == "messages per second"} == {2.0}
+    line = report.limit_line(outcome)
+    assert line is not None and line.split()[-2:] == ["0.80", "0.40"] and "75,000" in line
+    assert line in report.table([outcome], "here")
