@@ -114,7 +114,8 @@ def _alternate(
     plan: Plan, workload: str, tool: tools.Tool, *, backlog: bool = False, limit: bool = False
 ) -> Outcome:
     """The brokers run all the time and take turns, a round each. The one whose turn it is not gets no
-    request, and what CPU it takes all the same is printed. With `limit` a server that does nothing is the third.
+    request, and what CPU it takes all the same is printed. With `limit` a third one takes its turn that does
+    nothing.
     """
     outcome = Outcome(workload)
     kinds = {**plan.kinds, LIMIT: "nothing"} if limit else plan.kinds
