@@ -18,6 +18,7 @@ __all__ = [
     "ConnectionGone",
     "CoreError",
     "Expression",
+    "FilterBatch",
     "Frame",
     "FrameDecoder",
     "FrameError",
@@ -250,6 +251,35 @@ class Answer:
     def body(self) -> bytes: ...
 
 @final
+class FilterBatch:
+    """Messages for a filter function to look at, and the pull that waits for its verdicts."""
+
+    @property
+    def call(self) -> str:
+        """Name and arguments, as the consumer wrote them."""
+    @property
+    def topic(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def count(self) -> int:
+        """How many messages there are to look at."""
+    @property
+    def wanted_max(self) -> int:
+        """How many the pull takes."""
+    @property
+    def more(self) -> bool:
+        """Others wait for the same function."""
+    @property
+    def records(self) -> bytes:
+        """The messages as stored; nothing once the batch is answered."""
+    def answer(self, verdicts: bytes) -> None:
+        """One byte for each of the first messages, 0 for what is not wanted; those without are looked at
+        again by the next pull. Raises ValueError the second time."""
+    def refuse(self, code: int, remark: str) -> None:
+        """Answers the pull with an error."""
+
+@final
 class Closed:
     """A connection has ended."""
 
@@ -299,6 +329,14 @@ class Server:
     def remove_group(self, name: str) -> None: ...
     def put_expression(self, text: str, program: Program) -> None:
         """What pulls that carry this expression are filtered by; the oldest go when there are many."""
+    def put_function(self, text: str, function: str, call: str) -> None:
+        """The same for a call of a filter function."""
+    def functions_fileno(self) -> int:
+        """Readable when a pull waits for a function that none has waited for."""
+    def functions_wanted(self) -> list[str]:
+        """The functions that pulls wait for."""
+    def take_batch(self, function: str) -> FilterBatch | None:
+        """The first pull in the function's line that has messages to look at, and these."""
     def set_permission(self, permission: int) -> None:
         """The broker's own permission bits, over every topic's."""
     def load_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> None:

@@ -3,6 +3,8 @@
 MetaqError
 ├── ConfigError        a setting is misspelt, of the wrong type or out of its limits
 ├── CommandError       a command cannot do what it was asked
+├── FunctionError      a filter function is not as it must be (filters/declared.py)
+├── WorkerLost         the process of a filter function has ended (broker/functions/process.py)
 ├── Refused            an answer other than success (protocol/errors.py)
 │   └── ProtocolError  a request or a body that cannot be read
 └── Unreachable        no answer: the peer cannot be connected to, has left or is silent

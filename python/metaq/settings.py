@@ -113,6 +113,8 @@ class SubscriptionPolicy:
     """Hash codes of the wanted tags; empty means every message."""
     program: Program | None = None
     """What decides instead of tags, for a subscription by SQL92."""
+    function: tuple[str, str] | None = None
+    """The filter function that decides instead, and the text of the call."""
     refusal: tuple[int, str] | None = None
     """Code and remark for every pull, where the subscription cannot be served."""
 

@@ -7,6 +7,7 @@ mod enter;
 mod event;
 mod expression;
 mod frame;
+mod function;
 mod record;
 mod server;
 mod settings;
@@ -23,6 +24,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
     module.add_class::<clock::Clock>()?;
     module.add_class::<expression::Expression>()?;
+    module.add_class::<function::FilterBatch>()?;
     module.add_class::<frame::Frame>()?;
     module.add_class::<frame::FrameDecoder>()?;
     module.add_class::<record::Record>()?;

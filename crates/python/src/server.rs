@@ -13,7 +13,8 @@ use pyo3::types::PyBytes;
 use crate::enter::{Failure, enter, enter_infallible};
 use crate::event::to_python;
 use crate::expression::{Pair, build};
-use crate::settings::{BrokerSettings, GroupPolicy, ServerSettings, TopicPolicy};
+use crate::function::FilterBatch;
+use crate::settings::{BrokerSettings, GroupPolicy, ServerSettings, TopicPolicy, call_filter};
 use crate::store::Store;
 
 #[pyclass(frozen, module = "metaq._core")]
@@ -116,8 +117,27 @@ impl Server {
 
     fn put_expression(&self, text: &str, program: Vec<Pair>) -> PyResult<()> {
         let program = build(program).map_err(PyValueError::new_err)?;
-        self.broker()?.expressions.put(text, program);
+        self.broker()?.expressions.put(text, metaq_store::Filter::Expression(Arc::new(program)));
         Ok(())
+    }
+
+    fn put_function(&self, text: &str, function: String, call: String) -> PyResult<()> {
+        self.broker()?.expressions.put(text, call_filter((function, call)));
+        Ok(())
+    }
+
+    fn functions_fileno(&self) -> PyResult<i32> {
+        Ok(self.broker()?.function_lines.fileno())
+    }
+
+    fn functions_wanted(&self) -> PyResult<Vec<String>> {
+        Ok(self.broker()?.function_lines.wanted())
+    }
+
+    fn take_batch(&self, py: Python<'_>, function: &str) -> PyResult<Option<FilterBatch>> {
+        let broker = self.broker()?;
+        let batch = enter_infallible(py, || broker.take_batch(function));
+        Ok(batch.map(|batch| FilterBatch::new(batch, Arc::clone(broker))))
     }
 
     fn set_permission(&self, permission: u8) -> PyResult<()> {

@@ -156,6 +156,7 @@ pub struct SubscriptionPolicy {
     expression_type: String,
     tag_codes: Vec<i64>,
     program: Option<Vec<Pair>>,
+    function: Option<(String, String)>,
     refusal: Option<(i32, String)>,
 }
 
@@ -181,6 +182,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
                 refusal = Some((metaq_server::code::SUBSCRIPTION_PARSE_FAILED, remark));
                 metaq_store::Filter::Tags(Vec::new())
             }
+            None if from.function.is_some() => call_filter(from.function.unwrap_or_default()),
             None if from.tag_codes.is_empty() => metaq_store::Filter::All,
             None => metaq_store::Filter::Tags(from.tag_codes),
         };
@@ -192,6 +194,11 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
             refusal,
         }
     }
+}
+
+/// The filter that a function's name and the text of its call make.
+pub fn call_filter((function, text): (String, String)) -> metaq_store::Filter {
+    metaq_store::Filter::Function(Arc::new(metaq_store::Call { function, text }))
 }
 
 impl From<GroupPolicy> for metaq_server::Group {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::delay::Delays;
 use crate::expressions::Expressions;
+use crate::function_lines::FunctionLines;
 use crate::hold::Holds;
 use crate::offsets::Offsets;
 use crate::peer::Peer;
@@ -27,6 +28,7 @@ pub struct Broker {
     pub offsets: Offsets,
     pub delays: Delays,
     pub expressions: Expressions,
+    pub function_lines: FunctionLines,
     pub transactions: Transactions,
     pub(crate) holds: Holds,
     /// What every stored message gets besides its own properties, after a separator.
@@ -39,7 +41,11 @@ pub struct Broker {
 }
 
 impl Broker {
-    pub fn new(store: Arc<Store>, settings: BrokerSettings, store_host: SocketAddr) -> Arc<Self> {
+    pub fn new(
+        store: Arc<Store>,
+        settings: BrokerSettings,
+        store_host: SocketAddr,
+    ) -> std::io::Result<Arc<Self>> {
         let added_properties = format!(
             "\u{2}MSG_REGION\u{1}{}\u{2}TRACE_ON\u{1}true\u{2}CLUSTER\u{1}{}\u{2}",
             settings.region, settings.cluster
@@ -47,6 +53,7 @@ impl Broker {
         let broker = Arc::new(Broker {
             store: Arc::clone(&store),
             holds: Holds::new(settings.hold_max),
+            function_lines: FunctionLines::new(settings.hold_max)?,
             delays: Delays::new(settings.delay_levels_ms.clone()),
             transactions: Transactions::new(settings.transactions_open_max),
             settings,
@@ -61,7 +68,7 @@ impl Broker {
             sync_failed: AtomicBool::new(false),
         });
         store.set_events(Arc::new(Events { broker: Arc::downgrade(&broker) }));
-        broker
+        Ok(broker)
     }
 
     /// The queue of a message whose sender left the choice to the broker.

@@ -4,13 +4,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
-use metaq_store::Program;
+use metaq_store::Filter;
 use parking_lot::RwLock;
 
 /// Operations of all remembered programs together: some twenty megabytes at the worst.
 const OPERATIONS_MAX: usize = 200_000;
+/// A call of a function counts as an operation for every so many bytes of its text.
+const CALL_BYTES: usize = 64;
 
-/// Programs by the text they were compiled from. The oldest go when there are too many; a pull that needs one again
+/// Filters by the text they were compiled from. The oldest go when there are too many; a pull that needs one again
 /// crosses once more.
 #[derive(Default)]
 pub struct Expressions {
@@ -19,46 +21,55 @@ pub struct Expressions {
 
 #[derive(Default)]
 struct Table {
-    programs: HashMap<Arc<str>, Arc<Program>, RandomState>,
+    filters: HashMap<Arc<str>, Filter, RandomState>,
     /// In the order they came.
     texts: VecDeque<Arc<str>>,
     operations: usize,
 }
 
 impl Expressions {
-    pub fn find(&self, text: &str) -> Option<Arc<Program>> {
-        self.table.read().programs.get(text).cloned()
+    pub fn find(&self, text: &str) -> Option<Filter> {
+        self.table.read().filters.get(text).cloned()
     }
 
-    pub fn put(&self, text: &str, program: Program) {
+    pub fn put(&self, text: &str, filter: Filter) {
         let table = &mut *self.table.write();
-        if table.programs.contains_key(text) {
+        if table.filters.contains_key(text) {
             return;
         }
-        table.operations += program.len();
+        table.operations += operations(&filter);
         let text: Arc<str> = text.into();
-        table.programs.insert(Arc::clone(&text), Arc::new(program));
+        table.filters.insert(Arc::clone(&text), filter);
         table.texts.push_back(text);
         while table.operations > OPERATIONS_MAX {
-            let Some(oldest) = table.texts.pop_front().and_then(|text| table.programs.remove(&text)) else {
+            let Some(oldest) = table.texts.pop_front().and_then(|text| table.filters.remove(&text)) else {
                 return;
             };
-            table.operations -= oldest.len();
+            table.operations -= operations(&oldest);
         }
+    }
+}
+
+fn operations(filter: &Filter) -> usize {
+    match filter {
+        Filter::Expression(program) => program.len(),
+        Filter::Function(call) => 1 + call.text.len() / CALL_BYTES,
+        Filter::All | Filter::Tags(_) => 1,
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use metaq_store::Program;
     use metaq_store::expression::{OPERATIONS_MAX as PROGRAM_OPERATIONS_MAX, Operation};
 
     use super::*;
 
-    fn program(operations: usize) -> Program {
+    fn program(operations: usize) -> Filter {
         let mut list = vec![Operation::Null; 1];
         list.resize(operations, Operation::IsNull);
-        Program::build(list).unwrap()
+        Filter::Expression(Arc::new(Program::build(list).unwrap()))
     }
 
     #[test]
@@ -72,7 +83,8 @@ mod tests {
         assert!(expressions.find("1").is_some());
         assert!(expressions.find(&fitting.to_string()).is_some());
         expressions.put("1", program(1));
-        assert_eq!(expressions.find("1").unwrap().len(), PROGRAM_OPERATIONS_MAX, "one text, one program");
+        let kept = expressions.find("1").unwrap();
+        assert_eq!(operations(&kept), PROGRAM_OPERATIONS_MAX, "one text, one program");
         assert_eq!(expressions.table.read().texts.len(), fitting);
     }
 }

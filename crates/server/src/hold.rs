@@ -151,8 +151,8 @@ impl Holds {
 
 fn wants(filter: &Filter, tag_codes: &[i64]) -> bool {
     match filter {
-        // Only the record tells what an expression says to it.
-        Filter::All | Filter::Expression(_) => true,
+        // Only the record tells what an expression or a function says to it.
+        Filter::All | Filter::Expression(_) | Filter::Function(_) => true,
         Filter::Tags(wanted) => tag_codes.is_empty() || tag_codes.iter().any(|code| wanted.contains(code)),
     }
 }

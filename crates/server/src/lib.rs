@@ -5,7 +5,8 @@
 //! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`], [`end_transaction`] answer → [`output`] gathers the
 //! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
 //! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
-//! filters it has compiled for pulls that bring their own in [`expressions`].
+//! filters it has compiled for pulls that bring their own in [`expressions`]. Pulls that a function filters stand in
+//! [`function_lines`] until Python fetches them in [`function`].
 
 mod broker;
 mod connection;
@@ -15,6 +16,8 @@ mod crossing;
 mod delay;
 mod end_transaction;
 mod expressions;
+mod function;
+mod function_lines;
 mod half;
 mod hold;
 mod offsets;
@@ -35,6 +38,7 @@ mod transaction;
 pub use broker::Broker;
 pub use copy::Resend;
 pub use crossing::{Crossed, Event};
+pub use function::Batch;
 pub use policy::{Group, Subscription, Topic};
 pub use route::HOT_CODES;
 pub use server::{Server, Shared};

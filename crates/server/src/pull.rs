@@ -8,6 +8,7 @@ use metaq_wire::{Encoding, FrameEncoder, PullHeader, tag_code};
 
 use crate::broker::Broker;
 use crate::code;
+use crate::function::{is_function, is_unjudged, without_candidates};
 use crate::hold::Held;
 use crate::peer::Peer;
 use crate::policy::{Group, PERMISSION_READ, Snapshot};
@@ -18,6 +19,9 @@ const FLAG_COMMIT: i32 = 1;
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
 const SQL92: &str = "SQL92";
+const FUNCTION: &str = "FUNCTION";
+/// What begins the text of a call where it does not stand under a type of its own.
+const FUNCTION_PREFIX: &str = "function:";
 /// The longest a client may have its pull held, whatever it asks for.
 const SUSPEND_MS_MAX: u64 = 5 * 60 * 1000;
 /// How often a pull is looked at on a thread that is not its own before it is answered as it stands.
@@ -75,11 +79,13 @@ impl Broker {
         }
         let got = self.get(&pull);
         let code = response_code(&got, pull.queue_offset);
-        if code == code::PULL_NOT_FOUND
-            && header.system_flag & FLAG_SUSPEND != 0
-            && header.suspend_timeout_ms > 0
-        {
-            return self.hold(ask, pull, header.suspend_timeout_ms as u64, sink);
+        let suspended = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
+        if is_unjudged(&pull, &got) {
+            let suspend_ms = if suspended { header.suspend_timeout_ms as u64 } else { 0 };
+            return self.hold(ask, pull, suspend_ms, Broker::line_up, sink);
+        }
+        if code == code::PULL_NOT_FOUND && suspended {
+            return self.hold(ask, pull, header.suspend_timeout_ms as u64, Broker::keep, sink);
         }
         answer_pull(&pull, ask.peer, code, got, sink);
         Outcome::Done
@@ -145,20 +151,28 @@ impl Broker {
     }
 
     fn get(&self, pull: &Pull) -> Got {
-        self.store.get(
+        let got = self.store.get(
             &pull.topic,
             pull.queue_id,
             pull.queue_offset,
             pull.count_max,
             pull.bytes_max,
             &pull.filter,
-        )
+        );
+        if is_function(&pull.filter) { without_candidates(got, pull.queue_offset) } else { got }
     }
 
-    /// Lets the pull wait for a message. Whatever arrived between the look and the registration is seen by a
-    /// second look, so that no wake-up is missed.
-    fn hold(&self, ask: &Ask<'_>, pull: Pull, suspend_ms: u64, sink: &mut Sink) -> Outcome {
-        let wait_ms = if self.settings.long_polling {
+    /// Lets the pull wait: for a message, or for a function's verdict. Whatever arrived between the look and the
+    /// registration is seen by a second look, so that no wake-up is missed.
+    fn hold(
+        &self,
+        ask: &Ask<'_>,
+        pull: Pull,
+        suspend_ms: u64,
+        put: fn(&Broker, Held) -> Result<(), Box<Held>>,
+        sink: &mut Sink,
+    ) -> Outcome {
+        let wait_ms = if self.settings.long_polling || suspend_ms == 0 {
             suspend_ms.min(SUSPEND_MS_MAX)
         } else {
             self.settings.short_polling_ms
@@ -169,7 +183,7 @@ impl Broker {
             pull,
             advanced: false,
         };
-        match self.keep(held) {
+        match put(self, held) {
             Ok(()) => ask.peer.counts.held.add(1),
             Err(held) => {
                 let remark =
@@ -182,7 +196,7 @@ impl Broker {
 
     /// Registers a pull that has found nothing, and looks once more: what arrived between its last look and the
     /// registration woke nobody. Gives it back where there is no room.
-    fn keep(&self, mut held: Held) -> Result<(), Box<Held>> {
+    pub(crate) fn keep(&self, mut held: Held) -> Result<(), Box<Held>> {
         for _ in 0..LOOKS_MAX {
             let (group, topic) = (held.pull.group.clone(), held.pull.topic.clone());
             let (queue_id, queue_offset) = (held.pull.queue_id, held.pull.queue_offset);
@@ -204,21 +218,38 @@ impl Broker {
     /// Looks after the held pulls of a queue that got messages with these tags.
     pub(crate) fn wake_pulls(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
         for held in self.holds.take(topic, queue_id, max_offset, tag_codes) {
-            let kept = self.look(held).map_or(Ok(()), |still_waiting| self.keep(still_waiting));
-            if let Err(without_room) = kept {
-                self.finish_held(*without_room);
+            if let Some(still_waiting) = self.look(held) {
+                self.keep_or_finish(still_waiting);
             }
+        }
+    }
+
+    pub(crate) fn keep_or_finish(&self, held: Held) {
+        if let Err(without_room) = self.keep(held) {
+            self.finish_held(*without_room);
         }
     }
 
     /// Runs a held pull again. One that found nothing it wants up to the end of the queue comes back, to be held on
     /// from there; any other is answered.
-    fn look(&self, mut held: Held) -> Option<Held> {
+    fn look(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
             post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
         let got = self.get(&held.pull);
+        if is_unjudged(&held.pull, &got) {
+            match self.line_up(held) {
+                Ok(()) => {}
+                Err(without_room) => self.answer_held(*without_room, got),
+            }
+            return None;
+        }
+        self.wait_on_or_answer(held, got)
+    }
+
+    /// Gives a pull back that is to be held on from where it found nothing; any other is answered.
+    pub(crate) fn wait_on_or_answer(&self, mut held: Held, got: Got) -> Option<Held> {
         let waits_on = match response_code(&got, held.pull.queue_offset) {
             code::PULL_NOT_FOUND => true,
             code::PULL_RETRY_IMMEDIATELY => {
@@ -264,10 +295,13 @@ impl Broker {
         if is_tags(expression_type) {
             return Ok(tags_filter(expression));
         }
-        if expression_type == SQL92 {
-            if let Some(program) = self.expressions.find(expression) {
-                return Ok(Filter::Expression(program));
-            }
+        let known = match expression_type {
+            SQL92 => self.expressions.find(expression),
+            FUNCTION => self.expressions.find(&format!("{FUNCTION_PREFIX}{expression}")),
+            _ => None,
+        };
+        if let Some(filter) = known {
+            return Ok(filter);
         }
         if again {
             let remark = "the expression of this pull could not be kept in mind; try again".to_owned();
@@ -278,7 +312,7 @@ impl Broker {
 }
 
 /// Answers a pull from outside its connection's own pass.
-fn post_pull(held: &Held, code: i32, got: Got) {
+pub(crate) fn post_pull(held: &Held, code: i32, got: Got) {
     let mut sink = Sink::default();
     answer_pull(&held.pull, &held.peer, code, got, &mut sink);
     let _gone = held.peer.post(sink.into_parcel());

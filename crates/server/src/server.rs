@@ -68,7 +68,7 @@ impl Server {
         let broker = match broker {
             Some((store, broker)) => {
                 let store_host = address("store_host", &broker.store_host, port)?;
-                Some(Broker::new(store, broker, store_host))
+                Some(Broker::new(store, broker, store_host).map_err(ServerError::Threads)?)
             }
             None => None,
         };
@@ -139,7 +139,7 @@ impl Server {
         };
         if let Some(broker) = &self.shared.broker {
             broker.delays.stop();
-            for held in broker.holds.take_all() {
+            for held in broker.holds.take_all().into_iter().chain(broker.function_lines.take_all()) {
                 broker.finish_held(held);
             }
         }
@@ -233,6 +233,7 @@ impl Shared {
         drop(per_address);
         if let Some(broker) = &self.broker {
             broker.holds.drop_peer(peer);
+            broker.function_lines.drop_peer(peer);
         }
         let _never_refused = self.crossing.offer(Event::Closed(Arc::clone(peer)));
     }
@@ -255,7 +256,9 @@ async fn take_care(shared: Arc<Shared>) {
     while !shared.stopping.load(Relaxed) {
         ticks.tick().await;
         if let Some(broker) = &shared.broker {
-            for held in broker.holds.take_expired(Instant::now()) {
+            let now = Instant::now();
+            let expired = broker.holds.take_expired(now);
+            for held in expired.into_iter().chain(broker.function_lines.take_expired(now)) {
                 broker.finish_held(held);
             }
             // Nobody waits for the flush of a commit; without this it would wait for the next message's.

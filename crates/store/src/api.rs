@@ -43,13 +43,22 @@ pub enum Filter {
     Tags(Vec<i64>),
     /// Only records whose properties the program accepts.
     Expression(Arc<Program>),
+    /// Every record, as a candidate: whether it is wanted is found out elsewhere.
+    Function(Arc<Call>),
+}
+
+/// A call of a function that an operator has registered; its arguments are in the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub function: String,
+    pub text: String,
 }
 
 impl Filter {
     /// What the queue's entry alone can tell; an expression needs the record.
     pub fn matches(&self, tag_code: i64) -> bool {
         match self {
-            Self::All | Self::Expression(_) => true,
+            Self::All | Self::Expression(_) | Self::Function(_) => true,
             Self::Tags(codes) => codes.contains(&tag_code),
         }
     }

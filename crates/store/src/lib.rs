@@ -47,7 +47,7 @@ mod retention;
 pub mod settings;
 mod store;
 
-pub use api::{Appended, AppendedBatch, Filter, GetStatus, Got, QueryResult, StoreEvents};
+pub use api::{Appended, AppendedBatch, Call, Filter, GetStatus, Got, QueryResult, StoreEvents};
 pub use clock::Clock;
 pub use disk::{Disk, SystemDisk};
 pub use dispatch::SCHEDULE_TOPIC;

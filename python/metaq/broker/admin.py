@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from metaq._core import Clock, Server, Store
@@ -47,6 +47,8 @@ class Parts:
     statistics: Statistics
     switches: Switches
     address: Callable[[], str]
+    filter_figures: Callable[[], Mapping[str, str]] = dict
+    """What the filter functions have done so far."""
 
 
 class Admin:
@@ -153,7 +155,8 @@ class Admin:
 
     def _runtime_info(self) -> dict[str, str]:
         parts = self._parts
-        return runtime_info(parts.options, parts.server, parts.store, parts.statistics, self._started_ms)
+        info = runtime_info(parts.options, parts.server, parts.store, parts.statistics, self._started_ms)
+        return {**info, **parts.filter_figures()}
 
     @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
     async def clean(self, command: Command, request: Request) -> None:

@@ -16,6 +16,7 @@ from metaq.broker.clients import Change, Clients, ConsumerGroup
 from metaq.broker.consumption import Consumption
 from metaq.broker.delay import DelayProgress
 from metaq.broker.filters import Filters
+from metaq.broker.functions import Functions
 from metaq.broker.groups import GroupDeletion, Groups
 from metaq.broker.heartbeats import Heartbeats
 from metaq.broker.inquiry import Inquiry
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 FIRST_REGISTRATION_WAIT_S = 0.5
 HOUSEKEEPING_INTERVAL_S = 1.0
 PROTECT_INTERVAL_S = 30.0
+FUNCTIONS_REST_INTERVAL_S = 10.0
 CLOCK_DRIFT_MS_MAX = 5_000
 """Beyond it the clock was set or the process did not run, and the time that passed means nothing."""
 
@@ -62,6 +64,7 @@ class Broker:
             options, self.topics, lambda: self.address, lambda: self.admin.permission
         )
         self.switches = Switches()
+        self.functions = Functions(options.filters)
         self._directory = directory
         self._tasks: list[asyncio.Task[None]] = []
         self._house_kept_ms = clock.now_ms()
@@ -80,8 +83,9 @@ class Broker:
         return None if port is None else f"{self.address.rpartition(':')[0]}:{port}"
 
     async def start(self) -> None:
-        """Raises StoreFailure, MetadataDamaged or OSError where it cannot; nothing is left open then."""
+        """Raises ConfigError, StoreFailure, MetadataDamaged or OSError; nothing is left open then."""
         async with AsyncExitStack() as undo:
+            await self.functions.load()
             await self._open(undo)
             self._compose()
             self.topics.load()
@@ -99,6 +103,8 @@ class Broker:
             self.server.start()
             self.pump.start()
             undo.push_async_callback(self.pump.stop)
+            self.functions.start(self.server)
+            undo.push_async_callback(self.functions.stop)
             # Clients are let in before they are told the address, so none of them finds the door shut.
             undo.push_async_callback(self.registration.stop)
             await self.registration.start(FIRST_REGISTRATION_WAIT_S)
@@ -120,7 +126,7 @@ class Broker:
         undo.push_async_callback(asyncio.to_thread, self.server.stop)
 
     def _compose(self) -> None:
-        filters = Filters(self.options.enable_property_filter)
+        filters = Filters(self.options.enable_property_filter, self.functions.known)
         inquiry = Inquiry(
             self.clients, self.clock, lambda connection, command: self.pump.invoke(connection, command)
         )
@@ -139,6 +145,7 @@ class Broker:
                 statistics=self.statistics,
                 switches=self.switches,
                 address=lambda: self.address,
+                filter_figures=self.functions.figures,
             )
         )
         self.handlers = Handlers(
@@ -252,6 +259,7 @@ class Broker:
         self._every(self.options.offsets_persist_interval_s, self.delays.persist)
         self._every(PROTECT_INTERVAL_S, self.offsets.protect)
         self._every(HOUSEKEEPING_INTERVAL_S, self.transactions.check)
+        self._every(FUNCTIONS_REST_INTERVAL_S, self.functions.rest)
         self._every(SAMPLE_INTERVAL_S, lambda: asyncio.to_thread(self.statistics.sample))
 
     async def _end_housekeeping(self) -> None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from metaq.broker.functions.call import Call, check_call, parse_call
 from metaq.broker.sql92 import BadExpression, compile_expression
+from metaq.filters.exchange import Description
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import Program
 
 SQL92 = "SQL92"
 TAG = "TAG"
+FUNCTION = "FUNCTION"
+FUNCTION_PREFIX = "function:"
+"""Begins a call that stands where SQL92 is expected: the Java client sends no types but TAG and SQL92."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +24,18 @@ class Filters:
     """Decides which filters are taken, and compiles them."""
 
     property_filter: bool = True
-    """Whether messages may be selected by their properties."""
+    """Whether messages may be selected by SQL92."""
+    functions: Mapping[str, Description] = field(default_factory=dict)
+    """What the operator has registered, by name."""
 
-    def compile(self, expression_type: str, expression: str) -> Program | None:
+    def compile(self, expression_type: str, expression: str) -> Program | Call | None:
         """None for tags. Raises Refused for what is not taken here, BadExpression for what is wrong."""
         if is_tags(expression_type):
             return None
+        if expression_type == FUNCTION:
+            return self._call(expression)
+        if expression_type == SQL92 and expression.startswith(FUNCTION_PREFIX):
+            return self._call(expression.removeprefix(FUNCTION_PREFIX))
         kind = ascii(expression_type[:32])[1:-1]
         if not self.property_filter:
             raise Refused(
@@ -32,8 +44,20 @@ class Filters:
                 "subscribe by tags, or set enable_property_filter",
             )
         if expression_type != SQL92:
-            raise BadExpression(f"there are no filters of type {kind}: subscribe by tags or by {SQL92}")
+            raise BadExpression(
+                f"there are no filters of type {kind}: subscribe by tags, {SQL92} or {FUNCTION}"
+            )
         return compile_expression(expression)
+
+    def _call(self, text: str) -> Call:
+        call = parse_call(text)
+        check_call(call, self.functions)
+        return call
+
+
+def carried_key(expression_type: str, expression: str) -> str:
+    """The text by which the data plane knows a filter that pulls carry, whatever its type."""
+    return f"{FUNCTION_PREFIX}{expression}" if expression_type == FUNCTION else expression
 
 
 def is_tags(expression_type: str) -> bool:

@@ -7,7 +7,8 @@ import logging
 
 from metaq._core import Server, Store
 from metaq.broker import names
-from metaq.broker.filters import Filters
+from metaq.broker.filters import Filters, carried_key
+from metaq.broker.functions.call import Call
 from metaq.broker.groups import Groups, missing_group
 from metaq.broker.inquiry import Inquiry
 from metaq.broker.retry import ensure_dead_letters, retries_max
@@ -104,9 +105,13 @@ class Messages:
         know or that may have changed."""
         if command.sys_flag & SUBSCRIPTION_GIVEN:
             expression = command.subscription or ""
-            program = self._filters.compile(command.expression_type or "", expression)
-            if program is not None:
-                self._server.put_expression(expression, program)
+            expression_type = command.expression_type or ""
+            compiled = self._filters.compile(expression_type, expression)
+            if isinstance(compiled, Call):
+                key = carried_key(expression_type, expression)
+                self._server.put_function(key, compiled.function, compiled.text)
+            elif compiled is not None:
+                self._server.put_expression(expression, compiled)
         fault = names.group_fault(command.consumer_group)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from metaq.broker.functions.process import WorkerSettings
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
 READ = 4
@@ -30,6 +31,8 @@ class BrokerOptions:
     permission: int = READ | WRITE
     enable_property_filter: bool = True
     """Whether consumers may filter by SQL92; Apache's brokers leave it off unless told."""
+    filters: WorkerSettings = field(default_factory=WorkerSettings)
+    """The functions that consumers may filter by, and what their workers may take."""
     register_interval_s: float = 30.0
     """Brought into the bounds of 10 to 60 seconds, as clients expect routes to be fresh."""
     offsets_persist_interval_s: float = 5.0

@@ -8,6 +8,7 @@ from metaq._core import Server, tag_code
 from metaq.broker import names
 from metaq.broker.clients import Clients, ConsumerGroup
 from metaq.broker.filters import TAG, Filters, is_tags
+from metaq.broker.functions.call import Call
 from metaq.broker.groups import Groups
 from metaq.broker.topics import Topics
 from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
@@ -105,9 +106,9 @@ def compile_group(
 
 def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:
     """A filter that is wrong refuses the pulls of this subscription; the group's others go on."""
-    program, refusal = None, None
+    compiled, refusal = None, None
     try:
-        program = filters.compile(subscription.expression_type, subscription.sub_string)
+        compiled = filters.compile(subscription.expression_type, subscription.sub_string)
     except Refused as refused:
         refusal = (refused.code, refused.remark)
     return SubscriptionPolicy(
@@ -115,7 +116,8 @@ def compile_subscription(subscription: SubscriptionData, filters: Filters) -> Su
         version=subscription.sub_version,
         expression_type=subscription.expression_type or TAG,
         tag_codes=wanted_tag_codes(subscription),
-        program=program,
+        program=None if isinstance(compiled, Call) else compiled,
+        function=(compiled.function, compiled.text) if isinstance(compiled, Call) else None,
         refusal=refusal,
     )
 

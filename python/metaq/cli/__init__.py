@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from metaq import __version__
-from metaq.cli import config, dlq, message, serve, topic
+from metaq.cli import config, dlq, filter, message, serve, topic
 from metaq.errors import ConfigError, MetaqError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ app.command("broker")(serve.broker)
 app.add_typer(config.app, name="config")
 app.add_typer(topic.app, name="topic")
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(filter.app, name="filter")
 app.command("send")(message.send)
 app.command("tail")(message.tail)
 

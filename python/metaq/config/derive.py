@@ -19,6 +19,7 @@ from metaq.settings import KIB, BrokerSettings, ServerSettings, StoreSettings
 
 if TYPE_CHECKING:
     from metaq.broker import BrokerOptions
+    from metaq.broker.functions import WorkerSettings
 
 FRAME_OVERHEAD_BYTES = 64 * KIB
 """What a send may need beyond its body: the header with properties at their longest."""
@@ -60,12 +61,34 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         default_topic_queues=config["default_topic_queues"],
         permission=config["permission"],
         enable_property_filter=config["enable_property_filter"],
+        filters=worker_settings(config),
         register_interval_s=config["register_interval_s"],
         offsets_persist_interval_s=config["offsets_persist_interval_s"],
         client_expiry_s=config["client_expiry_s"],
         transaction_check_interval_s=config["transaction_check_interval_s"],
         transaction_check_max=config["transaction_check_max"],
     )
+
+
+def worker_settings(config: Config) -> WorkerSettings:
+    from metaq.broker.functions import WorkerSettings
+
+    return WorkerSettings(
+        sources=tuple(_function_source(source) for source in config["filter_functions"]),
+        timeout_ms=config["filter_timeout_ms"],
+        memory_bytes=config["filter_memory_bytes"],
+        workers_max=config["filter_workers"],
+    )
+
+
+def _function_source(source: str) -> str:
+    """A folder by its absolute path, or a module. What is neither is told by name before anything starts."""
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return str(folder.absolute())
+    if not all(part.isidentifier() for part in source.split(".")):
+        raise ConfigError(f"filter_functions: {source} is neither a folder nor the name of a module")
+    return source
 
 
 def _delay_levels(text: str) -> tuple[int, ...]:

@@ -172,6 +172,18 @@ class Endpoints:
         return "HOST:PORT;HOST:PORT…"
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Folders and modules, parted by `;`."""
+
+    def parse(self, raw: object) -> object:
+        parts = raw if isinstance(raw, list | tuple) else str(raw).split(";")
+        return tuple(str(part).strip() for part in parts if str(part).strip())
+
+    def describe(self) -> str:
+        return "FOLDER;package.module…"
+
+
 def split_endpoint(endpoint: str) -> tuple[str, int]:
     """`host:port` in two; a version-6 address stands in brackets. Raises ValueError."""
     found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]*)):(\d{1,5})", endpoint)

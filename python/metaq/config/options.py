@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Kind, Listen, Number, Seconds, Text
+from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Kind, Listen, Number, Seconds, Sources, Text
 from metaq.settings import GIB, KIB, MIB, BrokerSettings, ServerSettings, StoreSettings
 
 SECTIONS: dict[str, str] = {
@@ -94,6 +94,25 @@ _ALL: list[Option] = [
         ("auto_create_topic", Flag(), True, "Create a topic when the first message is sent to it."),
         ("auto_create_group", Flag(), True, "Create a consumer group when its first consumer appears."),
         ("enable_property_filter", Flag(), True, "Let consumers filter messages by SQL92."),
+        (
+            "filter_functions",
+            Sources(),
+            (),
+            "Folders and modules with Python functions that consumers may filter messages by.",
+        ),
+        (
+            "filter_timeout_ms",
+            Number(10, 10_000),
+            2_000,
+            "Longest that such a function may take for a batch.",
+        ),
+        (
+            "filter_memory_bytes",
+            Bytes(64 * MIB, 64 * GIB),
+            512 * MIB,
+            "Memory of one process that runs them.",
+        ),
+        ("filter_workers", Number(1, 64), 2, "Most processes that run one function at a time."),
         ("default_topic_queues", Number(1, 1024), 8, "Most queues that an auto-created topic gets."),
         ("flush_timeout_ms", Number(1), "How long a sender waits for the disk before it is told code 10."),
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Most bytes that one pull returns."),

@@ -9,13 +9,13 @@ EXCERPT_CHARACTERS = 60
 
 
 class BadExpression(Refused):
-    """An expression that is not SQL92, or more than the broker takes; answered with code 23."""
+    """A filter that is wrong, or more than the broker takes; answered with code 23."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
 
 
-def bad_at(text: str, at: int, what: str) -> BadExpression:
+def bad_at(text: str, at: int, what: str, language: str = "SQL92") -> BadExpression:
     """Names line and column, both from 1, and shows the place."""
     at = min(max(at, 0), len(text))
     line_start = text.rfind("\n", 0, at) + 1
@@ -29,4 +29,4 @@ def bad_at(text: str, at: int, what: str) -> BadExpression:
     )
     row = text.count("\n", 0, at) + 1
     caret = " " * (column - shown_from) + "^"
-    return BadExpression(f"SQL92, line {row}, column {column + 1}: {what}\n  {shown}\n  {caret}")
+    return BadExpression(f"{language}, line {row}, column {column + 1}: {what}\n  {shown}\n  {caret}")

@@ -1,0 +1,66 @@
+"""All filter functions of a broker: which there are, and who wants them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from metaq._core import Server
+from metaq.broker.functions.pool import Pool
+from metaq.broker.functions.process import WorkerSettings, describe_functions
+from metaq.broker.functions.tally import Tally
+from metaq.filters.exchange import Description
+
+log = logging.getLogger(__name__)
+
+
+class Functions:
+    """Loads their descriptions, once; after that, brings each function that is wanted its batches."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._pools: dict[str, Pool] = {}
+        self._server: Server | None = None
+        self.known: Mapping[str, Description] = {}
+
+    async def load(self) -> None:
+        """Raises ConfigError: a broker without its functions is not what the operator asked for."""
+        self.known = await describe_functions(self._settings)
+        if self.known:
+            log.info("filter functions: %s", ", ".join(sorted(self.known)))
+
+    def start(self, server: Server) -> None:
+        self._server = server
+        self._pools = {name: Pool(name, server, self._settings) for name in self.known}
+        if self._pools:
+            asyncio.get_running_loop().add_reader(server.functions_fileno(), self._wake)
+
+    async def stop(self) -> None:
+        if self._server is not None and self._pools:
+            asyncio.get_running_loop().remove_reader(self._server.functions_fileno())
+        await asyncio.gather(*(pool.close() for pool in self._pools.values()))
+
+    async def rest(self) -> None:
+        for pool in self._pools.values():
+            await pool.rest()
+
+    @property
+    def tallies(self) -> dict[str, Tally]:
+        return {name: pool.tally for name, pool in self._pools.items()}
+
+    def figures(self) -> dict[str, str]:
+        """For those who ask for the broker's figures, a line for each function that has been called."""
+        return {
+            f"filterFunction_{name}": f"messages {tally.messages}, wanted {tally.wanted}, "
+            f"failures {tally.failures}, workers lost {tally.workers_lost}"
+            for name, tally in self.tallies.items()
+            if tally.messages
+        }
+
+    def _wake(self) -> None:
+        assert self._server is not None
+        for name in self._server.functions_wanted():
+            pool = self._pools.get(name)
+            if pool is not None:
+                pool.wake()

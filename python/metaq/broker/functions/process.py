@@ -1,0 +1,203 @@
+"""One worker: a process with a memory limit that runs the functions of the operator, and may die of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import mmap
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from metaq.errors import ConfigError, MetaqError
+from metaq.filters.exchange import (
+    LENGTH,
+    TOLD_BYTES_MAX,
+    VERDICTS_MAX,
+    Ask,
+    Description,
+    Hello,
+    Told,
+    frame,
+)
+from metaq.settings import MIB
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 20.0
+"""For the interpreter and whatever the operator's modules import; clients wait 30 s for a pull's answer."""
+KEPT_VARIABLES = frozenset(
+    "PATH HOME LANG LANGUAGE TZ TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH".split()  # noqa: SIM905
+)
+"""All that a worker has of the broker's environment, besides LC_…: there may be secrets in the rest."""
+OUTPUT_CHUNK_BYTES = 4_096
+
+Value = TypeVar("Value", Hello, Told)
+
+
+class WorkerLost(MetaqError):
+    """The worker has ended, does not answer in time or says what no worker says."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What the workers of a broker load, and what each may take."""
+
+    sources: tuple[str, ...] = ()
+    """Folders, by absolute path, and modules."""
+    timeout_ms: int = 2_000
+    """For one batch."""
+    memory_bytes: int = 512 * MIB
+    workers_max: int = 2
+    """Of one function."""
+
+
+class Worker:
+    """One running process, asked one batch at a time."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, verdicts: mmap.mmap, output: Callable[[bytes], None]
+    ) -> None:
+        self._process = process
+        self._verdicts = verdicts
+        self._output = asyncio.create_task(self._drain_output(output))
+        self.functions: dict[str, Description] = {}
+
+    @classmethod
+    async def start(cls, settings: WorkerSettings, output: Callable[[bytes], None]) -> Worker:
+        """Raises WorkerLost; `error` of the functions themselves included."""
+        shared = os.memfd_create("metaq-verdicts")
+        try:
+            os.ftruncate(shared, VERDICTS_MAX)
+            verdicts = mmap.mmap(shared, VERDICTS_MAX)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                # Neither the working directory's modules nor bytecode that may be older than its file.
+                "-PB",
+                "-m",
+                "metaq.filters.worker",
+                f"--parent={os.getpid()}",
+                f"--memory-bytes={settings.memory_bytes}",
+                f"--verdicts={shared}",
+                "--",
+                *settings.sources,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=_environment(),
+                pass_fds=(shared,),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WorkerLost(f"a process for filter functions cannot be started: {error}") from None
+        finally:
+            os.close(shared)
+        worker = cls(process, verdicts, output)
+        try:
+            hello = await worker._hear(Hello, START_TIMEOUT_S)
+            if hello.error:
+                raise WorkerLost(hello.error)
+        except BaseException:
+            await worker.kill()
+            raise
+        worker.functions = {known.name: known for known in hello.functions}
+        return worker
+
+    async def ask(self, ask: Ask, timeout_s: float) -> Told:
+        """Raises WorkerLost; the verdicts are there all the same, as far as they go."""
+        self._verdicts[:] = bytes(VERDICTS_MAX)
+        writer = self._process.stdin
+        assert writer is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                writer.write(frame(ask))
+                await writer.drain()
+                return await self._hear(Told, timeout_s)
+        except TimeoutError:
+            raise WorkerLost(f"it took longer than {timeout_s:g} s") from None
+        except OSError:
+            raise WorkerLost(await self._last_words()) from None
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None
+
+    def verdicts(self, count: int) -> bytes:
+        return self._verdicts[:count]
+
+    async def kill(self) -> None:
+        """Ends the process and what it has started, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        self._output.cancel()
+        await asyncio.gather(self._output, return_exceptions=True)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._verdicts.close()
+
+    async def _hear(self, kind: type[Value], timeout_s: float) -> Value:
+        reader = self._process.stdout
+        assert reader is not None
+        try:
+            async with asyncio.timeout(timeout_s):
+                (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+                if size > TOLD_BYTES_MAX:
+                    raise WorkerLost(f"it says {size} bytes, the limit is {TOLD_BYTES_MAX}")
+                return msgspec.msgpack.decode(await reader.readexactly(size), type=kind)
+        except TimeoutError:
+            raise WorkerLost(f"it took longer than {timeout_s:g} s") from None
+        except (asyncio.IncompleteReadError, OSError):
+            raise WorkerLost(await self._last_words()) from None
+        except msgspec.MsgspecError as error:
+            raise WorkerLost(f"it says what no worker says: {error}") from None
+
+    async def _last_words(self) -> str:
+        """How a process has ended whose pipe is closed."""
+        try:
+            async with asyncio.timeout(1):
+                code = await self._process.wait()
+        except TimeoutError:
+            return "it has closed its pipe"
+        if code >= 0:
+            return f"its process ended with exit code {code}"
+        name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+        return f"its process was ended by {name}"
+
+    async def _drain_output(self, output: Callable[[bytes], None]) -> None:
+        """Reads whatever is printed, for otherwise the worker would stop when the pipe is full."""
+        reader = self._process.stderr
+        assert reader is not None
+        while chunk := await reader.read(OUTPUT_CHUNK_BYTES):
+            output(chunk)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if name in KEPT_VARIABLES or name.startswith("LC_")
+    }
+
+
+async def describe_functions(settings: WorkerSettings) -> dict[str, Description]:
+    """What is there, as a worker finds it. Raises ConfigError."""
+    if not settings.sources:
+        return {}
+    printed = bytearray()
+
+    def keep(chunk: bytes) -> None:
+        printed.extend(chunk[: max(0, OUTPUT_CHUNK_BYTES - len(printed))])
+
+    try:
+        worker = await Worker.start(settings, keep)
+    except WorkerLost as lost:
+        if printed:
+            log.error("filter functions: %s", printed.decode("utf-8", "replace").strip())
+        raise ConfigError(f"filter_functions cannot be loaded: {lost}") from None
+    await worker.kill()
+    return worker.functions

@@ -1,0 +1,56 @@
+"""metaq filter."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from metaq.cli.flags import Assignments, ConfigFile, Format, Output
+
+app = typer.Typer(help="Functions that consumers may filter messages by.", no_args_is_help=True)
+
+
+@app.callback()
+def filter_() -> None:
+    """Functions that consumers may filter messages by."""
+
+
+@app.command("list")
+def list_functions(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(help="Folders and modules, instead of those of filter_functions.", show_default=False),
+    ] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    output: Output = Format.text,
+) -> None:
+    """Load the functions as a broker of this configuration does, and list them."""
+    import asyncio
+
+    from metaq.cli.output import print_json, print_table
+    from metaq.config import load
+    from metaq.config.derive import worker_settings
+
+    loaded = load({"filter_functions": sources or None}, assignments=assignments or (), file=config)
+
+    from metaq.broker.functions import describe_functions
+
+    known = asyncio.run(describe_functions(worker_settings(loaded)))
+    functions = [known[name] for name in sorted(known)]
+    if output is Format.json:
+        print_json([{"signature": function.signature, **_fields(function)} for function in functions])
+    else:
+        print_table(
+            ("call", "module", "what it wants"),
+            [(function.signature, function.module, function.doc) for function in functions],
+        )
+
+
+def _fields(function: object) -> dict[str, object]:
+    import msgspec
+
+    fields = msgspec.to_builtins(function)
+    assert isinstance(fields, dict)
+    return fields

@@ -1,0 +1,401 @@
+"""Filter functions on a real broker with real workers: good ones, and those that do what harm they can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from metaq.broker import Broker
+from metaq.broker.functions import WorkerSettings
+from metaq.errors import ConfigError
+from metaq.protocol.admin import GetBrokerRuntimeInfo
+from metaq.protocol.reply import Reply
+from metaq.settings import MIB
+from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker, until
+from tests.integration.test_sql92 import bodies, check, next_offset, pull, send_colors, sql, subscribe
+from tests.support.metaq import Metaq
+from tests.support.metaq import run as run_metaq
+
+GOOD = '''
+import ctypes, os, sys, time
+from metaq.filters import FilterMessage, function
+
+@function
+def color(message: FilterMessage, *colors: str) -> bool:
+    """Messages of these colors."""
+    return message.properties.get("color") in colors
+
+@function
+def slow(message: FilterMessage, seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
+
+@function
+def bad(message: FilterMessage, what: str) -> bool:
+    """Harms whoever runs it, over every message that says `bad`."""
+    if b"bad" not in message.body:
+        return b"no" not in message.body
+    if what == "raise":
+        raise RuntimeError("\\ud800" + "x" * 100_000)
+    if what == "loop":
+        while True:
+            pass
+    if what == "memory":
+        kept = []
+        while True:
+            kept.append(bytearray(10_000_000))
+    if what == "exit":
+        os._exit(7)
+    if what == "leave":
+        sys.exit(3)
+    if what == "crash":
+        ctypes.string_at(0)
+    if what == "close":
+        os.closerange(3, 1000)
+    if what == "garbage":
+        for descriptor in range(3, 20):
+            try:
+                os.write(descriptor, b"\\xff" * 64)
+            except OSError:
+                pass
+    if what == "print":
+        print("x" * 1_000_000)
+        os.write(1, b"y" * 1_000_000)
+        return False
+    if what == "large":
+        return "x" * 50_000_000
+    if what == "read":
+        return sys.stdin.read() != ""
+    return None
+
+@function
+def secrets(message: FilterMessage, pid: int) -> bool:
+    """Whether it sees anything of the broker's."""
+    own = {link for link in map(read_link, os.listdir("/proc/self/fd")) if link}
+    broker = {link for link in (read_link(name, pid) for name in os.listdir(f"/proc/{pid}/fd")) if link}
+    return bool(own & broker) or any(name.startswith("METAQ") for name in os.environ)
+
+def read_link(name, pid="self"):
+    try:
+        link = os.readlink(f"/proc/{pid}/fd/{name}")
+    except OSError:
+        return None
+    # What they share on purpose is the memory for verdicts.
+    shared = link.startswith(("/memfd:metaq-verdicts", "/dev/"))
+    return None if shared or not link.startswith(("socket:", "/")) else link
+'''
+
+
+@asynccontextmanager
+async def started(directory: Path, **changes: int) -> AsyncIterator[tuple[Broker, Client, Client]]:
+    folder = directory / "functions"
+    folder.mkdir(exist_ok=True)
+    (folder / "good.py").write_text(GOOD)
+    limits: dict[str, int] = {"timeout_ms": 1_500, "memory_bytes": 256 * MIB, **changes}
+    filters = WorkerSettings(sources=(str(folder),), **limits)  # type: ignore[arg-type]
+    options = broker_options(directory / "store", filters=filters)
+    async with (
+        started_broker(options) as broker,
+        connected(broker.address) as producer,
+        connected(broker.address) as client,
+    ):
+        yield broker, producer, client
+    assert workers_of(os.getpid()) == []
+
+
+async def call(client: Client, topic: str, text: str, queue_offset: int = 0, hold_ms: int = 0) -> Reply:
+    return await pull(client, topic, queue_offset, carried=text, expression_type="FUNCTION", hold_ms=hold_ms)
+
+
+async def read_all(client: Client, topic: str, text: str, end: int) -> list[bytes]:
+    """Pulls to the end of the queue; every pull must get on."""
+    found: list[bytes] = []
+    queue_offset = 0
+    while queue_offset < end:
+        reply = await call(client, topic, text, queue_offset)
+        assert reply.code in (0, 20), reply.remark
+        assert next_offset(reply) > queue_offset
+        found += bodies(reply)
+        queue_offset = next_offset(reply)
+    return found
+
+
+def workers_of(parent: int) -> list[int]:
+    """The worker processes that a process has now."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"metaq.filters.worker" in (entry / "cmdline").read_bytes():
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(stat[1]) == parent and stat[0] != "Z":
+                    found.append(int(entry.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        # Empty for one that has ended and that nobody has asked for yet.
+        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_function_chooses_by_heartbeat_and_by_pull(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started(tmp_path) as (broker, producer, client):
+            await send_colors(producer, "t", "red", "green", "red", "blue")
+            for kind, text in (
+                ("FUNCTION", "color('red', 'blue')"),
+                ("SQL92", "function:color('red', 'blue')"),
+            ):
+                version = 1 if kind == "FUNCTION" else 2
+                await subscribe(client, "g", sql("t", text, version, expression_type=kind))
+                for carried in (None, text):
+                    found = await pull(client, "t", carried=carried, expression_type=kind, version=version)
+                    assert (found.code, bodies(found)) == (0, [b"red-0", b"red-2", b"blue-3"])
+                    assert next_offset(found) == 4
+                assert (await pull(client, "t", 4, expression_type=kind, version=version)).code == 19
+            nothing = await call(client, "t", "color('pink')")
+            assert (nothing.code, next_offset(nothing)) == (20, 4), "passed over, never to be looked at again"
+            assert (await call(client, "t", "color('pink')", 9)).code == 21
+            assert broker.functions.tallies["color"].failures == 0
+
+    run(scenario)
+
+
+def test_a_long_queue_is_gone_through_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started(tmp_path) as (broker, producer, client):
+            for number in range(700):
+                await producer.send("t", b"%d" % number, color="red" if number % 100 == 50 else "green")
+            found = await read_all(client, "t", "color('red')", 700)
+            assert found == [b"%d" % number for number in range(50, 700, 100)]
+            assert broker.functions.tallies["color"].messages == 700
+            everything = await read_all(client, "t", "color('red', 'green')", 700)
+            assert everything == [b"%d" % number for number in range(700)]
+            assert broker.functions.tallies["color"].messages == 1_400, "none is looked at twice"
+            info = await client.connection.call(GetBrokerRuntimeInfo())
+            figures = json.loads(info.check().body)["table"]
+            assert figures["filterFunction_color"] == "messages 1400, wanted 707, failures 0, workers lost 0"
+
+    run(scenario)
+
+
+def test_wrong_calls_are_told_before_anything_runs(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started(tmp_path) as (_, producer, client):
+            await send_colors(producer, "t", "red")
+            for text, says in {
+                "colour('red')": "no function is called colour: there are bad, color, secrets, slow",
+                "color(red)": "column 7: a text in quotes",
+                "slow('x')": "seconds must be a number",
+                "slow()": "slow(seconds: number) does not take 0",
+            }.items():
+                refused = await call(client, "t", text)
+                assert (refused.code, says in (refused.remark or "")) == (23, True), refused.remark
+                told = await check(client, f"function:{text}")
+                assert (told.code, says in (told.remark or "")) == (23, True), told.remark
+            assert (await check(client, "color('red')", "FUNCTION")).code == 0
+            await subscribe(client, "g", sql("t", "nobody()", expression_type="FUNCTION"))
+            assert (await pull(client, "t", expression_type="FUNCTION")).code == 23
+            assert workers_of(os.getpid()) == []
+
+    run(scenario)
+
+
+def test_a_waiting_pull_is_woken_by_what_its_function_wants(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started(tmp_path) as (broker, producer, client):
+            await producer.send("t", b"first", color="green")
+            waiting = asyncio.create_task(call(client, "t", "color('red')", 1, hold_ms=20_000))
+            await until(lambda: broker.server.counters()["held"] == 1)
+            requests = broker.server.counters()["requests"]
+            for number in range(200):
+                await producer.send("t", b"%d" % number, color="green")
+            assert not waiting.done()
+            assert broker.server.counters()["requests"] == requests + 200, "the client asked once"
+            await producer.send("t", b"last", color="red")
+            found = await asyncio.wait_for(waiting, 10)
+            assert (found.code, bodies(found), next_offset(found)) == (0, [b"last"], 202)
+            began = time.monotonic()
+            waiting = asyncio.create_task(call(client, "t", "color('red')", 202, hold_ms=1_000))
+            await asyncio.sleep(0.2)
+            await producer.send("t", b"not this", color="green")
+            in_vain = await waiting
+            assert (in_vain.code, next_offset(in_vain)) == (20, 203)
+            assert time.monotonic() - began > 0.9
+
+    run(scenario)
+
+
+HARM = ["raise", "loop", "memory", "exit", "leave", "crash", "close", "large", "print", "read", "none"]
+
+
+def test_whatever_a_function_does_its_pulls_go_on(tmp_path: Path) -> None:
+    """A message that it fails for is delivered, and costs no other message its verdict."""
+
+    async def scenario() -> None:
+        async with started(tmp_path) as (broker, producer, client):
+            sent = [b"yes-0", b"no-1", b"bad-2", b"no-3", b"yes-4", b"no-5"]
+            for body in sent:
+                await producer.send("t", body)
+            wanted = [b"yes-0", b"bad-2", b"yes-4"]
+            for what in HARM:
+                before = broker.functions.tallies["bad"].failures
+                found = await read_all(client, "t", f"bad('{what}')", len(sent))
+                # Where nothing fails the function's word counts; there is nothing to be read.
+                failures = broker.functions.tallies["bad"].failures - before
+                if what in ("print", "read"):
+                    assert (found, failures) == ([b"yes-0", b"yes-4"], 0), what
+                else:
+                    assert (found, failures) == (wanted, 1), what
+            # By its time, by itself, by the system, for want of its pipes; one without memory ends in order,
+            # where it finds that out in time.
+            lost = broker.functions.tallies["bad"].workers_lost
+            assert lost in (4, 5)
+            found = await read_all(client, "t", "bad('garbage')", len(sent))
+            assert set(wanted) <= set(found), "it may say too much, and is not believed against a message"
+            assert broker.functions.tallies["bad"].workers_lost == lost + 1
+            assert bodies(await call(client, "t", "color('red')")) == []
+
+    run(scenario)
+
+
+def test_a_slow_function_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started(tmp_path, timeout_ms=1_000) as (broker, producer, client),
+            connected(broker.address, "other") as other,
+        ):
+            for number in range(40):
+                await producer.send("t", b"bad-%d" % number, color="red")
+            slow = [asyncio.create_task(call(client, "t", "bad('loop')", number)) for number in range(6)]
+            await until(lambda: len(workers_of(os.getpid())) == 2)
+            began = time.monotonic()
+            for _ in range(20):
+                assert len(bodies(await call(other, "t", "color('red')"))) == 32
+                await other.send("t", b"more")
+                assert len(bodies(await pull(other, "t", carried="*", expression_type="TAG"))) == 32
+            assert not all(task.done() for task in slow), time.monotonic() - began
+            for reply in await asyncio.gather(*slow):
+                assert reply.code in (0, 20)
+            assert len(workers_of(os.getpid())) <= 3, "two for a function at the most"
+
+    run(scenario)
+
+
+def test_many_slow_messages_are_cut_into_batches(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started(tmp_path, timeout_ms=1_000) as (broker, producer, client):
+            for number in range(12):
+                await producer.send("t", b"%d" % number)
+            found = await read_all(client, "t", "slow(0.1)", 12)
+            assert found == [b"%d" % number for number in range(12)]
+            tally = broker.functions.tallies["slow"]
+            assert (tally.messages, tally.failures, tally.workers_lost) == (12, 0, 0)
+
+    run(scenario)
+
+
+def test_a_worker_has_nothing_of_the_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("METAQ_SECRET", "x")
+
+    async def scenario() -> None:
+        async with started(tmp_path) as (broker, producer, client):
+            await producer.send("t", b"x")
+            reply = await call(client, "t", f"secrets({os.getpid()})")
+            assert (reply.code, broker.functions.tallies["secrets"].failures) == (20, 0)
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_and_a_broker_that_stops_wait_for_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started(tmp_path, timeout_ms=10_000) as (broker, producer, _):
+            await producer.send("t", b"bad")
+            async with connected(broker.address, "leaving") as leaving:
+                gone = [asyncio.create_task(call(leaving, "t", "bad('loop')")) for _ in range(4)]
+                await until(lambda: len(workers_of(os.getpid())) == 2)
+            await asyncio.gather(*gone, return_exceptions=True)
+            began = time.monotonic()
+        assert time.monotonic() - began < 5, "the workers were not waited for"
+
+    run(scenario)
+
+
+def test_functions_that_cannot_be_loaded_stop_the_start(tmp_path: Path) -> None:
+    folder = tmp_path / "functions"
+    folder.mkdir()
+
+    async def says(text: str) -> str:
+        (folder / "f.py").write_text(text)
+        options = broker_options(tmp_path / "store", filters=WorkerSettings(sources=(str(folder),)))
+        with pytest.raises(ConfigError) as raised:
+            async with started_broker(options):
+                pass
+        return str(raised.value)
+
+    async def scenario() -> None:
+        assert "SyntaxError" in await says("def (")
+        assert "ZeroDivisionError: division by zero (f.py, line 1)" in await says("1 / 0")
+        assert "no function that is marked" in await says("x = 1")
+        assert "exit code 3" in await says("import os; os._exit(3)")
+        assert workers_of(os.getpid()) == []
+
+    run(scenario)
+
+
+def test_no_worker_outlives_a_killed_broker(tmp_path: Path, start_metaq: Callable[..., Metaq]) -> None:
+    folder = tmp_path / "functions"
+    folder.mkdir()
+    (folder / "good.py").write_text(GOOD)
+    served = start_metaq(
+        *("serve", "--namesrv-port", "0", "--broker-port", "0", "--data", str(tmp_path / "data")),
+        *("--set", f"filter_functions={folder}", "--set", "filter_timeout_ms=10000"),
+    )
+
+    async def scenario() -> list[int]:
+        async with connected(served.broker) as client:
+            await client.send("t", b"bad")
+            asked = asyncio.create_task(call(client, "t", "bad('loop')"))
+            await until(lambda: len(workers_of(served.child.process.pid)) == 1)
+            await asyncio.sleep(0.5)  # It is at work then, and reads from nobody.
+            workers = workers_of(served.child.process.pid)
+            served.child.kill()
+            await asyncio.gather(asked, return_exceptions=True)
+            return workers
+
+    workers = asyncio.run(scenario())
+    assert len(workers) == 1
+    ended = time.monotonic() + 10
+    while is_running(workers[0]):
+        assert time.monotonic() < ended, "a worker runs on"
+        time.sleep(0.05)
+
+
+def test_the_command_lists_what_there_is(tmp_path: Path) -> None:
+    folder = tmp_path / "functions"
+    folder.mkdir()
+    (folder / "good.py").write_text(GOOD)
+    listed = run_metaq("filter", "list", str(folder), "-o", "json")
+    assert listed.returncode == 0, listed.stderr
+    functions = {entry["name"]: entry for entry in json.loads(listed.stdout)}
+    assert sorted(functions) == ["bad", "color", "secrets", "slow"]
+    assert functions["color"]["signature"] == "color([*colors: text])"
+    assert functions["color"]["doc"] == "Messages of these colors."
+    shown = run_metaq("filter", "list", METAQ_FILTER_FUNCTIONS=str(folder))
+    assert "slow(seconds: number)" in shown.stdout
+    wrong = run_metaq("filter", "list", "no.such.module")
+    assert wrong.returncode == 2 and "No module named 'no'" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
+    neither = run_metaq("filter", "list", "./nowhere")
+    assert neither.returncode == 2 and "neither a folder nor the name of a module" in neither.stderr
