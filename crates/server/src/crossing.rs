@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::code;
 use crate::peer::Peer;
 use crate::sink::Sink;
 
@@ -24,6 +26,7 @@ pub struct Crossed {
     pub opaque: i32,
     pub oneway: bool,
     pub remark: Option<String>,
+    since: Instant,
 }
 
 impl Crossed {
@@ -39,6 +42,7 @@ impl Crossed {
             opaque: header.opaque,
             oneway: header.is_oneway(),
             remark: header.remark.as_ref().map(ToString::to_string),
+            since: Instant::now(),
         }
     }
 
@@ -95,12 +99,13 @@ pub struct Crossing {
     signal: OwnedFd,
     requests_max: usize,
     bytes_max: usize,
+    age_max: Duration,
 }
 
 impl Crossing {
-    pub fn new(requests_max: usize, bytes_max: usize) -> std::io::Result<Self> {
+    pub fn new(requests_max: usize, bytes_max: usize, age_max: Duration) -> std::io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max })
+        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max, age_max })
     }
 
     pub fn fileno(&self) -> RawFd {
@@ -131,7 +136,8 @@ impl Crossing {
         Ok(())
     }
 
-    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait.
+    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait. Requests whose
+    /// sender has waited too long are answered here instead: it has given up, and may have asked again elsewhere.
     pub fn drain(&self, count_max: usize) -> Vec<Event> {
         let mut waiting = self.waiting.lock();
         let count = count_max.min(waiting.events.len());
@@ -146,6 +152,27 @@ impl Crossing {
             let mut counter = [0u8; 8];
             let _empty = rustix::io::read(&self.signal, &mut counter);
         }
-        taken
+        drop(waiting);
+        let now = Instant::now();
+        taken.into_iter().filter(|event| !self.answer_late(event, now)).collect()
+    }
+
+    /// True for a request that came too late; a oneway is nobody's to repeat, so it is never late.
+    fn answer_late(&self, event: &Event, now: Instant) -> bool {
+        let Event::Request(crossed) = event else {
+            return false;
+        };
+        let age = now.saturating_duration_since(crossed.since);
+        if crossed.oneway || age <= self.age_max {
+            return false;
+        }
+        crossed.peer.counts.refused.add(1);
+        let remark = format!(
+            "[TIMEOUT_CLEAN_QUEUE] the request waited {} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
+            age.as_millis(),
+            self.age_max.as_millis()
+        );
+        crossed.respond(code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
+        true
     }
 }

@@ -5,7 +5,8 @@
 //! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`], [`end_transaction`] answer → [`output`] gathers the
 //! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
 //! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
-//! filters it has compiled for pulls that bring their own in [`expressions`].
+//! filters it has compiled for pulls that bring their own in [`expressions`]. What waits because a topic or a group has a
+//! limit ([`rate`]) waits in [`flow`] and [`paced`].
 
 mod broker;
 mod connection;
@@ -15,15 +16,18 @@ mod crossing;
 mod delay;
 mod end_transaction;
 mod expressions;
+mod flow;
 mod half;
 mod hold;
 mod offsets;
 mod output;
+mod paced;
 mod peer;
 mod policy;
 mod properties;
 mod pull;
 mod queues;
+mod rate;
 mod reset;
 mod route;
 mod send;
@@ -36,6 +40,7 @@ pub use broker::Broker;
 pub use copy::Resend;
 pub use crossing::{Crossed, Event};
 pub use policy::{Group, Subscription, Topic};
+pub use rate::{Limit, Rates};
 pub use route::HOT_CODES;
 pub use server::{Server, Shared};
 pub use settings::{BrokerSettings, ServerSettings};

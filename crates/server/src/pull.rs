@@ -73,13 +73,15 @@ impl Broker {
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
             self.offsets.commit(&header.consumer_group, &header.topic, header.queue_id, header.commit_offset);
         }
-        let got = self.get(&pull);
+        let may_wait = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
+        let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
+        let Some(got) = self.get_within(&pull, ask.peer, false) else {
+            let kept = self.pace(self.paced_pull(ask, pull, wait));
+            return self.held_or_refused(kept, sink);
+        };
         let code = response_code(&got, pull.queue_offset);
-        if code == code::PULL_NOT_FOUND
-            && header.system_flag & FLAG_SUSPEND != 0
-            && header.suspend_timeout_ms > 0
-        {
-            return self.hold(ask, pull, header.suspend_timeout_ms as u64, sink);
+        if let (code::PULL_NOT_FOUND, Some(wait)) = (code, wait) {
+            return self.hold(ask, pull, wait, sink);
         }
         answer_pull(&pull, ask.peer, code, got, sink);
         Outcome::Done
@@ -144,38 +146,39 @@ impl Broker {
         })
     }
 
-    fn get(&self, pull: &Pull) -> Got {
-        self.store.get(
-            &pull.topic,
-            pull.queue_id,
-            pull.queue_offset,
-            pull.count_max,
-            pull.bytes_max,
-            &pull.filter,
-        )
+    pub(crate) fn get(&self, pull: &Pull) -> Got {
+        self.get_at_most(pull, pull.count_max, pull.bytes_max)
+    }
+
+    pub(crate) fn get_at_most(&self, pull: &Pull, count_max: usize, bytes_max: usize) -> Got {
+        self.store.get(&pull.topic, pull.queue_id, pull.queue_offset, count_max, bytes_max, &pull.filter)
+    }
+
+    /// How long a pull that asks to wait so long is held.
+    fn suspension(&self, suspend_ms: u64) -> Duration {
+        Duration::from_millis(if self.settings.long_polling {
+            suspend_ms.min(SUSPEND_MS_MAX)
+        } else {
+            self.settings.short_polling_ms
+        })
     }
 
     /// Lets the pull wait for a message. Whatever arrived between the look and the registration is seen by a
     /// second look, so that no wake-up is missed.
-    fn hold(&self, ask: &Ask<'_>, pull: Pull, suspend_ms: u64, sink: &mut Sink) -> Outcome {
-        let wait_ms = if self.settings.long_polling {
-            suspend_ms.min(SUSPEND_MS_MAX)
-        } else {
-            self.settings.short_polling_ms
-        };
-        let held = Held {
-            peer: Arc::clone(ask.peer),
-            deadline: Instant::now() + Duration::from_millis(wait_ms),
-            pull,
-            advanced: false,
-        };
-        match self.keep(held) {
-            Ok(()) => ask.peer.counts.held.add(1),
-            Err(held) => {
-                let remark =
-                    format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
-                sink.answer(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
-            }
+    fn hold(&self, ask: &Ask<'_>, pull: Pull, wait: Duration, sink: &mut Sink) -> Outcome {
+        let deadline = Instant::now() + wait;
+        let kept = self.keep(Held { peer: Arc::clone(ask.peer), deadline, pull, advanced: false });
+        if kept.is_ok() {
+            ask.peer.counts.held.add(1);
+        }
+        self.held_or_refused(kept, sink)
+    }
+
+    fn held_or_refused(&self, kept: Result<(), Box<Held>>, sink: &mut Sink) -> Outcome {
+        if let Err(held) = kept {
+            let remark =
+                format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
+            sink.answer(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
         }
         Outcome::Done
     }
@@ -213,12 +216,40 @@ impl Broker {
 
     /// Runs a held pull again. One that found nothing it wants up to the end of the queue comes back, to be held on
     /// from there; any other is answered.
-    fn look(&self, mut held: Held) -> Option<Held> {
+    fn look(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
             post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
-        let got = self.get(&held.pull);
+        match self.get_within(&held.pull, &held.peer, false) {
+            Some(got) => self.weigh(held, got),
+            None => {
+                if let Err(without_room) = self.pace(held) {
+                    self.finish_paced(*without_room);
+                }
+                None
+            }
+        }
+    }
+
+    /// The same for a pull that waited for its group's limit; it comes back where its turn has come too early.
+    pub(crate) fn look_in_turn(&self, held: Held) -> Option<Held> {
+        if let Some(elsewhere) = self.redirect(&held.pull) {
+            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            return None;
+        }
+        let Some(got) = self.get_within(&held.pull, &held.peer, true) else {
+            return Some(held);
+        };
+        let kept = self.weigh(held, got).map_or(Ok(()), |still_waiting| self.keep(still_waiting));
+        if let Err(without_room) = kept {
+            self.finish_held(*without_room);
+        }
+        None
+    }
+
+    /// Answers a held pull with what was found, unless it is to wait on: then it comes back.
+    fn weigh(&self, mut held: Held, got: Got) -> Option<Held> {
         let waits_on = match response_code(&got, held.pull.queue_offset) {
             code::PULL_NOT_FOUND => true,
             code::PULL_RETRY_IMMEDIATELY => {
@@ -242,7 +273,19 @@ impl Broker {
         match self.redirect(&held.pull) {
             Some(elsewhere) => post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere),
             None => {
-                let got = self.get(&held.pull);
+                let got = self.get_within(&held.pull, &held.peer, false);
+                let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
+                self.answer_held(held, got);
+            }
+        }
+    }
+
+    /// Answers a pull whose time ran out while it waited for its group's limit.
+    pub(crate) fn finish_paced(&self, held: Held) {
+        match self.redirect(&held.pull) {
+            Some(elsewhere) => post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere),
+            None => {
+                let got = self.not_yet(&held.pull);
                 self.answer_held(held, got);
             }
         }
