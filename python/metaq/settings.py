@@ -80,7 +80,7 @@ class BrokerSettings:
     """The most that one pull returns whatever it asks for, as Apache's in-memory limits are."""
     hold_max: int = 100_000
     send_hold_ms_max: int = 1_500
-    """How long an acknowledgement waits for its topic's limit; half of the time that Java clients give a send."""
+    """How long an acknowledgement waits for its topic's limit; half of what Java clients give a send."""
     send_hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000

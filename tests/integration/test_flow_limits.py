@@ -64,34 +64,37 @@ def test_sends_keep_the_rate_and_a_restart_keeps_the_limit(tmp_path: Path) -> No
 def test_a_group_consumes_at_its_rate_over_all_queues_and_topics(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(NOW_MS)
-        async with started_broker(broker_options(tmp_path), clock) as broker:
-            async with connected(broker.address) as client, connected(broker.address, "other") as other:
-                await limit_topic(client, "")
-                for queue_id in (0, 1):
-                    for number in range(60):
-                        await client.send("orders", b"%d" % number, queue_id)
-                await client.heartbeat("g", "orders", "%RETRY%g")
-                for number in range(30):
-                    await client.send("%RETRY%g", b"%d" % number)
-                await limit_group(client, **{"consume.rate.messages": "100"})
+        async with (
+            started_broker(broker_options(tmp_path), clock) as broker,
+            connected(broker.address) as client,
+            connected(broker.address, "other") as other,
+        ):
+            await limit_topic(client, "")
+            for queue_id in (0, 1):
+                for number in range(60):
+                    await client.send("orders", b"%d" % number, queue_id)
+            await client.heartbeat("g", "orders", "%RETRY%g")
+            for number in range(30):
+                await client.send("%RETRY%g", b"%d" % number)
+            await limit_group(client, **{"consume.rate.messages": "100"})
 
-                async def consume(who: Client, topic: str, queue_id: int, end: int) -> list[bytes]:
-                    found: list[bytes] = []
-                    while len(found) < end:
-                        code, records, after = await who.pull("g", topic, len(found), queue_id, hold_ms=5_000)
-                        assert code in (0, 20) and after == len(found) + len(records)
-                        found += [record.body for record in records]
-                    return found
+            async def consume(who: Client, topic: str, queue_id: int, end: int) -> list[bytes]:
+                found: list[bytes] = []
+                while len(found) < end:
+                    code, records, after = await who.pull("g", topic, len(found), queue_id, hold_ms=5_000)
+                    assert code in (0, 20) and after == len(found) + len(records)
+                    found += [record.body for record in records]
+                return found
 
-                work = [
-                    asyncio.create_task(consume(client, "orders", 0, 60)),
-                    asyncio.create_task(consume(other, "orders", 1, 60)),
-                    asyncio.create_task(consume(client, "%RETRY%g", 0, 30)),
-                ]
-                # 150 at 100 a second with 10 at once.
-                assert 1_400 <= await moved(clock, 20, *work) <= 1_800
-                for task, end in zip(work, (60, 60, 30), strict=True):
-                    assert task.result() == [b"%d" % number for number in range(end)]
+            work = [
+                asyncio.create_task(consume(client, "orders", 0, 60)),
+                asyncio.create_task(consume(other, "orders", 1, 60)),
+                asyncio.create_task(consume(client, "%RETRY%g", 0, 30)),
+            ]
+            # 150 at 100 a second with 10 at once.
+            assert 1_400 <= await moved(clock, 20, *work) <= 1_800
+            for task, end in zip(work, (60, 60, 30), strict=True):
+                assert task.result() == [b"%d" % number for number in range(end)]
 
     run(scenario)
 

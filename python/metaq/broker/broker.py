@@ -130,8 +130,8 @@ class Broker:
             self.groups,
             self.clients,
             filters,
-            send_default=options.send_default,
-            consume_default=options.consume_default,
+            send_default=self.options.send_default,
+            consume_default=self.options.consume_default,
         )
         self.delays = DelayProgress(self.server, self.clock, self._directory)
         self.offsets = Offsets(self.server, self.store, self.clock, self._directory, self.groups)

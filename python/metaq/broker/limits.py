@@ -1,4 +1,4 @@
-"""How much a topic takes and a group gets per second, on one broker: attributes that anybody may set at run time.
+"""How much a topic takes and a group gets per second, on one broker: attributes, set at run time.
 
 The broker's own options are the limits of topics and groups that have none; the system's topics, and the
 retry and dead-letter topics that groups need to go on, are limited only by an attribute of their own.
