@@ -188,6 +188,6 @@ impl Broker {
     /// One look at everything that waits for a limit.
     pub(crate) fn look_after_limits(&self) {
         self.flow.release(self.flow.now_ns());
-        self.serve_paced(Instant::now());
+        self.serve_paced();
     }
 }

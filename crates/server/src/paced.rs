@@ -219,7 +219,7 @@ impl Broker {
     }
 
     /// Serves the waiting pulls of every limited group as far as their tokens go.
-    pub(crate) fn serve_paced(&self, now: Instant) {
+    pub(crate) fn serve_paced(&self) {
         let paced = &self.flow.paced;
         if paced.is_empty() {
             return;
@@ -235,8 +235,11 @@ impl Broker {
                 paced.forget(&group);
             }
         }
-        // After those whose turn it was: whose time is over may ask again and keeps its place.
-        for held in paced.take_where(|held| held.deadline <= now || held.peer.is_closing()) {
+    }
+
+    /// Answers those whose time is over; they ask again and keep their place.
+    pub(crate) fn expire_paced(&self, now: Instant) {
+        for held in self.flow.paced.take_where(|held| held.deadline <= now) {
             self.finish_paced(held);
         }
     }

@@ -65,7 +65,7 @@ impl Meter {
     fn charge(&self, amount: u64, now_ns: i64) -> i64 {
         let cost_ns = self.cost_ns(amount);
         let from_ns = self.advance(now_ns, |from_ns| Some(from_ns.saturating_add(cost_ns))).unwrap_or(now_ns);
-        (from_ns - now_ns + cost_ns.min(self.burst_ns) - self.burst_ns).max(0)
+        (from_ns - now_ns).saturating_sub(self.burst_ns - cost_ns.min(self.burst_ns)).max(0)
     }
 
     /// Takes what is there, up to `amount_max`; None where that is less than `amount_min`.

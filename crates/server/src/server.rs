@@ -268,6 +268,7 @@ async fn take_care(shared: Arc<Shared>) {
             for held in broker.holds.take_expired(Instant::now()) {
                 broker.finish_held(held);
             }
+            broker.expire_paced(Instant::now());
             // Nobody waits for the flush of a commit; without this it would wait for the next message's.
             broker.flush_ends();
         }

@@ -56,13 +56,8 @@ def send_rates(topic: str, attributes: Mapping[str, str], default: Rates) -> Rat
     return _rates(attributes, SEND_MESSAGES, SEND_BYTES, NO_LIMIT if own else default)
 
 
-def consume_rates(group: str, attributes: Mapping[str, str], default: Rates) -> Rates:
-    return _rates(
-        attributes,
-        CONSUME_MESSAGES,
-        CONSUME_BYTES,
-        NO_LIMIT if names.is_system_group(group) else default,
-    )
+def consume_rates(attributes: Mapping[str, str], default: Rates) -> Rates:
+    return _rates(attributes, CONSUME_MESSAGES, CONSUME_BYTES, default)
 
 
 def _rates(attributes: Mapping[str, str], messages: str, size: str, default: Rates) -> Rates:

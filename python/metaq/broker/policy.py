@@ -8,7 +8,7 @@ from metaq._core import Server, tag_code
 from metaq.broker import names
 from metaq.broker.clients import Clients, ConsumerGroup
 from metaq.broker.filters import TAG, Filters, is_tags
-from metaq.broker.groups import Groups
+from metaq.broker.groups import SYSTEM_GROUPS, Groups
 from metaq.broker.limits import NO_LIMIT, Rates, consume_rates, send_rates
 from metaq.broker.topics import Topics
 from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
@@ -103,7 +103,9 @@ def compile_group(
     forbidden_topics: Iterable[str] = (),
     default: Rates = NO_LIMIT,
 ) -> GroupPolicy:
-    rates = consume_rates(config.group_name, config.attributes, default)
+    # Tools are not to be slowed by what is meant for consumers.
+    default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
+    rates = consume_rates(config.attributes, default)
     subscriptions = live.subscriptions if live is not None else {}
     return GroupPolicy(
         name=config.group_name,

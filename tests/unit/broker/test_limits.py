@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from metaq.broker.attributes import altered, parsed
+from metaq.broker.filters import Filters
 from metaq.broker.groups import Groups
-from metaq.broker.limits import Rates, consume_rates, send_rates
-from metaq.broker.policy import compile_topic
+from metaq.broker.limits import Rates, send_rates
+from metaq.broker.policy import compile_group, compile_topic
 from metaq.protocol.bodies import SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.errors import Refused
 from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
@@ -46,8 +47,9 @@ def test_the_default_holds_for_what_has_no_limit_of_its_own() -> None:
     for exempt in ("%RETRY%g", "%DLQ%g", "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"):
         assert send_rates(exempt, {}, DEFAULT) == Rates()
     assert send_rates("%RETRY%g", {"send.rate.messages": "7"}, DEFAULT) == Rates(7, 0)
-    assert consume_rates("g", {}, DEFAULT) == DEFAULT
-    assert consume_rates("CID_RMQ_SYS_TRANS", {}, DEFAULT) == Rates()
+    for group, wanted in (("g", 1_000), ("TOOLS_CONSUMER", 0)):
+        policy = compile_group(SubscriptionGroupConfig(group_name=group), None, Filters(), (), DEFAULT)
+        assert policy.consume_messages_per_second == wanted
 
 
 def test_a_file_changed_by_hand_cannot_stop_the_broker() -> None:
