@@ -85,7 +85,7 @@ def test_a_group_is_served_at_its_rate_also_after_a_restart(
     clients.driver.wait_for(lambda _: received() >= 100, 30, "the first hundred messages")
     assert received() <= allowed(since)
     broker = clients.cluster.brokers["broker-a"]
-    broker.stop()
+    broker.kill()
     broker.restart()
     found = wait_for_bodies(consumers, bodies(wanted))
     # The restarted broker begins with a full bucket; what was not committed comes again and counts again.
@@ -105,17 +105,19 @@ def test_apaches_tool_sets_the_limits(java: Clients) -> None:
     address = java.cluster.brokers["broker-a"].address
 
     def mqadmin(line: str) -> str:
-        printed: str = java.driver.call("mqadmin", arguments=line.split())["printed"]
-        return printed
+        outcome = java.driver.call("mqadmin", arguments=line.split())
+        return f"{outcome['printed']}{outcome['complained']}"
 
     namesrv = java.cluster.namesrv
     mqadmin(f"updateTopic -t {topic} -b {address} -a +send.rate.messages=5,+send.rate.bytes=9 -n {namesrv}")
-    mqadmin(f"updateSubGroup -g {group} -b {address} -a +consume.rate.messages=7 -n {namesrv}")
+    mqadmin(f"updateSubGroup -g {group} -b {address} --attributes +consume.rate.messages=7 -n {namesrv}")
     shown = [
         run(kind, "limit", name, "-o", "json", METAQ_NAMESRV=namesrv).stdout
         for kind, name in (("topic", topic), ("group", group))
     ]
     assert '"messages_per_second": 5' in shown[0] and '"bytes_per_second": 9' in shown[0]
     assert '"messages_per_second": 7' in shown[1]
-    refused = mqadmin(f"updateSubGroup -g {group} -b {address} -a +consume.rate.messages=0 -n {namesrv}")
+    refused = mqadmin(
+        f"updateSubGroup -g {group} -b {address} --attributes +consume.rate.messages=0 -n {namesrv}"
+    )
     assert "write 1 to 1000000000 messages per second" in refused

@@ -27,12 +27,12 @@ class Plane:
         return Wire(self.server.port)
 
     def limit_topic(self, messages: int = 0, size: int = 0) -> None:
-        limits = {"send_messages_per_second": messages, "send_bytes_per_second": size}
-        self.server.put_topics([TopicPolicy("orders", 4, 4, 6, **limits)])
+        topic = TopicPolicy("orders", 4, 4, 6, send_messages_per_second=messages, send_bytes_per_second=size)
+        self.server.put_topics([topic])
 
     def limit_group(self, messages: int = 0, size: int = 0) -> None:
-        limits = {"consume_messages_per_second": messages, "consume_bytes_per_second": size}
-        self.server.put_groups([GroupPolicy("readers", **limits)])
+        group = GroupPolicy("readers", consume_messages_per_second=messages, consume_bytes_per_second=size)
+        self.server.put_groups([group])
 
     def count(self, name: str) -> int:
         return self.server.counters()[name]
