@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
@@ -26,7 +25,8 @@ pub struct Crossed {
     pub opaque: i32,
     pub oneway: bool,
     pub remark: Option<String>,
-    since: Instant,
+    /// By its peer's clock.
+    since_ms: u64,
 }
 
 impl Crossed {
@@ -42,7 +42,7 @@ impl Crossed {
             opaque: header.opaque,
             oneway: header.is_oneway(),
             remark: header.remark.as_ref().map(ToString::to_string),
-            since: Instant::now(),
+            since_ms: peer.now_ms(),
         }
     }
 
@@ -99,13 +99,13 @@ pub struct Crossing {
     signal: OwnedFd,
     requests_max: usize,
     bytes_max: usize,
-    age_max: Duration,
+    age_ms_max: u64,
 }
 
 impl Crossing {
-    pub fn new(requests_max: usize, bytes_max: usize, age_max: Duration) -> std::io::Result<Self> {
+    pub fn new(requests_max: usize, bytes_max: usize, age_ms_max: u64) -> std::io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max, age_max })
+        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max, age_ms_max })
     }
 
     pub fn fileno(&self) -> RawFd {
@@ -153,24 +153,22 @@ impl Crossing {
             let _empty = rustix::io::read(&self.signal, &mut counter);
         }
         drop(waiting);
-        let now = Instant::now();
-        taken.into_iter().filter(|event| !self.answer_late(event, now)).collect()
+        taken.into_iter().filter(|event| !self.answer_late(event)).collect()
     }
 
     /// True for a request that came too late; a oneway is nobody's to repeat, so it is never late.
-    fn answer_late(&self, event: &Event, now: Instant) -> bool {
+    fn answer_late(&self, event: &Event) -> bool {
         let Event::Request(crossed) = event else {
             return false;
         };
-        let age = now.saturating_duration_since(crossed.since);
-        if crossed.oneway || age <= self.age_max {
+        let age_ms = crossed.peer.now_ms().saturating_sub(crossed.since_ms);
+        if crossed.oneway || age_ms <= self.age_ms_max {
             return false;
         }
         crossed.peer.counts.refused.add(1);
         let remark = format!(
-            "[TIMEOUT_CLEAN_QUEUE] the request waited {} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
-            age.as_millis(),
-            self.age_max.as_millis()
+            "[TIMEOUT_CLEAN_QUEUE] the request waited {age_ms} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
+            self.age_ms_max
         );
         crossed.respond(code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
         true

@@ -73,9 +73,12 @@ impl Server {
             }
             None => None,
         };
-        let age_max = Duration::from_millis(settings.crossing_age_ms_max);
-        let crossing = Crossing::new(settings.crossing_requests_max, settings.crossing_bytes_max, age_max)
-            .map_err(ServerError::Threads)?;
+        let crossing = Crossing::new(
+            settings.crossing_requests_max,
+            settings.crossing_bytes_max,
+            settings.crossing_age_ms_max,
+        )
+        .map_err(ServerError::Threads)?;
         let shared = Shared {
             settings,
             broker,
