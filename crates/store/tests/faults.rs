@@ -273,8 +273,12 @@ fn appends_behind_one_that_hangs_are_refused_and_reads_go_on() {
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // One of the two comes to the end of what is allocated and hangs; the other one is told.
-        let threads: Vec<_> =
-            (0..2).map(|_| scope.spawn(|| while !is_stuck() && !enough.load(Ordering::SeqCst) {})).collect();
+        let append_on = || {
+            while !is_stuck() && !enough.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        };
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(append_on)).collect();
         while !threads.iter().any(std::thread::ScopedJoinHandle::is_finished) {
             std::thread::sleep(Duration::from_millis(5));
         }
