@@ -38,6 +38,8 @@ class StoreSettings:
     disk_force_clean_percent: int = 85
     disk_refuse_percent: int = 90
     delete_unconsumed: bool = False
+    append_wait_ms_max: int = 1_000
+    """How long an append waits for those before it; from then on others are refused until it moves again."""
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """How long a message of each delay level waits, level 1 first; empty: none is delayed."""
 
@@ -57,6 +59,7 @@ class ServerSettings:
     idle_timeout_ms: int = 120_000
     crossing_requests_max: int = 10_000
     crossing_bytes_max: int = 64 * MIB
+    crossing_age_ms_max: int = 10_000
     connection_output_bytes_max: int = 64 * MIB
     worker_threads: int = 2
 
@@ -76,6 +79,9 @@ class BrokerSettings:
     pull_messages_max: int = 32
     """The most that one pull returns whatever it asks for, as Apache's in-memory limits are."""
     hold_max: int = 100_000
+    send_hold_ms_max: int = 1_500
+    """How long an acknowledgement waits for its topic's limit; half of what Java clients give a send."""
+    send_hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000
     transaction_timeout_ms: int = 6_000
@@ -94,6 +100,9 @@ class TopicPolicy:
     """Bits: 4 read, 2 write, 1 inherit."""
     client_writable: bool = True
     """False for the system topics no client may send to."""
+    send_messages_per_second: int = 0
+    send_bytes_per_second: int = 0
+    """0 is no limit."""
 
 
 Operation: TypeAlias = tuple[str, int | float | str | tuple[str, ...] | None]
@@ -134,3 +143,6 @@ class GroupPolicy:
     forbidden_topics: tuple[str, ...] = ()
     """What the group may not read for now."""
     subscriptions: tuple[SubscriptionPolicy, ...] = ()
+    consume_messages_per_second: int = 0
+    consume_bytes_per_second: int = 0
+    """0 is no limit."""

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from metaq._core import Clock
 from metaq.broker import Broker
 from metaq.broker.functions import WorkerSettings
 from metaq.errors import ConfigError
 from metaq.protocol.admin import GetBrokerRuntimeInfo
+from metaq.protocol.bodies import SubscriptionGroupConfig
+from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
 from metaq.protocol.reply import Reply
 from metaq.settings import MIB
 from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker, until
@@ -94,7 +97,9 @@ def read_link(name, pid="self"):
 
 
 @asynccontextmanager
-async def started(directory: Path, **changes: int) -> AsyncIterator[tuple[Broker, Client, Client]]:
+async def started(
+    directory: Path, clock: Clock | None = None, **changes: int
+) -> AsyncIterator[tuple[Broker, Client, Client]]:
     folder = directory / "functions"
     folder.mkdir(exist_ok=True)
     (folder / "good.py").write_text(GOOD)
@@ -102,7 +107,7 @@ async def started(directory: Path, **changes: int) -> AsyncIterator[tuple[Broker
     filters = WorkerSettings(sources=(str(folder),), **limits)  # type: ignore[arg-type]
     options = broker_options(directory / "store", filters=filters)
     async with (
-        started_broker(options) as broker,
+        started_broker(options, clock) as broker,
         connected(broker.address) as producer,
         connected(broker.address) as client,
     ):
@@ -168,6 +173,27 @@ def test_a_function_chooses_by_heartbeat_and_by_pull(tmp_path: Path) -> None:
             assert (nothing.code, next_offset(nothing)) == (20, 4), "passed over, never to be looked at again"
             assert (await call(client, "t", "color('pink')", 9)).code == 21
             assert broker.functions.tallies["color"].failures == 0
+
+    run(scenario)
+
+
+def test_what_a_function_lets_through_counts_for_the_groups_rate(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(1_750_000_000_000)
+        async with started(tmp_path, clock) as (_, producer, client):
+            await send_colors(producer, "t", *["red", "green"] * 10)
+            limited = SubscriptionGroupConfig(
+                group_name="g", attributes={"+consume.rate.messages": "1"}
+            ).encode()
+            (await client.connection.call(UpdateAndCreateSubscriptionGroup(), limited)).check()
+            first = await call(client, "t", "color('red')")
+            assert first.code == 0 and bodies(first)
+            await send_colors(producer, "t", "red")
+            early = await call(client, "t", "color('red')", next_offset(first), hold_ms=300)
+            assert (early.code, bodies(early)) == (20, []), "the group has had its share"
+            clock.advance_ms(60_000)
+            late = await call(client, "t", "color('red')", next_offset(early), hold_ms=5_000)
+            assert (late.code, bodies(late)) == (0, [b"red-0"])
 
     run(scenario)
 

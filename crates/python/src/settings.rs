@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use metaq_server::{Limit, Rates};
 use pyo3::prelude::*;
 
 use crate::expression::{Pair, build};
@@ -24,6 +25,7 @@ pub struct StoreSettings {
     disk_force_clean_percent: u8,
     disk_refuse_percent: u8,
     delete_unconsumed: bool,
+    append_wait_ms_max: u64,
     delay_levels_ms: Vec<i64>,
 }
 
@@ -47,6 +49,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
             disk_force_clean_percent: from.disk_force_clean_percent,
             disk_refuse_percent: from.disk_refuse_percent,
             delete_unconsumed: from.delete_unconsumed,
+            append_wait_ms_max: from.append_wait_ms_max,
             delay_levels_ms: from.delay_levels_ms,
         }
     }
@@ -64,6 +67,7 @@ pub struct ServerSettings {
     idle_timeout_ms: u64,
     crossing_requests_max: usize,
     crossing_bytes_max: usize,
+    crossing_age_ms_max: u64,
     connection_output_bytes_max: usize,
     worker_threads: usize,
 }
@@ -81,6 +85,7 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
             idle_timeout_ms: from.idle_timeout_ms,
             crossing_requests_max: from.crossing_requests_max,
             crossing_bytes_max: from.crossing_bytes_max,
+            crossing_age_ms_max: from.crossing_age_ms_max,
             connection_output_bytes_max: from.connection_output_bytes_max,
             worker_threads: from.worker_threads,
         }
@@ -98,6 +103,8 @@ pub struct BrokerSettings {
     pull_bytes_max: usize,
     pull_messages_max: usize,
     hold_max: usize,
+    send_hold_ms_max: u64,
+    send_hold_max: usize,
     long_polling: bool,
     short_polling_ms: u64,
     transaction_timeout_ms: i64,
@@ -119,6 +126,8 @@ impl BrokerSettings {
             pull_bytes_max: self.pull_bytes_max,
             pull_messages_max: self.pull_messages_max,
             hold_max: self.hold_max,
+            send_hold_ms_max: self.send_hold_ms_max,
+            send_hold_max: self.send_hold_max,
             long_polling: self.long_polling,
             short_polling_ms: self.short_polling_ms,
             delay_levels_ms: store.delay_levels_ms.clone(),
@@ -135,6 +144,8 @@ pub struct TopicPolicy {
     write_queues: i32,
     permission: u8,
     client_writable: bool,
+    send_messages_per_second: u64,
+    send_bytes_per_second: u64,
 }
 
 impl From<TopicPolicy> for metaq_server::Topic {
@@ -145,6 +156,10 @@ impl From<TopicPolicy> for metaq_server::Topic {
             write_queues: from.write_queues,
             permission: from.permission,
             client_writable: from.client_writable,
+            send_limit: Limit::new(Rates {
+                messages: from.send_messages_per_second,
+                bytes: from.send_bytes_per_second,
+            }),
         }
     }
 }
@@ -170,6 +185,8 @@ pub struct GroupPolicy {
     retry_times_max: i32,
     forbidden_topics: Vec<String>,
     subscriptions: Vec<SubscriptionPolicy>,
+    consume_messages_per_second: u64,
+    consume_bytes_per_second: u64,
 }
 
 impl From<SubscriptionPolicy> for metaq_server::Subscription {
@@ -212,6 +229,10 @@ impl From<GroupPolicy> for metaq_server::Group {
             retry_times_max: from.retry_times_max,
             forbidden_topics: from.forbidden_topics,
             subscriptions: from.subscriptions.into_iter().map(Into::into).collect(),
+            consume_limit: Limit::new(Rates {
+                messages: from.consume_messages_per_second,
+                bytes: from.consume_bytes_per_second,
+            }),
         }
     }
 }

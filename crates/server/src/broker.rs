@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::delay::Delays;
 use crate::expressions::Expressions;
+use crate::flow::Flow;
 use crate::function_lines::FunctionLines;
 use crate::hold::Holds;
 use crate::offsets::Offsets;
@@ -31,6 +32,7 @@ pub struct Broker {
     pub function_lines: FunctionLines,
     pub transactions: Transactions,
     pub(crate) holds: Holds,
+    pub(crate) flow: Flow,
     /// What every stored message gets besides its own properties, after a separator.
     pub(crate) added_properties: Vec<u8>,
     /// The text of its records' ids, ready but for the offset.
@@ -54,6 +56,7 @@ impl Broker {
             store: Arc::clone(&store),
             holds: Holds::new(settings.hold_max),
             function_lines: FunctionLines::new(settings.hold_max)?,
+            flow: Flow::new(store.clock().clone(), settings.send_hold_max, settings.hold_max),
             delays: Delays::new(settings.delay_levels_ms.clone()),
             transactions: Transactions::new(settings.transactions_open_max),
             settings,

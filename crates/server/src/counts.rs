@@ -21,7 +21,19 @@ macro_rules! counts {
     };
 }
 
-counts!(requests, messages_in, bytes_in, messages_out, bytes_out, refused, crossed, held);
+counts!(
+    requests,
+    messages_in,
+    bytes_in,
+    messages_out,
+    bytes_out,
+    refused,
+    crossed,
+    held,
+    sends_slowed,
+    sends_over_limit,
+    pulls_paced,
+);
 
 /// One counter. Its writers are few and rare enough to share a plain atomic.
 #[derive(Default)]

@@ -9,6 +9,7 @@ use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::code;
 use crate::peer::Peer;
 use crate::sink::Sink;
 
@@ -24,6 +25,8 @@ pub struct Crossed {
     pub opaque: i32,
     pub oneway: bool,
     pub remark: Option<String>,
+    /// By its peer's clock.
+    since_ms: u64,
 }
 
 impl Crossed {
@@ -39,6 +42,7 @@ impl Crossed {
             opaque: header.opaque,
             oneway: header.is_oneway(),
             remark: header.remark.as_ref().map(ToString::to_string),
+            since_ms: peer.now_ms(),
         }
     }
 
@@ -95,12 +99,13 @@ pub struct Crossing {
     signal: OwnedFd,
     requests_max: usize,
     bytes_max: usize,
+    age_ms_max: u64,
 }
 
 impl Crossing {
-    pub fn new(requests_max: usize, bytes_max: usize) -> std::io::Result<Self> {
+    pub fn new(requests_max: usize, bytes_max: usize, age_ms_max: u64) -> std::io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max })
+        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max, age_ms_max })
     }
 
     pub fn fileno(&self) -> RawFd {
@@ -131,7 +136,8 @@ impl Crossing {
         Ok(())
     }
 
-    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait.
+    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait. Requests whose
+    /// sender has waited too long are answered here instead: it has given up, and may have asked again elsewhere.
     pub fn drain(&self, count_max: usize) -> Vec<Event> {
         let mut waiting = self.waiting.lock();
         let count = count_max.min(waiting.events.len());
@@ -146,6 +152,25 @@ impl Crossing {
             let mut counter = [0u8; 8];
             let _empty = rustix::io::read(&self.signal, &mut counter);
         }
-        taken
+        drop(waiting);
+        taken.into_iter().filter(|event| !self.answer_late(event)).collect()
+    }
+
+    /// True for a request that came too late; a oneway is nobody's to repeat, so it is never late.
+    fn answer_late(&self, event: &Event) -> bool {
+        let Event::Request(crossed) = event else {
+            return false;
+        };
+        let age_ms = crossed.peer.now_ms().saturating_sub(crossed.since_ms);
+        if crossed.oneway || age_ms <= self.age_ms_max {
+            return false;
+        }
+        crossed.peer.counts.refused.add(1);
+        let remark = format!(
+            "[TIMEOUT_CLEAN_QUEUE] the request waited {age_ms} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
+            self.age_ms_max
+        );
+        crossed.respond(code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
+        true
     }
 }

@@ -77,7 +77,10 @@ impl Broker {
         let held = batch.held;
         if let Some(elsewhere) = self.redirect(&held.pull) {
             post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
-        } else if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
+            return;
+        }
+        self.charge_consumed(&held.pull.group, &got);
+        if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
             self.keep_or_finish(still_waiting);
         }
     }

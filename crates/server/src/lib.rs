@@ -6,7 +6,8 @@
 //! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
 //! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
 //! filters it has compiled for pulls that bring their own in [`expressions`]. Pulls that a function filters stand in
-//! [`function_lines`] until Python fetches them in [`function`].
+//! [`function_lines`] until Python fetches them in [`function`]. What waits because a topic or a group has a limit
+//! ([`rate`]) waits in [`flow`] and [`paced`].
 
 mod broker;
 mod connection;
@@ -16,17 +17,20 @@ mod crossing;
 mod delay;
 mod end_transaction;
 mod expressions;
+mod flow;
 mod function;
 mod function_lines;
 mod half;
 mod hold;
 mod offsets;
 mod output;
+mod paced;
 mod peer;
 mod policy;
 mod properties;
 mod pull;
 mod queues;
+mod rate;
 mod reset;
 mod route;
 mod send;
@@ -40,6 +44,7 @@ pub use copy::Resend;
 pub use crossing::{Crossed, Event};
 pub use function::Batch;
 pub use policy::{Group, Subscription, Topic};
+pub use rate::{Limit, Rates};
 pub use route::HOT_CODES;
 pub use server::{Server, Shared};
 pub use settings::{BrokerSettings, ServerSettings};

@@ -29,6 +29,8 @@ pub struct Peer {
     pub(crate) awaits_flush: AtomicBool,
     /// When the oldest answer that waits for the disk began to wait, plus one; 0 while there is none.
     parked_ms: AtomicU64,
+    /// Answers that wait for a limit.
+    pub(crate) answers_held: AtomicUsize,
 }
 
 impl Peer {
@@ -47,6 +49,7 @@ impl Peer {
             partial_ms: AtomicU64::new(0),
             awaits_flush: AtomicBool::new(false),
             parked_ms: AtomicU64::new(0),
+            answers_held: AtomicUsize::new(0),
         }
     }
 

@@ -8,6 +8,8 @@ use foldhash::fast::RandomState;
 use metaq_store::Filter;
 use parking_lot::Mutex;
 
+use crate::rate::Limit;
+
 pub const PERMISSION_READ: u8 = 4;
 pub const PERMISSION_WRITE: u8 = 2;
 
@@ -20,6 +22,7 @@ pub struct Topic {
     pub permission: u8,
     /// False for system topics that no client may send to.
     pub client_writable: bool,
+    pub send_limit: Option<Arc<Limit>>,
 }
 
 /// A group's standing subscription to one topic.
@@ -46,6 +49,7 @@ pub struct Group {
     /// Topics that the group may not read for now.
     pub forbidden_topics: Vec<String>,
     pub subscriptions: Vec<Subscription>,
+    pub consume_limit: Option<Arc<Limit>>,
 }
 
 type Table<T> = HashMap<String, Arc<T>, RandomState>;
@@ -56,6 +60,8 @@ pub struct Snapshot {
     topics: Arc<Table<Topic>>,
     groups: Arc<Table<Group>>,
     pub permission: u8,
+    /// False spares every pull the look at its group's limit.
+    pub has_limited_groups: bool,
 }
 
 impl Snapshot {
@@ -80,6 +86,7 @@ impl Policy {
             topics: Arc::default(),
             groups: Arc::default(),
             permission: PERMISSION_READ | PERMISSION_WRITE,
+            has_limited_groups: false,
         };
         Policy { current: ArcSwap::from_pointee(empty), change: Mutex::new(()) }
     }
@@ -91,7 +98,11 @@ impl Policy {
     pub fn put_topics(&self, topics: Vec<Topic>) {
         self.replace(|next| {
             let table = Arc::make_mut(&mut next.topics);
-            table.extend(topics.into_iter().map(|topic| (topic.name.clone(), Arc::new(topic))));
+            for mut topic in topics {
+                let old = table.get(&topic.name).and_then(|old| old.send_limit.as_ref());
+                topic.send_limit = Limit::succeed(topic.send_limit, old);
+                table.insert(topic.name.clone(), Arc::new(topic));
+            }
         });
     }
 
@@ -104,7 +115,12 @@ impl Policy {
     pub fn put_groups(&self, groups: Vec<Group>) {
         self.replace(|next| {
             let table = Arc::make_mut(&mut next.groups);
-            table.extend(groups.into_iter().map(|group| (group.name.clone(), Arc::new(group))));
+            for mut group in groups {
+                let old = table.get(&group.name).and_then(|old| old.consume_limit.as_ref());
+                group.consume_limit = Limit::succeed(group.consume_limit, old);
+                table.insert(group.name.clone(), Arc::new(group));
+            }
+            next.has_limited_groups = next.groups.values().any(|group| group.consume_limit.is_some());
         });
     }
 

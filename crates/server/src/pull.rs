@@ -77,15 +77,18 @@ impl Broker {
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
             self.offsets.commit(&header.consumer_group, &header.topic, header.queue_id, header.commit_offset);
         }
-        let got = self.get(&pull);
+        let may_wait = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
+        let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
+        let Some(got) = self.get_within(&pull, ask.peer, false) else {
+            let kept = self.pace(self.paced_pull(ask, pull, wait));
+            return self.held_or_refused(kept, sink);
+        };
         let code = response_code(&got, pull.queue_offset);
-        let suspended = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
         if is_unjudged(&pull, &got) {
-            let suspend_ms = if suspended { header.suspend_timeout_ms as u64 } else { 0 };
-            return self.hold(ask, pull, suspend_ms, Broker::line_up, sink);
+            return self.hold(ask, pull, wait.unwrap_or_default(), Broker::line_up, sink);
         }
-        if code == code::PULL_NOT_FOUND && suspended {
-            return self.hold(ask, pull, header.suspend_timeout_ms as u64, Broker::keep, sink);
+        if let (code::PULL_NOT_FOUND, Some(wait)) = (code, wait) {
+            return self.hold(ask, pull, wait, Broker::keep, sink);
         }
         answer_pull(&pull, ask.peer, code, got, sink);
         Outcome::Done
@@ -150,16 +153,23 @@ impl Broker {
         })
     }
 
-    fn get(&self, pull: &Pull) -> Got {
-        let got = self.store.get(
-            &pull.topic,
-            pull.queue_id,
-            pull.queue_offset,
-            pull.count_max,
-            pull.bytes_max,
-            &pull.filter,
-        );
+    pub(crate) fn get(&self, pull: &Pull) -> Got {
+        self.get_at_most(pull, pull.count_max, pull.bytes_max)
+    }
+
+    pub(crate) fn get_at_most(&self, pull: &Pull, count_max: usize, bytes_max: usize) -> Got {
+        let got =
+            self.store.get(&pull.topic, pull.queue_id, pull.queue_offset, count_max, bytes_max, &pull.filter);
         if is_function(&pull.filter) { without_candidates(got, pull.queue_offset) } else { got }
+    }
+
+    /// How long a pull that asks to wait so long is held.
+    fn suspension(&self, suspend_ms: u64) -> Duration {
+        Duration::from_millis(if self.settings.long_polling {
+            suspend_ms.min(SUSPEND_MS_MAX)
+        } else {
+            self.settings.short_polling_ms
+        })
     }
 
     /// Lets the pull wait: for a message, or for a function's verdict. Whatever arrived between the look and the
@@ -168,28 +178,23 @@ impl Broker {
         &self,
         ask: &Ask<'_>,
         pull: Pull,
-        suspend_ms: u64,
+        wait: Duration,
         put: fn(&Broker, Held) -> Result<(), Box<Held>>,
         sink: &mut Sink,
     ) -> Outcome {
-        let wait_ms = if self.settings.long_polling || suspend_ms == 0 {
-            suspend_ms.min(SUSPEND_MS_MAX)
-        } else {
-            self.settings.short_polling_ms
-        };
-        let held = Held {
-            peer: Arc::clone(ask.peer),
-            deadline: Instant::now() + Duration::from_millis(wait_ms),
-            pull,
-            advanced: false,
-        };
-        match put(self, held) {
-            Ok(()) => ask.peer.counts.held.add(1),
-            Err(held) => {
-                let remark =
-                    format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
-                sink.answer(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
-            }
+        let deadline = Instant::now() + wait;
+        let kept = put(self, Held { peer: Arc::clone(ask.peer), deadline, pull, advanced: false });
+        if kept.is_ok() {
+            ask.peer.counts.held.add(1);
+        }
+        self.held_or_refused(kept, sink)
+    }
+
+    fn held_or_refused(&self, kept: Result<(), Box<Held>>, sink: &mut Sink) -> Outcome {
+        if let Err(held) = kept {
+            let remark =
+                format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
+            sink.answer(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
         }
         Outcome::Done
     }
@@ -237,15 +242,41 @@ impl Broker {
             post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
-        let got = self.get(&held.pull);
-        if is_unjudged(&held.pull, &got) {
-            match self.line_up(held) {
-                Ok(()) => {}
-                Err(without_room) => self.answer_held(*without_room, got),
+        match self.get_within(&held.pull, &held.peer, false) {
+            Some(got) => self.weigh(held, got),
+            None => {
+                if let Err(without_room) = self.pace(held) {
+                    self.finish_paced(*without_room);
+                }
+                None
             }
+        }
+    }
+
+    /// The same for a pull that waited for its group's limit; it comes back where its turn has come too early.
+    pub(crate) fn look_in_turn(&self, held: Held) -> Option<Held> {
+        if let Some(elsewhere) = self.redirect(&held.pull) {
+            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
-        self.wait_on_or_answer(held, got)
+        let Some(got) = self.get_within(&held.pull, &held.peer, true) else {
+            return Some(held);
+        };
+        if let Some(still_waiting) = self.weigh(held, got) {
+            self.keep_or_finish(still_waiting);
+        }
+        None
+    }
+
+    /// Lets a pull whose function has to decide stand in line; any other comes back, to be held on, or is answered.
+    fn weigh(&self, held: Held, got: Got) -> Option<Held> {
+        if !is_unjudged(&held.pull, &got) {
+            return self.wait_on_or_answer(held, got);
+        }
+        if let Err(without_room) = self.line_up(held) {
+            self.answer_held(*without_room, got);
+        }
+        None
     }
 
     /// Gives a pull back that is to be held on from where it found nothing; any other is answered.
@@ -273,7 +304,19 @@ impl Broker {
         match self.redirect(&held.pull) {
             Some(elsewhere) => post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere),
             None => {
-                let got = self.get(&held.pull);
+                let got = self.get_within(&held.pull, &held.peer, false);
+                let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
+                self.answer_held(held, got);
+            }
+        }
+    }
+
+    /// Answers a pull whose time ran out while it waited for its group's limit.
+    pub(crate) fn finish_paced(&self, held: Held) {
+        match self.redirect(&held.pull) {
+            Some(elsewhere) => post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere),
+            None => {
+                let got = self.not_yet(&held.pull);
                 self.answer_held(held, got);
             }
         }

@@ -10,6 +10,9 @@ impl Broker {
     pub fn reset_offset(&self, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         self.offsets.reset(group, topic, queue_id, queue_offset);
         self.wake_pulls(topic, queue_id, i64::MAX, &[]);
+        for held in self.flow.paced.take_queue(group, topic, queue_id) {
+            self.finish_paced(held);
+        }
     }
 
     /// The answer that sends a consumer elsewhere, where its pull must not be served.

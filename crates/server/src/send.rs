@@ -52,12 +52,17 @@ impl Broker {
             Ok(queue_id) => queue_id,
             Err((code, remark)) => return ask.refuse(sink, code, &remark),
         };
-        let stored = if header.batch {
-            self.store_batch(ask, &header, queue_id, sink)
-        } else {
-            self.store_one(ask, &header, queue_id, sink)
+        let store = |sink: &mut Sink| {
+            if header.batch {
+                self.store_batch(ask, &header, queue_id, sink)
+            } else {
+                self.store_one(ask, &header, queue_id, sink)
+            }
         };
-        match stored {
+        if let Some(limit) = &topic.send_limit {
+            return self.send_within(limit, topic, ask, &header, sink, store);
+        }
+        match store(sink) {
             Ok(()) => Outcome::Done,
             Err((code, remark)) => ask.refuse(sink, code, &remark),
         }
@@ -403,6 +408,7 @@ fn check_properties(record: &NewRecord<'_>, free: usize) -> Result<(), Refusal> 
 pub(crate) fn refusal(error: StoreError) -> Refusal {
     let code = match error {
         StoreError::TooLarge { .. } => code::MESSAGE_ILLEGAL,
+        StoreError::Busy { .. } => code::SYSTEM_BUSY,
         _ => code::SERVICE_NOT_AVAILABLE,
     };
     (code, error.to_string())

@@ -20,6 +20,7 @@ use crate::broker::Broker;
 use crate::connection;
 use crate::counts::Counts;
 use crate::crossing::{Crossing, Event};
+use crate::flow;
 use crate::peer::Peer;
 use crate::settings::{BrokerSettings, ServerSettings};
 use crate::sink::Sink;
@@ -72,8 +73,12 @@ impl Server {
             }
             None => None,
         };
-        let crossing = Crossing::new(settings.crossing_requests_max, settings.crossing_bytes_max)
-            .map_err(ServerError::Threads)?;
+        let crossing = Crossing::new(
+            settings.crossing_requests_max,
+            settings.crossing_bytes_max,
+            settings.crossing_age_ms_max,
+        )
+        .map_err(ServerError::Threads)?;
         let shared = Shared {
             settings,
             broker,
@@ -121,6 +126,7 @@ impl Server {
         }
         started.spawn(take_care(Arc::clone(&self.shared)));
         if let Some(broker) = self.shared.broker.clone() {
+            started.spawn(look_after_limits(Arc::clone(&self.shared), Arc::clone(&broker)));
             let run = move || broker.run_delays();
             let thread = std::thread::Builder::new().name("metaq-delay".to_string()).spawn(run);
             *self.delay_thread.lock() = Some(thread.map_err(ServerError::Threads)?);
@@ -142,6 +148,11 @@ impl Server {
             for held in broker.holds.take_all().into_iter().chain(broker.function_lines.take_all()) {
                 broker.finish_held(held);
             }
+            for held in broker.flow.paced.take_all() {
+                broker.finish_paced(held);
+            }
+            broker.flow.release(i64::MAX);
+            broker.flow.wake();
         }
         let deadline = Instant::now() + timeout;
         let peers: Vec<Arc<Peer>> = self.shared.peers.lock().values().cloned().collect();
@@ -193,6 +204,7 @@ impl Server {
         named.push(("connections", peers.len() as u64));
         if let Some(broker) = &self.shared.broker {
             named.push(("transactions_open", broker.transactions.open_count() as u64));
+            named.push(("limits_waiting", broker.flow.waiting() as u64));
         }
         named
     }
@@ -234,6 +246,7 @@ impl Shared {
         if let Some(broker) = &self.broker {
             broker.holds.drop_peer(peer);
             broker.function_lines.drop_peer(peer);
+            broker.flow.paced.drop_peer(peer);
         }
         let _never_refused = self.crossing.offer(Event::Closed(Arc::clone(peer)));
     }
@@ -261,6 +274,7 @@ async fn take_care(shared: Arc<Shared>) {
             for held in expired.into_iter().chain(broker.function_lines.take_expired(now)) {
                 broker.finish_held(held);
             }
+            broker.expire_paced(Instant::now());
             // Nobody waits for the flush of a commit; without this it would wait for the next message's.
             broker.flush_ends();
         }
@@ -274,6 +288,15 @@ async fn take_care(shared: Arc<Shared>) {
                 peer.wake();
             }
         }
+    }
+}
+
+/// Lets go of what waits for a limit as its time comes; asleep while nothing does.
+async fn look_after_limits(shared: Arc<Shared>, broker: Arc<Broker>) {
+    while !shared.stopping.load(Relaxed) {
+        broker.flow.wanted().await;
+        tokio::time::sleep(flow::TICK).await;
+        broker.look_after_limits();
     }
 }
 

@@ -14,6 +14,8 @@ pub struct ServerSettings {
     pub idle_timeout_ms: u64,
     pub crossing_requests_max: usize,
     pub crossing_bytes_max: usize,
+    /// A request that waited longer for Python is answered as too late instead of being worked on.
+    pub crossing_age_ms_max: u64,
     pub connection_output_bytes_max: usize,
     pub worker_threads: usize,
 }
@@ -33,6 +35,10 @@ pub struct BrokerSettings {
     pub pull_bytes_max: usize,
     pub pull_messages_max: usize,
     pub hold_max: usize,
+    /// How long an acknowledgement may wait for its topic's limit, before the message is refused instead.
+    pub send_hold_ms_max: u64,
+    /// Acknowledgements that wait for a limit at one time.
+    pub send_hold_max: usize,
     pub long_polling: bool,
     pub short_polling_ms: u64,
     /// How long a message of each delay level waits, level 1 first.

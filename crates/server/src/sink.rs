@@ -112,6 +112,13 @@ impl Sink {
         }
     }
 
+    /// Takes over what another sink's requests owe the store.
+    pub fn take_debts(&mut self, from: &mut Sink) {
+        self.appended |= std::mem::take(&mut from.appended);
+        self.ended |= std::mem::take(&mut from.ended);
+        self.flush_to = self.flush_to.max(std::mem::take(&mut from.flush_to));
+    }
+
     pub fn into_parcel(self) -> Parcel {
         Parcel { output: self.output, parked: self.parked }
     }

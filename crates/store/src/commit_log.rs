@@ -9,11 +9,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use metaq_wire::{NewRecord, layout};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::ahead::Ahead;
 use crate::api::{Appended, AppendedBatch};
@@ -35,6 +36,9 @@ pub(crate) struct CommitLog {
     /// In order of their start offsets; swapped as a whole, so that readers take no lock.
     files: ArcSwap<Vec<Arc<MappedFile>>>,
     appender: Mutex<Appender>,
+    append_wait_max: Duration,
+    /// Somebody waited too long for the lock, and nobody has had it since.
+    is_stuck: AtomicBool,
     /// Everything below is laid out and may be read.
     appended_end: AtomicI64,
     pub(crate) ahead: Ahead,
@@ -67,6 +71,8 @@ impl CommitLog {
             clock,
             gate,
             record_bytes_max: settings.record_bytes_max(),
+            append_wait_max: Duration::from_millis(settings.append_wait_ms_max),
+            is_stuck: AtomicBool::new(false),
             files: ArcSwap::from_pointee(end.files),
             appended_end: AtomicI64::new(end.writer.physical_offset()),
             appender: Mutex::new(Appender { writer: end.writer, store_timestamp_ms: end.store_timestamp_ms }),
@@ -82,7 +88,7 @@ impl CommitLog {
     ) -> Result<Option<Appended>, StoreError> {
         let size = self.checked_size(record)?;
         let counted = is_queued(record.system_flag);
-        let mut appender = self.appender.lock();
+        let mut appender = self.lock_appender()?;
         self.gate.check()?;
         if queue.is_removed() {
             return Ok(None);
@@ -111,7 +117,7 @@ impl CommitLog {
         let counted = records.iter().filter(|record| is_queued(record.system_flag)).count();
         let mut physical_offsets = Vec::with_capacity(records.len());
 
-        let mut appender = self.appender.lock();
+        let mut appender = self.lock_appender()?;
         self.gate.check()?;
         if queue.is_removed() {
             return Ok(None);
@@ -143,6 +149,31 @@ impl CommitLog {
             store_timestamp_ms,
         };
         Ok(Some(AppendedBatch { first, physical_offsets, end_offset }))
+    }
+
+    /// The right to append. Where the one who has it does not come on, because the disk is slow or the page cache under
+    /// pressure, a first one waits for a while and all others are refused at once: the threads stay free for reads.
+    #[inline]
+    fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
+        if self.is_stuck.load(Ordering::Relaxed) {
+            return self.lock_stuck();
+        }
+        self.appender.try_lock_for(self.append_wait_max).ok_or_else(|| {
+            self.is_stuck.store(true, Ordering::Relaxed);
+            self.busy()
+        })
+    }
+
+    #[cold]
+    fn lock_stuck(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
+        let appender = self.appender.try_lock().ok_or_else(|| self.busy())?;
+        self.is_stuck.store(false, Ordering::Relaxed);
+        Ok(appender)
+    }
+
+    #[cold]
+    fn busy(&self) -> StoreError {
+        StoreError::Busy { waited_ms: self.append_wait_max.as_millis() as u64 }
     }
 
     fn checked_size(&self, record: &NewRecord<'_>) -> Result<usize, StoreError> {

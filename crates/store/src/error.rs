@@ -29,6 +29,10 @@ pub enum StoreError {
     EmptyBatch,
     #[error("the records of a batch belong to different queues")]
     MixedBatch,
+    #[error(
+        "[PCBUSY] an append has been under way for more than {waited_ms} ms (append_wait_ms_max): the disk or the page cache cannot keep up; send slower or to another broker"
+    )]
+    Busy { waited_ms: u64 },
     #[error("the store is closed")]
     Closed,
     #[error("bad store settings: {0}")]

@@ -1,10 +1,10 @@
-//! A disk for tests: the real one underneath, and any call can be made to fail.
+//! A disk for tests: the real one underneath, and any call can be made to fail or to hang.
 
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::disk::{DirectoryEntry, Disk, DiskFile, Space, SystemDisk};
 
@@ -49,6 +49,8 @@ pub struct Fault {
 #[derive(Default)]
 pub struct FaultyDisk {
     faults: Mutex<Vec<Fault>>,
+    stalled: Mutex<Option<(Call, &'static str)>>,
+    resumed: Condvar,
     space: Mutex<Option<Space>>,
     boot_id: Mutex<Option<[u8; 16]>>,
     syncs: AtomicU64,
@@ -69,9 +71,16 @@ impl FaultyDisk {
         self.add(Fault { call, path_part, kind, after: 0, times: u64::MAX });
     }
 
-    /// Nothing fails any more.
+    /// Every matching call hangs until the disk is healed.
+    pub fn stall(&self, call: Call, path_part: &'static str) {
+        *self.stalled.lock() = Some((call, path_part));
+    }
+
+    /// Nothing fails or hangs any more.
     pub fn heal(&self) {
         self.faults.lock().clear();
+        *self.stalled.lock() = None;
+        self.resumed.notify_all();
     }
 
     /// Pretends that the file system is so full; None shows the real figures again.
@@ -95,8 +104,11 @@ impl FaultyDisk {
     }
 
     fn check(&self, call: Call, path: &Path) -> io::Result<()> {
-        let mut faults = self.faults.lock();
         let path = path.to_string_lossy();
+        self.resumed.wait_while(&mut self.stalled.lock(), |stalled| {
+            stalled.is_some_and(|(stalled, path_part)| stalled == call && path.contains(path_part))
+        });
+        let mut faults = self.faults.lock();
         for fault in faults.iter_mut() {
             if fault.call != call || !path.contains(fault.path_part) || fault.times == 0 {
                 continue;

@@ -35,6 +35,8 @@ pub struct StoreSettings {
     pub disk_refuse_percent: u8,
     /// Lets a full disk delete records that no group has consumed.
     pub delete_unconsumed: bool,
+    /// How long an append waits for those before it; from then on others are refused at once until it moves again.
+    pub append_wait_ms_max: u64,
     /// How long a message of each delay level waits, level 1 first.
     pub delay_levels_ms: Vec<i64>,
 }
@@ -59,6 +61,7 @@ impl StoreSettings {
             disk_force_clean_percent: 85,
             disk_refuse_percent: 90,
             delete_unconsumed: false,
+            append_wait_ms_max: 1_000,
             delay_levels_ms: Vec::new(),
         }
     }

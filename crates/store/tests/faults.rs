@@ -260,3 +260,37 @@ fn opening_fails_cleanly_whatever_call_fails() {
         }
     }
 }
+
+#[test]
+fn appends_behind_one_that_hangs_are_refused_and_reads_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = StoreSettings { append_wait_ms_max: 50, ..small(directory.path()) };
+    let store = open_on(&disk, &settings);
+    send(&store, "t", 0, b"early");
+    disk.stall(Call::Allocate, "commitlog");
+    let is_stuck = || matches!(store.append(&record("t", 0, &[7; 1000], "")), Err(StoreError::Busy { .. }));
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // One of the two comes to the end of what is allocated and hangs; the other one is told.
+        let append_on = || {
+            while !is_stuck() && !enough.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        };
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(append_on)).collect();
+        while !threads.iter().any(std::thread::ScopedJoinHandle::is_finished) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for _ in 0..100 {
+            assert!(is_stuck(), "refused without a wait for as long as it hangs");
+        }
+        assert_eq!(read_all(&store, "t", 0)[0].1, b"early");
+        disk.heal();
+        while store.append(&record("t", 0, b"late", "")).is_err() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        enough.store(true, Ordering::SeqCst);
+    });
+    store.close().unwrap();
+}

@@ -1,9 +1,17 @@
-"""A topic's attributes: named settings that are changed one by one."""
+"""Attributes of a topic or a group: named settings that are changed one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from metaq.broker.limits import (
+    CONSUME_BYTES,
+    CONSUME_MESSAGES,
+    RATES,
+    SEND_BYTES,
+    SEND_MESSAGES,
+    rate_fault,
+)
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
@@ -16,6 +24,8 @@ _CHOICES = {
     "message.type": _MESSAGE_TYPES,
 }
 _FIXED_ONCE_CREATED = frozenset({"queue.type", "cleanup.policy"})
+TOPIC_KEYS = frozenset({*_CHOICES, "reserve.time", SEND_MESSAGES, SEND_BYTES})
+GROUP_KEYS = frozenset({CONSUME_MESSAGES, CONSUME_BYTES})
 
 
 def parsed(text: str | None) -> dict[str, str]:
@@ -35,22 +45,27 @@ def parsed(text: str | None) -> dict[str, str]:
     return changes
 
 
-def altered(current: Mapping[str, str], changes: Mapping[str, str], *, creating: bool) -> dict[str, str]:
+def altered(
+    current: Mapping[str, str],
+    changes: Mapping[str, str],
+    *,
+    creating: bool,
+    keys: Collection[str] = TOPIC_KEYS,
+) -> dict[str, str]:
     """The attributes after these changes. Raises Refused for an unknown key, a value that it cannot have, and
     a change of what is fixed when the topic is created."""
     result = dict(current)
     for signed_key, value in changes.items():
         sign, key = signed_key[:1], signed_key[1:]
-        if key not in _CHOICES and key != "reserve.time":
-            known = ", ".join(sorted([*_CHOICES, "reserve.time"]))
-            raise _refused(f"attribute {key[:64]!a} is unknown; there are {known}")
+        if key not in keys:
+            raise _refused(f"attribute {key[:64]!a} is unknown; there are {', '.join(sorted(keys))}")
         if not creating and key in _FIXED_ONCE_CREATED and (sign == "-" or current.get(key) != value):
             raise _refused(f"attribute {key} is fixed once the topic exists")
         if sign == "+":
             result[key] = _checked(key, value)
         elif sign == "-":
             if key not in result:
-                raise _refused(f"attribute {key} cannot be removed: the topic does not have it")
+                raise _refused(f"attribute {key} cannot be removed: it is not set")
             del result[key]
         else:
             raise _refused(f"attribute {signed_key[:64]!a} must begin with + or -")
@@ -58,6 +73,11 @@ def altered(current: Mapping[str, str], changes: Mapping[str, str], *, creating:
 
 
 def _checked(key: str, value: str) -> str:
+    if key in RATES:
+        fault = rate_fault(key, value)
+        if fault is not None:
+            raise _refused(fault)
+        return value
     choices = _CHOICES.get(key)
     if choices is not None and value not in choices:
         raise _refused(f"attribute {key} cannot be {value[:64]!a}; supported: {', '.join(sorted(choices))}")

@@ -130,7 +130,15 @@ class Broker:
         inquiry = Inquiry(
             self.clients, self.clock, lambda connection, command: self.pump.invoke(connection, command)
         )
-        self.policy = PolicyFeed(self.server, self.topics, self.groups, self.clients, filters)
+        self.policy = PolicyFeed(
+            self.server,
+            self.topics,
+            self.groups,
+            self.clients,
+            filters,
+            send_default=self.options.send_default,
+            consume_default=self.options.consume_default,
+        )
         self.delays = DelayProgress(self.server, self.clock, self._directory)
         self.offsets = Offsets(self.server, self.store, self.clock, self._directory, self.groups)
         self.statistics = Statistics(self.server, self.store, self.clock, self.options.broker.cluster)

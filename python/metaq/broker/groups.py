@@ -10,6 +10,7 @@ import msgspec
 
 from metaq._core import Clock, Server
 from metaq.broker import names
+from metaq.broker.attributes import GROUP_KEYS, altered
 from metaq.broker.metadata import Keeper, MetadataFile
 from metaq.broker.options import BrokerOptions
 from metaq.broker.paging import page_of
@@ -215,14 +216,24 @@ class Groups:
             fault = names.group_fault(config.group_name) or _fault(config)
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+            self._with_attributes(config)
         for config in wanted:
             if config.group_name not in self._table and len(self._table) >= GROUPS_MAX:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR, f"this broker has {GROUPS_MAX} groups, which is the limit"
                 )
-            self.put(config)
+            self.put(self._with_attributes(config))
         log.info("groups created or changed by %s: %d", request.remote, len(wanted))
         await self.publish([config.group_name for config in wanted])
+
+    def _with_attributes(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """What a request carries are changes, `+` or `-` before each name; what it repeats as it was told is
+        none. So an attribute stays until it is taken away. Raises Refused."""
+        existing = self._table.get(wanted.group_name)
+        current = {} if existing is None else existing.attributes
+        changes = {key: value for key, value in wanted.attributes.items() if current.get(key) != value}
+        attributes = altered(current, changes, creating=existing is None, keys=GROUP_KEYS)
+        return msgspec.structs.replace(wanted, attributes=attributes)
 
     def remove(self, name: str) -> bool:
         self._forbidden.pop(name, None)

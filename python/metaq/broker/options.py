@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
+from metaq.broker.limits import NO_LIMIT, Rates
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
 READ = 4
@@ -40,6 +41,9 @@ class BrokerOptions:
     transaction_check_interval_s: float = 30.0
     transaction_check_max: int = 15
     """After so many checks a half message is parked."""
+    send_default: Rates = NO_LIMIT
+    """The limit of topics that have none of their own."""
+    consume_default: Rates = NO_LIMIT
 
     @property
     def register_interval_clamped_s(self) -> float:

@@ -9,7 +9,8 @@ from metaq.broker import names
 from metaq.broker.clients import Clients, ConsumerGroup
 from metaq.broker.filters import TAG, Filters, is_tags
 from metaq.broker.functions.call import Call
-from metaq.broker.groups import Groups
+from metaq.broker.groups import SYSTEM_GROUPS, Groups
+from metaq.broker.limits import NO_LIMIT, Rates, consume_rates, send_rates
 from metaq.broker.topics import Topics
 from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.errors import Refused
@@ -22,13 +23,22 @@ class PolicyFeed:
     """Sends the data plane what has changed, and only that."""
 
     def __init__(
-        self, server: Server, topics: Topics, groups: Groups, clients: Clients, filters: Filters
+        self,
+        server: Server,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        filters: Filters,
+        send_default: Rates = NO_LIMIT,
+        consume_default: Rates = NO_LIMIT,
     ) -> None:
         self._server = server
         self._topics = topics
         self._groups = groups
         self._clients = clients
         self._filters = filters
+        self._send_default = send_default
+        self._consume_default = consume_default
         self._topics_sent: dict[str, TopicPolicy] = {}
         self._groups_sent: dict[str, GroupPolicy] = {}
 
@@ -45,7 +55,7 @@ class PolicyFeed:
                 if self._topics_sent.pop(name, None) is not None:
                     self._server.remove_topic(name)
                 continue
-            policy = compile_topic(config)
+            policy = compile_topic(config, self._send_default)
             if self._topics_sent.get(name) != policy:
                 self._topics_sent[name] = policy
                 changed.append(policy)
@@ -65,6 +75,7 @@ class PolicyFeed:
                 self._clients.consumer_group(name),
                 self._filters,
                 self._groups.forbidden_topics(name),
+                self._consume_default,
             )
             if self._groups_sent.get(name) != policy:
                 self._groups_sent[name] = policy
@@ -73,13 +84,16 @@ class PolicyFeed:
             self._server.put_groups(changed)
 
 
-def compile_topic(config: TopicConfig) -> TopicPolicy:
+def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy:
+    rates = send_rates(config.topic_name, config.attributes, default)
     return TopicPolicy(
         name=config.topic_name,
         read_queues=config.read_queue_nums,
         write_queues=config.write_queue_nums,
         permission=config.perm,
         client_writable=names.is_client_writable(config.topic_name),
+        send_messages_per_second=rates.messages,
+        send_bytes_per_second=rates.bytes,
     )
 
 
@@ -88,7 +102,11 @@ def compile_group(
     live: ConsumerGroup | None,
     filters: Filters,
     forbidden_topics: Iterable[str] = (),
+    default: Rates = NO_LIMIT,
 ) -> GroupPolicy:
+    # Tools are not to be slowed by what is meant for consumers.
+    default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
+    rates = consume_rates(config.attributes, default)
     subscriptions = live.subscriptions if live is not None else {}
     return GroupPolicy(
         name=config.group_name,
@@ -101,6 +119,8 @@ def compile_group(
         subscriptions=tuple(
             compile_subscription(subscriptions[topic], filters) for topic in sorted(subscriptions)
         ),
+        consume_messages_per_second=rates.messages,
+        consume_bytes_per_second=rates.bytes,
     )
 
 

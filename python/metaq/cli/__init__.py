@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from metaq import __version__
-from metaq.cli import config, dlq, filter, message, serve, topic
+from metaq.cli import config, dlq, filter, group, message, serve, topic
 from metaq.errors import ConfigError, MetaqError
 
 app = typer.Typer(
@@ -42,6 +42,7 @@ app.command("nameserver")(serve.nameserver)
 app.command("broker")(serve.broker)
 app.add_typer(config.app, name="config")
 app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(filter.app, name="filter")
 app.command("send")(message.send)

@@ -39,4 +39,12 @@ Assignments = Annotated[
     ),
 ]
 NameServers = Annotated[str | None, flag("namesrv", metavar="HOST:PORT;…")]
+MessagesPerSecond = Annotated[
+    str | None,
+    typer.Option(help="Messages per second, or none.", metavar="N|none", show_default=False),
+]
+BytesPerSecond = Annotated[
+    str | None,
+    typer.Option(help="Bytes per second such as 50MB, or none.", metavar="SIZE|none", show_default=False),
+]
 Output = Annotated[Format, typer.Option("-o", "--output", help="For people or for programs.")]

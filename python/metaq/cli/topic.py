@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.flags import Format, NameServers, Output
+from metaq.cli.flags import BytesPerSecond, Format, MessagesPerSecond, NameServers, Output
 
 if TYPE_CHECKING:
     from metaq.cli.cluster import Cluster
 
-app = typer.Typer(help="Create, list, show and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, show, limit and delete topics.", no_args_is_help=True)
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
@@ -122,6 +122,23 @@ def _time(timestamp_ms: str | int) -> str:
     if not isinstance(timestamp_ms, int) or timestamp_ms <= 0:
         return "–"
     return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "milliseconds")
+
+
+@app.command()
+def limit(
+    topic: Topic,
+    messages_per_second: MessagesPerSecond = None,
+    bytes_per_second: BytesPerSecond = None,
+    namesrv: NameServers = None,
+    output: Output = Format.text,
+) -> None:
+    """Limit what a topic takes per second on each of its brokers, or show its limits."""
+    from metaq.cli.cluster import ask
+    from metaq.cli.limits import TOPIC, changes, print_limits, topic_limits
+
+    wanted = changes(TOPIC, messages_per_second, bytes_per_second)
+    rows = ask(namesrv, lambda cluster: topic_limits(cluster, topic, wanted))
+    print_limits("topic", topic, rows, output)
 
 
 @app.command()

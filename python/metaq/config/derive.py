@@ -36,6 +36,7 @@ def nameserver_settings(config: Config, *, alone: bool = False) -> ServerSetting
 def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
     """Everything a broker starts with. Raises ConfigError where options contradict each other."""
     from metaq.broker import BrokerOptions
+    from metaq.broker.limits import Rates
 
     server = dataclasses.replace(_server_settings(config, "broker_port", alone), also_old_port=True)
     if server.port and server.port <= OLD_PORT_DISTANCE:
@@ -67,6 +68,8 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         client_expiry_s=config["client_expiry_s"],
         transaction_check_interval_s=config["transaction_check_interval_s"],
         transaction_check_max=config["transaction_check_max"],
+        send_default=Rates(config["topic_messages_per_second"], config["topic_bytes_per_second"]),
+        consume_default=Rates(config["group_messages_per_second"], config["group_bytes_per_second"]),
     )
 
 

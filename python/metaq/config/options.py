@@ -118,6 +118,16 @@ _ALL: list[Option] = [
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Most bytes that one pull returns."),
         ("pull_messages_max", Number(1, 1024), "Most messages that one pull returns."),
         ("hold_max", Number(0), "Most pulls that wait for messages at one time."),
+        (
+            "send_hold_ms_max",
+            Number(0, 60_000),
+            "Longest wait of a send for its topic's limit; past it, code 2.",
+        ),
+        ("send_hold_max", Number(0, 10_000_000), "Most sends that wait for a limit at one time."),
+        ("topic_messages_per_second", Number(0, 10**9), 0, "Messages that a topic takes per second; 0: any."),
+        ("topic_bytes_per_second", Bytes(0, 2**40), 0, "Bytes that a topic takes per second; 0: any."),
+        ("group_messages_per_second", Number(0, 10**9), 0, "Messages that a group gets per second; 0: any."),
+        ("group_bytes_per_second", Bytes(0, 2**40), 0, "Bytes that a group gets per second; 0: any."),
         ("long_polling", Flag(), "Hold a pull that finds nothing until messages arrive."),
         ("short_polling_ms", Number(1), "How long such a pull waits when long polling is off."),
         (
@@ -165,6 +175,7 @@ _ALL: list[Option] = [
         ("disk_clean_percent", Number(10, 95), "Disk use from which old files go at any hour."),
         ("disk_force_clean_percent", Number(30, 98), "Disk use from which consumed files go at any age."),
         ("disk_refuse_percent", Number(35, 99), "Disk use from which messages are refused."),
+        ("append_wait_ms_max", Number(1, 600_000), "How long a send waits for a stuck append before code 2."),
         ("delete_unconsumed", Flag(), "Let retention delete to make room what nobody consumed yet."),
     ),
     *_section(
@@ -176,6 +187,7 @@ _ALL: list[Option] = [
         ("idle_timeout_ms", Number(1_000), "Silence after which a connection is closed."),
         ("crossing_requests_max", Number(1), "Most requests that wait for the control plane."),
         ("crossing_bytes_max", Bytes(MIB, 16 * GIB), "Most bytes of such requests."),
+        ("crossing_age_ms_max", Number(1), "Age at which such a request is answered code 2 instead."),
         ("connection_output_bytes_max", Bytes(64 * KIB, GIB), "Most bytes that wait for one peer."),
         ("worker_threads", Number(1, 256), "Threads that serve connections."),
     ),

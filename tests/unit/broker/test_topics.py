@@ -203,7 +203,7 @@ def test_attributes_are_set_changed_and_removed(tables: Any) -> None:
     [
         ("+message.type", "write +key=value"),
         ("message.type=NORMAL", "write +key=value"),
-        ("-message.type", "does not have it"),
+        ("-message.type", "not set"),
         ("+nonsense=1", "unknown"),
         ("+message.type=LOUD", "cannot be"),
         ("+queue.type=BatchCQ", "cannot be"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -120,6 +121,22 @@ def test_a_full_crossing_answers_busy_and_goes_on(serve: Callable[..., _core.Ser
         for _ in range(3):
             next_request(server).respond()
         assert [frame.code for frame in read_frames(client, 3)] == [0, 0, 0]
+
+
+def test_what_waited_too_long_is_answered_busy_and_not_worked_on(serve: Callable[..., _core.Server]) -> None:
+    server = serve(crossing_age_ms_max=50)
+    with connect(server) as client:
+        client.sendall(_core.encode_frame(1, opaque=1) + _core.encode_frame(1, opaque=2, flag=2))
+        select.select([server.fileno()], [], [], 10)
+        time.sleep(0.2)
+        (oneway,) = server.drain()
+        assert isinstance(oneway, _core.Request) and oneway.oneway, "nobody would repeat it"
+        (late,) = read_frames(client, 1)
+        assert (late.opaque, late.code) == (1, 2)
+        assert "TIMEOUT_CLEAN_QUEUE" in (late.remark or "") and "crossing_age_ms_max" in (late.remark or "")
+        client.sendall(_core.encode_frame(1, opaque=3))
+        next_request(server).respond()
+        assert read_frames(client, 1)[0].code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""Limits set by the commands and by Apache's requests on a running broker, and kept by it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from metaq._core import Clock
+from metaq.protocol.admin import GetBrokerRuntimeInfo
+from metaq.protocol.bodies import KVTable, SubscriptionGroupConfig
+from metaq.protocol.errors import Refused
+from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
+from metaq.protocol.topics import UpdateAndCreateTopic
+from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker
+from tests.integration.test_commands import document
+from tests.support.metaq import Metaq
+
+NOW_MS = 1_750_000_000_000
+
+
+async def limit_topic(client: Client, text: str) -> None:
+    command = UpdateAndCreateTopic(topic="orders", read_queue_nums=2, write_queue_nums=2, attributes=text)
+    (await client.connection.call(command)).check()
+
+
+async def limit_group(client: Client, **attributes: str) -> None:
+    config = SubscriptionGroupConfig(group_name="g", attributes={f"+{k}": v for k, v in attributes.items()})
+    (await client.connection.call(UpdateAndCreateSubscriptionGroup(), config.encode())).check()
+
+
+async def moved(clock: Clock, step_ms: int, *work: asyncio.Task[object]) -> int:
+    """Moves the clock until all is done; how far."""
+    passed_ms = 0
+    while not all(task.done() for task in work):
+        clock.advance_ms(step_ms)
+        passed_ms += step_ms
+        await asyncio.sleep(0.015)
+    return passed_ms
+
+
+def test_sends_keep_the_rate_and_a_restart_keeps_the_limit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(NOW_MS)
+        options = broker_options(tmp_path)
+        async with started_broker(options, clock) as broker, connected(broker.address) as client:
+            await limit_topic(client, "+send.rate.messages=100")
+            sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(60)]
+            # 60 at 100 a second with 10 at once: half a second, and a step at most besides.
+            assert 500 <= await moved(clock, 20, *sends) <= 700
+            assert len({task.result().queue_offset for task in sends}) == 60
+        async with started_broker(options, clock) as broker, connected(broker.address) as client:
+            sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(30)]
+            assert 200 <= await moved(clock, 20, *sends) <= 400
+            reply = (await client.connection.call(GetBrokerRuntimeInfo())).check()
+            assert KVTable.decode(reply.body).table["sendSlowedTotal"] == "20"
+            await limit_topic(client, "-send.rate.messages")
+            await asyncio.gather(*(client.send("orders", b"x") for _ in range(50)))
+
+    run(scenario)
+
+
+def test_a_group_consumes_at_its_rate_over_all_queues_and_topics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(NOW_MS)
+        async with (
+            started_broker(broker_options(tmp_path), clock) as broker,
+            connected(broker.address) as client,
+            connected(broker.address, "other") as other,
+        ):
+            await limit_topic(client, "")
+            for queue_id in (0, 1):
+                for number in range(60):
+                    await client.send("orders", b"%d" % number, queue_id)
+            await client.heartbeat("g", "orders", "%RETRY%g")
+            for number in range(30):
+                await client.send("%RETRY%g", b"%d" % number)
+            await limit_group(client, **{"consume.rate.messages": "100"})
+
+            async def consume(who: Client, topic: str, queue_id: int, end: int) -> list[bytes]:
+                found: list[bytes] = []
+                while len(found) < end:
+                    code, records, after = await who.pull("g", topic, len(found), queue_id, hold_ms=5_000)
+                    assert code in (0, 20) and after == len(found) + len(records)
+                    found += [record.body for record in records]
+                return found
+
+            work = [
+                asyncio.create_task(consume(client, "orders", 0, 60)),
+                asyncio.create_task(consume(other, "orders", 1, 60)),
+                asyncio.create_task(consume(client, "%RETRY%g", 0, 30)),
+            ]
+            # 150 at 100 a second with 10 at once.
+            assert 1_400 <= await moved(clock, 20, *work) <= 1_800
+            for task, end in zip(work, (60, 60, 30), strict=True):
+                assert task.result() == [b"%d" % number for number in range(end)]
+
+    run(scenario)
+
+
+def test_bad_limits_are_refused_by_name(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            with pytest.raises(Refused, match=r"send\.rate\.messages cannot be '0'"):
+                await limit_topic(client, "+send.rate.messages=0")
+            with pytest.raises(Refused, match=r"there are consume\.rate\.bytes"):
+                await limit_group(client, **{"consume.rate": "5"})
+
+    run(scenario)
+
+
+def test_the_commands_set_show_and_take_away_limits(served: Metaq) -> None:
+    served.run("topic", "create", "Limited", "--queues", "3")
+    limit = ("topic", "limit", "Limited")
+    both = document(
+        served.run(*limit, "--messages-per-second", "1_000", "--bytes-per-second", "2MB", "-o", "json")
+    )
+    row = {"broker": "broker-a", "messages_per_second": 1_000, "bytes_per_second": 2_097_152}
+    assert both == {"topic": "Limited", "limits": [row]}
+    served.run(*limit, "--messages-per-second", "none")
+    assert document(served.run(*limit, "-o", "json"))["limits"] == [row | {"messages_per_second": None}]
+    queues = document(served.run("topic", "show", "Limited", "-o", "json"))["queues"]
+    assert isinstance(queues, list) and len(queues) == 3, "nothing else of the topic changes"
+    assert "2 MiB" in served.run(*limit).stdout
+
+
+def test_the_commands_limit_groups(served: Metaq) -> None:
+    limit = ("group", "limit", "Shaved", "--messages-per-second", "80000")
+    missing = served.run(*limit)
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("metaq: there is no group Shaved; ") and "--create" in missing.stderr
+    row = {"broker": "broker-a", "messages_per_second": 80_000, "bytes_per_second": None}
+    assert document(served.run(*limit, "--create", "-o", "json")) == {"group": "Shaved", "limits": [row]}
+    assert document(served.run("group", "show", "Shaved", "-o", "json"))["limits"] == [row]
+    served.run("group", "limit", "Shaved", "--messages-per-second", "none")
+    assert "80000" not in served.run("group", "show", "Shaved").stdout
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "says"),
+    [
+        ("--messages-per-second", "0", "must be a whole number from 1 to 1000000000"),
+        ("--messages-per-second", "fast", "--messages-per-second none takes the limit away"),
+        ("--bytes-per-second", "2 XB", "must be a size from 1 B to 1 TiB"),
+    ],
+)
+def test_bad_rates_never_leave_the_command(served: Metaq, flag: str, value: str, says: str) -> None:
+    outcome = served.run("topic", "limit", "Any", flag, value)
+    assert outcome.returncode == 1
+    assert says in outcome.stderr

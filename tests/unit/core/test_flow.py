@@ -1,0 +1,309 @@
+"""Limits of topics and groups, over real sockets and a real store; time passes only when the test says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from metaq import _core
+from metaq.settings import BrokerSettings, GroupPolicy, ServerSettings, StoreSettings, TopicPolicy
+from tests.support.wire import Wire, batch, pull_fields, send_fields
+
+MIB = 1024 * 1024
+ONEWAY = 2
+
+
+@dataclasses.dataclass
+class Plane:
+    store: _core.Store
+    server: _core.Server
+    clock: _core.Clock
+
+    def connect(self) -> Wire:
+        return Wire(self.server.port)
+
+    def limit_topic(self, messages: int = 0, size: int = 0) -> None:
+        topic = TopicPolicy("orders", 4, 4, 6, send_messages_per_second=messages, send_bytes_per_second=size)
+        self.server.put_topics([topic])
+
+    def limit_group(self, messages: int = 0, size: int = 0) -> None:
+        group = GroupPolicy("readers", consume_messages_per_second=messages, consume_bytes_per_second=size)
+        self.server.put_groups([group])
+
+    def count(self, name: str) -> int:
+        return self.server.counters()[name]
+
+    def until_waiting(self, wanted: int) -> None:
+        deadline = time.monotonic() + 10
+        while self.count("limits_waiting") != wanted:
+            assert time.monotonic() < deadline, (self.count("limits_waiting"), wanted)
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[Callable[..., Plane]]:
+    planes: list[Plane] = []
+
+    def make(**broker: object) -> Plane:
+        settings = StoreSettings(
+            directory=str(tmp_path / "store"),
+            flush="async",
+            commit_log_file_bytes=8 * MIB,
+            consume_queue_file_entries=1000,
+            index_slots=1000,
+            index_entries=4000,
+            allocation_step_bytes=MIB,
+        )
+        clock = _core.Clock.manual(1_700_000_000_000)
+        store = _core.Store(settings, clock)
+        server = _core.Server(
+            ServerSettings(host="127.0.0.1", port=0),
+            store,
+            BrokerSettings("cluster", "broker-a", 0, "127.0.0.1:0", **broker),  # type: ignore[arg-type]
+        )
+        planes.append(Plane(store, server, clock))
+        planes[-1].limit_topic()
+        planes[-1].limit_group()
+        server.start()
+        return planes[-1]
+
+    yield make
+    for each in planes:
+        each.server.stop()
+        each.store.close()
+
+
+def fill(wire: Wire, queues: int = 1, count: int = 100) -> None:
+    for queue in range(queues):
+        wire.call(
+            320, send_fields("orders", queue) | {"m": "true"}, batch(*(b"%d" % n for n in range(count)))
+        )
+
+
+def bodies(frame: _core.Frame) -> list[bytes]:
+    return [record.body for record in _core.decode_records(frame.body)]
+
+
+def test_a_topic_over_its_limit_answers_later_and_not_with_errors(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_topic(messages=100)
+    with running.connect() as wire:
+        asked = [wire.write(310, send_fields("orders"), b"x") for _ in range(20)]
+        answers = [wire.read() for _ in range(10)]  # A tenth of a second's worth goes through at once.
+        running.until_waiting(10)
+        for _ in range(2):
+            running.clock.advance_ms(50)
+            answers += [wire.read() for _ in range(5)]
+            running.until_waiting(20 - len(answers))
+        assert [answer.opaque for answer in answers] == asked
+        assert {answer.code for answer in answers} == {0}
+        assert running.count("sends_slowed") == 10
+        assert running.count("sends_over_limit") == 0
+
+
+def test_a_topic_far_over_its_limit_refuses_and_says_why(plane: Callable[..., Plane]) -> None:
+    running = plane(send_hold_ms_max=1_000)
+    running.limit_topic(messages=10)
+    with running.connect() as wire:
+        asked = [wire.write(310, send_fields("orders"), b"x") for _ in range(14)]
+        assert wire.read().opaque == asked[0]
+        running.until_waiting(13)
+        running.clock.advance_ms(334)  # Even the refusals wait, for a third of the time.
+        early = {frame.opaque: frame.code for frame in (wire.read() for _ in range(5))}
+        assert early == {asked[1]: 0, asked[2]: 0, asked[3]: 0, asked[12]: 2, asked[13]: 2}
+        running.clock.advance_ms(1_000)
+        assert {wire.read().code for _ in range(8)} == {0}
+        assert running.store.max_offset("orders", 0) == 12
+        assert running.count("sends_over_limit") == 2
+
+
+def test_what_a_refusal_tells(plane: Callable[..., Plane]) -> None:
+    running = plane(send_hold_ms_max=0)
+    running.limit_topic(messages=1, size=1_000)
+    with running.connect() as wire:
+        for _ in range(2):
+            wire.write(310, send_fields("orders"), b"x" * 500)
+        answers = sorted((wire.read() for _ in range(2)), key=lambda frame: frame.code)
+        assert [answer.code for answer in answers] == [0, 2]
+        for part in ("[FLOW]", "topic[orders]", "1 messages and 1000 bytes a second", "metaq topic limit"):
+            assert part in (answers[1].remark or "")
+
+
+def test_a_batch_counts_its_messages_and_is_never_too_large(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_topic(messages=100)
+    with running.connect() as wire:
+        fill(wire, count=50)  # Five times what goes through at once.
+        late = wire.write(310, send_fields("orders"), b"x")
+        running.until_waiting(1)
+        running.clock.advance_ms(409)
+        time.sleep(0.05)
+        running.until_waiting(1)
+        running.clock.advance_ms(1)
+        assert wire.read().opaque == late
+
+
+def test_bytes_are_limited_too(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_topic(size=10_000)
+    with running.connect() as wire:
+        assert wire.send("orders", b"x" * 1_000).code == 0
+        late = wire.write(310, send_fields("orders"), b"x" * 500)
+        running.until_waiting(1)
+        running.clock.advance_ms(50)
+        assert wire.read().opaque == late
+
+
+def test_oneway_sends_beyond_the_bound_are_dropped(plane: Callable[..., Plane]) -> None:
+    running = plane(send_hold_ms_max=100)
+    running.limit_topic(messages=100)
+    with running.connect() as wire:
+        for _ in range(40):
+            wire.write(310, send_fields("orders"), b"x", flag=ONEWAY)
+        wire.call(30, {"topic": "orders", "queueId": 0})
+        assert running.store.max_offset("orders", 0) == 21
+        assert running.count("sends_over_limit") == 19
+
+
+def test_a_full_waiting_room_refuses_at_once(plane: Callable[..., Plane]) -> None:
+    running = plane(send_hold_max=3)
+    running.limit_topic(messages=10)
+    with running.connect() as wire:
+        asked = [wire.write(310, send_fields("orders"), b"x") for _ in range(6)]
+        answers = {frame.opaque: frame.code for frame in (wire.read() for _ in range(3))}
+        assert answers == {asked[0]: 0, asked[4]: 2, asked[5]: 2}
+
+
+def test_a_new_limit_counts_anew_and_the_same_one_goes_on(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_topic(messages=100)
+    with running.connect() as wire:
+        fill(wire, count=100)
+        running.limit_topic(messages=100)  # As a change of anything else of the topic does.
+        wire.write(310, send_fields("orders"), b"x")
+        running.until_waiting(1)
+        running.limit_topic(messages=101)
+        assert wire.send("orders", b"x").code == 0
+        running.limit_topic()
+        fill(wire, count=1_000)
+        assert wire.send("orders", b"x").code == 0
+        running.until_waiting(1)
+
+
+def test_a_group_is_served_at_its_rate(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_group(messages=100)
+    with running.connect() as wire:
+        fill(wire)
+        assert len(bodies(wire.pull("orders", 0))) == 10
+        found = 10
+        for _ in range(5):
+            asked = wire.write(11, pull_fields("orders", 0, found, suspend_ms=20_000))
+            running.until_waiting(1)
+            running.clock.advance_ms(100)
+            answer = wire.read()
+            assert (answer.opaque, answer.code) == (asked, 0)
+            assert bodies(answer) == [b"%d" % n for n in range(found, found + 10)]
+            found += 10
+        assert running.count("messages_out") == 60
+        assert running.count("pulls_paced") == 5
+
+
+def test_a_group_limited_in_bytes_owes_what_it_got(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_group(size=10_000)
+    with running.connect() as wire:
+        wire.send("orders", b"x" * 5_000)
+        wire.send("orders", b"x" * 100)
+        assert len(bodies(wire.pull("orders", 0))) == 1, "one is given however large it is"
+        wire.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
+        running.until_waiting(1)
+        running.clock.advance_ms(400)
+        time.sleep(0.05)
+        running.until_waiting(1)
+        running.clock.advance_ms(200)
+        assert len(bodies(wire.read())) == 1
+
+
+def test_no_queue_starves_even_where_pulls_run_out_of_time(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_group(messages=1)
+    offsets = dict.fromkeys(range(4), 0)
+    with running.connect() as wire:
+        fill(wire, queues=4, count=10)
+        asked = {wire.write(11, pull_fields("orders", q, 0, suspend_ms=300)): q for q in offsets}
+        for _ in range(12):
+            while True:
+                answer = wire.read()
+                queue = asked.pop(answer.opaque)
+                offsets[queue] += len(bodies(answer))
+                assert int(answer.fields["nextBeginOffset"]) == offsets[queue]
+                again = wire.write(11, pull_fields("orders", queue, offsets[queue], suspend_ms=300))
+                asked[again] = queue
+                if answer.code == 0:
+                    break
+                assert answer.code == 20
+            running.clock.advance_ms(1_000)
+    # A queue misses a turn where its pull is on its way just then, and never more than that.
+    assert min(offsets.values()) >= 2, offsets
+
+
+def test_a_pull_that_does_not_wait_is_told_to_ask_again(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_group(messages=1)
+    with running.connect() as wire:
+        fill(wire)
+        assert len(bodies(wire.pull("orders", 0))) == 1
+        answer = wire.pull("orders", 1)
+        assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "1")
+        assert wire.pull("orders", 100).code == 19, "the end of a queue is told at once"
+
+
+def test_a_pull_that_waits_for_messages_then_waits_for_the_limit(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_group(messages=1)
+    with running.connect() as consumer, running.connect() as producer:
+        producer.send("orders", b"first")
+        assert bodies(consumer.pull("orders", 0)) == [b"first"]
+        consumer.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
+        while running.count("held") == 0:
+            time.sleep(0.005)
+        producer.send("orders", b"second")
+        running.until_waiting(1)
+        running.clock.advance_ms(1_000)
+        assert bodies(consumer.read()) == [b"second"]
+
+
+def test_waiting_pulls_follow_resets_and_changes_of_the_limit(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_group(messages=1)
+    with running.connect() as wire:
+        fill(wire, queues=2)
+        wire.pull("orders", 0)
+        reset = wire.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
+        freed = wire.write(11, pull_fields("orders", 1, 0, suspend_ms=20_000))
+        running.until_waiting(2)
+        running.server.reset_offset("readers", "orders", 0, 50)
+        answer = wire.read()
+        assert (answer.opaque, answer.code, answer.fields["nextBeginOffset"]) == (reset, 21, "50")
+        running.limit_group()
+        answer = wire.read()
+        assert (answer.opaque, len(bodies(answer))) == (freed, 32)
+
+
+def test_what_waits_is_answered_when_the_server_stops(plane: Callable[..., Plane]) -> None:
+    running = plane()
+    running.limit_topic(messages=10)
+    running.limit_group(messages=1)
+    with running.connect() as wire:
+        wire.send("orders", b"x")
+        wire.pull("orders", 0)
+        send = wire.write(310, send_fields("orders"), b"y")
+        pull = wire.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
+        running.until_waiting(2)
+        running.server.stop()
+        assert {frame.opaque: frame.code for frame in (wire.read(), wire.read())} == {send: 0, pull: 20}
