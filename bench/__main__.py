@@ -77,6 +77,7 @@ def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
         warmup_s=max(_ROUND_S_MIN, chosen.warmup_seconds or (14 if chosen.quick else 30)),
         backlog_messages=chosen.backlog_messages or (3_000_000 if chosen.quick else 8_000_000),
         start_rounds=chosen.rounds or (1 if chosen.quick else 3),
+        delayed_messages=chosen.delayed_messages or (100_000 if chosen.quick else 1_000_000),
         options=Options(flush=chosen.flush, metaq=chosen.metaq, peer_heap=chosen.peer_heap),
         home=home,
     )
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--round-seconds", type=float, help="of which the last ten count (default: 22)")
     add("--warmup-seconds", type=float, help="of load before the first round, per broker (default: 30)")
     add("--backlog-messages", type=int, help="before the consumers' rounds (default: 8,000,000)")
+    add("--delayed-messages", type=int, help="that wait for one moment (default: 1,000,000)")
     add("--quick", action="store_true", help="two short rounds: a look, not a result")
     add("-o", "--output", choices=["table", "json"], default="table")
     add(

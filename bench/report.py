@@ -15,16 +15,18 @@ _MB = 1e6
 
 @dataclass(frozen=True)
 class Row:
-    """One figure of the two sides; `ratio` is always ours to the peer's."""
+    """One figure of the two sides, or of ours alone; `ratio` is always ours to the peer's."""
 
     what: str
     ours: float
-    peer: float
+    peer: float | None
     form: str
     goal: str = ""
 
     @property
     def ratio(self) -> float:
+        if self.peer is None:
+            return float("nan")
         return self.ours / self.peer if self.peer else float("inf")
 
 
@@ -39,6 +41,9 @@ _GOALS = {
     ("start", "start_to_ready_s"): "≤ 1 s",
     ("start", "idle_resident_bytes"): "≤ 120 MB",
     ("start", "fresh_store_bytes"): "< 100 MB",
+    ("delay", "due_per_second"): "≥ 50,000",
+    ("delay", "first_late_ms"): "≤ 1,000",
+    ("delay", "waiting_own_bytes"): "≤ 200 MB",
 }
 _FORMS = {
     "per_second": ("messages per second", "{:,.0f}", 1.0),
@@ -47,6 +52,12 @@ _FORMS = {
     "start_to_ready_s": ("start to ready, s", "{:.2f}", 1.0),
     "idle_resident_bytes": ("resident memory, idle, MB", "{:,.1f}", _MB),
     "fresh_store_bytes": ("disk of a fresh store, MB", "{:,.1f}", _MB),
+    "due_per_second": ("due messages delivered per second", "{:,.0f}", 1.0),
+    "first_late_ms": ("the first comes after, ms", "{:,.0f}", 1.0),
+    "sent_per_second": ("sent per second, to wait", "{:,.0f}", 1.0),
+    "waiting_own_bytes": ("own memory while they wait, MB", "{:,.1f}", _MB),
+    "waiting_resident_bytes": ("the same with page cache, MB", "{:,.1f}", _MB),
+    "delivered_own_bytes": ("own memory when all came, MB", "{:,.1f}", _MB),
 }
 
 
@@ -58,21 +69,28 @@ def medians(outcome: Outcome) -> dict[str, dict[str, float]]:
     }
 
 
+def sides(outcome: Outcome) -> tuple[str, str | None]:
+    """Ours and the peer's, where it takes part."""
+    ours, *peers = outcome.rounds
+    return ours, peers[0] if peers else None
+
+
 def rows(outcome: Outcome) -> list[Row]:
     middle = medians(outcome)
-    ours, peer, *_ = middle
+    ours, peer = sides(outcome)
     found = []
     for name, (what, form, unit) in _FORMS.items():
         # How old a backlog's messages are when they are read says nothing about the reader.
         if name in middle[ours] and (outcome.workload, name) != ("consumer", "average_ms"):
             goal = _GOALS.get((outcome.workload, name), "")
-            found.append(Row(what, middle[ours][name] / unit, middle[peer][name] / unit, form, goal))
+            other = None if peer is None else middle[peer][name] / unit
+            found.append(Row(what, middle[ours][name] / unit, other, form, goal))
     for part in ("resident", "own"):
         if outcome.memory:
             what = "resident memory afterwards, MB" if part == "resident" else "of it not page cache, MB"
             goal = "≤ 200 MB" if part == "own" else ""
-            values = [outcome.memory[side][part] / _MB for side in (ours, peer)]
-            found.append(Row(what, values[0], values[1], "{:,.0f}", goal))
+            values = {side: used[part] / _MB for side, used in outcome.memory.items()}
+            found.append(Row(what, values[ours], values.get(peer or ""), "{:,.0f}", goal))
     return found
 
 
@@ -90,13 +108,15 @@ def limit_line(outcome: Outcome) -> str | None:
 def table(outcomes: Sequence[Outcome], setting: str) -> str:
     lines = [setting]
     for outcome in outcomes:
-        ours, peer, *_ = outcome.rounds
+        ours, peer = sides(outcome)
         count = len(outcome.rounds[ours])
         title = f"{outcome.workload} (median of {count})"
-        lines += ["", f"{title:<34}{ours:>14}{peer:>14}{'ratio':>9}   goal", "-" * 84]
+        lines += ["", f"{title:<34}{ours:>14}{peer or '':>14}{'ratio' if peer else '':>9}   goal", "-" * 84]
         for row in rows(outcome):
-            mine, other = row.form.format(row.ours), row.form.format(row.peer)
-            lines.append(f"{row.what:<34}{mine:>14}{other:>14}{row.ratio:>9.3f}   {row.goal}".rstrip())
+            mine = row.form.format(row.ours)
+            other = "" if row.peer is None else row.form.format(row.peer)
+            ratio = "" if row.peer is None else f"{row.ratio:.3f}"
+            lines.append(f"{row.what:<34}{mine:>14}{other:>14}{ratio:>9}   {row.goal}".rstrip())
         lines += filter(None, [limit_line(outcome)])
     return "\n".join(lines)
 
@@ -105,12 +125,14 @@ def machine_form(outcomes: Sequence[Outcome], setting: str) -> str:
     result: dict[str, Any] = {"setting": setting, "workloads": {}}
     for outcome in outcomes:
         middle = medians(outcome)
-        ours, peer, *_ = middle
+        ours, peer = sides(outcome)
         result["workloads"][outcome.workload] = {
             "sides": {"ours": ours, "peer": peer},
             "rounds": outcome.rounds,
             "medians": middle,
-            "ratios": {
+            "ratios": {}
+            if peer is None
+            else {
                 name: middle[ours][name] / middle[peer][name] for name in middle[ours] if middle[peer][name]
             },
             "memory_after_bytes": outcome.memory,

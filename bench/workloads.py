@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench import delay as waiting
 from bench import servers, tools
 from bench.process_figures import disk_bytes, memory_bytes
 from bench.servers import BrokerUnderTest, Options
@@ -33,6 +34,7 @@ class Plan:
     warmup_s: float
     backlog_messages: int
     start_rounds: int
+    delayed_messages: int
     options: Options
     home: Path
 
@@ -101,12 +103,34 @@ def start(plan: Plan) -> Outcome:
     return outcome
 
 
+def delay(plan: Plan) -> Outcome:
+    """Messages of 128 bytes that wait for one moment; ours alone, as the peer spreads what is due at once."""
+    outcome = Outcome("delay")
+    home = plan.home / "delay"
+    for number in range(1, plan.start_rounds + 1):
+        server = servers.start("metaq", "metaq", home / str(number), plan.options)
+        try:
+            figures = waiting.measure(server, plan.delayed_messages)
+        finally:
+            server.stop()
+        shutil.rmtree(home)
+        outcome.add("metaq", figures)
+        say(
+            f"delay    round {number} metaq      {plan.delayed_messages:,} wait in "
+            f"{figures['waiting_own_bytes'] / 1e6:.0f} MB of the broker's own, "
+            f"{figures['due_per_second']:,.0f} come per second, the first after "
+            f"{figures['first_late_ms']:.0f} ms"
+        )
+    return outcome
+
+
 WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
     "start": start,
     "producer": producer,
     "batch": batch,
     "transaction": transaction,
     "consumer": consumer,
+    "delay": delay,
 }
 
 

@@ -367,6 +367,13 @@ class Server:
         """Stores a copy of a stored message and returns its physical offset, as safe as an acknowledged one.
 
         Raises LookupError where no message begins there, StoreFailure where the store refuses."""
+    def recall(
+        self, topic: str, unique_key: str, due_ms: int, *, producer_group: str, born_host: str
+    ) -> bool:
+        """Stores that the message with this key, which waits for this moment, is not to be delivered; as safe
+        as an acknowledged message. False where the moment has come already.
+
+        Raises StoreFailure where the store refuses."""
     def load_transactions(self) -> int:
         """Finds the open transactions from the loaded offsets on, before `start`; returns how many."""
     def transaction_offsets(self, timeout_ms: int = 5000) -> tuple[int, int] | None:

@@ -87,6 +87,13 @@ class BrokerSettings:
     transaction_timeout_ms: int = 6_000
     """How old a transaction is before its producer is asked for it, at least."""
     transactions_open_max: int = 500_000
+    timer_max_delay_s: int = 40 * 24 * 3600
+    """How far ahead a sender may put the delivery of a message."""
+    timer_roll_s: int = 24 * 3600
+    """A message that waits longer is stored again after so long, or after half of what retention leaves where
+    that is less: retention deletes whole files by age and must not meet it."""
+    recall_messages: bool = True
+    """Whether a sender may take a waiting message back; Apache's brokers leave it off unless told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tests.support.metaq import Metaq
 APACHE_SETTINGS = {
     "auto_create_topic": "autoCreateTopicEnable",
     "commit_log_file_bytes": "mappedFileSizeCommitLog",
+    "recall_messages": "recallMessageEnable",
     "transaction_check_interval_s": "transactionCheckInterval",
     "transaction_check_max": "transactionCheckMax",
     "transaction_timeout_ms": "transactionTimeOut",

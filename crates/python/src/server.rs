@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use metaq_server::{Broker, Look, Resend};
+use metaq_server::{Broker, Look, Recall, Resend};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -211,6 +211,22 @@ impl Server {
         let resend = Resend { physical_offset, topic, queue_id, reconsume_times, delay_level, drop, set };
         let broker = self.broker()?;
         enter(py, || broker.resend(&resend))
+    }
+
+    #[pyo3(signature = (topic, unique_key, due_ms, *, producer_group, born_host))]
+    fn recall(
+        &self,
+        py: Python<'_>,
+        topic: String,
+        unique_key: String,
+        due_ms: i64,
+        producer_group: String,
+        born_host: &str,
+    ) -> PyResult<bool> {
+        let broker = self.broker()?;
+        let born_host = born_host.parse().unwrap_or(broker.store_host);
+        let recall = Recall { topic, unique_key, due_ms, producer_group, born_host };
+        enter(py, || broker.recall(&recall))
     }
 
     fn load_transactions(&self, py: Python<'_>) -> PyResult<usize> {

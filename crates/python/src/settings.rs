@@ -109,6 +109,9 @@ pub struct BrokerSettings {
     short_polling_ms: u64,
     transaction_timeout_ms: i64,
     transactions_open_max: usize,
+    timer_max_delay_s: i64,
+    timer_roll_s: i64,
+    recall_messages: bool,
 }
 
 impl BrokerSettings {
@@ -133,6 +136,13 @@ impl BrokerSettings {
             delay_levels_ms: store.delay_levels_ms.clone(),
             transaction_timeout_ms: self.transaction_timeout_ms,
             transactions_open_max: self.transactions_open_max,
+            timer_max_delay_ms: self.timer_max_delay_s.saturating_mul(1_000),
+            // Half of what retention leaves, so that a broker that was off for a while is still in time.
+            timer_roll_ms: self
+                .timer_roll_s
+                .min(store.file_reserved_hours as i64 * 1_800)
+                .saturating_mul(1_000),
+            recall_messages: self.recall_messages,
         }
     }
 }

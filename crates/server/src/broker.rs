@@ -18,6 +18,7 @@ use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::settings::BrokerSettings;
 use crate::sink::Sink;
+use crate::timer::Timers;
 use crate::transaction::Transactions;
 
 /// A broker's data plane, without its sockets.
@@ -31,6 +32,7 @@ pub struct Broker {
     pub expressions: Expressions,
     pub function_lines: FunctionLines,
     pub transactions: Transactions,
+    pub timers: Timers,
     pub(crate) holds: Holds,
     pub(crate) flow: Flow,
     /// What every stored message gets besides its own properties, after a separator.
@@ -59,6 +61,7 @@ impl Broker {
             flow: Flow::new(store.clock().clone(), settings.send_hold_max, settings.hold_max),
             delays: Delays::new(settings.delay_levels_ms.clone()),
             transactions: Transactions::new(settings.transactions_open_max),
+            timers: Timers::default(),
             settings,
             store_host,
             policy: Policy::new(),
@@ -70,6 +73,8 @@ impl Broker {
             awaiting_flush: Mutex::default(),
             sync_failed: AtomicBool::new(false),
         });
+        // Until the timer log says what waits, everything may.
+        store.keep_from(0);
         store.set_events(Arc::new(Events { broker: Arc::downgrade(&broker) }));
         Ok(broker)
     }

@@ -1,6 +1,6 @@
 //! END_TRANSACTION (37): a producer says what becomes of a half message.
 
-use metaq_store::{SCHEDULE_TOPIC, StoreError};
+use metaq_store::{SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
 use metaq_wire::properties::push_bytes;
 use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
 
@@ -115,15 +115,23 @@ impl Broker {
             return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
         };
         let mut properties = changed_properties(record.properties, &HALF_PROPERTIES, &[]);
-        let level = self.delays.level(properties::scan(&properties).delay_level);
-        let (stored_topic, stored_queue) = match level {
-            None => (topic, queue_id),
-            Some(level) => {
-                push_bytes(&mut properties, b"REAL_TOPIC", topic.as_bytes());
-                push_bytes(&mut properties, b"REAL_QID", queue_id.to_string().as_bytes());
-                (SCHEDULE_TOPIC, level as i32 - 1)
-            }
+        let marks = properties::scan(&properties);
+        let level = self.delays.level(marks.delay_level);
+        // Both kinds of delay begin with the commit; what was wrong about them was refused when the half message came.
+        let timing = Some(marks.timing).filter(|_| marks.delay_level <= 0);
+        let due_ms = timing.and_then(|timing| timing.due_ms(self.store.clock().now_ms(), i64::MAX).ok()?);
+        let (stored_topic, stored_queue) = match (level, due_ms) {
+            (Some(level), _) => (SCHEDULE_TOPIC, level as i32 - 1),
+            (None, Some(_)) => (TIMER_TOPIC, 0),
+            (None, None) => (topic, queue_id),
         };
+        if stored_topic != topic {
+            push_bytes(&mut properties, b"REAL_TOPIC", topic.as_bytes());
+            push_bytes(&mut properties, b"REAL_QID", queue_id.to_string().as_bytes());
+        }
+        if let Some(due_ms) = due_ms {
+            push_bytes(&mut properties, b"TIMER_OUT_MS", due_ms.to_string().as_bytes());
+        }
         let appended = self.store.append(&NewRecord {
             topic: stored_topic.as_bytes(),
             queue_id: stored_queue,

@@ -2,6 +2,8 @@
 
 use metaq_wire::properties::{find_span, iterate};
 
+use crate::timing::Timing;
+
 /// What a sender's properties say about the message's treatment.
 #[derive(Default)]
 pub struct Marks<'a> {
@@ -15,8 +17,8 @@ pub struct Marks<'a> {
     /// How long its producer asks not to be checked, as it says it.
     pub immunity: Option<&'a [u8]>,
     pub names_producer_group: bool,
-    /// A property whose treatment this broker does not have yet.
-    pub unsupported: Option<&'static str>,
+    /// The moment of delivery that the sender asks for.
+    pub timing: Timing<'a>,
     /// The properties hold what the broker would add: a message that is sent on.
     pub already_added: bool,
     /// A pop handle, which must not be stored.
@@ -35,9 +37,11 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             b"CHECK_IMMUNITY_TIME_IN_SECONDS" => marks.immunity = Some(value),
             b"PGROUP" => marks.names_producer_group = true,
             b"DELAY" => marks.delay_level = number(value),
-            b"TIMER_DELAY_SEC" => marks.unsupported = Some("TIMER_DELAY_SEC"),
-            b"TIMER_DELAY_MS" => marks.unsupported = Some("TIMER_DELAY_MS"),
-            b"TIMER_DELIVER_MS" => marks.unsupported = Some("TIMER_DELIVER_MS"),
+            b"TIMER_DELAY_SEC" => marks.timing.delay_s = Some(value),
+            b"TIMER_DELAY_MS" => marks.timing.delay_ms = Some(value),
+            b"TIMER_DELIVER_MS" => marks.timing.deliver_ms = Some(value),
+            b"TIMER_OUT_MS" => marks.timing.has_waited = true,
+            b"TIMER_DEL_UNIQKEY" => marks.timing.recalls = Some(value),
             _ => {}
         }
     }
@@ -66,10 +70,14 @@ mod tests {
     fn marks_are_found_wherever_they_stand() {
         let marks = scan(b"TAGS\x01a\x02UNIQ_KEY\x01K1\x02WAIT\x01false\x02");
         assert_eq!(marks.unique_key, Some(&b"K1"[..]));
-        assert!(marks.no_wait && !marks.already_added && marks.unsupported.is_none());
+        assert!(marks.no_wait && !marks.already_added && !marks.timing.is_asked());
         assert_eq!(scan(b"DELAY\x013").delay_level, 3);
         assert_eq!(scan(b"DELAY\x01soon").delay_level, 0);
-        assert_eq!(scan(b"WAIT\x01true").unsupported, None);
+        let timing = scan(b"TIMER_DELAY_SEC\x013\x02TIMER_DELIVER_MS\x0199").timing;
+        assert_eq!(
+            (timing.delay_s, timing.delay_ms, timing.deliver_ms),
+            (Some(&b"3"[..]), None, Some(&b"99"[..]))
+        );
         assert!(scan(b"broken\x02\x02\x01x").unique_key.is_none());
     }
 

@@ -2,16 +2,18 @@
 
 use std::borrow::Cow;
 
-use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError};
-use metaq_wire::properties::separator;
+use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
+use metaq_wire::properties::{find, separator};
 use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout};
 
 use crate::broker::Broker;
 use crate::code;
 use crate::policy::{PERMISSION_WRITE, Snapshot, Topic};
 use crate::properties::{self, Marks};
+use crate::recall::handle;
 use crate::route::{Ask, Outcome};
 use crate::sink::Sink;
+use crate::timing::TIMER_NAMES;
 use crate::transaction::{HALF_TOPIC, immunity_ms};
 
 /// Longest property string of a stored message: its length is a signed 16-bit number on disk.
@@ -21,6 +23,8 @@ const PRODUCER_GROUP_BYTES_MAX: usize = 255;
 const BATCH_MESSAGES_MAX: usize = 32_768;
 /// What a half message's properties grow by when it is checked.
 const CHECK_PROPERTIES_BYTES: usize = 128;
+/// What a waiting message's properties grow by when it is stored again.
+const ROLL_PROPERTIES_BYTES: usize = 64;
 const RETRY_PREFIX: &str = "%RETRY%";
 const DEAD_LETTER_PREFIX: &str = "%DLQ%";
 
@@ -107,7 +111,7 @@ impl Broker {
     ) -> Result<(), Refusal> {
         self.check_body(ask.body.len())?;
         let marks = properties::scan(header.properties.as_bytes());
-        self.check_marks(&marks)?;
+        let due_ms = self.due_ms(header, &marks)?;
         let own = own_properties(header.properties.as_bytes(), &marks);
         let mut more = match marks.unique_key {
             Some(_) => String::new(),
@@ -118,11 +122,15 @@ impl Broker {
         let is_half = is_half(header, &marks);
         // A half message begins to wait for its delay when it is committed.
         let level = if is_half { None } else { self.delays.level(asked_level) };
-        if is_half || level.is_some() {
+        let due_ms = due_ms.filter(|_| !is_half);
+        if is_half || level.is_some() || due_ms.is_some() {
             more.push_str(&format!("\u{2}REAL_TOPIC\u{1}{}\u{2}REAL_QID\u{1}{queue_id}\u{2}", header.topic));
         }
         if is_half {
             push_transaction(&mut more, header, &marks);
+        }
+        if let Some(due_ms) = due_ms {
+            more.push_str(&format!("TIMER_OUT_MS\u{1}{due_ms}\u{2}"));
         }
         let mut record = NewRecord {
             properties: [&own, self.added(&marks, &own), more.as_bytes()],
@@ -133,7 +141,11 @@ impl Broker {
             record.topic = SCHEDULE_TOPIC.as_bytes();
             record.queue_id = level as i32 - 1;
         }
-        check_properties(&record, if is_half { CHECK_PROPERTIES_BYTES } else { 0 })?;
+        if due_ms.is_some() {
+            record.topic = TIMER_TOPIC.as_bytes();
+            record.queue_id = 0;
+        }
+        check_properties(&record, bytes_to_come(is_half, due_ms.is_some()))?;
         let appended = if is_half {
             record.topic = HALF_TOPIC.as_bytes();
             record.queue_id = 0;
@@ -150,8 +162,13 @@ impl Broker {
         let mut ids = self.message_ids;
         let id = ids.at(appended.physical_offset);
         let transaction_id = String::from_utf8_lossy(marks.unique_key.unwrap_or_default());
-        let answer =
-            Answer { id, queue_id, queue_offset: appended.queue_offset, transaction_id: &transaction_id };
+        let answer = Answer {
+            id,
+            queue_id,
+            queue_offset: appended.queue_offset,
+            transaction_id: &transaction_id,
+            recall_handle: due_ms.and_then(|due_ms| self.recall_handle(header, &marks, &more, due_ms)),
+        };
         self.acknowledge(ask, &answer, appended.end_offset, marks.no_wait, sink);
         Ok(())
     }
@@ -196,8 +213,7 @@ impl Broker {
         for part in &parts {
             let own = part.properties;
             let marks = properties::scan(own);
-            self.check_marks(&marks)?;
-            if marks.delay_level > 0 || marks.transactional {
+            if marks.delay_level > 0 || marks.transactional || marks.timing.is_asked() {
                 let remark =
                     "a batch may not be delayed or part of a transaction: send its messages one by one";
                 return Err((code::MESSAGE_ILLEGAL, remark.to_string()));
@@ -219,8 +235,13 @@ impl Broker {
             return Ok(());
         }
         let ids = self.batch_ids(&appended.physical_offsets);
-        let answer =
-            Answer { id: &ids, queue_id, queue_offset: appended.first.queue_offset, transaction_id: "" };
+        let answer = Answer {
+            id: &ids,
+            queue_id,
+            queue_offset: appended.first.queue_offset,
+            transaction_id: "",
+            recall_handle: None,
+        };
         self.acknowledge(ask, &answer, appended.end_offset, no_wait, sink);
         Ok(())
     }
@@ -260,18 +281,36 @@ impl Broker {
         Ok(())
     }
 
-    /// What cannot be honoured is refused by name rather than stored and delivered wrongly. A consumer whose own
-    /// re-send to its retry topic is refused keeps the message and tries it again by itself.
-    fn check_marks(&self, marks: &Marks<'_>) -> Result<(), Refusal> {
-        match marks.unsupported {
-            None => Ok(()),
-            Some(name) => {
-                let remark = format!(
-                    "property {name} asks for a delivery this broker does not offer yet; send without it"
-                );
-                Err((code::MESSAGE_ILLEGAL, remark))
-            }
+    /// When the message is to be delivered, where its sender names a moment to come. A delay level wins over it, and
+    /// what nobody could handle waits for a person.
+    fn due_ms(&self, header: &SendHeader<'_>, marks: &Marks<'_>) -> Result<Option<i64>, Refusal> {
+        let timing = &marks.timing;
+        if !timing.is_asked() || marks.delay_level > 0 || header.topic.starts_with(DEAD_LETTER_PREFIX) {
+            return Ok(None);
         }
+        if timing.recalls.is_some() && !self.settings.recall_messages {
+            let remark = "this broker does not let messages be recalled (recall_messages)";
+            return Err((code::NO_PERMISSION, remark.to_string()));
+        }
+        let now_ms = self.store.clock().now_ms();
+        let due_ms = timing.due_ms(now_ms, self.settings.timer_max_delay_ms);
+        due_ms.map_err(|remark| (code::MESSAGE_ILLEGAL, remark))
+    }
+
+    /// None for what cannot be recalled by a handle: retries, recalls themselves, and a key that would not come back
+    /// from it.
+    fn recall_handle(
+        &self,
+        header: &SendHeader<'_>,
+        marks: &Marks<'_>,
+        more: &str,
+        due_ms: i64,
+    ) -> Option<String> {
+        let key = marks.unique_key.or_else(|| find(more.as_bytes(), "UNIQ_KEY"))?;
+        let key = std::str::from_utf8(key).ok()?;
+        let is_retry = header.topic.starts_with(RETRY_PREFIX);
+        let is_wanted = self.settings.recall_messages && marks.timing.recalls.is_none() && !is_retry;
+        (is_wanted && !key.contains(' ')).then(|| handle(&header.topic, &self.settings.name, due_ms, key))
     }
 
     /// The broker's properties, led by a separator only where the sender's string lacks its last one.
@@ -329,6 +368,7 @@ struct Answer<'a> {
     queue_id: i32,
     queue_offset: i64,
     transaction_id: &'a str,
+    recall_handle: Option<String>,
 }
 
 impl Answer<'_> {
@@ -339,6 +379,9 @@ impl Answer<'_> {
         frame.field_i64("queueOffset", self.queue_offset);
         if !self.transaction_id.is_empty() {
             frame.field("transactionId", self.transaction_id);
+        }
+        if let Some(handle) = &self.recall_handle {
+            frame.field("recallHandle", handle);
         }
         frame.field("MSG_REGION", region);
         frame.field("TRACE_ON", "true");
@@ -387,10 +430,24 @@ fn push_transaction(more: &mut String, header: &SendHeader<'_>, marks: &Marks<'_
 }
 
 fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {
+    let mut own = Cow::Borrowed(properties);
     if marks.pop_check {
-        Cow::Owned(properties::without(properties, "POP_CK"))
-    } else {
-        Cow::Borrowed(properties)
+        own = Cow::Owned(properties::without(&own, "POP_CK"));
+    }
+    if marks.delay_level > 0 && marks.timing.is_asked() {
+        for name in TIMER_NAMES {
+            own = Cow::Owned(properties::without(&own, name));
+        }
+    }
+    own
+}
+
+/// What the properties must leave free for what the broker adds later.
+fn bytes_to_come(is_half: bool, is_waiting: bool) -> usize {
+    match (is_half, is_waiting) {
+        (true, _) => CHECK_PROPERTIES_BYTES,
+        (_, true) => ROLL_PROPERTIES_BYTES,
+        _ => 0,
     }
 }
 

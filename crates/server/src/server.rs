@@ -55,7 +55,8 @@ pub struct Server {
     port: u16,
     old_port: Option<u16>,
     runtime: Mutex<Option<Runtime>>,
-    delay_thread: Mutex<Option<JoinHandle<()>>>,
+    /// What delivers messages that have waited.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Server {
@@ -96,7 +97,7 @@ impl Server {
             port,
             old_port,
             runtime: Mutex::new(None),
-            delay_thread: Mutex::new(None),
+            threads: Mutex::default(),
         })
     }
 
@@ -127,12 +128,18 @@ impl Server {
         started.spawn(take_care(Arc::clone(&self.shared)));
         if let Some(broker) = self.shared.broker.clone() {
             started.spawn(look_after_limits(Arc::clone(&self.shared), Arc::clone(&broker)));
-            let run = move || broker.run_delays();
-            let thread = std::thread::Builder::new().name("metaq-delay".to_string()).spawn(run);
-            *self.delay_thread.lock() = Some(thread.map_err(ServerError::Threads)?);
+            let timers = Arc::clone(&broker);
+            self.spawn("metaq-delay", move || broker.run_delays())?;
+            self.spawn("metaq-timer", move || timers.run_timers())?;
         }
         drop(_inside);
         *runtime = Some(started);
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ServerError> {
+        let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
+        self.threads.lock().push(thread.map_err(ServerError::Threads)?);
         Ok(())
     }
 
@@ -145,6 +152,7 @@ impl Server {
         };
         if let Some(broker) = &self.shared.broker {
             broker.delays.stop();
+            broker.timers.stop();
             for held in broker.holds.take_all().into_iter().chain(broker.function_lines.take_all()) {
                 broker.finish_held(held);
             }
@@ -162,7 +170,7 @@ impl Server {
         while !self.shared.peers.lock().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
-        if let Some(thread) = self.delay_thread.lock().take() {
+        for thread in self.threads.lock().drain(..) {
             // A panic of that thread was printed by it; there is nothing to add here.
             let _ = thread.join();
         }
@@ -205,6 +213,7 @@ impl Server {
         if let Some(broker) = &self.shared.broker {
             named.push(("transactions_open", broker.transactions.open_count() as u64));
             named.push(("limits_waiting", broker.flow.waiting() as u64));
+            named.extend(broker.timers.figures());
         }
         named
     }

@@ -46,4 +46,10 @@ pub struct BrokerSettings {
     /// The least time that a producer has to end a transaction before it is asked.
     pub transaction_timeout_ms: i64,
     pub transactions_open_max: usize,
+    /// The longest that a message may wait for a moment that its sender names.
+    pub timer_max_delay_ms: i64,
+    /// A message that waits longer than this is stored again before retention may meet it.
+    pub timer_roll_ms: i64,
+    /// Whether waiting messages can be recalled.
+    pub recall_messages: bool,
 }

@@ -264,6 +264,10 @@ impl CommitLog {
         self.appended_end.load(Ordering::Acquire)
     }
 
+    pub(crate) fn newest_time_ms(&self) -> i64 {
+        self.appender.lock().store_timestamp_ms
+    }
+
     pub(crate) fn files(&self) -> Arc<Vec<Arc<MappedFile>>> {
         self.files.load_full()
     }

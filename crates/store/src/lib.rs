@@ -15,7 +15,8 @@
 //! 7. `read` with [`expression`]: pulls, their filters, searches; `inspect`: what tools look at; `repair`: queue
 //!    entries that do not fit;
 //! 8. `checkpoint`, `keep`, `open`, `recovery`, `queue_load`: what is true after a stop of any kind;
-//! 9. `retention`: what is deleted, and when.
+//! 9. `retention`: what is deleted, and when;
+//! 10. [`timer`]: which waiting message's time comes next.
 
 mod ahead;
 mod api;
@@ -46,6 +47,7 @@ mod repair;
 mod retention;
 pub mod settings;
 mod store;
+pub mod timer;
 
 pub use api::{Appended, AppendedBatch, Call, Filter, GetStatus, Got, QueryResult, StoreEvents};
 pub use clock::Clock;
@@ -56,3 +58,4 @@ pub use expression::Program;
 pub use inspect::QueueEntry;
 pub use settings::StoreSettings;
 pub use store::Store;
+pub use timer::{Place, TIMER_TOPIC, TimerEntry, TimerLog, TimerStart};

@@ -68,6 +68,7 @@ pub(crate) fn open(
         keep: Keep::new(checkpoint, if recovered.is_bound_kept { recovered.replay_from } else { -1 }),
         damage: Damage::default(),
         consumed: Mutex::default(),
+        needed_from: std::sync::atomic::AtomicI64::new(i64::MAX),
         cleaning: Mutex::new(()),
         events: RwLock::new(None),
         settings,

@@ -1,11 +1,13 @@
 //! Deleting old files: by age at given hours, by how full the disk is, and never, to make room, what nobody consumed.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 
 use crate::error::StoreError;
 use crate::log_walk::{Place, look};
 use crate::mapped::MappedFile;
 use crate::store::Parts;
+use crate::timer::TIMER_TOPIC;
 
 const HOUR_MS: i64 = 3_600_000;
 /// To make room, so many files go in one run at most; the level is looked at again between them.
@@ -35,7 +37,7 @@ impl Parts {
             saved.unwrap_or_else(|error| {
                 self.reports.add(format!("the checkpoint could not be saved: {error}"))
             });
-            deleted += self.log.remove_first(expired, self.keep.saved_end())?;
+            deleted += self.log.remove_first(expired, self.keep.saved_end().min(self.needed_from()))?;
         }
         if deleted > 0 {
             used_percent = self.used_percent()?;
@@ -73,6 +75,11 @@ impl Parts {
         Ok(space.used_percent())
     }
 
+    /// The first record that waits for its time.
+    fn needed_from(&self) -> i64 {
+        self.needed_from.load(Ordering::Acquire)
+    }
+
     /// How many files, from the first on, hold nothing younger than the reserve.
     fn expired_files(&self) -> usize {
         let files = self.log.files();
@@ -90,8 +97,11 @@ impl Parts {
     fn lowest_unconsumed(&self) -> Result<i64, StoreError> {
         let consumed = self.consumed.lock().clone();
         let log_start = self.log.start_offset();
-        let mut lowest = i64::MAX;
+        let mut lowest = self.needed_from();
         for (topic, queue_id) in self.all_queues()? {
+            if topic == TIMER_TOPIC {
+                continue;
+            }
             let Some(queue) = self.queues.find(topic.as_bytes(), queue_id)? else { continue };
             let disk = &self.queues.disk;
             let fail = |source| StoreError::io(&disk.directory(&topic, queue_id), source);

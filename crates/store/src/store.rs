@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ pub(crate) struct Parts {
     pub(crate) keep: Keep,
     pub(crate) damage: Damage,
     pub(crate) consumed: Mutex<Consumed>,
+    /// Retention keeps what lies behind this physical offset: messages that wait for their time.
+    pub(crate) needed_from: AtomicI64,
     pub(crate) cleaning: Mutex<()>,
     pub(crate) recovered_from: i64,
     pub(crate) recovered_bytes: i64,
@@ -264,6 +267,27 @@ impl Store {
         *self.parts.consumed.lock() = consumed;
     }
 
+    /// Whatever its age, nothing from this physical offset on is deleted. For messages that wait for their time, which
+    /// the queue's own committed offset cannot tell: they are not done with in its order.
+    pub fn keep_from(&self, physical_offset: i64) {
+        self.parts.needed_from.store(physical_offset, Ordering::Release);
+    }
+
+    /// Where the next record will be laid out.
+    pub fn end_offset(&self) -> i64 {
+        self.parts.log.appended_end()
+    }
+
+    /// The store time of the newest record.
+    pub fn newest_time_ms(&self) -> i64 {
+        self.parts.log.newest_time_ms()
+    }
+
+    /// Something for the operator to read.
+    pub fn report(&self, text: String) {
+        self.parts.reports.add(text);
+    }
+
     /// Applies retention; with `force` whatever the hour. Returns how many commit-log files went.
     pub fn clean(&self, force: bool) -> Result<usize, StoreError> {
         self.parts.gate.check_open()?;
@@ -275,7 +299,7 @@ impl Store {
     /// Numbers for an operator, by name.
     pub fn figures(&self) -> Vec<(&'static str, i64)> {
         let parts = &self.parts;
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        let relaxed = Ordering::Relaxed;
         let dispatch_damage = parts.dispatch.damaged_records.load(relaxed);
         vec![
             ("commit_log_min_offset", parts.log.start_offset()),

@@ -26,6 +26,7 @@ from metaq.broker.notices import Notices
 from metaq.broker.offsets import Offsets
 from metaq.broker.options import BrokerOptions
 from metaq.broker.policy import PolicyFeed
+from metaq.broker.recall import Recalls
 from metaq.broker.registration import Registration
 from metaq.broker.relays import Relays
 from metaq.broker.replies import Replies
@@ -168,6 +169,7 @@ class Broker:
             Heartbeats(self.clients, self.groups, self.topics, self.clock, filters),
             Messages(self.topics, self.groups, self.store, self.server, filters, inquiry),
             Retries(self.topics, self.groups, self.store, self.server),
+            Recalls(self.options, self.clock, self.server, self.topics, lambda: self.admin.permission),
             TopicRequests(
                 self.topics, self.store, self.server, self.options.broker.name, lambda: self.address
             ),

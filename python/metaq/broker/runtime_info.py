@@ -60,7 +60,7 @@ def runtime_info(
         "totalMemKBytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024,
         "runtime": f"started at {started_ms}",
         **_no_pools(),
-        **_no_timer_wheel(),
+        **_timers(counters, store),
         **_delays(server, store),
     }
     return {key: str(value) for key, value in values.items()}
@@ -75,9 +75,19 @@ def _no_pools() -> dict[str, str | int]:
     return figures | {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 0}
 
 
-def _no_timer_wheel() -> dict[str, str | int]:
-    counts = dict.fromkeys(("timerReadBehind", "timerOffsetBehind", "timerCongestNum"), 0)
-    return {**counts, "timerEnqueueTps": "0.0", "timerDequeueTps": "0.0"}
+def _timers(counters: dict[str, int], store: Store) -> dict[str, str | int]:
+    """Of the messages that wait for a given moment: how late the next one is, how many are not read yet, how
+    many wait, and what has come and gone since the start."""
+    behind = store.max_offset(names.TIMER_TOPIC, 0) - counters.get("timers_queue_offset", 0)
+    return {
+        "timerReadBehind": counters.get("timers_behind_ms", 0) // 1000,
+        "timerOffsetBehind": max(behind, 0),
+        "timerCongestNum": counters.get("timers_pending", 0),
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+        "timerDeliveredTotal": counters.get("timers_delivered", 0),
+        "timerRecalledTotal": counters.get("timers_recalled", 0),
+    }
 
 
 def _delays(server: Server, store: Store) -> dict[str, str | int]:

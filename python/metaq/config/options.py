@@ -150,6 +150,17 @@ _ALL: list[Option] = [
             "Checks after which the message goes to TRANS_CHECK_MAX_TIME_TOPIC.",
         ),
         ("transactions_open_max", Number(1, 100_000_000), "Most transactions that are open at one time."),
+        (
+            "timer_max_delay_s",
+            Number(1, 10 * 366 * 86_400),
+            "Most that a message may wait for a given moment.",
+        ),
+        (
+            "timer_roll_s",
+            Number(60, 366 * 86_400),
+            "Wait after which such a message is stored again, at most half of file_reserved_hours.",
+        ),
+        ("recall_messages", Flag(), "Let a sender take back a message that waits for a given moment."),
         ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
         ("offsets_persist_interval_s", Seconds(0.1, 3600), 5.0, "How often committed offsets are written."),
         ("client_expiry_s", Seconds(1, 3600), 120.0, "Silence after which a client counts as gone."),

@@ -122,6 +122,20 @@ class EndTransaction(Command, code=37, permission="pub", hot=True):
     transaction_id: str | None = None
 
 
+class Recalled(Fields):
+    """The unique key of the message that was recalled."""
+
+    msg_id: str
+
+
+class RecallMessage(Command, code=370, permission="pub", reply=Recalled):
+    """Take back a message that waits for its time; `recall_handle` is what its send was answered with."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str = ""
+
+
 class ViewMessageById(Command, code=33):
     """Body of the answer: one stored record."""
 

@@ -203,7 +203,7 @@ def test_what_a_broker_refuses_names_the_limit(plane: Callable[..., Plane]) -> N
         outside = wire.send("orders", b"x", queue=4)
         assert outside.code == 29 and "4 queues" in (outside.remark or "")
         assert wire.send("half", b"x").code == 16
-        timed = wire.send("orders", b"x", properties=properties(TIMER_DELAY_SEC="3"))
+        timed = wire.send("orders", b"x", properties=properties(TIMER_DELAY_SEC="soon"))
         assert timed.code == 13 and "TIMER_DELAY_SEC" in (timed.remark or "")
         delayed_batch = batch(b"one", properties=b"DELAY\x013")
         assert wire.call(320, send_fields("orders") | {"m": "true"}, delayed_batch).code == 13

@@ -44,6 +44,7 @@ public final class Driver {
         System.setOut(System.err);
         Producers.register(OPERATIONS);
         TransactionProducers.register(OPERATIONS);
+        Timers.register(OPERATIONS);
         PushConsumers.register(OPERATIONS);
         PullConsumers.register(OPERATIONS);
         LitePullConsumers.register(OPERATIONS);

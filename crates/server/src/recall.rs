@@ -1,0 +1,205 @@
+//! Taking a waiting message back: the handle that its sender gets, and the record that stands for the recall.
+//!
+//! A recall is a record in the queue of waiting messages with the time of what it recalls, so it outlives a kill and is
+//! stored again in time like any other. Where the time is near, it is known here at once besides: the message may be
+//! due before its recall is read from the queue.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use metaq_store::TIMER_TOPIC;
+use metaq_wire::properties::push;
+use metaq_wire::{NewRecord, Record, body_crc};
+use parking_lot::Mutex;
+
+use crate::ServerError;
+use crate::broker::Broker;
+
+/// A recall for a time nearer than this does not rely on the queue being read in time.
+const NEAR_MS: i64 = 60_000;
+/// How long a recall is remembered after its time, for a message that is read late.
+const KEPT_MS: i64 = 10_000;
+const RECALL_TAG: &str = "_RECALL_TAG_";
+const RECALL_BODY: &[u8] = b"0";
+
+/// A recall as Python hands it on, checked there.
+pub struct Recall {
+    pub topic: String,
+    pub unique_key: String,
+    pub due_ms: i64,
+    pub producer_group: String,
+    pub born_host: SocketAddr,
+}
+
+#[derive(Default)]
+struct Near {
+    /// Everything due up to here may have been delivered.
+    taken_until_ms: i64,
+    /// By hash of the key and due time: where the recall's record is.
+    recalls: HashMap<(u64, i64), i64, RandomState>,
+}
+
+/// Recalls whose time is near.
+#[derive(Default)]
+pub struct Recalls {
+    near: Mutex<Near>,
+}
+
+impl Recalls {
+    /// From now on no recall is taken for what is due by then.
+    pub(crate) fn take_until(&self, now_ms: i64) {
+        self.near.lock().taken_until_ms = now_ms;
+    }
+
+    pub(crate) fn note(&self, key_hash: u64, due_ms: i64, physical_offset: i64) {
+        self.near.lock().recalls.insert((key_hash, due_ms), physical_offset);
+    }
+
+    pub(crate) fn find(&self, key_hash: u64, due_ms: i64) -> Option<i64> {
+        self.near.lock().recalls.get(&(key_hash, due_ms)).copied()
+    }
+
+    pub(crate) fn forget_before(&self, now_ms: i64) {
+        let mut near = self.near.lock();
+        if !near.recalls.is_empty() {
+            near.recalls.retain(|(_, due_ms), _| *due_ms >= now_ms - KEPT_MS);
+        }
+    }
+}
+
+impl Broker {
+    /// Stores a recall, as safe as an acknowledged message. False where it comes too late.
+    pub fn recall(&self, recall: &Recall) -> Result<bool, ServerError> {
+        let mut properties = Vec::with_capacity(256);
+        let now_ms = self.store.clock().now_ms();
+        let (due_text, now_text) = (recall.due_ms.to_string(), now_ms.to_string());
+        for (name, value) in [
+            ("TAGS", RECALL_TAG),
+            ("TIMER_DEL_UNIQKEY", &format!("{}+{}", recall.topic, recall.unique_key)),
+            ("UNIQ_KEY", &recall.unique_key),
+            ("TIMER_DELIVER_MS", &due_text),
+            ("BORN_TIMESTAMP", &now_text),
+            ("PGROUP", &recall.producer_group),
+            ("TIMER_OUT_MS", &due_text),
+            ("REAL_TOPIC", &recall.topic),
+            ("REAL_QID", "0"),
+        ] {
+            if !value.is_empty() {
+                push(&mut properties, name, value);
+            }
+        }
+        let record = NewRecord {
+            topic: TIMER_TOPIC.as_bytes(),
+            queue_id: 0,
+            flag: 0,
+            system_flag: 0,
+            born_timestamp_ms: now_ms,
+            born_host: recall.born_host,
+            store_host: self.store_host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body: RECALL_BODY,
+            body_crc: body_crc(RECALL_BODY),
+            properties: [&properties, &[], &[]],
+        };
+        // Under the lock, so that what is due is either taken before it or finds the recall.
+        let appended = {
+            let mut near = self.timers.recalls.near.lock();
+            if recall.due_ms <= now_ms.max(near.taken_until_ms) {
+                return Ok(false);
+            }
+            let appended = self.store.append(&record).map_err(ServerError::Store)?;
+            if recall.due_ms - now_ms < NEAR_MS {
+                let key_hash = key_hash(recall.topic.as_bytes(), recall.unique_key.as_bytes());
+                near.recalls.insert((key_hash, recall.due_ms), appended.physical_offset);
+            }
+            appended
+        };
+        self.store.dispatch();
+        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
+        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+            return Err(ServerError::NotFlushed);
+        }
+        Ok(true)
+    }
+
+    /// Whether a recall was stored for this message.
+    pub(crate) fn is_recalled(&self, message: &Record<'_>, key_hash: u64, due_ms: i64) -> bool {
+        let Some(physical_offset) = self.timers.recalls.find(key_hash, due_ms) else {
+            return false;
+        };
+        let Some(stored) = self.store.record_at(physical_offset) else {
+            return false;
+        };
+        // The hash alone could be that of another key.
+        Record::decode(&stored).is_ok_and(|recall| {
+            let topic = message.property("REAL_TOPIC");
+            topic.is_some()
+                && topic == recall.property("REAL_TOPIC")
+                && recalled_key(&recall) == message.property("UNIQ_KEY")
+        })
+    }
+}
+
+/// The unique key that a recall's record names: behind `topic+`, or alone as older clients write it.
+pub(crate) fn recalled_key<'a>(recall: &Record<'a>) -> Option<&'a [u8]> {
+    let named = recall.property("TIMER_DEL_UNIQKEY")?;
+    let topic = recall.property("REAL_TOPIC")?;
+    Some(named.strip_prefix(topic).and_then(|rest| rest.strip_prefix(b"+")).unwrap_or(named))
+}
+
+/// FNV-1a, which is on the disk and must not change. Whoever makes two keys collide wins a look at a record.
+pub(crate) fn key_hash(topic: &[u8], unique_key: &[u8]) -> u64 {
+    let bytes = topic.iter().chain(b"+").chain(unique_key);
+    bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
+}
+
+/// What a sender recalls its message by: base64, url-safe, of `v1 topic broker time key`.
+pub(crate) fn handle(topic: &str, broker: &str, due_ms: i64, unique_key: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let plain = format!("v1 {topic} {broker} {due_ms} {unique_key}");
+    let mut handle = String::with_capacity(plain.len().div_ceil(3) * 4);
+    for chunk in plain.as_bytes().chunks(3) {
+        let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for digit in 0..4 {
+            let value = bits >> (18 - 6 * digit) & 63;
+            handle.push(if digit <= chunk.len() { char::from(DIGITS[value as usize]) } else { '=' });
+        }
+    }
+    handle
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_url_safe_base64_with_padding() {
+        assert_eq!(handle("t", "b", 5, "K"), "djEgdCBiIDUgSw==");
+        assert_eq!(handle("t", "b", 5, "KL"), "djEgdCBiIDUgS0w=");
+        assert_eq!(handle("t", "b", 5, "K?~"), "djEgdCBiIDUgSz9-");
+    }
+
+    #[test]
+    fn recalls_are_forgotten_some_time_after_theirs() {
+        let recalls = Recalls::default();
+        recalls.note(1, 1_000, 77);
+        recalls.forget_before(1_000 + KEPT_MS);
+        assert_eq!(
+            (recalls.find(1, 1_000), recalls.find(1, 1_001), recalls.find(2, 1_000)),
+            (Some(77), None, None)
+        );
+        recalls.forget_before(1_001 + KEPT_MS);
+        assert_eq!(recalls.find(1, 1_000), None);
+    }
+
+    #[test]
+    fn keys_are_hashed_with_their_topic() {
+        // FNV-1a of "a+b", by the definition of that hash.
+        assert_eq!(key_hash(b"a", b"b"), 0xE62E_9B19_0474_C8C5);
+        assert_ne!(key_hash(b"a", b"k"), key_hash(b"b", b"k"));
+    }
+}

@@ -1,0 +1,108 @@
+//! When a message is to be delivered, as its sender says it: TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS.
+
+/// What makes a message wait until a given time, as its properties have it.
+#[derive(Default, Clone, Copy)]
+pub struct Timing<'a> {
+    pub delay_s: Option<&'a [u8]>,
+    pub delay_ms: Option<&'a [u8]>,
+    pub deliver_ms: Option<&'a [u8]>,
+    /// It has waited already, and is only passed on.
+    pub has_waited: bool,
+    /// It recalls another message, the one with this key.
+    pub recalls: Option<&'a [u8]>,
+}
+
+/// The names of these properties, which go where a delay level overrides them.
+pub const TIMER_NAMES: [&str; 3] = ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
+
+impl Timing<'_> {
+    pub fn is_asked(&self) -> bool {
+        self.delay_s.is_some() || self.delay_ms.is_some() || self.deliver_ms.is_some()
+    }
+
+    /// When its time comes; None where it is not to wait, or no longer. An error says what is wrong.
+    pub fn due_ms(&self, now_ms: i64, delay_ms_max: i64) -> Result<Option<i64>, String> {
+        if self.has_waited || !self.is_asked() {
+            return Ok(None);
+        }
+        let due_ms = match (self.delay_s, self.delay_ms, self.deliver_ms) {
+            (Some(text), _, _) => {
+                now_ms.saturating_add(number("TIMER_DELAY_SEC", text)?.saturating_mul(1_000))
+            }
+            (None, Some(text), _) => now_ms.saturating_add(number("TIMER_DELAY_MS", text)?),
+            (None, None, Some(text)) => number("TIMER_DELIVER_MS", text)?,
+            (None, None, None) => return Ok(None),
+        };
+        let left_ms = due_ms.saturating_sub(now_ms);
+        if left_ms > delay_ms_max {
+            return Err(format!(
+                "the message is to wait {left_ms} ms; this broker lets it wait at most {delay_ms_max} ms \
+                 (timer_max_delay_s)"
+            ));
+        }
+        if left_ms > 0 {
+            return Ok(Some(due_ms));
+        }
+        match self.recalls {
+            Some(_) => Err("a recall must name a time to come: what is due already is delivered".to_string()),
+            None => Ok(None),
+        }
+    }
+}
+
+fn number(name: &str, text: &[u8]) -> Result<i64, String> {
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+    number.ok_or_else(|| {
+        let shown: String = String::from_utf8_lossy(text).chars().take(32).collect();
+        format!("property {name} must be a whole number, and is {shown:?}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_750_000_000_000;
+    const MAX: i64 = 1_000_000;
+
+    fn due(timing: Timing<'_>) -> Result<Option<i64>, String> {
+        timing.due_ms(NOW, MAX)
+    }
+
+    #[test]
+    fn seconds_win_over_milliseconds_and_those_over_a_point_in_time() {
+        let mut timing = Timing { deliver_ms: Some(b"1750000000001"), ..Timing::default() };
+        assert_eq!(due(timing), Ok(Some(NOW + 1)));
+        timing.delay_ms = Some(b"20");
+        assert_eq!(due(timing), Ok(Some(NOW + 20)));
+        timing.delay_s = Some(b"3");
+        assert_eq!(due(timing), Ok(Some(NOW + 3_000)));
+        timing.has_waited = true;
+        assert_eq!(due(timing), Ok(None));
+        assert_eq!(due(Timing::default()), Ok(None));
+    }
+
+    #[test]
+    fn what_is_over_is_due_at_once_and_what_is_too_far_is_refused() {
+        let delay = |text| Timing { delay_ms: Some(text), ..Timing::default() };
+        for past in [&b"0"[..], b"-1", b"-9223372036854775808"] {
+            assert_eq!(due(delay(past)), Ok(None));
+        }
+        assert_eq!(due(delay(b"1000000")), Ok(Some(NOW + MAX)));
+        for far in [&b"1000001"[..], b"9223372036854775807"] {
+            assert!(due(delay(far)).is_err_and(|remark| remark.contains("timer_max_delay_s")));
+        }
+        let seconds = Timing { delay_s: Some(b"9223372036854775807"), ..Timing::default() };
+        assert!(due(seconds).is_err());
+        let recall = Timing { recalls: Some(b"orders+K"), ..delay(b"0") };
+        assert!(due(recall).is_err());
+    }
+
+    #[test]
+    fn what_is_no_number_is_named() {
+        for text in [&b""[..], b" 5", b"5.0", b"soon", b"9223372036854775808", b"\xFF"] {
+            let timing = Timing { deliver_ms: Some(text), ..Timing::default() };
+            assert!(due(timing).is_err_and(|remark| remark.contains("TIMER_DELIVER_MS")), "{text:?}");
+        }
+    }
+}

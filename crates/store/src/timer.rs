@@ -1,0 +1,385 @@
+//! The timer log: when which waiting message has to be looked at, in one small file per minute.
+//!
+//! Messages that wait lie in the commit log; this says in which order their times come. It is derived: everything in it
+//! can be read again from the queue of waiting messages, and is, where a file is missing or damaged.
+//!
+//! ```text
+//! timer/checkpoint            how far the queue is read, up to where is done, the files below and their lengths
+//! timer/000029166666-0000001a entries of one minute, in the order they came
+//! ```
+//! In memory are the next entries alone, at most [`HEAD_MAX`], and the newest ones until they are written, at most
+//! [`UNWRITTEN_MAX`]: however many wait, and also where one minute holds millions.
+//!
+//! Everything is done in the order of [`Place`]. The mark says up to which place that has come, so a checkpoint is exact:
+//! after it, nothing is done twice. What a kill leaves behind the checkpoint is cut off and read from the queue again.
+
+mod bucket;
+mod checkpoint;
+mod entry;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::store::Store;
+use bucket::{Bucket, MINUTE_MS, minute_of};
+use checkpoint::{Checkpoint, FileLength};
+pub use entry::{Place, TimerEntry};
+
+/// Where messages wait whose time comes at any moment; Apache's name for it.
+pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
+/// Entries held in memory because their time is near.
+const HEAD_MAX: usize = 128 * 1024;
+/// Entries held in memory because they are not written yet.
+const UNWRITTEN_MAX: usize = 64 * 1024;
+/// A clock that goes back by more than this was set; by less, it was corrected.
+const CLOCK_BACK_MS: i64 = 1_000;
+
+/// What opening found, and where to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TimerStart {
+    /// The first record of the queue that is not in the log yet.
+    pub queue_offset: i64,
+    /// Why everything has to be read from the queue again; None where the log is as it was left.
+    pub rebuild: Option<String>,
+    /// Up to which place everything is done is known exactly, and not only concluded.
+    pub is_mark_exact: bool,
+}
+
+pub struct TimerLog {
+    disk: Arc<dyn Disk>,
+    directory: PathBuf,
+    head_max: usize,
+    unwritten_max: usize,
+    /// By minute; every entry that is not done is in one of them.
+    buckets: BTreeMap<i64, Bucket>,
+    unwritten: usize,
+    next_serial: u64,
+    /// The next entries: all there are between `done` and `loaded`.
+    head: BTreeMap<Place, TimerEntry>,
+    loaded: Place,
+    done: Place,
+    pending: u64,
+    queue_offset: i64,
+    /// Recalls that have come into the head, or stand beside its begin: to be known before what they recall is due.
+    recalls: Vec<TimerEntry>,
+    /// Files that no bucket needs any more, to go once a checkpoint says so.
+    dropped: Vec<PathBuf>,
+    is_dirty: bool,
+}
+
+impl Store {
+    /// Opens the timer log beside the commit log, for a queue that reaches from `begin` to `end`. What was done is
+    /// known from the log's own checkpoint or else from `done_before_ms`.
+    pub fn open_timer_log(
+        &self,
+        begin: i64,
+        end: i64,
+        done_before_ms: i64,
+    ) -> Result<(TimerLog, TimerStart), StoreError> {
+        let directory = self.parts.settings.directory.join("timer");
+        TimerLog::open(Arc::clone(&self.parts.disk), directory, begin, end, done_before_ms)
+    }
+}
+
+impl TimerLog {
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        directory: PathBuf,
+        begin: i64,
+        end: i64,
+        done_before_ms: i64,
+    ) -> Result<(Self, TimerStart), StoreError> {
+        disk.create_directory(&directory).map_err(|source| StoreError::io(&directory, source))?;
+        let saved = Checkpoint::load(&*disk, &directory)?;
+        let mut log = Self::empty(disk, directory);
+        let rebuild = match &saved {
+            None if end == begin => None,
+            None => Some("there is no checkpoint of it".to_owned()),
+            Some(saved) if saved.queue_offset > end => Some("it knows more than the queue".to_owned()),
+            Some(saved) if saved.queue_offset < begin => Some("the queue begins later than it".to_owned()),
+            Some(saved) => log.take_over(saved)?,
+        };
+        let known = saved.as_ref().filter(|saved| saved.queue_offset <= end);
+        let is_mark_exact = known.is_some();
+        if rebuild.is_some() || saved.is_none() {
+            let done = known.map_or(Place::before(done_before_ms), |saved| saved.done);
+            log = Self::empty(log.disk, log.directory);
+            (log.done, log.loaded, log.queue_offset) = (done, done, begin);
+            log.next_serial = saved.map_or(0, |saved| saved.next_serial) + 1;
+            log.is_dirty = true;
+        }
+        log.remove_strangers()?;
+        let start = TimerStart { queue_offset: log.queue_offset, rebuild, is_mark_exact };
+        Ok((log, start))
+    }
+
+    fn empty(disk: Arc<dyn Disk>, directory: PathBuf) -> Self {
+        Self {
+            disk,
+            directory,
+            head_max: HEAD_MAX,
+            unwritten_max: UNWRITTEN_MAX,
+            buckets: BTreeMap::new(),
+            unwritten: 0,
+            next_serial: 0,
+            head: BTreeMap::new(),
+            loaded: Place::FIRST,
+            done: Place::FIRST,
+            pending: 0,
+            queue_offset: 0,
+            recalls: Vec::new(),
+            dropped: Vec::new(),
+            is_dirty: false,
+        }
+    }
+
+    /// Everything that the checkpoint names, looked through; what is wrong with it, if anything is.
+    fn take_over(&mut self, saved: &Checkpoint) -> Result<Option<String>, StoreError> {
+        (self.done, self.loaded, self.queue_offset) = (saved.done, saved.done, saved.queue_offset);
+        self.next_serial = saved.next_serial;
+        for file in &saved.files {
+            let bucket = Bucket::at(file.minute, file.serial, file.entries);
+            let (mut bucket, mut waiting) = (bucket, 0);
+            let done = self.done;
+            let sound = bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
+                waiting += u64::from(entry.place() > done);
+                entry.place() > done
+            })?;
+            if !sound {
+                let path = bucket.path(&self.directory);
+                return Ok(Some(format!("{} is missing or damaged", path.display())));
+            }
+            self.pending += waiting;
+            self.buckets.insert(file.minute, bucket);
+        }
+        Ok(None)
+    }
+
+    /// Deletes what no checkpoint speaks of.
+    fn remove_strangers(&self) -> Result<(), StoreError> {
+        let fail = |source| StoreError::io(&self.directory, source);
+        for entry in self.disk.read_directory(&self.directory).map_err(fail)? {
+            let path = self.directory.join(&entry.name);
+            let is_known = self.buckets.values().any(|bucket| bucket.path(&self.directory) == path);
+            if !is_known && !entry.is_directory && !Checkpoint::is_file(&entry.name) {
+                self.disk.remove_file(&path).map_err(fail)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an entry in. One whose place has been passed already comes right behind what is done.
+    pub fn add(&mut self, mut entry: TimerEntry) -> Result<(), StoreError> {
+        if self.unwritten >= self.unwritten_max {
+            self.write_all()?;
+        }
+        if entry.place() <= self.done {
+            entry.wake_ms = self.done.wake_ms.saturating_add(1);
+        }
+        let minute = minute_of(entry.wake_ms);
+        let bucket = self.buckets.entry(minute).or_insert_with(|| {
+            self.next_serial += 1;
+            Bucket::at(minute, self.next_serial, 0)
+        });
+        bucket.push(entry);
+        self.unwritten += 1;
+        self.pending += 1;
+        self.is_dirty = true;
+        if entry.place() <= self.loaded {
+            self.head.insert(entry.place(), entry);
+            self.recalls.extend(Some(entry).filter(TimerEntry::recalls_now));
+            if self.head.len() > self.head_max {
+                self.head.pop_last();
+                self.loaded = self.head.last_key_value().map_or(self.done, |(place, _)| *place);
+            }
+        }
+        Ok(())
+    }
+
+    /// The queue is read up to here; to be told after what was in front of it is added.
+    pub fn set_queue_offset(&mut self, queue_offset: i64) {
+        self.is_dirty |= self.queue_offset != queue_offset;
+        self.queue_offset = queue_offset;
+    }
+
+    pub fn queue_offset(&self) -> i64 {
+        self.queue_offset
+    }
+
+    /// What is done and what waits, by count.
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    /// Up to which place everything is done.
+    pub fn done(&self) -> Place {
+        self.done
+    }
+
+    /// The lowest physical offset that is waited for, or a little less; None where nothing is.
+    pub fn needed_from(&self) -> Option<i64> {
+        self.buckets.values().map(|bucket| bucket.needed_from).min()
+    }
+
+    /// The next entries, in order, whose time has come: at most `count_max`. They stay until [`TimerLog::finish`].
+    pub fn due(&mut self, now_ms: i64, count_max: usize) -> Result<Vec<TimerEntry>, StoreError> {
+        if now_ms.saturating_add(CLOCK_BACK_MS) < self.done.wake_ms {
+            self.follow_clock_back(now_ms)?;
+        }
+        while self.head.is_empty() && self.loaded < Place::at_end_of(now_ms) {
+            self.load_next(now_ms)?;
+        }
+        let due = self.head.values().take_while(|entry| entry.wake_ms <= now_ms);
+        let due: Vec<TimerEntry> = due.take(count_max).copied().collect();
+        if due.is_empty() {
+            self.pass_minutes(now_ms);
+        }
+        Ok(due)
+    }
+
+    /// The recalls that concern what is due next, each at least once; to be asked for after [`TimerLog::due`].
+    pub fn take_recalls(&mut self) -> Vec<TimerEntry> {
+        std::mem::take(&mut self.recalls)
+    }
+
+    /// Everything up to this place is done with.
+    pub fn finish(&mut self, place: Place) {
+        while self.head.first_key_value().is_some_and(|(first, _)| *first <= place) {
+            self.head.pop_first();
+            self.pending = self.pending.saturating_sub(1);
+        }
+        if place > self.done {
+            self.done = place;
+            self.loaded = self.loaded.max(place);
+            self.is_dirty = true;
+        }
+    }
+
+    /// With nothing due, whole minutes that are over are done: their files can go.
+    fn pass_minutes(&mut self, now_ms: i64) {
+        let passed = Place::before(minute_of(now_ms) * MINUTE_MS);
+        let is_left = self.head.first_key_value().is_some_and(|(first, _)| *first <= passed);
+        let is_needed = self.buckets.first_key_value().is_some_and(|(minute, _)| *minute < minute_of(now_ms));
+        if passed > self.done && is_needed && !is_left && self.loaded >= passed {
+            self.done = passed;
+            self.is_dirty = true;
+        }
+    }
+
+    /// Reads on from where the head ends: one bucket, or as much of it as there is room for.
+    fn load_next(&mut self, now_ms: i64) -> Result<(), StoreError> {
+        let from = self.loaded;
+        let minute = minute_of(from.wake_ms);
+        let is_whole = from == Place::before((minute + 1) * MINUTE_MS);
+        let Some((minute, bucket)) = self.buckets.range_mut(minute + i64::from(is_whole)..).next() else {
+            self.loaded = Place::at_end_of(now_ms);
+            return Ok(());
+        };
+        let (minute, begin_ms) = (*minute, *minute * MINUTE_MS);
+        if begin_ms > now_ms {
+            self.loaded = Place::at_end_of(now_ms);
+            return Ok(());
+        }
+        self.unwritten -= bucket.write(&*self.disk, &self.directory)?;
+        let (entries, is_all) =
+            bucket.next(&*self.disk, &self.directory, from, self.head_max, &mut self.recalls)?;
+        self.loaded = match entries.last() {
+            Some(last) if !is_all => last.place(),
+            _ => Place::before((minute + 1) * MINUTE_MS),
+        };
+        self.recalls.extend(entries.iter().filter(|entry| entry.recalls_now()));
+        self.head.extend(entries.into_iter().map(|entry| (entry.place(), entry)));
+        Ok(())
+    }
+
+    /// The clock was set back: what comes now has an earlier place than what is done, and must not wait for the clock
+    /// to be there again. Everything that is done is taken out of the files, so that the mark may go back too.
+    fn follow_clock_back(&mut self, now_ms: i64) -> Result<(), StoreError> {
+        self.write_all()?;
+        let done = self.done;
+        let minute = minute_of(done.wake_ms);
+        if let Some(mixed) = self.buckets.get(&minute) {
+            self.next_serial += 1;
+            let mut rest = Bucket::at(minute, self.next_serial, 0);
+            let mut written = Ok(0);
+            let sound = mixed.clone().look_through(&*self.disk, &self.directory, &mut |entry| {
+                if entry.place() > done {
+                    rest.push(entry);
+                }
+                if rest.unwritten() >= self.unwritten_max && written.is_ok() {
+                    written = rest.write(&*self.disk, &self.directory);
+                }
+                true
+            })?;
+            written?;
+            if sound {
+                rest.write(&*self.disk, &self.directory)?;
+                self.drop_bucket(minute);
+                if rest.entries() > 0 {
+                    self.buckets.insert(minute, rest);
+                }
+            }
+        }
+        let before: Vec<i64> = self.buckets.range(..minute).map(|(minute, _)| *minute).collect();
+        before.into_iter().for_each(|minute| self.drop_bucket(minute));
+        self.head.clear();
+        self.done = Place::before(now_ms);
+        self.loaded = self.done;
+        self.is_dirty = true;
+        Ok(())
+    }
+
+    fn drop_bucket(&mut self, minute: i64) {
+        if let Some(bucket) = self.buckets.remove(&minute) {
+            self.unwritten -= bucket.unwritten();
+            self.dropped.push(bucket.path(&self.directory));
+        }
+    }
+
+    fn write_all(&mut self) -> Result<(), StoreError> {
+        for bucket in self.buckets.values_mut() {
+            self.unwritten -= bucket.write(&*self.disk, &self.directory)?;
+        }
+        Ok(())
+    }
+
+    /// Makes all of it safe and says so in the checkpoint. What was done by then must be on the disk already. False
+    /// where there was nothing to save.
+    pub fn save(&mut self) -> Result<bool, StoreError> {
+        if !self.is_dirty {
+            return Ok(false);
+        }
+        let is_over = |minute: &i64| Place::before((minute + 1) * MINUTE_MS) <= self.done;
+        let over: Vec<i64> = self.buckets.keys().copied().take_while(is_over).collect();
+        over.into_iter().for_each(|minute| self.drop_bucket(minute));
+        self.write_all()?;
+        bucket::sync(&*self.disk, &self.directory, self.buckets.values_mut())?;
+        let files = self.buckets.iter().map(|(minute, bucket)| FileLength {
+            minute: *minute,
+            serial: bucket.serial,
+            entries: bucket.entries(),
+        });
+        let checkpoint = Checkpoint {
+            queue_offset: self.queue_offset,
+            done: self.done,
+            next_serial: self.next_serial,
+            files: files.collect(),
+        };
+        checkpoint.save(&*self.disk, &self.directory)?;
+        self.is_dirty = false;
+        for path in std::mem::take(&mut self.dropped) {
+            // One that stays is a stranger at the next start.
+            let _ = self.disk.remove_file(&path);
+        }
+        Ok(true)
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}

@@ -1,0 +1,82 @@
+//! One entry of the timer log.
+
+/// Bytes of an entry.
+pub(crate) const ENTRY_BYTES: usize = 32;
+
+const ROLL: u32 = 1;
+const RECALL: u32 = 2;
+
+/// Where an entry stands in the order in which entries are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub wake_ms: i64,
+    pub physical_offset: i64,
+}
+
+impl Place {
+    pub(crate) const FIRST: Self = Self { wake_ms: i64::MIN, physical_offset: i64::MIN };
+
+    /// In front of everything at this time.
+    pub(crate) fn before(time_ms: i64) -> Self {
+        Self { wake_ms: time_ms.saturating_sub(1), physical_offset: i64::MAX }
+    }
+
+    /// Behind everything at this time.
+    pub(crate) fn at_end_of(time_ms: i64) -> Self {
+        Self { wake_ms: time_ms, physical_offset: i64::MAX }
+    }
+}
+
+/// When to look at a waiting message again, and what for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerEntry {
+    pub wake_ms: i64,
+    /// Where its record is.
+    pub physical_offset: i64,
+    /// Of the topic and the unique key; what is recalled and its recall have the same.
+    pub key_hash: u64,
+    /// Its time has not come yet: it is to be stored again, so that retention does not meet it.
+    pub is_roll: bool,
+    /// No message, but the recall of one.
+    pub is_recall: bool,
+}
+
+impl TimerEntry {
+    /// It is a recall whose own time this is.
+    pub(crate) fn recalls_now(&self) -> bool {
+        self.is_recall && !self.is_roll
+    }
+
+    pub fn place(&self) -> Place {
+        Place { wake_ms: self.wake_ms, physical_offset: self.physical_offset }
+    }
+
+    /// `| wake: i64 | physical offset: i64 | key hash: u64 | marks: u32 | crc of the rest: u32 |`
+    pub(crate) fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        let marks = (u32::from(self.is_roll) * ROLL) | (u32::from(self.is_recall) * RECALL);
+        bytes[..8].copy_from_slice(&self.wake_ms.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.physical_offset.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.key_hash.to_be_bytes());
+        bytes[24..28].copy_from_slice(&marks.to_be_bytes());
+        let crc = crc32fast::hash(&bytes[..28]);
+        bytes[28..].copy_from_slice(&crc.to_be_bytes());
+        bytes
+    }
+
+    /// None where the bytes are not what was written.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; ENTRY_BYTES] = bytes.first_chunk()?;
+        let marks = u32::from_be_bytes(*bytes[24..].first_chunk()?);
+        if bytes[28..] != crc32fast::hash(&bytes[..28]).to_be_bytes() || marks > (ROLL | RECALL) {
+            return None;
+        }
+        Some(Self {
+            wake_ms: i64::from_be_bytes(*bytes.first_chunk()?),
+            physical_offset: i64::from_be_bytes(*bytes[8..].first_chunk()?),
+            key_hash: u64::from_be_bytes(*bytes[16..].first_chunk()?),
+            is_roll: marks & ROLL != 0,
+            is_recall: marks & RECALL != 0,
+        })
+    }
+}

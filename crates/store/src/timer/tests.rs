@@ -1,0 +1,409 @@
+//! The timer log against a plain list of what waits, through kills, restarts, set clocks and damage.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::disk::SystemDisk;
+use crate::faulty_disk::{Call, FaultyDisk};
+
+const START_MS: i64 = 1_750_000_000_000;
+
+fn entry(wake_ms: i64, physical_offset: i64) -> TimerEntry {
+    TimerEntry { wake_ms, physical_offset, key_hash: 7, is_roll: false, is_recall: false }
+}
+
+fn open(directory: &Path, begin: i64, end: i64) -> (TimerLog, TimerStart) {
+    TimerLog::open(Arc::new(SystemDisk), directory.join("timer"), begin, end, START_MS).unwrap()
+}
+
+fn places(entries: &[TimerEntry]) -> Vec<i64> {
+    entries.iter().map(|entry| entry.physical_offset).collect()
+}
+
+/// Everything that is due, finished.
+fn drain(log: &mut TimerLog, now_ms: i64) -> Vec<i64> {
+    let mut drained = Vec::new();
+    loop {
+        let due = log.due(now_ms, 3).unwrap();
+        let Some(last) = due.last() else { return drained };
+        drained.extend(places(&due));
+        log.finish(last.place());
+    }
+}
+
+#[test]
+fn entries_come_in_order_and_never_early() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, start) = open(directory.path(), 0, 0);
+    assert_eq!((start.queue_offset, start.rebuild), (0, None));
+    for (place, delay_ms) in [5_000, 70_000, 100, 5_000, 200_000, 0].into_iter().enumerate() {
+        log.add(entry(START_MS + delay_ms, place as i64)).unwrap();
+    }
+    assert_eq!(log.pending(), 6);
+    assert_eq!(drain(&mut log, START_MS - 1), [0_i64; 0]);
+    assert_eq!(drain(&mut log, START_MS + 99), [5]);
+    assert_eq!(drain(&mut log, START_MS + 5_000), [2, 0, 3]);
+    log.add(entry(START_MS + 10, 6)).unwrap();
+    assert_eq!(drain(&mut log, START_MS + 5_000), [0_i64; 0], "late ones come right behind what is done");
+    assert_eq!(drain(&mut log, START_MS + 5_001), [6]);
+    assert_eq!(drain(&mut log, START_MS + 300_000), [1, 4]);
+    assert_eq!(log.pending(), 0);
+}
+
+#[test]
+fn a_checkpoint_is_exact_and_what_comes_behind_it_is_cut() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    for place in 0..100 {
+        log.add(entry(START_MS + place * 1_000, place)).unwrap();
+    }
+    log.set_queue_offset(100);
+    assert_eq!(drain(&mut log, START_MS + 20_500).len(), 21);
+    assert!(log.save().unwrap() && !log.save().unwrap(), "saved once, and then there is nothing to save");
+    for place in 100..200 {
+        log.add(entry(START_MS + place * 1_000, place)).unwrap();
+    }
+    log.set_queue_offset(200);
+    assert_eq!(drain(&mut log, START_MS + 30_500).len(), 10);
+    log.write_all().unwrap();
+    drop(log);
+    let (mut log, start) = open(directory.path(), 0, 200);
+    assert_eq!(start, TimerStart { queue_offset: 100, rebuild: None, is_mark_exact: true });
+    assert_eq!((log.pending(), log.needed_from()), (79, Some(21)));
+    assert_eq!(drain(&mut log, START_MS + 500_000), (21..100).collect::<Vec<_>>());
+}
+
+#[test]
+fn files_go_when_their_minute_is_over() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    let files = || fs::read_dir(directory.path().join("timer")).unwrap().count() - 1;
+    for minute in 0..5 {
+        log.add(entry(START_MS + minute * MINUTE_MS, 1_000 - minute)).unwrap();
+    }
+    log.save().unwrap();
+    assert_eq!((files(), log.needed_from()), (5, Some(996)));
+    drain(&mut log, START_MS + 2 * MINUTE_MS);
+    log.save().unwrap();
+    assert_eq!(files(), 3);
+    assert_eq!(drain(&mut log, START_MS + 9 * MINUTE_MS).len(), 2);
+    log.save().unwrap();
+    assert_eq!((files(), log.needed_from()), (0, None));
+}
+
+#[test]
+fn a_minute_that_does_not_fit_memory_is_read_in_pieces() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    (log.head_max, log.unwritten_max) = (10, 7);
+    // The same millisecond for many, and the order of arrival is not the order of time.
+    for place in 0..500 {
+        log.add(entry(START_MS + 1 + (place * 37) % 20 / 5, place)).unwrap();
+        assert!(log.head.len() <= 10 && log.unwritten <= 7);
+    }
+    let mut found = Vec::new();
+    loop {
+        let due = log.due(START_MS + 100, 4).unwrap();
+        let Some(last) = due.last() else { break };
+        assert!(log.head.len() <= 10);
+        found.extend(due.iter().map(TimerEntry::place));
+        log.finish(last.place());
+        if found.len() == 60 {
+            log.add(entry(START_MS + 2, 777)).unwrap();
+        }
+    }
+    assert_eq!(found.len(), 501);
+    assert!(found.is_sorted());
+}
+
+#[test]
+fn a_clock_that_is_set_back_does_not_hold_up_what_comes_then() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    log.add(entry(START_MS + 3_600_000, 1)).unwrap();
+    log.add(entry(START_MS + 3_600_002, 2)).unwrap();
+    log.add(entry(START_MS + 9_000_000, 3)).unwrap();
+    assert_eq!(drain(&mut log, START_MS + 3_600_001), [1]);
+    assert_eq!(drain(&mut log, START_MS), [0_i64; 0]);
+    log.add(entry(START_MS + 1_000, 4)).unwrap();
+    assert_eq!(drain(&mut log, START_MS + 1_000), [4]);
+    log.save().unwrap();
+    drop(log);
+    let (mut log, start) = open(directory.path(), 0, 0);
+    assert_eq!((start.rebuild, log.pending()), (None, 2));
+    assert_eq!(drain(&mut log, START_MS + 9_000_000), [2, 3]);
+}
+
+#[test]
+fn a_recall_is_known_before_what_it_recalls_and_again_after_a_restart() {
+    let directory = TempDir::new().unwrap();
+    let (mut log, _) = open(directory.path(), 0, 0);
+    let recall = TimerEntry { is_recall: true, ..entry(START_MS + 70_000, 2) };
+    log.add(entry(START_MS + 70_000, 1)).unwrap();
+    log.add(recall).unwrap();
+    log.add(TimerEntry { is_roll: true, physical_offset: 0, ..recall }).unwrap();
+    log.add(entry(START_MS + 70_000, 3)).unwrap();
+    assert_eq!((log.due(START_MS, 9).unwrap().len(), log.take_recalls().len()), (0, 0));
+    assert_eq!(places(&log.due(START_MS + 70_000, 2).unwrap()), [0, 1]);
+    assert_eq!(log.take_recalls(), [recall]);
+    log.finish(recall.place());
+    log.save().unwrap();
+    drop(log);
+    let (mut log, _) = open(directory.path(), 0, 0);
+    assert_eq!(places(&log.due(START_MS + 70_000, 9).unwrap()), [3]);
+    assert_eq!(log.take_recalls(), [recall], "done, but at the same moment");
+    let late = TimerEntry { is_recall: true, ..entry(START_MS, 4) };
+    log.add(late).unwrap();
+    assert_eq!(places(&log.take_recalls()), [4]);
+}
+
+#[test]
+fn what_is_missing_or_damaged_asks_for_a_rebuild() {
+    let make = |directory: &Path| {
+        let (mut log, _) = open(directory, 0, 0);
+        log.add(entry(START_MS + 1_000, 10)).unwrap();
+        log.add(entry(START_MS + 100_000, 11)).unwrap();
+        log.set_queue_offset(2);
+        drain(&mut log, START_MS + 1_000);
+        log.save().unwrap();
+        let mut paths: Vec<_> =
+            fs::read_dir(log.directory()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        paths
+    };
+    type Harm = fn(&[PathBuf]);
+    let harms: [(Harm, bool); 4] = [
+        (|paths| fs::remove_file(&paths[1]).unwrap(), true),
+        (|paths| fs::write(&paths[1], [0; 32]).unwrap(), true),
+        (|paths| fs::write(&paths[1], [1; 31]).unwrap(), true),
+        (|paths| fs::write(&paths[2], b"nonsense").unwrap(), false),
+    ];
+    for (harm, mark_is_known) in harms {
+        let directory = TempDir::new().unwrap();
+        harm(&make(directory.path()));
+        let (log, start) = open(directory.path(), 0, 2);
+        assert!(start.rebuild.is_some() && start.queue_offset == 0);
+        let mark_ms = if mark_is_known { START_MS + 1_000 } else { START_MS - 1 };
+        assert_eq!((log.done().wake_ms, log.pending()), (mark_ms, 0));
+        assert_eq!(start.is_mark_exact, mark_is_known);
+        assert_eq!(fs::read_dir(log.directory()).unwrap().filter(|_| true).count(), 1, "only the checkpoint");
+    }
+    let directory = TempDir::new().unwrap();
+    make(directory.path());
+    assert!(open(directory.path(), 0, 2).1.rebuild.is_none());
+    assert!(open(directory.path(), 0, 1).1.rebuild.is_some(), "a queue that lost its end");
+}
+
+#[test]
+fn a_disk_that_fails_loses_nothing() {
+    let directory = TempDir::new().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let path = directory.path().join("timer");
+    let (mut log, _) = TimerLog::open(disk.clone(), path.clone(), 0, 0, START_MS).unwrap();
+    log.add(entry(START_MS + 70_000, 1)).unwrap();
+    for call in [Call::Create, Call::Write, Call::SyncData, Call::Rename, Call::SyncDirectory] {
+        disk.fail(call, "timer", std::io::ErrorKind::StorageFull);
+        assert!(log.save().is_err(), "{call:?}");
+        disk.heal();
+    }
+    disk.fail(Call::Open, "timer", std::io::ErrorKind::PermissionDenied);
+    assert!(log.due(START_MS + 70_000, 10).is_err());
+    disk.heal();
+    assert_eq!(places(&log.due(START_MS + 70_000, 10).unwrap()), [1]);
+    log.save().unwrap();
+    drop(log);
+    let (mut log, start) = TimerLog::open(disk, path, 0, 0, START_MS).unwrap();
+    assert_eq!((start.rebuild, drain(&mut log, START_MS + 70_000)), (None, vec![1]));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(Vec<i64>),
+    Read,
+    Advance(i64),
+    SetBack(i64),
+    Deliver(usize),
+    Save,
+    Kill,
+    Restart,
+    Damage,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let delay = prop_oneof![0..50_i64, 0..90_000_i64, 0..600_000_i64];
+    let step = prop_oneof![
+        4 => prop::collection::vec(delay, 1..20).prop_map(Step::Send),
+        3 => Just(Step::Read),
+        3 => prop_oneof![0..500_i64, 0..100_000_i64].prop_map(Step::Advance),
+        1 => (1..200_000_i64).prop_map(Step::SetBack),
+        4 => (1..40_usize).prop_map(Step::Deliver),
+        2 => Just(Step::Save),
+        1 => Just(Step::Kill),
+        1 => Just(Step::Restart),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+/// The log, the queue it is read from, and what became of each message.
+struct Model {
+    directory: TempDir,
+    log: TimerLog,
+    now_ms: i64,
+    latest_ms: i64,
+    queue: Vec<TimerEntry>,
+    delivered: HashMap<i64, u32>,
+    allowed: HashMap<i64, u32>,
+    since_save: Vec<i64>,
+    rebuilt_up_to: i64,
+    rebuilt_from: Place,
+}
+
+impl Model {
+    fn new() -> Self {
+        let directory = TempDir::new().unwrap();
+        let (log, _) = open(directory.path(), 0, 0);
+        let mut model = Self {
+            directory,
+            log,
+            now_ms: START_MS,
+            latest_ms: START_MS,
+            queue: Vec::new(),
+            delivered: HashMap::new(),
+            allowed: HashMap::new(),
+            since_save: Vec::new(),
+            rebuilt_up_to: 0,
+            rebuilt_from: Place::FIRST,
+        };
+        model.shrink_memory();
+        model
+    }
+
+    fn shrink_memory(&mut self) {
+        (self.log.head_max, self.log.unwritten_max) = (8, 5);
+    }
+
+    fn read(&mut self) {
+        while let Some(entry) = self.queue.get(self.log.queue_offset() as usize) {
+            let is_old = entry.place() <= self.rebuilt_from;
+            if !(is_old && self.log.queue_offset() < self.rebuilt_up_to) {
+                self.log.add(*entry).unwrap();
+            }
+            self.log.set_queue_offset(self.log.queue_offset() + 1);
+        }
+    }
+
+    fn deliver(&mut self, count_max: usize) -> usize {
+        let due = self.log.due(self.now_ms, count_max).unwrap();
+        for entry in &due {
+            let sent = self.queue[entry.physical_offset as usize];
+            assert!(sent.wake_ms <= self.now_ms, "early");
+            assert!(entry.wake_ms >= sent.wake_ms);
+            *self.delivered.entry(entry.physical_offset).or_default() += 1;
+            self.since_save.push(entry.physical_offset);
+        }
+        assert!(due.iter().map(TimerEntry::place).is_sorted());
+        if let Some(last) = due.last() {
+            self.log.finish(last.place());
+        }
+        due.len()
+    }
+
+    fn save(&mut self) {
+        self.log.save().unwrap();
+        self.since_save.clear();
+    }
+
+    fn reopen(&mut self) {
+        for place in std::mem::take(&mut self.since_save) {
+            *self.allowed.entry(place).or_default() += 1;
+        }
+        let (log, start) = open(self.directory.path(), 0, self.queue.len() as i64);
+        self.log = log;
+        self.shrink_memory();
+        if start.rebuild.is_some() {
+            self.rebuilt_up_to = self.queue.len() as i64;
+            self.rebuilt_from = self.log.done();
+        }
+    }
+
+    fn damage(&mut self) {
+        self.save();
+        let paths = fs::read_dir(self.log.directory()).unwrap().map(|entry| entry.unwrap().path());
+        let is_bucket = |path: &PathBuf| path.file_name().unwrap() != "checkpoint";
+        if let Some(path) = paths.filter(is_bucket).min() {
+            fs::remove_file(path).unwrap();
+        }
+        self.reopen();
+    }
+
+    fn take(&mut self, step: &Step) {
+        match step {
+            Step::Send(delays) => {
+                for delay_ms in delays {
+                    self.queue.push(entry(self.now_ms + delay_ms, self.queue.len() as i64));
+                }
+            }
+            Step::Read => self.read(),
+            Step::Advance(by_ms) => self.now_ms += by_ms,
+            Step::SetBack(by_ms) => self.now_ms -= by_ms,
+            Step::Deliver(count_max) => drop(self.deliver(*count_max)),
+            Step::Save => self.save(),
+            Step::Kill => self.reopen(),
+            Step::Restart => {
+                self.save();
+                self.reopen();
+            }
+            Step::Damage => self.damage(),
+        }
+        self.latest_ms = self.latest_ms.max(self.now_ms);
+    }
+
+    fn check_all_arrived(mut self) {
+        self.now_ms = self.latest_ms + 1_000_000;
+        self.read();
+        assert_eq!(self.log.pending() == 0, self.log.needed_from().is_none() || self.log.pending() == 0);
+        while self.deliver(7) > 0 {}
+        assert_eq!(self.log.pending(), 0);
+        for place in 0..self.queue.len() as i64 {
+            let times = self.delivered.get(&place).copied().unwrap_or(0);
+            let allowed = 1 + self.allowed.get(&place).copied().unwrap_or(0);
+            assert!((1..=allowed).contains(&times), "message {place} came {times} times, not 1 to {allowed}");
+        }
+        self.save();
+        assert_eq!(self.log.directory().read_dir().unwrap().count(), 1 + self.log.buckets.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_lost_early_or_repeated_without_a_kill(steps in steps()) {
+        let mut model = Model::new();
+        steps.iter().for_each(|step| model.take(step));
+        model.check_all_arrived();
+    }
+
+    #[test]
+    fn a_rebuild_finds_what_waits(steps in steps(), at in 0..60_usize) {
+        let mut model = Model::new();
+        for (place, step) in steps.iter().enumerate() {
+            // A reader that keeps up and a clock that goes on, as the rebuild needs them.
+            model.read();
+            if !matches!(step, Step::SetBack(_)) {
+                model.take(step);
+            }
+            if place == at {
+                model.take(&Step::Damage);
+            }
+        }
+        model.check_all_arrived();
+    }
+}

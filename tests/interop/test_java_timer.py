@@ -1,0 +1,124 @@
+"""The Java client's messages for a given moment: when they come, and what becomes of those it recalls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.interop.clients import Clients, Message, bodies, unique, wait_for_bodies
+from tests.interop.driver import ClientError, eventually
+from tests.interop.kinds import each_once, java_id
+from tests.interop.servers import Cluster, uses_apache
+
+RECALLS = {"recall_messages": True}
+EARLY_MS = 1_000 if uses_apache() else 0
+"""Apache cuts a moment down to the second."""
+with_timers = pytest.mark.parametrize(
+    "java_kind", [("5.5.0", "json"), ("5.5.0", "binary")], ids=java_id, indirect=True, scope="session"
+)
+
+
+def timed(body: str, timing: str, moment: int) -> Message:
+    return {"body": body, "tags": "t", "timing": timing, "time": moment}
+
+
+def assert_not_early(found: list[Message], moments_ms: dict[str, int]) -> None:
+    for message in found:
+        assert message["store_timestamp_ms"] + EARLY_MS >= moments_ms[message["body"]], message
+        assert not {"REAL_TOPIC", "REAL_QID"} & set(message["properties"])
+
+
+@with_timers
+def test_messages_come_at_their_moment(java: Clients) -> None:
+    topic = java.topic()
+    consumer, producer = java.push_consumer(topic), java.producer()
+    now_ms = int(time.time() * 1000)
+    messages = [
+        timed("seconds", "setDelayTimeSec", 2),
+        timed("milliseconds", "setDelayTimeMs", 1_300),
+        timed("moment", "setDeliverTimeMs", now_ms + 2_500),
+        timed("past", "setDeliverTimeMs", now_ms - 1_000),
+    ]
+    sent = producer.call("send_timed", topic=topic, messages=messages)
+    assert {result["status"] for result in sent} == {"SEND_OK"}
+    found = wait_for_bodies([consumer], bodies(messages))
+    assert sorted(bodies(found)) == sorted(bodies(messages))
+    assert {message["body"]: message["id"] for message in found} == {
+        message["body"]: result["id"] for message, result in zip(messages, sent, strict=True)
+    }
+    wanted = {"seconds": 2_000, "milliseconds": 1_300, "moment": 2_500, "past": 0}
+    assert_not_early(found, {body: now_ms + delay_ms for body, delay_ms in wanted.items()})
+
+
+@pytest.mark.parametrize(
+    "java_kind", [("4.9.8", "json"), ("4.9.8", "binary")], ids=java_id, indirect=True, scope="session"
+)
+def test_an_old_client_names_the_moment_as_a_property(java: Clients) -> None:
+    topic = java.topic()
+    consumer = java.push_consumer(topic)
+    now_ms = int(time.time() * 1000)
+    message = {"body": "later", "properties": {"TIMER_DELAY_MS": "1500"}}
+    java.producer().send(topic, [message])
+    assert_not_early(wait_for_bodies([consumer], ["later"]), {"later": now_ms + 1_500})
+
+
+@with_timers
+def test_what_is_too_far_ahead_is_refused(java: Clients) -> None:
+    topic = java.topic()
+    producer = java.producer(retries=0)
+    with pytest.raises(ClientError) as refused:
+        producer.call("send_timed", topic=topic, messages=[timed("far", "setDelayTimeSec", 10**9)])
+    assert refused.value.code == 13
+
+
+@with_timers
+def test_a_recalled_message_does_not_come(
+    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients]
+) -> None:
+    clients = java_against(cluster(settings=RECALLS))
+    topic = clients.topic()
+    consumer, producer = clients.push_consumer(topic), clients.producer()
+    messages = [timed(f"m{number}", "setDelayTimeMs", 4_000) for number in range(20)]
+    sent = producer.call("send_timed", topic=topic, messages=messages)
+    for result in sent[::2]:
+        recalled = producer.call("recall", topic=topic, recall_handle=result["recall_handle"])
+        assert recalled == result["id"]
+    kept = bodies(messages[1::2])
+    assert sorted(bodies(wait_for_bodies([consumer], kept))) == sorted(kept)
+    time.sleep(0.5)
+    assert sorted(bodies(consumer.messages)) == sorted(kept)
+    for handle, code in ((sent[1]["recall_handle"], 604), (sent[1]["recall_handle"][:-8], None)):
+        with pytest.raises(ClientError) as refused:
+            producer.call("recall", topic=topic, recall_handle=handle)
+        assert code is None or refused.value.code == code
+
+
+@each_once
+def test_waiting_messages_and_recalls_outlive_a_kill(
+    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients], java_kind: tuple[str, str]
+) -> None:
+    """With the old client, which has no recall, only the waiting."""
+    servers = cluster(settings=RECALLS)
+    clients = java_against(servers)
+    topic = clients.topic(queues=1)
+    producer = clients.producer()
+    if java_kind[0].startswith("5."):
+        messages = [timed(f"m{number}", "setDelayTimeMs", 6_000) for number in range(30)]
+        sent = producer.call("send_timed", topic=topic, messages=messages)
+        for result in sent[20:]:
+            producer.call("recall", topic=topic, recall_handle=result["recall_handle"])
+    else:
+        producer.send(
+            topic, [{"body": f"m{number}", "properties": {"TIMER_DELAY_MS": "6000"}} for number in range(20)]
+        )
+    servers.brokers["broker-a"].kill()
+    servers.brokers["broker-a"].restart()
+    consumer = clients.push_consumer(topic, group=unique("G"))
+    wanted = [f"m{number}" for number in range(20)]
+    assert sorted(bodies(wait_for_bodies([consumer], wanted, 60))) == sorted(wanted)
+    time.sleep(0.5)
+    eventually(
+        lambda: sorted(bodies(consumer.messages)), lambda found: found == sorted(wanted), 1, "each once"
+    )
