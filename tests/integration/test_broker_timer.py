@@ -248,7 +248,7 @@ def test_forty_days_pass_retention_again_and_again(tmp_path: Path) -> None:
                     await client.send("traffic", b"x" * 8_000)
                 clock.advance_ms(DAY_MS // 2 - (1 if half_day == 79 else 0))
                 await asyncio.sleep(0.03)
-                broker.store.clean(True)
+                broker.store.clean(force=True)
             assert broker.store.record_at(first_offset) is None, "retention has deleted the first copy"
             assert broker.store.figures()["commit_log_files"] < 20
             await nothing_new(broker, 0, "it came early")

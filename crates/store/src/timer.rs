@@ -114,6 +114,10 @@ impl TimerLog {
             log.is_dirty = true;
         }
         log.remove_strangers()?;
+        if rebuild.is_none() {
+            // From the first start on there is a checkpoint: one that is missing is lost.
+            log.save()?;
+        }
         let start = TimerStart { queue_offset: log.queue_offset, rebuild, is_mark_exact };
         Ok((log, start))
     }
