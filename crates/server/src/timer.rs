@@ -336,7 +336,7 @@ impl Broker {
             let Run { log, rebuild, written_end, .. } = run;
             let (next, outcome) = self.each_waiting(from, |record, waiting| {
                 if rebuild.as_ref().is_none_or(|rebuild| rebuild.counts(record, &waiting)) {
-                    log.add(waiting.entry(record, roll_ms))?;
+                    log.add(waiting.entry(record, roll_ms), record.queue_offset)?;
                 }
                 *written_end = (*written_end).max(record.physical_offset + record.size as i64);
                 Ok(())
@@ -366,6 +366,7 @@ impl Broker {
             self.store.dispatch();
             run.log.finish(place);
             self.store.request_flush(run.written_end);
+            outcome = outcome.and(run.log.write_mark().map(|_| ()));
         }
         outcome
     }

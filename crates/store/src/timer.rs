@@ -5,17 +5,20 @@
 //!
 //! ```text
 //! timer/checkpoint            how far the queue is read, up to where is done, the files below and their lengths
+//! timer/mark                  how far deliveries have come since then, where a kill is all that happened
 //! timer/000029166666-0000001a entries of one minute, in the order they came
 //! ```
 //! In memory are the next entries alone, at most [`HEAD_MAX`], and the newest ones until they are written, at most
 //! [`UNWRITTEN_MAX`]: however many wait, and also where one minute holds millions.
 //!
-//! Everything is done in the order of [`Place`]. The mark says up to which place that has come, so a checkpoint is exact:
-//! after it, nothing is done twice. What a kill leaves behind the checkpoint is cut off and read from the queue again.
+//! Everything is done in the order of [`Place`], so one place says what is done, and a checkpoint is exact: after it,
+//! nothing is done twice. What a kill leaves behind the checkpoint is cut off and read from the queue again, but for what
+//! the mark says is done.
 
 mod bucket;
 mod checkpoint;
 mod entry;
+mod mark;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +32,7 @@ use crate::store::Store;
 use bucket::{Bucket, MINUTE_MS, minute_of};
 use checkpoint::{Checkpoint, FileLength};
 pub use entry::{Place, TimerEntry};
+use mark::{Mark, MarkFile};
 
 /// Where messages wait whose time comes at any moment; Apache's name for it.
 pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
@@ -67,6 +71,14 @@ pub struct TimerLog {
     queue_offset: i64,
     /// Recalls that have come into the head, or stand beside its begin: to be known before what they recall is due.
     recalls: Vec<TimerEntry>,
+    /// Counts how often the clock was set back or everything was read again; and what the checkpoint has of that.
+    epoch: u64,
+    saved_epoch: u64,
+    mark_file: Option<MarkFile>,
+    /// What a kill left done behind the checkpoint.
+    before_kill: Option<Mark>,
+    /// The last place that was given to an entry because its own had passed.
+    late_place: Place,
     /// Files that no bucket needs any more, to go once a checkpoint says so.
     dropped: Vec<PathBuf>,
     is_dirty: bool,
@@ -110,10 +122,12 @@ impl TimerLog {
             let done = known.map_or(Place::before(done_before_ms), |saved| saved.done);
             log = Self::empty(log.disk, log.directory);
             (log.done, log.loaded, log.queue_offset) = (done, done, begin);
-            log.next_serial = saved.map_or(0, |saved| saved.next_serial) + 1;
+            log.next_serial = saved.as_ref().map_or(0, |saved| saved.next_serial) + 1;
+            log.epoch = saved.as_ref().map_or(0, |saved| saved.epoch) + 1;
             log.is_dirty = true;
         }
         log.remove_strangers()?;
+        log.take_mark(rebuild.is_none())?;
         if rebuild.is_none() {
             // From the first start on there is a checkpoint: one that is missing is lost.
             log.save()?;
@@ -137,6 +151,11 @@ impl TimerLog {
             pending: 0,
             queue_offset: 0,
             recalls: Vec::new(),
+            epoch: 0,
+            saved_epoch: 0,
+            mark_file: None,
+            before_kill: None,
+            late_place: Place::FIRST,
             dropped: Vec::new(),
             is_dirty: false,
         }
@@ -146,6 +165,7 @@ impl TimerLog {
     fn take_over(&mut self, saved: &Checkpoint) -> Result<Option<String>, StoreError> {
         (self.done, self.loaded, self.queue_offset) = (saved.done, saved.done, saved.queue_offset);
         self.next_serial = saved.next_serial;
+        (self.epoch, self.saved_epoch) = (saved.epoch, saved.epoch);
         for file in &saved.files {
             let bucket = Bucket::at(file.minute, file.serial, file.entries);
             let (mut bucket, mut waiting) = (bucket, 0);
@@ -164,26 +184,53 @@ impl TimerLog {
         Ok(None)
     }
 
+    /// Goes on from what was done since the checkpoint, where that is known.
+    fn take_mark(&mut self, is_wanted: bool) -> Result<(), StoreError> {
+        let (mark_file, mark) = MarkFile::open(&*self.disk, &self.directory)?;
+        self.mark_file = Some(mark_file);
+        let is_ahead = |mark: &Mark| mark.epoch == self.epoch && mark.done >= self.done;
+        let Some(mark) = mark.filter(|mark| is_wanted && is_ahead(mark)) else { return Ok(()) };
+        let was_done = self.done;
+        let mut finished = 0;
+        for bucket in self.buckets.values_mut() {
+            bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
+                finished += u64::from(entry.place() > was_done && entry.place() <= mark.done);
+                true
+            })?;
+        }
+        self.pending = self.pending.saturating_sub(finished);
+        (self.done, self.loaded, self.before_kill) = (mark.done, mark.done, Some(mark));
+        self.is_dirty = true;
+        Ok(())
+    }
+
     /// Deletes what no checkpoint speaks of.
     fn remove_strangers(&self) -> Result<(), StoreError> {
         let fail = |source| StoreError::io(&self.directory, source);
+        let is_ours = |name: &str| Checkpoint::is_file(name) || MarkFile::is_file(name);
         for entry in self.disk.read_directory(&self.directory).map_err(fail)? {
             let path = self.directory.join(&entry.name);
             let is_known = self.buckets.values().any(|bucket| bucket.path(&self.directory) == path);
-            if !is_known && !entry.is_directory && !Checkpoint::is_file(&entry.name) {
+            if !is_known && !entry.is_directory && !is_ours(&entry.name) {
                 self.disk.remove_file(&path).map_err(fail)?;
             }
         }
         Ok(())
     }
 
-    /// Takes an entry in. One whose place has been passed already comes right behind what is done.
-    pub fn add(&mut self, mut entry: TimerEntry) -> Result<(), StoreError> {
+    /// Takes the entry of a record in the queue in. One whose place has been passed already comes right behind what is
+    /// done.
+    pub fn add(&mut self, mut entry: TimerEntry, queue_offset: i64) -> Result<(), StoreError> {
+        let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.place() <= mark.done;
+        if !entry.is_recall && self.before_kill.as_ref().is_some_and(is_known) {
+            return Ok(());
+        }
         if self.unwritten >= self.unwritten_max {
             self.write_all()?;
         }
         if entry.place() <= self.done {
             entry.wake_ms = self.done.wake_ms.saturating_add(1);
+            self.late_place = self.late_place.max(entry.place());
         }
         let minute = minute_of(entry.wake_ms);
         let bucket = self.buckets.entry(minute).or_insert_with(|| {
@@ -227,7 +274,9 @@ impl TimerLog {
 
     /// The lowest physical offset that is waited for, or a little less; None where nothing is.
     pub fn needed_from(&self) -> Option<i64> {
-        self.buckets.values().map(|bucket| bucket.needed_from).min()
+        let left =
+            self.buckets.iter().filter(|(minute, _)| Place::before((*minute + 1) * MINUTE_MS) > self.done);
+        left.map(|(_, bucket)| bucket.needed_from).min()
     }
 
     /// The next entries, in order, whose time has come: at most `count_max`. They stay until [`TimerLog::finish`].
@@ -262,6 +311,19 @@ impl TimerLog {
             self.loaded = self.loaded.max(place);
             self.is_dirty = true;
         }
+    }
+
+    /// Notes what is done, so that a kill does not have it done again before the next checkpoint. Left out, with false,
+    /// while something waits whose place is not its own, which could not be told from what is done, and while the
+    /// checkpoint would not know the mark.
+    pub fn write_mark(&mut self) -> Result<bool, StoreError> {
+        let is_clear = self.done >= self.late_place && self.epoch == self.saved_epoch;
+        let Some(mark_file) = self.mark_file.as_ref().filter(|_| is_clear) else {
+            return Ok(false);
+        };
+        let mark = Mark { epoch: self.epoch, done: self.done, queue_offset: self.queue_offset };
+        mark_file.write(&*self.disk, &mark)?;
+        Ok(true)
     }
 
     /// With nothing due, whole minutes that are over are done: their files can go.
@@ -332,6 +394,8 @@ impl TimerLog {
         let before: Vec<i64> = self.buckets.range(..minute).map(|(minute, _)| *minute).collect();
         before.into_iter().for_each(|minute| self.drop_bucket(minute));
         self.head.clear();
+        self.epoch += 1;
+        self.late_place = Place::FIRST;
         self.done = Place::before(now_ms);
         self.loaded = self.done;
         self.is_dirty = true;
@@ -372,10 +436,11 @@ impl TimerLog {
             queue_offset: self.queue_offset,
             done: self.done,
             next_serial: self.next_serial,
+            epoch: self.epoch,
             files: files.collect(),
         };
         checkpoint.save(&*self.disk, &self.directory)?;
-        self.is_dirty = false;
+        (self.is_dirty, self.saved_epoch) = (false, self.epoch);
         for path in std::mem::take(&mut self.dropped) {
             // One that stays is a stranger at the next start.
             let _ = self.disk.remove_file(&path);

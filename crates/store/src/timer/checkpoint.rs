@@ -1,8 +1,8 @@
 //! The timer log's checkpoint: replaced whole, so that it is either the old one or the new one.
 //!
 //! ```text
-//!  0 | magic | queue offset | done: wake, physical offset | next serial | count of files |
-//! 48 | minute, serial, entries | … | crc: u32 |
+//!  0 | magic | queue offset | done: wake, physical offset | next serial | epoch | count of files |
+//! 56 | minute, serial, entries | … | crc: u32 |
 //! ```
 //! All numbers but the crc have 8 bytes.
 
@@ -15,7 +15,7 @@ use crate::timer::entry::Place;
 const NAME: &str = "checkpoint";
 const NEW_NAME: &str = "checkpoint.new";
 const MAGIC: i64 = i64::from_be_bytes(*b"MetaQtm1");
-const LONGS: usize = 6;
+const LONGS: usize = 7;
 const LONGS_PER_FILE: usize = 3;
 const CRC_BYTES: usize = 4;
 
@@ -31,6 +31,7 @@ pub(crate) struct Checkpoint {
     pub(crate) queue_offset: i64,
     pub(crate) done: Place,
     pub(crate) next_serial: u64,
+    pub(crate) epoch: u64,
     pub(crate) files: Vec<FileLength>,
 }
 
@@ -65,9 +66,9 @@ impl Checkpoint {
     }
 
     fn encode(&self) -> Vec<u8> {
-        let (done, files) = (self.done, self.files.len() as i64);
-        let head =
-            [MAGIC, self.queue_offset, done.wake_ms, done.physical_offset, self.next_serial as i64, files];
+        let (done, serial, epoch) = (self.done, self.next_serial as i64, self.epoch as i64);
+        let count = self.files.len() as i64;
+        let head = [MAGIC, self.queue_offset, done.wake_ms, done.physical_offset, serial, epoch, count];
         let files = self.files.iter().flat_map(|file| [file.minute, file.serial as i64, file.entries as i64]);
         let mut bytes: Vec<u8> = head.into_iter().chain(files).flat_map(i64::to_be_bytes).collect();
         bytes.extend(crc32fast::hash(&bytes).to_be_bytes());
@@ -82,7 +83,9 @@ impl Checkpoint {
         let longs = content.chunks_exact(8).filter_map(|long| Some(i64::from_be_bytes(*long.first_chunk()?)));
         let longs: Vec<i64> = longs.collect();
         let (head, files) = longs.split_at_checked(LONGS)?;
-        let [magic, queue_offset, wake_ms, physical_offset, next_serial, count] = *head else { return None };
+        let [magic, queue_offset, wake_ms, physical_offset, next_serial, epoch, count] = *head else {
+            return None;
+        };
         if magic != MAGIC || files.len() != usize::try_from(count).ok()?.checked_mul(LONGS_PER_FILE)? {
             return None;
         }
@@ -92,6 +95,7 @@ impl Checkpoint {
             entries: file[2] as u64,
         });
         let done = Place { wake_ms, physical_offset };
-        Some(Self { queue_offset, done, next_serial: next_serial as u64, files: files.collect() })
+        let (next_serial, epoch) = (next_serial as u64, epoch as u64);
+        Some(Self { queue_offset, done, next_serial, epoch, files: files.collect() })
     }
 }

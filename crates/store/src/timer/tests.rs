@@ -44,13 +44,13 @@ fn entries_come_in_order_and_never_early() {
     let (mut log, start) = open(directory.path(), 0, 0);
     assert_eq!((start.queue_offset, start.rebuild), (0, None));
     for (place, delay_ms) in [5_000, 70_000, 100, 5_000, 200_000, 0].into_iter().enumerate() {
-        log.add(entry(START_MS + delay_ms, place as i64)).unwrap();
+        log.add(entry(START_MS + delay_ms, place as i64), 0).unwrap();
     }
     assert_eq!(log.pending(), 6);
     assert_eq!(drain(&mut log, START_MS - 1), [0_i64; 0]);
     assert_eq!(drain(&mut log, START_MS + 99), [5]);
     assert_eq!(drain(&mut log, START_MS + 5_000), [2, 0, 3]);
-    log.add(entry(START_MS + 10, 6)).unwrap();
+    log.add(entry(START_MS + 10, 6), 0).unwrap();
     assert_eq!(drain(&mut log, START_MS + 5_000), [0_i64; 0], "late ones come right behind what is done");
     assert_eq!(drain(&mut log, START_MS + 5_001), [6]);
     assert_eq!(drain(&mut log, START_MS + 300_000), [1, 4]);
@@ -62,13 +62,13 @@ fn a_checkpoint_is_exact_and_what_comes_behind_it_is_cut() {
     let directory = TempDir::new().unwrap();
     let (mut log, _) = open(directory.path(), 0, 0);
     for place in 0..100 {
-        log.add(entry(START_MS + place * 1_000, place)).unwrap();
+        log.add(entry(START_MS + place * 1_000, place), 0).unwrap();
     }
     log.set_queue_offset(100);
     assert_eq!(drain(&mut log, START_MS + 20_500).len(), 21);
     assert!(log.save().unwrap() && !log.save().unwrap(), "saved once, and then there is nothing to save");
     for place in 100..200 {
-        log.add(entry(START_MS + place * 1_000, place)).unwrap();
+        log.add(entry(START_MS + place * 1_000, place), 0).unwrap();
     }
     log.set_queue_offset(200);
     assert_eq!(drain(&mut log, START_MS + 30_500).len(), 10);
@@ -84,9 +84,9 @@ fn a_checkpoint_is_exact_and_what_comes_behind_it_is_cut() {
 fn files_go_when_their_minute_is_over() {
     let directory = TempDir::new().unwrap();
     let (mut log, _) = open(directory.path(), 0, 0);
-    let files = || fs::read_dir(directory.path().join("timer")).unwrap().count() - 1;
+    let files = || fs::read_dir(directory.path().join("timer")).unwrap().count() - 2;
     for minute in 0..5 {
-        log.add(entry(START_MS + minute * MINUTE_MS, 1_000 - minute)).unwrap();
+        log.add(entry(START_MS + minute * MINUTE_MS, 1_000 - minute), 0).unwrap();
     }
     log.save().unwrap();
     assert_eq!((files(), log.needed_from()), (5, Some(996)));
@@ -105,7 +105,7 @@ fn a_minute_that_does_not_fit_memory_is_read_in_pieces() {
     (log.head_max, log.unwritten_max) = (10, 7);
     // The same millisecond for many, and the order of arrival is not the order of time.
     for place in 0..500 {
-        log.add(entry(START_MS + 1 + (place * 37) % 20 / 5, place)).unwrap();
+        log.add(entry(START_MS + 1 + (place * 37) % 20 / 5, place), 0).unwrap();
         assert!(log.head.len() <= 10 && log.unwritten <= 7);
     }
     let mut found = Vec::new();
@@ -116,7 +116,7 @@ fn a_minute_that_does_not_fit_memory_is_read_in_pieces() {
         found.extend(due.iter().map(TimerEntry::place));
         log.finish(last.place());
         if found.len() == 60 {
-            log.add(entry(START_MS + 2, 777)).unwrap();
+            log.add(entry(START_MS + 2, 777), 0).unwrap();
         }
     }
     assert_eq!(found.len(), 501);
@@ -127,12 +127,12 @@ fn a_minute_that_does_not_fit_memory_is_read_in_pieces() {
 fn a_clock_that_is_set_back_does_not_hold_up_what_comes_then() {
     let directory = TempDir::new().unwrap();
     let (mut log, _) = open(directory.path(), 0, 0);
-    log.add(entry(START_MS + 3_600_000, 1)).unwrap();
-    log.add(entry(START_MS + 3_600_002, 2)).unwrap();
-    log.add(entry(START_MS + 9_000_000, 3)).unwrap();
+    log.add(entry(START_MS + 3_600_000, 1), 0).unwrap();
+    log.add(entry(START_MS + 3_600_002, 2), 0).unwrap();
+    log.add(entry(START_MS + 9_000_000, 3), 0).unwrap();
     assert_eq!(drain(&mut log, START_MS + 3_600_001), [1]);
     assert_eq!(drain(&mut log, START_MS), [0_i64; 0]);
-    log.add(entry(START_MS + 1_000, 4)).unwrap();
+    log.add(entry(START_MS + 1_000, 4), 0).unwrap();
     assert_eq!(drain(&mut log, START_MS + 1_000), [4]);
     log.save().unwrap();
     drop(log);
@@ -146,10 +146,10 @@ fn a_recall_is_known_before_what_it_recalls_and_again_after_a_restart() {
     let directory = TempDir::new().unwrap();
     let (mut log, _) = open(directory.path(), 0, 0);
     let recall = TimerEntry { is_recall: true, ..entry(START_MS + 70_000, 2) };
-    log.add(entry(START_MS + 70_000, 1)).unwrap();
-    log.add(recall).unwrap();
-    log.add(TimerEntry { is_roll: true, physical_offset: 0, ..recall }).unwrap();
-    log.add(entry(START_MS + 70_000, 3)).unwrap();
+    log.add(entry(START_MS + 70_000, 1), 0).unwrap();
+    log.add(recall, 0).unwrap();
+    log.add(TimerEntry { is_roll: true, physical_offset: 0, ..recall }, 0).unwrap();
+    log.add(entry(START_MS + 70_000, 3), 0).unwrap();
     assert_eq!((log.due(START_MS, 9).unwrap().len(), log.take_recalls().len()), (0, 0));
     assert_eq!(places(&log.due(START_MS + 70_000, 2).unwrap()), [0, 1]);
     assert_eq!(log.take_recalls(), [recall]);
@@ -160,7 +160,7 @@ fn a_recall_is_known_before_what_it_recalls_and_again_after_a_restart() {
     assert_eq!(places(&log.due(START_MS + 70_000, 9).unwrap()), [3]);
     assert_eq!(log.take_recalls(), [recall], "done, but at the same moment");
     let late = TimerEntry { is_recall: true, ..entry(START_MS, 4) };
-    log.add(late).unwrap();
+    log.add(late, 0).unwrap();
     assert_eq!(places(&log.take_recalls()), [4]);
 }
 
@@ -168,8 +168,8 @@ fn a_recall_is_known_before_what_it_recalls_and_again_after_a_restart() {
 fn what_is_missing_or_damaged_asks_for_a_rebuild() {
     let make = |directory: &Path| {
         let (mut log, _) = open(directory, 0, 0);
-        log.add(entry(START_MS + 1_000, 10)).unwrap();
-        log.add(entry(START_MS + 100_000, 11)).unwrap();
+        log.add(entry(START_MS + 1_000, 10), 0).unwrap();
+        log.add(entry(START_MS + 100_000, 11), 0).unwrap();
         log.set_queue_offset(2);
         drain(&mut log, START_MS + 1_000);
         log.save().unwrap();
@@ -193,7 +193,7 @@ fn what_is_missing_or_damaged_asks_for_a_rebuild() {
         let mark_ms = if mark_is_known { START_MS + 1_000 } else { START_MS - 1 };
         assert_eq!((log.done().wake_ms, log.pending()), (mark_ms, 0));
         assert_eq!(start.is_mark_exact, mark_is_known);
-        assert_eq!(fs::read_dir(log.directory()).unwrap().filter(|_| true).count(), 1, "only the checkpoint");
+        assert_eq!(fs::read_dir(log.directory()).unwrap().count(), 2, "only the checkpoint and the mark");
     }
     let directory = TempDir::new().unwrap();
     make(directory.path());
@@ -202,12 +202,40 @@ fn what_is_missing_or_damaged_asks_for_a_rebuild() {
 }
 
 #[test]
+fn a_mark_counts_after_a_kill_but_not_after_a_restart_of_the_machine() {
+    for (is_rebooted, expected) in [(false, vec![3, 4, 5]), (true, vec![0, 1, 2, 3, 4, 5])] {
+        let directory = TempDir::new().unwrap();
+        let disk = Arc::new(FaultyDisk::new());
+        let path = directory.path().join("timer");
+        let (mut log, _) = TimerLog::open(disk.clone(), path.clone(), 0, 0, START_MS).unwrap();
+        for place in 0..6 {
+            log.add(entry(START_MS + 1_000 * place, place), place).unwrap();
+        }
+        log.set_queue_offset(6);
+        assert_eq!(drain(&mut log, START_MS + 2_000), [0, 1, 2]);
+        assert!(log.write_mark().unwrap());
+        log.add(entry(START_MS, 7), 6).unwrap();
+        assert!(!log.write_mark().unwrap(), "one that is late cannot be told from what is done");
+        drop(log);
+        if is_rebooted {
+            disk.set_boot_id([9; 16]);
+        }
+        let (mut log, start) = TimerLog::open(disk, path, 0, 6, START_MS).unwrap();
+        assert_eq!(start.queue_offset, 0);
+        for place in 0..6 {
+            log.add(entry(START_MS + 1_000 * place, place), place).unwrap();
+        }
+        assert_eq!((log.pending(), drain(&mut log, START_MS + 9_000)), (expected.len() as u64, expected));
+    }
+}
+
+#[test]
 fn a_disk_that_fails_loses_nothing() {
     let directory = TempDir::new().unwrap();
     let disk = Arc::new(FaultyDisk::new());
     let path = directory.path().join("timer");
     let (mut log, _) = TimerLog::open(disk.clone(), path.clone(), 0, 0, START_MS).unwrap();
-    log.add(entry(START_MS + 70_000, 1)).unwrap();
+    log.add(entry(START_MS + 70_000, 1), 0).unwrap();
     for call in [Call::Create, Call::Write, Call::SyncData, Call::Rename, Call::SyncDirectory] {
         disk.fail(call, "timer", std::io::ErrorKind::StorageFull);
         assert!(log.save().is_err(), "{call:?}");
@@ -260,13 +288,15 @@ struct Model {
     queue: Vec<TimerEntry>,
     delivered: HashMap<i64, u32>,
     allowed: HashMap<i64, u32>,
+    /// What may come again after a kill.
     since_save: Vec<i64>,
+    with_marks: bool,
     rebuilt_up_to: i64,
     rebuilt_from: Place,
 }
 
 impl Model {
-    fn new() -> Self {
+    fn new(with_marks: bool) -> Self {
         let directory = TempDir::new().unwrap();
         let (log, _) = open(directory.path(), 0, 0);
         let mut model = Self {
@@ -278,6 +308,7 @@ impl Model {
             delivered: HashMap::new(),
             allowed: HashMap::new(),
             since_save: Vec::new(),
+            with_marks,
             rebuilt_up_to: 0,
             rebuilt_from: Place::FIRST,
         };
@@ -293,7 +324,7 @@ impl Model {
         while let Some(entry) = self.queue.get(self.log.queue_offset() as usize) {
             let is_old = entry.place() <= self.rebuilt_from;
             if !(is_old && self.log.queue_offset() < self.rebuilt_up_to) {
-                self.log.add(*entry).unwrap();
+                self.log.add(*entry, self.log.queue_offset()).unwrap();
             }
             self.log.set_queue_offset(self.log.queue_offset() + 1);
         }
@@ -311,6 +342,9 @@ impl Model {
         assert!(due.iter().map(TimerEntry::place).is_sorted());
         if let Some(last) = due.last() {
             self.log.finish(last.place());
+            if self.with_marks && self.log.write_mark().unwrap() {
+                self.since_save.clear();
+            }
         }
         due.len()
     }
@@ -331,12 +365,14 @@ impl Model {
             self.rebuilt_up_to = self.queue.len() as i64;
             self.rebuilt_from = self.log.done();
         }
+        // As a broker does: all of the queue is read before anything is delivered.
+        self.read();
     }
 
     fn damage(&mut self) {
         self.save();
         let paths = fs::read_dir(self.log.directory()).unwrap().map(|entry| entry.unwrap().path());
-        let is_bucket = |path: &PathBuf| path.file_name().unwrap() != "checkpoint";
+        let is_bucket = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with('0');
         if let Some(path) = paths.filter(is_bucket).min() {
             fs::remove_file(path).unwrap();
         }
@@ -368,7 +404,6 @@ impl Model {
     fn check_all_arrived(mut self) {
         self.now_ms = self.latest_ms + 1_000_000;
         self.read();
-        assert_eq!(self.log.pending() == 0, self.log.needed_from().is_none() || self.log.pending() == 0);
         while self.deliver(7) > 0 {}
         assert_eq!(self.log.pending(), 0);
         for place in 0..self.queue.len() as i64 {
@@ -377,7 +412,7 @@ impl Model {
             assert!((1..=allowed).contains(&times), "message {place} came {times} times, not 1 to {allowed}");
         }
         self.save();
-        assert_eq!(self.log.directory().read_dir().unwrap().count(), 1 + self.log.buckets.len());
+        assert_eq!(self.log.directory().read_dir().unwrap().count(), 2 + self.log.buckets.len());
     }
 }
 
@@ -385,15 +420,15 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_is_lost_early_or_repeated_without_a_kill(steps in steps()) {
-        let mut model = Model::new();
+    fn nothing_is_lost_early_or_repeated_without_a_kill(steps in steps(), with_marks: bool) {
+        let mut model = Model::new(with_marks);
         steps.iter().for_each(|step| model.take(step));
         model.check_all_arrived();
     }
 
     #[test]
     fn a_rebuild_finds_what_waits(steps in steps(), at in 0..60_usize) {
-        let mut model = Model::new();
+        let mut model = Model::new(true);
         for (place, step) in steps.iter().enumerate() {
             // A reader that keeps up and a clock that goes on, as the rebuild needs them.
             model.read();
