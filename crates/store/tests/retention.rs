@@ -151,3 +151,25 @@ fn what_is_left_opens_again() {
     assert_eq!(read_all(&store, "t", 0), before);
     assert_eq!(store.max_offset("t", 0), 120);
 }
+
+#[test]
+fn what_waits_for_its_time_is_kept_whatever_its_age() {
+    let fixture = fixture(|_| {});
+    fixture.fill("t", 100);
+    let files = fixture.log_files();
+    assert!(files > 4);
+    fixture.clock.advance_ms(100 * HOUR_MS);
+    fixture.fill("t", 1);
+    let waiting = fixture.settings.commit_log_file_bytes as i64 * 2 + 5;
+    fixture.store.keep_from(waiting);
+    assert_eq!(fixture.store.clean(true).unwrap(), 2);
+    assert_eq!(figure(&fixture.store, "commit_log_min_offset"), waiting - 5);
+    // A full disk does not change that, although the queue of what waits has no committed offset at all.
+    fixture.store.protect(HashMap::from([(("t".to_owned(), 0), 101)]));
+    fixture.store.append(&record(metaq_store::TIMER_TOPIC, 0, b"x", "")).unwrap();
+    fixture.store.dispatch();
+    fixture.disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 100 }));
+    assert_eq!(fixture.store.clean(true).unwrap(), 0);
+    fixture.store.keep_from(fixture.store.end_offset());
+    assert!(fixture.store.clean(true).unwrap() > 0);
+}

@@ -417,7 +417,7 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_is_lost_early_or_repeated_without_a_kill(steps in steps(), with_marks: bool) {
