@@ -24,7 +24,7 @@ from tests.support.plain_client import (
 )
 from tests.support.serving import Serving
 
-KILLS = 8
+KILLS = 5
 TOPIC = "timer_kills"
 RECALL_MESSAGE = 370
 DELAY_MS_MAX = 4_000

@@ -25,6 +25,7 @@ APACHE_SETTINGS = {
 }
 # By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that is busy.
 APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
+APACHE_DELAYS = {"timerWheelEnable": True}
 
 
 class Server(Protocol):
@@ -156,7 +157,11 @@ def start_apache(
             addresses,
             name=name,
             flush=flush,
-            settings={**APACHE_PATIENCE, **dict(_apache_setting(*setting) for setting in settings.items())},
+            settings={
+                **APACHE_PATIENCE,
+                **APACHE_DELAYS,
+                **dict(_apache_setting(*setting) for setting in settings.items()),
+            },
         )
         cluster.brokers[name] = broker
         host, port = broker.address.split(":")
