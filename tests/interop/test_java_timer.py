@@ -27,7 +27,8 @@ def timed(body: str, timing: str, moment: int) -> Message:
 def assert_not_early(found: list[Message], moments_ms: dict[str, int]) -> None:
     for message in found:
         assert message["store_timestamp_ms"] + EARLY_MS >= moments_ms[message["body"]], message
-        assert not {"REAL_TOPIC", "REAL_QID"} & set(message["properties"])
+        # Apache leaves them in.
+        assert uses_apache() or not {"REAL_TOPIC", "REAL_QID"} & set(message["properties"])
 
 
 @with_timers
