@@ -1,6 +1,7 @@
 package metaq.interop;
 
 import com.google.gson.JsonObject;
+import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -54,7 +55,11 @@ final class Admins {
                 kind.getMethod("setGroupName", String.class).invoke(group, request.get("group").getAsString());
                 kind.getMethod("setRetryMaxTimes", int.class).invoke(group, Clients.number(request, "tries_max", 16));
                 kind.getMethod("setRetryQueueNums", int.class).invoke(group, Clients.number(request, "retry_queues", 1));
-                return method.invoke(admin(request), request.get("address").getAsString(), group);
+                try {
+                    return method.invoke(admin(request), request.get("address").getAsString(), group);
+                } catch (InvocationTargetException refused) {
+                    throw (Exception) refused.getCause();
+                }
             }
         }
         throw new NoSuchMethodException("createAndUpdateSubscriptionGroupConfig");
