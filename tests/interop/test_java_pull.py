@@ -159,7 +159,7 @@ def test_lite_pull_assigned(java: Clients) -> None:
 
 
 def _poll_until(consumer: Any, wanted: dict[int, list[int]]) -> None:
-    """Until each queue ends with these; before them may be some that the client had asked for before the seek.
+    """Until each queue ends with these; before them may come some that the client asked for before the seek.
 
     Its pull task looks whether it was cancelled before it takes the lock that a seek holds, and takes what it
     pulled for valid once the new task has begun: a pull that returns during the seek is handed out after it.
