@@ -163,7 +163,7 @@ def _poll_until(consumer: Any, wanted: dict[int, list[int]]) -> None:
 
     Its pull task looks whether it was cancelled before it takes the lock that a seek holds, and takes what it
     pulled for valid once the new task has begun: a pull that returns during the seek is handed out after it.
-    Measured, by seeking 200 times at random moments within 12 ms of the pull: once from the batch before.
+    Of 2,400 seeks within 5 ms of a pull 11 met this with Apache's servers, and of 600 two with ours.
     """
     seen: dict[int, list[int]] = {queue_id: [] for queue_id in wanted}
     deadline = time.monotonic() + 30
