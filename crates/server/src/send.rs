@@ -56,7 +56,7 @@ impl Broker {
             if header.batch {
                 self.store_batch(ask, &header, queue_id, sink)
             } else {
-                self.store_one(ask, &header, queue_id, sink)
+                self.store_one(ask, &header, queue_id, topic.write_queues, sink)
             }
         };
         if let Some(limit) = &topic.send_limit {
@@ -103,11 +103,13 @@ impl Broker {
         ask: &Ask<'_>,
         header: &SendHeader<'_>,
         queue_id: i32,
+        write_queues: i32,
         sink: &mut Sink,
     ) -> Result<(), Refusal> {
         self.check_body(ask.body.len())?;
         let marks = properties::scan(header.properties.as_bytes());
         self.check_marks(&marks)?;
+        let queue_id = marks.priority_queue(write_queues).unwrap_or(queue_id);
         let own = own_properties(header.properties.as_bytes(), &marks);
         let mut more = match marks.unique_key {
             Some(_) => String::new(),
@@ -387,11 +389,14 @@ fn push_transaction(more: &mut String, header: &SendHeader<'_>, marks: &Marks<'_
 }
 
 fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> {
+    let mut own = Cow::Borrowed(properties);
     if marks.pop_check {
-        Cow::Owned(properties::without(properties, "POP_CK"))
-    } else {
-        Cow::Borrowed(properties)
+        own = Cow::Owned(properties::without(&own, "POP_CK"));
     }
+    if marks.priority.is_some() && !marks.has_priority() {
+        own = Cow::Owned(properties::without(&own, "_SYS_MSG_PRIORITY_"));
+    }
+    own
 }
 
 /// Whether the properties leave so many bytes free.

@@ -122,6 +122,13 @@ class EndTransaction(Command, code=37, permission="pub", hot=True):
     transaction_id: str | None = None
 
 
+class ResumeCheckHalfMessage(Command, code=323, permission="admin"):
+    """Open a transaction that was given up again, by the offset id of its parked message."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 class ViewMessageById(Command, code=33):
     """Body of the answer: one stored record."""
 
