@@ -151,6 +151,9 @@ class Clock:
     @staticmethod
     def manual(start_ms: int) -> Clock:
         """A clock that stands still until `advance_ms` moves it."""
+    @staticmethod
+    def ahead(by_ms: int) -> Clock:
+        """A clock that goes as the system's does, so far ahead of it; `advance_ms` makes it jump."""
     def now_ms(self) -> int: ...
     def advance_ms(self, by_ms: int) -> None:
         """Raises ValueError on the system's clock."""
@@ -389,5 +392,8 @@ class Server:
         copies with their own topic and queue; those that have ended meanwhile are left out."""
     def park_transactions(self, queue_offsets: Sequence[int], topic: str) -> int:
         """Gives these transactions up and stores their messages in that topic; returns how many."""
+    def resume_transaction(self, physical_offset: int, topic: str) -> bool:
+        """Opens the transaction of a message parked in that topic again; False where too many are open.
+        LookupError where no such message is there."""
     def counters(self) -> dict[str, int]:
         """Sums since the start: connections, messages_in, bytes_in, messages_out, bytes_out, refused, …"""

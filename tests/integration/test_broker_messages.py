@@ -65,6 +65,19 @@ def test_a_message_to_a_new_topic_arrives(tmp_path: Path, binary: bool) -> None:
     run(scenario)
 
 
+def test_a_priority_that_is_none_is_passed_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            for priority, queue_id in (("-1", 1), ("high", 1), ("", 1), ("9" * 20, 1), ("2", 2), ("99", 3)):
+                sent = await client.send("orders", b"x", queue_id=1, _SYS_MSG_PRIORITY_=priority)
+                assert sent.queue_id == queue_id, priority
+            await client.heartbeat("g", "orders")
+            (record,) = (await client.pull("g", "orders", queue_id=3))[1]
+            assert record.properties["_SYS_MSG_PRIORITY_"] == "99"
+
+    run(scenario)
+
+
 def test_many_producers_of_one_new_topic_lose_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:

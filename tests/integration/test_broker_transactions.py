@@ -13,7 +13,13 @@ import pytest
 
 from metaq._core import Clock, Frame, Record, decode_records
 from metaq.broker import Broker, names
-from metaq.protocol.messages import EndTransaction, SendBatchMessage, SendMessageV2, Sent
+from metaq.protocol.messages import (
+    EndTransaction,
+    ResumeCheckHalfMessage,
+    SendBatchMessage,
+    SendMessageV2,
+    Sent,
+)
 from metaq.protocol.reply import Reply
 from tests.integration.broker_cluster import (
     Client,
@@ -291,6 +297,34 @@ def test_after_fifteen_checks_the_message_is_parked(tmp_path: Path) -> None:
             assert (await end(client, asked, COMMIT)).code == 1
             assert broker.store.max_offset("orders", 0) == 0
             assert (await kept(broker))[0] == broker.store.max_offset(names.HALF_TOPIC, 0)
+
+    run(scenario)
+
+
+def test_a_parked_message_can_be_asked_for_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        async with opened(tmp_path, clock, transaction_check_max=1) as (broker, client):
+            await begin(client, b"undecided", clock)
+            plain = await client.send("orders", b"plain")
+            await turn(broker, client, clock)
+            await turn(broker, client, clock)
+            (parked,) = (await client.pull("g", names.CHECKS_EXHAUSTED_TOPIC))[1]
+
+            async def resume(message_id: str) -> int:
+                return (await client.connection.call(ResumeCheckHalfMessage(msg_id=message_id))).code
+
+            for foreign in (plain.msg_id, "0" * 32, "F" * 32, "short", ""):
+                assert await resume(foreign) in (1, 29), foreign
+            assert open_count(broker) == 0
+            assert await resume(parked.message_id) == 0
+            assert open_count(broker) == 1
+        async with opened(tmp_path, clock, transaction_check_max=1) as (broker, client):
+            (asked,) = await turn(broker, client, clock)
+            (record,) = decode_records(asked.body)
+            assert record.properties["TRANSACTION_CHECK_TIMES"] == "1"
+            assert (await end(client, asked, COMMIT)).code == 0
+            assert [record.body for record in await orders(client)] == [b"plain", b"undecided"]
 
     run(scenario)
 

@@ -236,6 +236,15 @@ class Clients:
         self.wait_for_route(name)
         return name
 
+    def retrying_group(self) -> str:
+        """A new group whose retry topic is there: a consumer that is the first of its group has it made, and
+        reads from it when it next asks for routes (30 s) and shares out the queues."""
+        group = unique("G")
+        for broker in self.cluster.brokers.values():
+            self.admin.call("create_topic", topic=f"%RETRY%{group}", queues=1, address=broker.address)
+        self.wait_for_route(f"%RETRY%{group}")
+        return group
+
     def wait_for_route(self, topic: str, timeout_s: float = ROUTE_TIMEOUT_S) -> None:
         """Until every broker of the cluster is in the topic's route."""
 

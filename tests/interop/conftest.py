@@ -132,12 +132,12 @@ def java_against(
 @pytest.fixture
 def more_java(
     java_kind: tuple[str, str], tmp_path: Path, tails: list[Tail], cluster: Callable[..., Cluster]
-) -> Iterator[Callable[[Cluster], Clients]]:
+) -> Iterator[Callable[..., Clients]]:
     """Further client processes of the same kind, for tests that kill one."""
     drivers: list[Driver] = []
 
-    def start(cluster: Cluster) -> Clients:
-        driver = start_java(*java_kind, tmp_path / f"java-{len(drivers)}")
+    def start(cluster: Cluster, **options: Any) -> Clients:
+        driver = start_java(*java_kind, tmp_path / f"java-{len(drivers)}", **options)
         tails.append(driver.tail)
         drivers.append(driver)
         return Clients(driver, cluster)

@@ -32,14 +32,16 @@ def build_all(java_versions: Iterable[str]) -> None:
     _go_program()
 
 
-def start_java(version: str, encoding: str, home: Path) -> Driver:
+def start_java(
+    version: str, encoding: str, home: Path, rebalance_interval_s: int = REBALANCE_INTERVAL_S
+) -> Driver:
     """The driver on one release of Apache's Java client, its headers in one of the two encodings."""
     home.mkdir(parents=True, exist_ok=True)
     arguments = [
         java(),
         *JVM_FLAGS,
         f"-Drocketmq.serialize.type={ENCODINGS[encoding]}",
-        f"-Drocketmq.client.rebalance.waitInterval={REBALANCE_INTERVAL_S * 1000}",
+        f"-Drocketmq.client.rebalance.waitInterval={rebalance_interval_s * 1000}",
         # Both the client's log and the offsets of broadcast consumers go below the home folder.
         f"-Duser.home={home}",
         "-cp",

@@ -11,8 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
+
 from tests.support import apache
 from tests.support.metaq import Metaq
+from tests.support.moved import MovedClock
 
 # Our names of the settings that scenarios change, and Apache's.
 APACHE_SETTINGS = {
@@ -47,6 +50,13 @@ class Cluster:
     brokers: dict[str, Server]
     old_addresses: dict[str, str] = field(default_factory=dict)
     """Where a broker listens for old clients, two below its own port unless that was left to chance."""
+    moved_clock: MovedClock | None = None
+
+    @property
+    def clock(self) -> MovedClock:
+        """What the brokers take for the time, where the test asked to move it."""
+        assert self.moved_clock is not None, "started without moved=True"
+        return self.moved_clock
 
     @property
     def namesrv(self) -> str:
@@ -66,8 +76,9 @@ class Cluster:
 class MetaqServer:
     """One `metaq` role in a process of its own."""
 
-    def __init__(self, name: str, home: Path, *arguments: str) -> None:
+    def __init__(self, name: str, home: Path, *arguments: str, clock: MovedClock | None = None) -> None:
         self._name = name
+        self._clock = clock
         self._home = home
         self._arguments = arguments
         self._starts = 0
@@ -77,7 +88,7 @@ class MetaqServer:
         # A folder for each life, so that its log and its ready line are its own.
         self._starts += 1
         home = self._home / f"{self._name}-{self._starts}"
-        return Metaq(*self._arguments, "--listen", listen, home=home)
+        return Metaq(*self._arguments, "--listen", listen, home=home, clock=self._clock)
 
     @property
     def address(self) -> str:
@@ -130,15 +141,23 @@ def serve_metaq(home: Path) -> Cluster:
 
 
 def start_metaq(
-    home: Path, nameservers: int, brokers: Sequence[str], flush: str, settings: Mapping[str, object]
+    home: Path,
+    nameservers: int,
+    brokers: Sequence[str],
+    flush: str,
+    settings: Mapping[str, object],
+    *,
+    moved: bool = False,
 ) -> Cluster:
-    cluster = Cluster([], {})
+    home.mkdir(parents=True, exist_ok=True)
+    cluster = Cluster([], {}, moved_clock=MovedClock(home / "clock") if moved else None)
     for number in range(nameservers):
         cluster.nameservers.append(MetaqServer(f"nameserver-{number}", home, "nameserver"))
     chosen = [part for key, value in settings.items() for part in ("--set", f"{key}={_text(value)}")]
     for name in brokers:
         identity = ("--name", name, "--namesrv", cluster.namesrv, "--data", str(home / f"data-{name}"))
-        server = MetaqServer(name, home, "broker", *identity, "--flush", flush, *chosen)
+        flags = ("broker", *identity, "--flush", flush, *chosen)
+        server = MetaqServer(name, home, *flags, clock=cluster.moved_clock)
         cluster.brokers[name] = server
         cluster.old_addresses[name] = server.running.ready["broker_old"]
     return cluster
@@ -189,10 +208,14 @@ def start_cluster(
     brokers: Sequence[str] = ("broker-a",),
     flush: str = "async",
     settings: Mapping[str, object] | None = None,
+    moved: bool = False,
 ) -> Cluster:
-    """Each role in a process of its own, so that it can be lost alone."""
-    start = start_apache if uses_apache() else start_metaq
-    return start(home, nameservers, brokers, flush, settings or {})
+    """Each role in a process of its own, so that it can be lost alone; `moved`: its clock is the test's."""
+    if not uses_apache():
+        return start_metaq(home, nameservers, brokers, flush, settings or {}, moved=moved)
+    if moved:
+        pytest.skip("nobody moves the clock of Apache's broker")
+    return start_apache(home, nameservers, brokers, flush, settings or {})
 
 
 def start_one_process(home: Path) -> Cluster:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.interop.clients import Clients, PushConsumer, Stream, bodies, numbered, queue_of, wait_for_bodies
 from tests.interop.driver import ClientError
-from tests.interop.kinds import each_once
+from tests.interop.kinds import each_once, gives_up_lost_pulls
 from tests.interop.servers import Cluster
 
 StartCluster = Callable[..., Cluster]
@@ -97,11 +97,6 @@ def test_topic_on_two_brokers(
     stream.stop()
     assert {queue_of(m) for m in stream.acknowledged} == every_queue
     assert_nothing_lost(clients, topic, stream, consumer if gives_up_lost_pulls(java_kind) else None)
-
-
-def gives_up_lost_pulls(java_kind: tuple[str, str]) -> bool:
-    """A 4.x consumer whose broker dies while it holds a pull waits 30 s before it asks again."""
-    return not java_kind[0].startswith("4.")
 
 
 def assert_nothing_lost(clients: Clients, topic: str, stream: Stream, consumer: PushConsumer | None) -> None:

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.moved import MovedClock
 from tests.support.processes import Child
 
 COMMAND = (sys.executable, "-m", "metaq")
+MOVED_COMMAND = (sys.executable, "-m", "tests.support.moved")
+ROOT = Path(__file__).parents[2]
 READY = "METAQ_READY "
 READY_TIMEOUT_S = 60
 
@@ -18,10 +21,14 @@ READY_TIMEOUT_S = 60
 class Metaq:
     """One running role. `ready` is what its ready line told."""
 
-    def __init__(self, *arguments: str, home: Path) -> None:
+    def __init__(self, *arguments: str, home: Path, clock: MovedClock | None = None) -> None:
         # A restarted role must not be taken for ready because of what the one before it said.
         log = home / f"{arguments[0]}-{len(list(home.glob('*.log')))}.log"
-        self.child = Child([*COMMAND, *arguments], log, directory=home)
+        if clock is None:
+            self.child = Child([*COMMAND, *arguments], log, directory=home)
+        else:
+            environment = {"PYTHONPATH": str(ROOT), **clock.environment}
+            self.child = Child([*MOVED_COMMAND, *arguments], log, environment, directory=home)
         try:
             line = self.child.wait_for(_ready_line, READY_TIMEOUT_S, "ready line")
         except BaseException:

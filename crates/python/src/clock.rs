@@ -20,6 +20,11 @@ impl Clock {
         Clock { inner: metaq_store::Clock::manual(start_ms) }
     }
 
+    #[staticmethod]
+    fn ahead(by_ms: i64) -> Self {
+        Clock { inner: metaq_store::Clock::ahead(by_ms) }
+    }
+
     fn now_ms(&self) -> i64 {
         self.inner.now_ms()
     }
@@ -28,6 +33,6 @@ impl Clock {
         if self.inner.advance_ms(by_ms) {
             return Ok(());
         }
-        Err(PyValueError::new_err("the system's clock cannot be moved; use Clock.manual"))
+        Err(PyValueError::new_err("the system's clock cannot be moved; use Clock.manual or Clock.ahead"))
     }
 }

@@ -272,6 +272,11 @@ impl Server {
         enter(py, || broker.park_transactions(&queue_offsets, topic))
     }
 
+    fn resume_transaction(&self, py: Python<'_>, physical_offset: i64, topic: &str) -> PyResult<bool> {
+        let broker = self.broker()?;
+        enter(py, || broker.resume_transaction(physical_offset, topic))
+    }
+
     fn counters(&self) -> HashMap<&'static str, u64> {
         self.inner.counters().into_iter().collect()
     }

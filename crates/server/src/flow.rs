@@ -69,7 +69,7 @@ impl Flow {
     }
 
     pub fn now_ns(&self) -> i64 {
-        if self.clock.is_manual() {
+        if self.clock.is_movable() {
             return self.clock.now_ms().saturating_mul(MILLISECOND_NS);
         }
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)

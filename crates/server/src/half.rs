@@ -10,7 +10,7 @@ use metaq_wire::{NewRecord, Record, body_crc};
 use crate::ServerError;
 use crate::broker::Broker;
 use crate::copy::{Copy, changed_properties};
-use crate::transaction::{DONE_TOPIC, End, HALF_TOPIC, Half, Ledger, Look, TRANSACTION_GROUP};
+use crate::transaction::{DONE_TOPIC, End, HALF_TOPIC, Half, Ledger, Look, TRANSACTION_GROUP, immunity_ms};
 
 /// Half messages named by one record of the done topic.
 const DONE_OFFSETS_MAX: usize = 512;
@@ -243,6 +243,44 @@ impl Broker {
             ledger.note_appended(appended.end_offset);
         }
         ledger.end(queue_offset, End::GivenUp);
+        Ok(true)
+    }
+
+    /// Opens a transaction again that was given up: the message parked in `topic` becomes a half message once more,
+    /// which was never checked. False where too many transactions are open.
+    pub fn resume_transaction(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
+        let Some(stored) = self.store.record_at(physical_offset) else {
+            return Err(ServerError::NoRecord(physical_offset));
+        };
+        let record = Record::decode(&stored).map_err(ServerError::Frame)?;
+        if record.topic != topic.as_bytes() || destination(&record).is_none() {
+            return Err(ServerError::NoRecord(physical_offset));
+        }
+        let properties =
+            changed_properties(record.properties, &[BEFORE, APACHE_BEFORE], &[(CHECK_TIMES, "0")]);
+        let copy = NewRecord {
+            topic: HALF_TOPIC.as_bytes(),
+            queue_id: 0,
+            flag: record.flag,
+            system_flag: record.system_flag,
+            born_timestamp_ms: record.born_timestamp_ms,
+            born_host: record.born_host,
+            store_host: self.store_host,
+            reconsume_times: record.reconsume_times,
+            prepared_transaction_offset: 0,
+            body: record.body,
+            body_crc: record.body_crc,
+            properties: [&properties, &[], &[]],
+        };
+        let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
+        let Some(appended) = self.append_half(&copy, immunity_ms).map_err(ServerError::Store)? else {
+            return Ok(false);
+        };
+        self.store.dispatch();
+        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
+        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+            return Err(ServerError::NotFlushed);
+        }
         Ok(true)
     }
 

@@ -23,6 +23,23 @@ pub struct Marks<'a> {
     pub already_added: bool,
     /// A pop handle, which must not be stored.
     pub pop_check: bool,
+    /// How urgent its sender finds it, from 0.
+    pub priority: Option<i32>,
+    /// It is delayed or belongs to an order.
+    pub has_other_kind: bool,
+}
+
+impl Marks<'_> {
+    /// Whether its priority counts: what is delayed, ordered or half of a transaction has its queue for a reason.
+    pub fn has_priority(&self) -> bool {
+        self.priority.is_some() && !self.has_other_kind && !self.transactional && !self.timing.is_asked()
+    }
+
+    /// The queue that the priority asks for, of so many; None where it asks for none.
+    pub fn priority_queue(&self, write_queues: i32) -> Option<i32> {
+        let priority = self.priority.filter(|_| self.has_priority())?;
+        Some(priority.min(write_queues - 1).max(0))
+    }
 }
 
 pub fn scan(properties: &[u8]) -> Marks<'_> {
@@ -36,7 +53,12 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             b"TRAN_MSG" => marks.transactional = value.eq_ignore_ascii_case(b"true"),
             b"CHECK_IMMUNITY_TIME_IN_SECONDS" => marks.immunity = Some(value),
             b"PGROUP" => marks.names_producer_group = true,
-            b"DELAY" => marks.delay_level = number(value),
+            b"DELAY" => {
+                marks.delay_level = number(value);
+                marks.has_other_kind = true;
+            }
+            b"__SHARDINGKEY" => marks.has_other_kind = true,
+            b"_SYS_MSG_PRIORITY_" => marks.priority = priority(value),
             b"TIMER_DELAY_SEC" => marks.timing.delay_s = Some(value),
             b"TIMER_DELAY_MS" => marks.timing.delay_ms = Some(value),
             b"TIMER_DELIVER_MS" => marks.timing.deliver_ms = Some(value),
@@ -51,6 +73,11 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
 /// A number as a property has it; what is none counts as 0.
 fn number(value: &[u8]) -> i64 {
     std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// None for what is no number from 0 on.
+fn priority(value: &[u8]) -> Option<i32> {
+    std::str::from_utf8(value).ok()?.parse().ok().filter(|priority| *priority >= 0)
 }
 
 /// The properties without every entry of that name.
@@ -79,6 +106,24 @@ mod tests {
             (Some(&b"3"[..]), None, Some(&b"99"[..]))
         );
         assert!(scan(b"broken\x02\x02\x01x").unique_key.is_none());
+    }
+
+    #[test]
+    fn a_priority_chooses_among_the_queues_of_a_message_of_no_other_kind() {
+        let queue = |properties: &[u8]| scan(properties).priority_queue(4);
+        assert_eq!(queue(b"_SYS_MSG_PRIORITY_\x010"), Some(0));
+        assert_eq!(queue(b"TAGS\x01a\x02_SYS_MSG_PRIORITY_\x013\x02"), Some(3));
+        assert_eq!(queue(b"_SYS_MSG_PRIORITY_\x012147483647"), Some(3));
+        for none in ["-1", "", "high", "1.5", "2147483648"] {
+            assert_eq!(queue(format!("_SYS_MSG_PRIORITY_\u{1}{none}\u{2}").as_bytes()), None, "{none}");
+        }
+        for other in ["TRAN_MSG\u{1}true", "DELAY\u{1}3", "DELAY\u{1}soon", "__SHARDINGKEY\u{1}k"] {
+            let both = format!("_SYS_MSG_PRIORITY_\u{1}2\u{2}{other}\u{2}");
+            assert_eq!(queue(both.as_bytes()), None, "{other}");
+        }
+        assert_eq!(queue(b"_SYS_MSG_PRIORITY_\x012\x02TRAN_MSG\x01false"), Some(2));
+        assert_eq!(scan(b"_SYS_MSG_PRIORITY_\x012").priority_queue(0), Some(0));
+        assert_eq!(queue(b"_SYS_MSG_PRIORITY_\x012\x02TIMER_DELAY_MS\x015000"), None);
     }
 
     #[test]

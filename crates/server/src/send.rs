@@ -60,7 +60,7 @@ impl Broker {
             if header.batch {
                 self.store_batch(ask, &header, queue_id, sink)
             } else {
-                self.store_one(ask, &header, queue_id, sink)
+                self.store_one(ask, &header, queue_id, topic.write_queues, sink)
             }
         };
         if let Some(limit) = &topic.send_limit {
@@ -107,11 +107,13 @@ impl Broker {
         ask: &Ask<'_>,
         header: &SendHeader<'_>,
         queue_id: i32,
+        write_queues: i32,
         sink: &mut Sink,
     ) -> Result<(), Refusal> {
         self.check_body(ask.body.len())?;
         let marks = properties::scan(header.properties.as_bytes());
         let due_ms = self.due_ms(header, &marks)?;
+        let queue_id = marks.priority_queue(write_queues).unwrap_or(queue_id);
         let own = own_properties(header.properties.as_bytes(), &marks);
         let mut more = match marks.unique_key {
             Some(_) => String::new(),
@@ -438,6 +440,9 @@ fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> 
         for name in TIMER_NAMES {
             own = Cow::Owned(properties::without(&own, name));
         }
+    }
+    if marks.priority.is_some() && !marks.has_priority() {
+        own = Cow::Owned(properties::without(&own, "_SYS_MSG_PRIORITY_"));
     }
     own
 }

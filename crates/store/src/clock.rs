@@ -7,40 +7,61 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Milliseconds since 1970, from the system or from a test's hand.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    manual_ms: Option<Arc<AtomicI64>>,
+    hand: Hand,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Hand {
+    #[default]
+    System,
+    /// The time itself.
+    Manual(Arc<AtomicI64>),
+    /// What is added to the system's time.
+    Ahead(Arc<AtomicI64>),
 }
 
 impl Clock {
     pub fn system() -> Self {
-        Self { manual_ms: None }
+        Self { hand: Hand::System }
     }
 
     /// A clock that stands still until [`Clock::advance_ms`] moves it; clones share the hand.
     pub fn manual(start_ms: i64) -> Self {
-        Self { manual_ms: Some(Arc::new(AtomicI64::new(start_ms))) }
+        Self { hand: Hand::Manual(Arc::new(AtomicI64::new(start_ms))) }
+    }
+
+    /// A clock that goes as the system's does, and jumps when [`Clock::advance_ms`] moves it.
+    pub fn ahead(by_ms: i64) -> Self {
+        Self { hand: Hand::Ahead(Arc::new(AtomicI64::new(by_ms))) }
     }
 
     pub fn now_ms(&self) -> i64 {
-        match &self.manual_ms {
-            Some(now_ms) => now_ms.load(Ordering::Acquire),
-            None => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64),
+        match &self.hand {
+            Hand::System => system_ms(),
+            Hand::Manual(now_ms) => now_ms.load(Ordering::Acquire),
+            Hand::Ahead(by_ms) => system_ms().saturating_add(by_ms.load(Ordering::Acquire)),
         }
     }
 
-    pub fn is_manual(&self) -> bool {
-        self.manual_ms.is_some()
+    /// Whether a test may move it.
+    pub fn is_movable(&self) -> bool {
+        !matches!(self.hand, Hand::System)
     }
 
-    /// Moves a manual clock (backwards too); false on the system's clock, which nobody moves.
+    /// Moves a test's clock (backwards too); false on the system's clock, which nobody moves.
     pub fn advance_ms(&self, by_ms: i64) -> bool {
-        match &self.manual_ms {
-            Some(now_ms) => {
-                now_ms.fetch_add(by_ms, Ordering::AcqRel);
+        match &self.hand {
+            Hand::System => false,
+            Hand::Manual(hand_ms) | Hand::Ahead(hand_ms) => {
+                hand_ms.fetch_add(by_ms, Ordering::AcqRel);
                 true
             }
-            None => false,
         }
     }
+}
+
+fn system_ms() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
 #[cfg(test)]
@@ -55,5 +76,13 @@ mod tests {
         assert_eq!(clock.now_ms(), 1_005);
         assert!(!Clock::system().advance_ms(5));
         assert!(Clock::system().now_ms() > 1_600_000_000_000);
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_goes_on_by_itself() {
+        let clock = Clock::ahead(1_000_000);
+        assert!(clock.now_ms() >= system_ms() + 999_000);
+        assert!(clock.clone().advance_ms(-2_000_000));
+        assert!(clock.now_ms() <= system_ms() - 1_000_000);
     }
 }

@@ -178,6 +178,7 @@ class Broker:
         self._compose_what_asks_clients()
         self.notices = Notices(self.pump, self.clients, self.groups)
         self.transactions = Transactions(self.options, self.clock, self.server, self.clients, self.pump)
+        self.handlers.add(self.transactions)
 
     def _compose_what_asks_clients(self) -> None:
         """What needs the pump, which in turn needs the handlers."""

@@ -279,9 +279,10 @@ def missing_group(name: str) -> str:
 
 
 def _fault(config: SubscriptionGroupConfig) -> str | None:
-    if not 1 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
+    # None at all is a choice: what such a group failed at does not come again.
+    if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
         return (
             f"group {config.group_name} asks for {config.retry_queue_nums} retry queues, "
-            f"the limit is 1 to {RETRY_QUEUES_MAX}"
+            f"the limit is 0 to {RETRY_QUEUES_MAX}"
         )
     return None

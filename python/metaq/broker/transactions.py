@@ -12,11 +12,16 @@ import logging
 from collections import defaultdict
 from enum import Enum
 
-from metaq._core import Clock, Record, Server, decode_records
+from metaq._core import Clock, Record, Server, StoreFailure, decode_records
 from metaq.broker import names
 from metaq.broker.clients import Clients
 from metaq.broker.options import BrokerOptions
+from metaq.broker.relays import physical_offset_of
 from metaq.protocol.clients import CheckTransactionState
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.messages import ResumeCheckHalfMessage
 from metaq.protocol.pump import Pump
 
 log = logging.getLogger(__name__)
@@ -104,6 +109,23 @@ class Transactions:
         for copy in asked:
             self._ask(copy)
         return bool(parked or renewed or asked)
+
+    @handles(ResumeCheckHalfMessage)
+    async def resume_check_half_message(self, command: ResumeCheckHalfMessage, request: Request) -> None:
+        """Asks its producers from the beginning again, beginning with the next turn."""
+        physical_offset = physical_offset_of(command.msg_id)
+        try:
+            has_room = await asyncio.to_thread(
+                self._server.resume_transaction, physical_offset, names.CHECKS_EXHAUSTED_TOPIC
+            )
+        except LookupError:
+            remark = f"message {command.msg_id[:64]} is not in {names.CHECKS_EXHAUSTED_TOPIC}"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark) from None
+        except StoreFailure as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not put back: {error}") from None
+        if not has_room:
+            remark = "too many transactions are open (transactions_open_max); try again later"
+            raise Refused(ResponseCode.SYSTEM_BUSY, remark)
 
     def _ask(self, copy: bytes) -> None:
         """One live producer of the group, another one each time. Where there is none the check counts all the

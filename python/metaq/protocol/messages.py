@@ -136,6 +136,13 @@ class RecallMessage(Command, code=370, permission="pub", reply=Recalled):
     producer_group: str = ""
 
 
+class ResumeCheckHalfMessage(Command, code=323, permission="admin"):
+    """Open a transaction that was given up again, by the offset id of its parked message."""
+
+    msg_id: str
+    topic: str | None = None
+
+
 class ViewMessageById(Command, code=33):
     """Body of the answer: one stored record."""
 

@@ -94,8 +94,8 @@ def test_an_update_is_published_and_survives(make_tables: Callable[..., Any], re
     [
         (b'{"groupName":"a b"}', "other than"),
         (b'{"groupName":""}', "blank"),
-        (b'{"groupName":"g","retryQueueNums":0}', "limit is 1 to"),
-        (b'{"groupName":"g","retryQueueNums":100000}', "limit is 1 to"),
+        (b'{"groupName":"g","retryQueueNums":-1}', "limit is 0 to"),
+        (b'{"groupName":"g","retryQueueNums":100000}', "limit is 0 to"),
     ],
 )
 def test_bad_groups_are_refused_by_name(tables: Any, request_with: Any, body: bytes, says: str) -> None:

@@ -1,6 +1,8 @@
 package metaq.interop;
 
 import com.google.gson.JsonObject;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -30,6 +32,8 @@ final class Admins {
             return null;
         });
         operations.put("topic_route", Admins::route);
+        operations.put("resume_half", Admins::resume);
+        operations.put("set_group", Admins::setGroup);
         operations.put("topic_stats", Admins::stats);
         operations.put("topic_names", request -> admin(request).fetchAllTopicList().getTopicList());
         operations.put("consumer_connections", request -> {
@@ -40,6 +44,30 @@ final class Admins {
             }
             return ids;
         });
+    }
+
+    /** The class of a group's settings moved too, and here it has to be made: the method tells which one it is. */
+    private static Object setGroup(JsonObject request) throws Exception {
+        for (Method method : DefaultMQAdminExt.class.getMethods()) {
+            if (method.getName().equals("createAndUpdateSubscriptionGroupConfig")) {
+                Class<?> kind = method.getParameterTypes()[1];
+                Object group = kind.getConstructor().newInstance();
+                kind.getMethod("setGroupName", String.class).invoke(group, request.get("group").getAsString());
+                kind.getMethod("setRetryMaxTimes", int.class).invoke(group, Clients.number(request, "tries_max", 16));
+                kind.getMethod("setRetryQueueNums", int.class).invoke(group, Clients.number(request, "retry_queues", 1));
+                try {
+                    return method.invoke(admin(request), request.get("address").getAsString(), group);
+                } catch (InvocationTargetException refused) {
+                    throw (Exception) refused.getCause();
+                }
+            }
+        }
+        throw new NoSuchMethodException("createAndUpdateSubscriptionGroupConfig");
+    }
+
+    private static Object resume(JsonObject request) throws Exception {
+        return admin(request).resumeCheckHalfMessage(
+            request.get("topic").getAsString(), request.get("message_id").getAsString());
     }
 
     private static Object start(JsonObject request) throws Exception {

@@ -19,13 +19,28 @@ final class Clients {
     /** What every kind of client takes; an instance name of its own keeps clients of one process apart. */
     static <C extends ClientConfig> C configure(C client, JsonObject request) {
         client.setNamesrvAddr(text(request, "namesrv", null));
-        client.setInstanceName(text(request, "handle", null));
+        client.setInstanceName(text(request, "instance", text(request, "handle", null)));
         client.setClientIP("127.0.0.1");
         client.setVipChannelEnabled(flag(request, "vip", false));
         client.setPersistConsumerOffsetInterval(number(request, "persist_interval_ms", 5000));
         client.setHeartbeatBrokerInterval(number(request, "heartbeat_interval_ms", 30000));
         client.setPollNameServerInterval(number(request, "route_interval_ms", 30000));
+        if (request.has("namespace")) {
+            client.setNamespace(request.get("namespace").getAsString());
+        }
+        if (request.has("namespace_v2")) {
+            setNamespaceV2(client, request.get("namespace_v2").getAsString());
+        }
         return client;
+    }
+
+    /** Clients before 5.1 have no such method, and this program is built with them too. */
+    private static void setNamespaceV2(ClientConfig client, String namespace) {
+        try {
+            ClientConfig.class.getMethod("setNamespaceV2", String.class).invoke(client, namespace);
+        } catch (ReflectiveOperationException missing) {
+            throw new IllegalArgumentException("this client has namespaces in names alone", missing);
+        }
     }
 
     static void keep(JsonObject request, Object client, AutoCloseable stop) {

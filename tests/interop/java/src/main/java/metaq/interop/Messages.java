@@ -13,6 +13,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -37,12 +38,30 @@ final class Messages {
         if (described.has("keys")) {
             message.setKeys(described.get("keys").getAsString());
         }
+        if (described.has("delay_level")) {
+            message.setDelayTimeLevel(described.get("delay_level").getAsInt());
+        }
+        if (described.has("sharding_key")) {
+            MessageAccessor.putProperty(message, "__SHARDINGKEY", described.get("sharding_key").getAsString());
+        }
+        if (described.has("priority")) {
+            setPriority(message, described.get("priority").getAsInt());
+        }
         if (described.has("properties")) {
             for (Map.Entry<String, JsonElement> property : described.getAsJsonObject("properties").entrySet()) {
                 message.putUserProperty(property.getKey(), property.getValue().getAsString());
             }
         }
         return message;
+    }
+
+    /** Clients before 5.4 have no such method, and this program is built with them too. */
+    private static void setPriority(Message message, int priority) {
+        try {
+            Message.class.getMethod("setPriority", int.class).invoke(message, priority);
+        } catch (ReflectiveOperationException missing) {
+            throw new IllegalArgumentException("this client has no priorities", missing);
+        }
     }
 
     static Map<String, Object> describe(MessageExt message) {

@@ -43,6 +43,8 @@ final class PushConsumers {
         consumer.setConsumeThreadMin(Clients.number(request, "threads", 4));
         consumer.setConsumeThreadMax(Clients.number(request, "threads", 4));
         consumer.setConsumeMessageBatchMaxSize(Clients.number(request, "batch", 1));
+        consumer.setMaxReconsumeTimes(Clients.number(request, "tries_max", -1));
+        consumer.setSuspendCurrentQueueTimeMillis(Clients.number(request, "suspend_ms", 1000));
         for (JsonElement topic : request.getAsJsonArray("topics")) {
             if (request.has("sql")) {
                 consumer.subscribe(topic.getAsString(), MessageSelector.bySql(request.get("sql").getAsString()));
@@ -53,15 +55,22 @@ final class PushConsumers {
 
         String handle = request.get("handle").getAsString();
         int pauseMs = Clients.number(request, "pause_ms", 0);
+        boolean fails = Clients.flag(request, "fails", true);
+        int retryLevel = Clients.number(request, "retry_level", 0);
         if (Clients.flag(request, "orderly", false)) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 tell(handle, messages, pauseMs);
-                return ConsumeOrderlyStatus.SUCCESS;
+                return fails && isToFail(messages)
+                    ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+                    : ConsumeOrderlyStatus.SUCCESS;
             });
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 tell(handle, messages, pauseMs);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                context.setDelayLevelWhenNextConsume(retryLevel);
+                return fails && isToFail(messages)
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                    : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         consumer.start();
@@ -79,6 +88,17 @@ final class PushConsumers {
             queues.add(told);
         }
         return queues;
+    }
+
+    /** A message says in its property {@code fails} how often it cannot be handled. */
+    private static boolean isToFail(Iterable<MessageExt> messages) {
+        for (MessageExt message : messages) {
+            String times = message.getUserProperty("fails");
+            if (times != null && message.getReconsumeTimes() < Integer.parseInt(times)) {
+                return true;
+            }
+        }
+        return false;
     }
 
     private static void tell(String handle, Iterable<MessageExt> messages, int pauseMs) {

@@ -1,0 +1,232 @@
+"""The Java client's retries: the ladder and its end, limits, order, broadcast, and a broker that is lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+from metaq.settings import DELAY_LEVELS_MS
+from tests.interop.clients import (
+    CONSUME_TIMEOUT_S,
+    Clients,
+    Message,
+    PushConsumer,
+    bodies,
+    unique,
+    wait_for_bodies,
+)
+from tests.interop.conftest import Tail
+from tests.interop.driver import ClientError, Driver, eventually
+from tests.interop.kinds import each_once
+from tests.interop.servers import Cluster, start_cluster
+from tests.support.metaq import run
+
+LADDER_MS = DELAY_LEVELS_MS[2:]
+# Short of the time by so much nothing may come yet.
+EARLY_MS = 1_500
+# The broker looks every 50 ms for what is due.
+LOOK_S = 0.12
+
+
+@pytest.fixture(scope="module")
+def moved_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
+    """One broker whose clock the tests move; nobody may stop it."""
+    servers = start_cluster(tmp_path_factory.mktemp("moved"), moved=True)
+    tails.append(servers.tail)
+    yield servers
+    servers.close()
+    tails.remove(servers.tail)
+
+
+@pytest.fixture
+def moved(java_driver: Driver, moved_cluster: Cluster) -> Iterator[Clients]:
+    clients = Clients(java_driver, moved_cluster)
+    yield clients
+    clients.close()
+    java_driver.forget_events()
+
+
+def failing(body: str, times: int, **more: object) -> Message:
+    """A message that its listener cannot handle so many times."""
+    return {"body": body, "properties": {"fails": str(times)}, **more}
+
+
+def tries(consumer: PushConsumer, body: str) -> list[Message]:
+    return [message for message in consumer.messages if message["body"] == body]
+
+
+def wait_for_try(consumer: PushConsumer, body: str, number: int) -> Message:
+    """The message as it came after so many failures."""
+
+    def came(_: object = None) -> list[Message]:
+        return [message for message in tries(consumer, body) if message["reconsume_times"] == number]
+
+    consumer.driver.wait_for(lambda events: bool(came(events)), CONSUME_TIMEOUT_S, f"try {number} of {body}")
+    return came()[0]
+
+
+def dead_letters(clients: Clients, group: str, count: int) -> list[Message]:
+    """So many, once they are there; the topic is made with the first of them."""
+    reader = clients.pull_consumer()
+
+    def read() -> list[Message]:
+        try:
+            return reader.read_all(f"%DLQ%{group}")
+        except ClientError as unknown:
+            assert "Can not find Message Queue" in unknown.message, unknown
+            return []
+
+    return eventually(
+        read,
+        lambda found: len(found) >= count,
+        CONSUME_TIMEOUT_S,
+        f"{count} dead letters of {group}",
+    )
+
+
+@each_once
+def test_a_message_climbs_the_ladder_and_ends_with_the_dead_letters(moved: Clients) -> None:
+    topic, group = moved.topic(queues=1), moved.retrying_group()
+    producer, consumer = moved.producer(), moved.push_consumer(topic, group=group)
+    clock = moved.cluster.clock
+    producer.send(topic, [failing("poison", 99, keys="k1", tags="t"), failing("twice", 2), {"body": "fine"}])
+    wait_for_bodies([consumer], ["poison", "twice", "fine"])
+    consumer.wait_until_consumed(topic, 3)
+    for number, level_ms in enumerate(LADDER_MS, 1):
+        clock.jump(level_ms - EARLY_MS)
+        time.sleep(LOOK_S)
+        clock.jump(EARLY_MS)
+        wait_for_try(consumer, "poison", number)
+        # The listener has returned, so the message waits again.
+        consumer.wait_until_consumed(f"%RETRY%{group}", number + min(number, 2))
+
+    climbed = tries(consumer, "poison")
+    assert [message["reconsume_times"] for message in climbed] == list(range(17))
+    assert [message["reconsume_times"] for message in tries(consumer, "twice")] == [0, 1, 2]
+    assert len(tries(consumer, "fine")) == 1
+    for level_ms, (before, after) in zip(LADDER_MS, pairwise(climbed), strict=True):
+        assert after["store_timestamp_ms"] - before["store_timestamp_ms"] >= level_ms
+    assert {(m["topic"], m["id"], m["keys"], m["tags"]) for m in climbed} == {
+        (topic, climbed[0]["id"], "k1", "t")
+    }
+    assert {m["properties"]["ORIGIN_MESSAGE_ID"] for m in climbed[1:]} == {climbed[0]["offset_id"]}
+
+    (dead,) = dead_letters(moved, group, 1)
+    assert (dead["body"], dead["keys"], dead["id"]) == ("poison", "k1", climbed[0]["id"])
+    found = producer.call(
+        "query", topic=f"%DLQ%{group}", key="k1", begin_ms=0, end_ms=clock.now_ms() + 60_000
+    )
+    assert [message["offset_id"] for message in found] == [dead["offset_id"]]
+    assert producer.call("view", topic=f"%DLQ%{group}", message_id=dead["offset_id"])["body"] == "poison"
+    assert_resent(moved, consumer, topic, group)
+
+
+def assert_resent(clients: Clients, consumer: PushConsumer, topic: str, group: str) -> None:
+    """What an operator sends again comes to the group's consumers as if for the first time, and once."""
+    consumer.stop()
+    successor = clients.push_consumer(topic, group=group, fails=False)
+    listed = run("dlq", "list", group, "-o", "json", METAQ_NAMESRV=clients.cluster.namesrv)
+    assert [json.loads(line)["origin_topic"] for line in listed.stdout.splitlines()] == [topic], listed.stderr
+    resent = run("dlq", "resend", group, METAQ_NAMESRV=clients.cluster.namesrv)
+    assert resent.returncode == 0, resent.stderr
+    (again,) = wait_for_bodies([successor], ["poison"])
+    assert (again["topic"], again["reconsume_times"], again["keys"]) == (topic, 0, "k1")
+
+
+@each_once
+def test_who_limits_the_tries(moved: Clients) -> None:
+    topic, clock = moved.topic(queues=1), moved.cluster.clock
+    limited, hasty, grouped = (moved.retrying_group() for _ in range(3))
+    gives_up, without = unique("G"), unique("G")
+    two_tries = moved.push_consumer(topic, group=limited, tries_max=2)
+    impatient = moved.push_consumer(topic, group=hasty, retry_level=1, tries_max=1)
+    not_at_all = moved.push_consumer(topic, group=gives_up, retry_level=-1)
+    # A group's own limit is for consumers that tell none, and a Java consumer always does.
+    set_group(moved, grouped, tries_max=1)
+    of_group = moved.push_consumer(topic, group=grouped)
+    set_group(moved, without, retry_queues=0)
+    never = moved.push_consumer(topic, group=without)
+    everyone = moved.push_consumer(topic, model="BROADCASTING")
+    moved.producer().send(topic, [failing("x", 99)])
+    consumers = (two_tries, impatient, not_at_all, of_group, never, everyone)
+    for consumer in consumers:
+        wait_for_bodies([consumer], ["x"])
+        consumer.wait_until_consumed(topic, 1)
+    assert len(dead_letters(moved, gives_up, 1)) == 1
+
+    clock.jump(1_000)
+    wait_for_try(impatient, "x", 1)
+    assert len(dead_letters(moved, hasty, 1)) == 1
+    clock.jump(10_000)
+    wait_for_try(two_tries, "x", 1)
+    wait_for_try(of_group, "x", 1)
+    two_tries.wait_until_consumed(f"%RETRY%{limited}", 1)
+    of_group.wait_until_consumed(f"%RETRY%{grouped}", 1)
+    clock.jump(30_000)
+    wait_for_try(two_tries, "x", 2)
+    wait_for_try(of_group, "x", 2)
+    assert [letter["reconsume_times"] for letter in dead_letters(moved, limited, 1)] == [3]
+    clock.jump(LADDER_MS[-1])
+    time.sleep(LOOK_S)
+    counts = [len(tries(consumer, "x")) for consumer in consumers]
+    assert counts[:3] == [3, 2, 1]
+    assert counts[4:] == [1, 1], "a group without retry queues and a broadcast consumer never try again"
+
+
+def set_group(clients: Clients, group: str, **settings: int) -> None:
+    address = clients.cluster.brokers["broker-a"].address
+    clients.admin.call("set_group", group=group, address=address, **settings)
+
+
+@each_once
+def test_an_orderly_consumer_tries_again_by_itself(java: Clients) -> None:
+    topic, group = java.topic(queues=1), unique("G")
+    java.producer().send(topic, [{"body": "first"}, failing("twice", 2), {"body": "then"}])
+    patient = java.push_consumer(topic, orderly=True, suspend_ms=50)
+    wait_for_bodies([patient], ["then"])
+    assert [(m["body"], m["reconsume_times"]) for m in patient.messages] == [
+        ("first", 0),
+        ("twice", 0),
+        ("twice", 1),
+        ("twice", 2),
+        ("then", 0),
+    ]
+    # One that may try once more sends the message to the dead letters and lets the queue go on.
+    limited = java.push_consumer(topic, group=group, orderly=True, suspend_ms=50, tries_max=1)
+    wait_for_bodies([limited], ["then"])
+    assert bodies(limited.messages) == ["first", "twice", "twice", "then"]
+    (dead,) = dead_letters(java, group, 1)
+    assert (dead["body"], dead["properties"]["RETRY_TOPIC"]) == ("twice", topic)
+
+
+@each_once
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_what_waits_for_its_next_try_outlives_the_broker(
+    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients], how: str
+) -> None:
+    servers = cluster(moved=True, flush="sync")
+    clients, broker = java_against(servers), servers.brokers["broker-a"]
+    topic, group = clients.topic(queues=2), clients.retrying_group()
+    wanted = [f"m{number}" for number in range(20)]
+    clients.producer().send(topic, [failing(body, 2) for body in wanted])
+    seen: list[Message] = []
+    for number, level_ms in enumerate([0, *LADDER_MS[:2]]):
+        servers.clock.jump(level_ms)
+        consumer = clients.push_consumer(topic, group=group)
+        for body in wanted:
+            wait_for_try(consumer, body, number)
+        # The listener has returned, so all of them wait at the broker, which is now lost.
+        if number < 2:
+            consumer.wait_until_consumed(*((f"%RETRY%{group}", 20) if number else (topic, 20)))
+            consumer.stop()
+            (broker.kill if how == "killed" else broker.stop)()
+            broker.restart()
+        seen += consumer.messages
+    # Stopped it repeats nothing. Killed it may: what it delivered, or was told of as consumed, moments ago.
+    found = sorted((message["body"], message["reconsume_times"]) for message in seen)
+    once = sorted((body, number) for body in wanted for number in range(3))
+    assert (found if how == "stopped" else sorted(set(found))) == once
