@@ -21,7 +21,8 @@ _POLL_S = 0.1
 # The batch producer counts calls as TPS and messages as MPS; messages are what we compare.
 _MESSAGES = re.compile(r"Send MPS: (\d+)")
 _CALLS = re.compile(r"(?:Send|Consume) TPS:\s+(\d+)")
-_AVERAGE_MS = re.compile(r"(?:Average RT|AVG RT|AVG\(B2C\) RT)\(ms\):\s+([\d.]+)")
+# A tool that has done nothing yet has no average.
+_AVERAGE_MS = re.compile(r"(?:Average RT|AVG RT|AVG\(B2C\) RT)\(ms\):\s+([\d.]+|NaN)")
 _FAILED = re.compile(r"(?:Send Failed|Response Failed|Consume Fail): (\d+)")
 
 

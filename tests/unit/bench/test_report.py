@@ -32,6 +32,11 @@ def test_a_report_line_is_read(line: str, per_second: int, average_ms: float, fa
     assert tools.parse_report(line, 7.0) == tools.Report(7.0, per_second, average_ms, failed)
 
 
+def test_a_tool_that_has_done_nothing_yet_is_read_too() -> None:
+    line = CONSUMED.replace("451234", "0").replace("910.500", "    NaN")
+    assert tools.parse_report(line, 7.0).per_second == 0
+
+
 def test_only_whole_report_lines_count() -> None:
     text = f"Consumer Started.\n{SENT}{SENT[:40]}"
     assert tools.report_lines(text) == [SENT]
