@@ -33,6 +33,7 @@ mod queues;
 mod rate;
 mod recall;
 mod reset;
+mod rounds;
 mod route;
 mod send;
 mod server;
