@@ -45,6 +45,10 @@ async def route(nameserver: str, topic: str) -> TopicRouteData:
         return TopicRouteData.decode(reply.check().body)
 
 
+def milliseconds_of(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
 def test_sixteen_retries_and_the_dead_letters(metaq_server: LocalMetaq) -> None:
     async def scenario(client: Client) -> None:
         await client.send("orders", b"poison", TAGS="t", KEYS="k1 k2")
@@ -82,6 +86,29 @@ def test_a_delay_of_two_hours(metaq_server: LocalMetaq) -> None:
     assert metaq_server.clock.now() >= message.stored_at
 
 
+def test_any_moment_within_a_month() -> None:
+    with LocalMetaq(frozen=True) as metaq:
+        moment = metaq.clock.now() + timedelta(days=39, milliseconds=7)
+
+        async def scenario(client: Client) -> None:
+            await client.send("orders", b"later", TIMER_DELIVER_MS=str(milliseconds_of(moment)))
+            for number in range(20):
+                await client.send("orders", b"%d" % number, TIMER_DELAY_MS=str(20_000 - number * 1_000))
+
+        speak(metaq, scenario)
+        for number in reversed(range(20)):
+            assert len(metaq.messages("orders")) == 19 - number
+            metaq.clock.advance(1)
+        assert [message.body for message in metaq.messages("orders")] == [
+            b"%d" % number for number in reversed(range(20))
+        ]
+        metaq.clock.advance(moment - metaq.clock.now() - timedelta(milliseconds=1))
+        assert len(metaq.messages("orders")) == 20
+        metaq.clock.advance(0.001)
+        *_, last = metaq.messages("orders")
+        assert (last.body, last.stored_at) == (b"later", moment)
+
+
 def test_a_transaction_check(metaq_server: LocalMetaq) -> None:
     async def scenario(client: Client) -> None:
         command = SendMessageV2(
@@ -89,7 +116,7 @@ def test_a_transaction_check(metaq_server: LocalMetaq) -> None:
             topic="orders",
             queue_id=0,
             sys_flag=4,
-            born_timestamp=int(metaq_server.clock.now().timestamp() * 1000),
+            born_timestamp=milliseconds_of(metaq_server.clock.now()),
             properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01K\x02",
         )
         half = (await client.connection.call(command, b"paid")).check().header(Sent)
