@@ -72,12 +72,15 @@ def test_sixteen_retries_and_the_dead_letters(metaq_server: LocalMetaq) -> None:
 def test_a_delay_of_two_hours(metaq_server: LocalMetaq) -> None:
     async def scenario(client: Client) -> None:
         await client.send("orders", b"later", DELAY="18")
-        held = asyncio.create_task(client.pull("g", "orders", hold_ms=15_000))
-        metaq_server.clock.advance(TWO_HOURS - timedelta(minutes=1))
-        assert metaq_server.messages("orders") == []
-        metaq_server.clock.advance(60)
-        assert [message.body for message in metaq_server.messages("orders")] == [b"later"]
-        _, (record,), _ = await held
+        async with asyncio.TaskGroup() as group:
+            held = group.create_task(client.pull("g", "orders", hold_ms=15_000))
+            await asyncio.sleep(0)
+            await client.heartbeat("g", "orders")  # Behind the pull, on the same line.
+            metaq_server.clock.advance(TWO_HOURS - timedelta(minutes=1))
+            assert metaq_server.messages("orders") == []
+            metaq_server.clock.advance(60)
+            assert [message.body for message in metaq_server.messages("orders")] == [b"later"]
+        _, (record,), _ = held.result()
         assert record.body == b"later"
 
     speak(metaq_server, scenario)
