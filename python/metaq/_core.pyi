@@ -356,6 +356,9 @@ class Server:
         """Level → where its delivery goes on, before `start`."""
     def delay_offsets(self, timeout_ms: int = 5000) -> dict[int, int] | None:
         """The same, once everything delivered so far is flushed; None where that took too long."""
+    def catch_up(self, timeout_ms: int = 5000) -> bool:
+        """After the clock was moved: has everything delivered that is due by it, instead of a little later;
+        False where that took too long or the server does not run."""
     def resend(
         self,
         physical_offset: int,

@@ -20,6 +20,7 @@ from metaq.protocol.messages import (
     SendMessageV2,
     Sent,
 )
+from metaq.protocol.offsets import GetMaxOffset
 from metaq.protocol.reply import Reply
 from tests.integration.broker_cluster import (
     Client,
@@ -92,7 +93,8 @@ async def turn(broker: Broker, client: Client, clock: Clock, by_ms: int = INTERV
     before = len(checks(client))
     clock.advance_ms(by_ms)
     await broker.transactions.check()
-    await asyncio.sleep(0.1)  # The question is on its way, be it that housekeeping was faster than we.
+    # An answer on the same line comes behind the question.
+    await client.connection.call(GetMaxOffset(topic="orders", queue_id=0))
     return checks(client)[before:]
 
 

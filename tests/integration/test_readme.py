@@ -50,7 +50,7 @@ def shell(script: str, directory: Path, **variables: str) -> str:
 
 
 def test_every_block_is_run_by_a_test() -> None:
-    known = ["mermaid", "bash", "bash", "java", "python", "bash", "toml", "bash"]
+    known = ["mermaid", "bash", "bash", "java", "python", "python", "bash", "toml", "bash"]
     assert [language for language, _ in BLOCKS] == known
 
 
@@ -88,6 +88,19 @@ def test_the_python_snippet(served: Metaq, tmp_path: Path) -> None:
     )
     assert re.fullmatch(r"[0-9A-F]{32}\n", outcome.stdout), outcome.stderr
     assert "from Python" in served.run("tail", "Hello", "--no-follow").stdout
+
+
+def test_the_test(tmp_path: Path) -> None:
+    (tmp_path / "test_billing.py").write_text(block("python", "metaq_server"), encoding="utf-8")
+    outcome = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "1 passed" in outcome.stdout, outcome.stdout + outcome.stderr
 
 
 def test_the_roles_apart(tmp_path: Path) -> None:

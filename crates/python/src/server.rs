@@ -194,6 +194,12 @@ impl Server {
         Ok(offsets.map(|offsets| offsets.into_iter().collect()))
     }
 
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn catch_up(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<bool> {
+        let broker = self.broker()?;
+        Ok(enter_infallible(py, || broker.catch_up(Duration::from_millis(timeout_ms))))
+    }
+
     #[pyo3(signature = (physical_offset, topic, queue_id, *, reconsume_times, delay_level=0, drop=Vec::new(), properties=None))]
     #[allow(clippy::too_many_arguments)]
     fn resend(

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use metaq_store::{Store, StoreEvents};
 use metaq_wire::MessageIds;
@@ -99,6 +100,11 @@ impl Broker {
         if !peer.awaits_flush.swap(true, SeqCst) {
             self.awaiting_flush.lock().push(Arc::clone(peer));
         }
+    }
+
+    /// Has what is due by a clock that was just moved delivered at once; false where that did not come about in time.
+    pub fn catch_up(&self, timeout: Duration) -> bool {
+        self.timers.rounds.wait_for_one(timeout) && self.delays.rounds.wait_for_one(timeout)
     }
 
     pub(crate) fn sync_failed(&self) -> bool {

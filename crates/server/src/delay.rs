@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use metaq_store::{Filter, GetStatus, SCHEDULE_TOPIC, StoreError};
 use metaq_wire::Record;
-use parking_lot::{Condvar, Mutex};
 
 use crate::broker::Broker;
 use crate::copy::{Copy, changed_properties};
+use crate::rounds::Rounds;
 
 /// Records looked at in one turn of a level.
 const TURN_RECORDS: usize = 512;
@@ -28,8 +28,7 @@ pub struct Delays {
     delivered: Vec<AtomicI64>,
     /// The end of the last copy that was appended: what must be flushed before the offsets are kept.
     copied_end: AtomicI64,
-    stop: Mutex<bool>,
-    wake: Condvar,
+    pub(crate) rounds: Rounds,
 }
 
 impl Delays {
@@ -38,8 +37,7 @@ impl Delays {
             delivered: levels_ms.iter().map(|_| AtomicI64::new(0)).collect(),
             levels_ms,
             copied_end: AtomicI64::new(0),
-            stop: Mutex::new(false),
-            wake: Condvar::new(),
+            rounds: Rounds::default(),
         }
     }
 
@@ -56,32 +54,14 @@ impl Delays {
             }
         }
     }
-
-    pub fn stop(&self) {
-        *self.stop.lock() = true;
-        self.wake.notify_all();
-    }
-
-    /// Sleeps until the next look; false when it is time to end.
-    fn pause(&self) -> bool {
-        let mut stop = self.stop.lock();
-        if !*stop {
-            self.wake.wait_for(&mut stop, POLL);
-        }
-        !*stop
-    }
-
-    fn is_stopped(&self) -> bool {
-        *self.stop.lock()
-    }
 }
 
 impl Broker {
     /// The thread that delivers what is due.
     pub(crate) fn run_delays(self: &Arc<Self>) {
-        while self.delays.pause() {
+        while self.delays.rounds.pause(POLL) {
             for level in 1..=self.delays.levels_ms.len() {
-                while !self.delays.is_stopped() && self.deliver_due(level) {}
+                while !self.delays.rounds.is_stopped() && self.deliver_due(level) {}
             }
         }
     }

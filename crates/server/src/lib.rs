@@ -7,7 +7,7 @@
 //! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
 //! filters it has compiled for pulls that bring their own in [`expressions`]. Pulls that a function filters stand in
 //! [`function_lines`] until Python fetches them in [`function`]. What waits because a topic or a group has a limit
-//! ([`rate`]) waits in [`flow`] and [`paced`].
+//! ([`rate`]) waits in [`flow`] and [`paced`]. Threads that look for what is due do so in [`rounds`].
 
 mod broker;
 mod connection;
@@ -33,6 +33,7 @@ mod queues;
 mod rate;
 mod recall;
 mod reset;
+mod rounds;
 mod route;
 mod send;
 mod server;

@@ -151,8 +151,8 @@ impl Server {
             return;
         };
         if let Some(broker) = &self.shared.broker {
-            broker.delays.stop();
-            broker.timers.stop();
+            broker.delays.rounds.stop();
+            broker.timers.rounds.stop();
             for held in broker.holds.take_all().into_iter().chain(broker.function_lines.take_all()) {
                 broker.finish_held(held);
             }

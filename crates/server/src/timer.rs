@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use foldhash::fast::RandomState;
 use metaq_store::{Filter, GetStatus, Place, StoreError, TIMER_TOPIC, TimerEntry, TimerLog};
 use metaq_wire::Record;
-use parking_lot::{Condvar, Mutex};
 
 use crate::broker::Broker;
 use crate::copy::{Copy, changed_properties};
 use crate::half::destination;
 use crate::recall::{Recalls, key_hash, recalled_key};
+use crate::rounds::Rounds;
 
 /// Records of the queue that are read at a time, and in one turn: what is due must not wait for a flood of new ones.
 const READ_RECORDS: usize = 512;
@@ -55,29 +55,10 @@ pub struct Timers {
     recalled: AtomicU64,
     queue_offset: AtomicI64,
     behind_ms: AtomicI64,
-    stop: Mutex<bool>,
-    wake: Condvar,
+    pub(crate) rounds: Rounds,
 }
 
 impl Timers {
-    pub fn stop(&self) {
-        *self.stop.lock() = true;
-        self.wake.notify_all();
-    }
-
-    fn is_stopped(&self) -> bool {
-        *self.stop.lock()
-    }
-
-    /// Sleeps; false when it is time to end.
-    fn pause(&self, pause: Duration) -> bool {
-        let mut stop = self.stop.lock();
-        if !*stop {
-            self.wake.wait_for(&mut stop, pause);
-        }
-        !*stop
-    }
-
     /// Numbers for an operator, by name.
     pub fn figures(&self) -> [(&'static str, u64); 6] {
         [
@@ -168,7 +149,7 @@ impl Broker {
                 }
             }
             self.timers.pending.store(run.log.pending(), Relaxed);
-            if !self.timers.pause(POLL) {
+            if !self.timers.rounds.pause(POLL) {
                 break;
             }
         }
@@ -215,7 +196,7 @@ impl Broker {
                 }
                 Err(error) => self.store.report(format!("the timer log cannot be opened: {error}")),
             }
-            if !self.timers.pause(OPEN_RETRY) {
+            if !self.timers.rounds.sleep(OPEN_RETRY) {
                 return None;
             }
         }
@@ -224,7 +205,7 @@ impl Broker {
     fn rolled_copies(&self, begin: i64, end: i64) -> HashMap<(u64, i64), i64, RandomState> {
         let mut copies = HashMap::default();
         let mut queue_offset = begin;
-        while queue_offset < end && !self.timers.is_stopped() {
+        while queue_offset < end && !self.timers.rounds.is_stopped() {
             let (next, _) = self.each_waiting(queue_offset, |_, waiting| {
                 if waiting.roll_times > 0 {
                     let times = copies.entry((waiting.key_hash, waiting.due_ms)).or_insert(0);
@@ -268,7 +249,7 @@ impl Broker {
 
     /// Reads and delivers until nothing is left to do now.
     fn turn_timers(&self, run: &mut Run) -> Result<(), StoreError> {
-        while !self.timers.is_stopped() {
+        while !self.timers.rounds.is_stopped() {
             let end_before = self.store.end_offset();
             let is_at_end = self.read_timers(run)?;
             if is_at_end {

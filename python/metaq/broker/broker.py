@@ -119,6 +119,20 @@ class Broker:
         undo, self._undo = self._undo, AsyncExitStack()
         await undo.aclose()
 
+    def skip_time(self, by_ms: int, *, silent: bool = False) -> None:
+        """The clock was moved by so much, and that is to count as time that passed. Clients did what they do
+        meanwhile, unless they were `silent`; leases run on."""
+        self._house_kept_ms += by_ms
+        if not silent:
+            self.clients.shift_time(by_ms)
+
+    async def catch_up(self) -> None:
+        """Does at once what is due by a moved clock; without this it is done a little later."""
+        await self._keep_house()
+        await self.transactions.check()
+        if not await asyncio.to_thread(self.server.catch_up):
+            log.warning("not everything that is due by the moved clock has been delivered yet")
+
     async def _open(self, undo: AsyncExitStack) -> None:
         options = self.options
         self.store = await asyncio.to_thread(Store, options.store, self.clock)

@@ -53,6 +53,11 @@ class NameServerLink:
         self._told = asyncio.Event()
         self.tried.set()
 
+    def left(self) -> None:
+        """Nobody will be told any more, so nobody waits for that."""
+        self.is_registered = False
+        self._told.set()
+
     async def wait_told(self, version: int) -> None:
         while self.told_version < version and self.is_registered:
             await self._told.wait()
@@ -192,5 +197,5 @@ class Registration:
                 await link.call(command, b"", UNREGISTER_TIMEOUT_S)
         except (MetaqError, ValueError) as error:
             log.warning("not unregistered from name server %s: %s", link.address, error)
-        link.is_registered = False
+        link.left()
         await link.close()

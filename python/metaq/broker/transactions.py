@@ -55,6 +55,7 @@ class Transactions:
         self._clients = clients
         self._pump = pump
         self._checked_ms = clock.now_ms()
+        self._turning = asyncio.Lock()
         self._next_member: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
     async def load(self) -> None:
@@ -74,12 +75,13 @@ class Transactions:
 
     async def check(self) -> None:
         """Does a turn where it is time for one; cheap otherwise."""
-        now_ms = self._clock.now_ms()
-        # A clock that was set back is no reason to wait for it.
-        if 0 <= now_ms - self._checked_ms < self._options.transaction_check_interval_s * 1000:
-            return
-        self._checked_ms = now_ms
-        await self._turn(now_ms)
+        async with self._turning:
+            now_ms = self._clock.now_ms()
+            # A clock that was set back is no reason to wait for it.
+            if 0 <= now_ms - self._checked_ms < self._options.transaction_check_interval_s * 1000:
+                return
+            self._checked_ms = now_ms
+            await self._turn(now_ms)
 
     async def _turn(self, began_ms: int) -> None:
         for _ in range(TURN_COUNT_MAX // BATCH_COUNT_MAX):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -20,11 +19,6 @@ SUBSCRIPTION = 4
 HOLD_MS = 15_000
 PULL_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 1.0
-COMPRESSED = 1
-COMPRESSION_SHIFT = 8
-ZLIB = (0, 3)
-BODY_BYTES_MAX = 64 * 1024 * 1024
-"""What a compressed body may grow to."""
 
 
 @dataclass(slots=True)
@@ -139,17 +133,3 @@ async def pull(cluster: Cluster, topic: str, position: Position, *, hold_ms: int
         reply.check()
     position.queue_offset = reply.header(Pulled).next_begin_offset
     return decode_records(reply.body) if reply.code == ResponseCode.SUCCESS else []
-
-
-def body_of(record: Record) -> bytes | None:
-    """The body as it was sent; None where it is compressed in a way that cannot be undone here."""
-    if not record.system_flag & COMPRESSED:
-        return record.body
-    if (record.system_flag >> COMPRESSION_SHIFT) & 7 not in ZLIB:
-        return None
-    inflate = zlib.decompressobj()
-    try:
-        body = inflate.decompress(record.body, BODY_BYTES_MAX)
-    except zlib.error:
-        return None
-    return body if inflate.eof else None

@@ -71,6 +71,11 @@ class NameServer:
             await asyncio.sleep(SCAN_INTERVAL_MS / 1000)
             self.expire_brokers()
 
+    def skip_time(self, by_ms: int) -> None:
+        """The clock was moved by so much: brokers registered meanwhile, as they always do."""
+        self._scanned_ms += by_ms
+        self.routes.shift_time(by_ms)
+
     def expire_brokers(self) -> None:
         """Takes out who was silent for too long; called every `SCAN_INTERVAL_MS`."""
         now_ms = self._clock.now_ms()
