@@ -29,7 +29,9 @@ _COMPRESSION_SHIFT: Final = 8
 _COMPRESSIONS: Final = {0: "zlib", 1: "LZ4", 2: "zstd", 3: "zlib"}
 ZLIB: Final = 3 << _COMPRESSION_SHIFT
 
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+def _nothing() -> Mapping[str, str]:
+    return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Message:
     body: bytes = field(repr=False)
     tag: str | None = None
     keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = _NOTHING
+    properties: Mapping[str, str] = field(default_factory=_nothing, hash=False)
     """The sender's own."""
     id: str = ""
     """Given by the sender's client; stays the same through retries."""
@@ -60,7 +62,7 @@ class Message:
     """How often its group failed on it before."""
     flag: int = field(default=0, repr=False)
     system_flag: int = field(default=0, repr=False)
-    system_properties: Mapping[str, str] = field(default=_NOTHING, repr=False)
+    system_properties: Mapping[str, str] = field(default_factory=_nothing, hash=False, repr=False)
 
     @classmethod
     def from_record(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from metaq.client.routes import Queue
+from metaq.errors import UsageError
 from metaq.protocol.codes import ResponseCode
 
 
@@ -21,6 +23,14 @@ class SendStatus(StrEnum):
     """Without the replica that it should have."""
     REPLICA_TIMEOUT = "replica-timeout"
     """Its replica did not have it in time."""
+
+    @classmethod
+    def all_of(cls, names: Iterable[str]) -> frozenset[SendStatus]:
+        """By their names; raises UsageError."""
+        try:
+            return frozenset(cls(name) for name in ((names,) if isinstance(names, str) else names))
+        except ValueError as error:
+            raise UsageError(str(error), hint=f"there are {', '.join(cls)}") from None
 
 
 STATUSES: Final = {

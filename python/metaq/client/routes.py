@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from metaq.errors import MetaqError, NoRoute
-from metaq.protocol.bodies import QueueData, TopicRouteData
+from metaq.protocol.bodies import ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.reply import Reply
-from metaq.protocol.routes import GetRouteInfoByTopic
+from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 
 _log = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class Routes:
         self._ask = ask
         self._on_change = on_change
         self._known: dict[str, Route] = {}
+        self._seen: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
 
@@ -95,11 +96,20 @@ class Routes:
 
         With `creatable` a topic that does not exist has the route on which a message would create it.
         """
-        route = self._known.get(topic)
+        known = route = self._known.get(topic)
         if route is None or refresh or (route.is_template and not creatable):
-            route = await self._ask_once(topic)
+            try:
+                route = await self._ask_once(topic)
+            except Unreachable:
+                # Brokers work without name servers; what was known may well be true still.
+                if known is None or known.is_template:
+                    raise
+                route = known
         if route.is_template and not creatable:
-            raise _no_topic(topic, "it is created by the first message that is sent to it")
+            raise NoRoute(
+                f"no route for topic {topic}: the name server answered, the topic does not exist",
+                hint=f"the first message makes it, or `metaq topic create {topic}`",
+            )
         return route
 
     def address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
@@ -147,13 +157,30 @@ class Routes:
         else:
             template = await self._route_data(TEMPLATE_TOPIC)
             if template is None:
-                raise _no_topic(
-                    topic, "auto-creation is off; create it with `metaq topic create " + topic + "`"
-                )
+                raise await self._no_route(topic)
             route = Route.of(topic, template, is_template=True)
         self._known[topic] = route
+        if not route.is_template:
+            self._seen.add(topic)
         self._collect()
         return route
+
+    async def _no_route(self, topic: str) -> NoRoute:
+        info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
+        if not info.broker_addr_table:
+            error = NoRoute(
+                f"no route for topic {topic}: the name server answered, no broker is registered with it",
+                hint="is a broker running, and does it know this name server?",
+            )
+            error.retriable = True
+            return error
+        error = NoRoute(
+            f"no route for topic {topic}: the name server answered, the topic does not exist"
+            " and auto-creation is off",
+            hint=f"create it with `metaq topic create {topic}`",
+        )
+        error.retriable = topic in self._seen  # Its broker may be on its way back.
+        return error
 
     async def _route_data(self, topic: str) -> TopicRouteData | None:
         reply = await self._ask(GetRouteInfoByTopic(topic=topic, accept_standard_json_only=True))
@@ -168,13 +195,6 @@ class Routes:
         if brokers != self._brokers:
             self._brokers = brokers
             self._on_change()
-
-
-def _no_topic(topic: str, rule: str) -> NoRoute:
-    return NoRoute(
-        f"no route for topic {topic}: the name server answered, the topic does not exist",
-        hint=rule,
-    )
 
 
 class NameServers:
