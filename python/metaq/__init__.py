@@ -12,9 +12,21 @@ if TYPE_CHECKING:
     from metaq.client.message import Message
     from metaq.client.results import SendResult, SendStatus
     from metaq.client.routes import Queue
+    from metaq.client.subscription import Reject, Retry
     from metaq.client.sync import Client
 
-__all__ = ["Client", "Message", "MetaqError", "Queue", "SendResult", "SendStatus", "__version__", "aio"]
+__all__ = [
+    "Client",
+    "Message",
+    "MetaqError",
+    "Queue",
+    "Reject",
+    "Retry",
+    "SendResult",
+    "SendStatus",
+    "__version__",
+    "aio",
+]
 
 __version__ = "0.1.0"
 
@@ -23,6 +35,8 @@ _LAZY = {
     "Client": "metaq.client.sync",
     "Message": "metaq.client.message",
     "Queue": "metaq.client.routes",
+    "Reject": "metaq.client.subscription",
+    "Retry": "metaq.client.subscription",
     "SendResult": "metaq.client.results",
     "SendStatus": "metaq.client.results",
 }

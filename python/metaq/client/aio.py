@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from metaq.client.consumers_aio import Consuming
+from metaq.client.handling import CLOSE_TIMEOUT_S
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES
 from metaq.client.options import KIB, MIB, ProducerOptions
 from metaq.client.producer import Producer
@@ -16,7 +18,7 @@ from metaq.errors import NotDelivered
 DEFAULT_GROUP = "metaq"
 
 
-class Client:
+class Client(Consuming):
     """A client of a cluster, named by its name servers: `host:port`, several separated by semicolons.
 
     It belongs to the event loop in which it is started:
@@ -25,6 +27,7 @@ class Client:
     """
 
     def __init__(self, nameservers: str = "127.0.0.1:9876", *, client_id: str | None = None) -> None:
+        super().__init__()
         self._session = Session(nameservers, client_id=client_id)
         self._producers: set[Producer] = set()
 
@@ -70,16 +73,20 @@ class Client:
     async def start(self) -> None:
         """Safe to call twice."""
         await self._session.start()
+        await self._start_consumers()
 
-    async def close(self) -> None:
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Closes what was made of it, leaves its groups and closes its connections. Safe to call twice.
 
-        Raises NotDelivered where a producer had something left that could not be sent.
+        Consumers have `timeout` seconds to end what they have in hand. Raises NotDelivered where a producer had
+        something left that could not be sent.
         """
         if self._session.closed:
             return
         lost: list[NotDelivered] = []
         try:
+            # Handlers may still send something, so the producers come after them.
+            await self._close_consumers(timeout)
             for producer in list(self._producers):
                 try:
                     await producer.close()

@@ -7,6 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from metaq.client import aio
+from metaq.client.consumers_sync import Consuming
+from metaq.client.handling import CLOSE_TIMEOUT_S
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES
 from metaq.client.options import KIB, MIB
 from metaq.client.portal import Portal
@@ -15,7 +17,7 @@ from metaq.client.sync_producer import Producer
 from metaq.errors import NotDelivered
 
 
-class Client:
+class Client(Consuming):
     """A client of a cluster, named by its name servers: `host:port`, several separated by semicolons.
 
     Any thread may call it:
@@ -69,14 +71,15 @@ class Client:
         self._portal.start()
         self._portal.run(self._client.start)
 
-    def close(self) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Closes what was made of it, leaves its groups and closes its connections. Safe to call twice.
 
-        Raises NotDelivered where a producer had something left that could not be sent.
+        Consumers have `timeout` seconds to end what they have in hand. Raises NotDelivered where a producer had
+        something left that could not be sent.
         """
         try:
             if self._portal.usable:
-                self._portal.run(self._client.close)
+                self._portal.run(self._client.close, timeout)
         finally:
             self._portal.close()
 
