@@ -53,8 +53,6 @@ class QueueBuffer:
         self.failures: dict[int, int] = {}
         """Queue offset → how often it failed here, for messages that are tried again without the broker."""
         self.in_hand = 0
-        self.passed_over = 0
-        """Turns that went to queues of higher priority while this one had something."""
         self.pulled_at = time.monotonic()
         self._waiting: deque[Message] = deque()
         self._unsettled: OrderedDict[int, int] = OrderedDict()
@@ -130,16 +128,19 @@ class QueueBuffer:
 class Turns:
     """Whose turn it is among the queues that have something.
 
-    Plainly one after the other; by priority the highest queue id first, except that a queue which was passed
-    over `patience` times comes next: so of every `patience + 1` messages the lower queues together get at
-    least one, and none of them waits for ever.
+    Plainly one after the other; by priority the highest queue id first, except that after `patience` messages
+    which lower queues had to let pass, the lower queue that waited longest has its turn. So while there is
+    enough of everything, the highest gets `patience` of every `patience + 1` messages and the lower ones share
+    the rest evenly: none waits for ever.
     """
 
     def __init__(self, *, priority: bool = False, patience: int = 8) -> None:
         if patience < 1:
-            raise ValueError(f"a patience of {patience} would starve the lower queues: at least 1")
+            raise ValueError(f"a patience of {patience} would not prefer the higher queues: at least 1")
         self._priority = priority
         self._patience = patience
+        self._passed = 0
+        """Messages that lower queues let pass since one of them had its turn."""
         self._served: dict[Queue, int] = {}
         self._turn = 0
 
@@ -147,27 +148,22 @@ class Turns:
         """Of the buffers that have something."""
         if not ready:
             return None
+        chosen = min(self._preferred(ready) if self._priority else ready, key=self._last_turn)
         self._turn += 1
-        chosen = min(ready, key=self._by_priority if self._priority else self._by_age)
-        if self._priority:
-            self._let_pass(ready, chosen)
         self._served[chosen.queue] = self._turn
         return chosen
 
     def forget(self, queue: Queue) -> None:
         self._served.pop(queue, None)
 
-    def _by_age(self, buffer: QueueBuffer) -> tuple[int, ...]:
-        return (self._served.get(buffer.queue, 0),)
+    def _last_turn(self, buffer: QueueBuffer) -> int:
+        return self._served.get(buffer.queue, 0)
 
-    def _by_priority(self, buffer: QueueBuffer) -> tuple[int, ...]:
-        overdue = buffer.passed_over >= self._patience
-        # Of the overdue the one that waited longest; of the others the highest, brokers in turn.
-        rank = (0, -buffer.passed_over) if overdue else (1, -buffer.queue.id)
-        return (*rank, self._served.get(buffer.queue, 0))
-
-    def _let_pass(self, ready: Sequence[QueueBuffer], chosen: QueueBuffer) -> None:
-        for buffer in ready:
-            if buffer is not chosen and buffer.queue.id < chosen.queue.id:
-                buffer.passed_over += 1
-        chosen.passed_over = 0
+    def _preferred(self, ready: Sequence[QueueBuffer]) -> list[QueueBuffer]:
+        highest_id = max(buffer.queue.id for buffer in ready)
+        lower = [buffer for buffer in ready if buffer.queue.id < highest_id]
+        if lower and self._passed >= self._patience:
+            self._passed = 0
+            return lower
+        self._passed = self._passed + 1 if lower else 0
+        return [buffer for buffer in ready if buffer.queue.id == highest_id]
