@@ -130,8 +130,8 @@ class Turns:
 
     Plainly one after the other; by priority the highest queue id first, except that after `patience` messages
     which lower queues had to let pass, the lower queue that waited longest has its turn. So while there is
-    enough of everything, the highest gets `patience` of every `patience + 1` messages and the lower ones share
-    the rest evenly: none waits for ever.
+    enough of everything, the highest gets `patience` of every `patience + 1` messages and the lower ones
+    share the rest evenly: none waits for ever.
     """
 
     def __init__(self, *, priority: bool = False, patience: int = 8) -> None:
