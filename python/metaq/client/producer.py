@@ -51,6 +51,7 @@ class Producer:
 
     @property
     def group(self) -> str:
+        """What it produces for; its members answer for each other's transactions."""
         return self._options.group
 
     # Sending
@@ -160,6 +161,14 @@ class Producer:
         if not isinstance(body, bytes):
             raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
         await self._requests.answer(request, body, self._session.unique_ids.next())
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Takes back a message that waits for its time, by the `recall_handle` of its result; its id.
+
+        Raises Refused where it was delivered already, or the broker does not allow it.
+        """
+        self._require_usable()
+        return await self._sender.recall(topic, handle)
 
     # Transactions
 

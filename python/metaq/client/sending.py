@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from metaq.client.message import Outgoing, encode_batch
+from metaq.client.message import Outgoing, check_topic, encode_batch
 from metaq.client.options import ProducerOptions
 from metaq.client.picking import Picker, by_key, given
 from metaq.client.properties import encode_properties
 from metaq.client.results import STATUSES, SendResult, SendStatus
 from metaq.client.routes import Queue, Route
 from metaq.client.session import Session
-from metaq.errors import MetaqError, NoRoute, NotDurable, NotSent
+from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotDurable, NotSent
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused, Unreachable
-from metaq.protocol.messages import SendBatchMessage, SendMessageV2, Sent
+from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
 from metaq.protocol.reply import Reply
 
 _log = logging.getLogger(__name__)
@@ -97,6 +98,15 @@ class Sender:
         route = await self.route(message.topic)
         target = self._choice(key, queue)(route, set())
         await self._session.send_oneway(target.broker, self._command(message, target, route), message.body)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Asks the broker that the handle names; raises InvalidMessage, Unreachable or Refused."""
+        check_topic(topic)
+        broker = _broker_of(handle)
+        await self.route(topic)
+        command = RecallMessage(topic=topic, recall_handle=handle, producer_group=self._options.group)
+        reply = await self._session.call(broker, command, timeout=self._options.attempt_timeout_s)
+        return reply.check().header(Recalled).msg_id
 
     # Inside
 
@@ -211,6 +221,17 @@ _WHAT: Final = {
     SendStatus.REPLICA_MISSING: "the replica that it should have is not there",
     SendStatus.REPLICA_TIMEOUT: "its replica did not have it in time",
 }
+
+
+def _broker_of(handle: str) -> str:
+    """A handle is `v1 topic broker time id` in base 64."""
+    try:
+        parts = base64.urlsafe_b64decode(handle).decode().split(" ")
+    except (TypeError, ValueError):
+        parts = []
+    if len(parts) != 5 or parts[0] != "v1":
+        raise InvalidMessage(f"{handle!r} is no recall handle", hint="a result of a delayed send has one")
+    return parts[2]
 
 
 def _all_tried(route: Route | None, tried: set[str]) -> bool:

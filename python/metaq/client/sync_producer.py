@@ -33,6 +33,7 @@ class Producer:
 
     @property
     def group(self) -> str:
+        """What it produces for; its members answer for each other's transactions."""
         return self._producer.group
 
     def send(
@@ -132,6 +133,13 @@ class Producer:
     def reply(self, request: Message, body: bytes) -> None:
         """Answers a message that was sent with `request`."""
         self._portal.run(self._producer.reply, request, body)
+
+    def recall(self, topic: str, handle: str) -> str:
+        """Takes back a message that waits for its time, by the `recall_handle` of its result; its id.
+
+        Raises Refused where it was delivered already, or the broker does not allow it.
+        """
+        return self._portal.run(self._producer.recall, topic, handle)
 
     def check(self, checker: _Checker) -> _Checker:
         """Registers what tells brokers how a transaction ended, after a crash for instance; a decorator.
