@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,23 +113,32 @@ def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> N
         await send(served.broker, topic, *(["low"] * 20), queue_id=0)
         await send(served.broker, topic, *(["high"] * 20), queue_id=1)
         bodies: list[str] = []
+        gate = threading.Event()
+
+        def handle(message: Any) -> None:
+            gate.wait(20)
+            bodies.append(message.body.decode())
+
+        connection = await Connection.open(served.broker)
         async with connected(face, served) as client:
             declare = client.consumer(
                 topic, group=group, start="first", priority=True, priority_patience=4, concurrency=1
             )
-            consumer = face.client(served.nameserver)  # Not started: a client may be closed unused.
-            await face.call(consumer.close)
-            paused = await face.call(declare, face.handler(noting(bodies)))
-            await face.call(paused.pause)
-            await asyncio.sleep(0.5)
-            bodies.clear()
-            await face.call(paused.resume)
-            await until(lambda: bodies.count("low") >= 10)
-        # What was handled before the pause is of either queue; from then on four of five are of the higher one.
-        highs = [place for place, body in enumerate(bodies) if body == "high"]
-        for place, body in enumerate(bodies[: (highs or [0])[-1]]):
-            if body == "low" and place:
-                assert bodies[place - 1] == "high", "the lower queue never has two turns in a row"
+            await face.call(declare, handle)
+            info = GetConsumerRunningInfo(consumer_group=group, client_id=client.client_id)
+            async with asyncio.timeout(10):
+                # Not answered before the heartbeat has arrived, not full before both were pulled.
+                while (await connection.call(info)).body.count(b'"cachedMsgCount":20,') < 2:
+                    await asyncio.sleep(0.02)
+            gate.set()
+            await until(lambda: len(bodies) == 40)
+        await connection.close()
+        after = bodies[1:]  # The first was taken when perhaps only one queue had been pulled.
+        assert after[:3] == ["high"] * 3
+        last_high = len(after) - 1 - after[::-1].index("high")
+        lows = [place for place, body in enumerate(after[:last_high]) if body == "low"]
+        assert len(lows) >= 3, "the lower queue has its share meanwhile"
+        assert {later - earlier for earlier, later in itertools.pairwise(lows)} == {5}
 
     run(scenario)
 
@@ -260,10 +271,9 @@ def test_a_slow_handler_stops_no_heartbeat(face: Face, served: Served) -> None:
 
 def test_a_broker_that_restarts_is_found_again(face: Face, tmp_path: Path) -> None:
     async def scenario() -> None:
-        nameserver = await asyncio.to_thread(Metaq, "nameserver", "--port", "0", home=tmp_path)
+        nameserver = await asyncio.to_thread(Metaq, "nameserver", "--listen", "127.0.0.1:0", home=tmp_path)
         arguments = ("broker", "--data", str(tmp_path / "data"), "--namesrv", nameserver.nameserver)
-        broker = await asyncio.to_thread(Metaq, *arguments, "--port", "0", home=tmp_path)
-        port = broker.broker.rpartition(":")[2]
+        broker = await asyncio.to_thread(Metaq, *arguments, "--listen", "127.0.0.1:0", home=tmp_path)
         try:
             await create_topic(broker.broker, "T", queues=2)
             await send(broker.broker, "T", *(f"{n}" for n in range(50)))
@@ -279,7 +289,7 @@ def test_a_broker_that_restarts_is_found_again(face: Face, tmp_path: Path) -> No
                 await face.call(declare, handle)
                 await until(lambda: len(bodies) > 5)
                 await asyncio.to_thread(broker.child.kill)
-                broker = await asyncio.to_thread(Metaq, *arguments, "--port", port, home=tmp_path)
+                broker = await asyncio.to_thread(Metaq, *arguments, "--listen", broker.broker, home=tmp_path)
                 await send(broker.broker, "T", "after", queue_id=1)
                 await until(lambda: "after" in bodies and len(set(bodies)) == 51, timeout_s=30)
         finally:
