@@ -108,7 +108,8 @@ class GroupConsumer:
         self.spawn(self._keep_balanced(), "rebalance")
         self.spawn(self._every(COMMIT_INTERVAL_S, self.commit), "commit")
         if self.options.ordered:
-            self.spawn(self._keep_locks(), "locks")
+            self.spawn(self._want_locks(), "wanted locks")
+            self.spawn(self._every(LOCK_INTERVAL_S, self._renew_locks), "locks")
 
     async def stop_taking(self) -> None:
         """Pulls nothing more and gives nothing more; what is in hand may still be settled."""
@@ -260,7 +261,7 @@ class GroupConsumer:
             if lost:
                 await self._tell(frozenset(), lost)
                 await asyncio.gather(*(self._release(queue) for queue in lost))
-            gained = wanted - frozenset(self.buffers)
+            gained = frozenset() if self.is_closing else wanted - frozenset(self.buffers)
             if self.options.ordered and gained:
                 gained = await self._locks.lock(gained)
             if gained:
@@ -319,25 +320,28 @@ class GroupConsumer:
         except Exception:
             _log.exception("group %s: the rebalance listener failed", self.options.group)
 
-    async def _keep_locks(self) -> None:
-        renewed = time.monotonic()
+    async def _want_locks(self) -> None:
+        """Asks again for queues that are ours by share but still locked by the member who had them."""
         while True:
             await asyncio.sleep(LOCK_WANTED_INTERVAL_S)
             if self._wanted - frozenset(self.buffers):
-                await self._change_to(self._wanted)
-            if time.monotonic() - renewed < LOCK_INTERVAL_S:
-                continue
-            asked = renewed = time.monotonic()
-            held = frozenset(self.buffers)
-            granted = await self._locks.lock(held) if held else held
-            async with self._changing:
-                for queue in held & frozenset(self.buffers):
-                    if queue in granted:
-                        self.buffers[queue].locked_until = asked + LOCK_TRUSTED_S
-                    elif self.buffers[queue].locked_until < time.monotonic():
-                        # Another member may have it: what we hold of it is worth nothing.
-                        await self._drop(queue)
-            self.wake()
+                try:
+                    await self._change_to(self._wanted)
+                except Exception:
+                    _log.exception("group %s: locks could not be asked for", self.options.group)
+
+    async def _renew_locks(self) -> None:
+        asked = time.monotonic()
+        held = frozenset(self.buffers)
+        granted = await self._locks.lock(held) if held else held
+        for queue in granted & frozenset(self.buffers):
+            self.buffers[queue].locked_until = asked + LOCK_TRUSTED_S
+        self.wake()
+        async with self._changing:
+            for queue in (held - granted) & frozenset(self.buffers):
+                if self.buffers[queue].locked_until < time.monotonic():
+                    # Another member may have it: what we hold of it is worth nothing.
+                    await self._drop(queue)
 
     # Pulling
 

@@ -21,7 +21,7 @@ from metaq.client.routes import Queue
 from metaq.client.session import Session
 from metaq.client.stream import Delivery, Stream
 from metaq.client.threads import DaemonThreads
-from metaq.errors import UsageError
+from metaq.errors import ClientClosed, UsageError
 
 _log = logging.getLogger(__name__)
 
@@ -259,6 +259,7 @@ class Consuming:
         buffer_bytes: int = 100 * 1024 * 1024,
     ) -> Puller:
         """Reads queues that are assigned to it; `group` is needed to commit."""
+        self._require_open()
         try:
             limits = Limits(buffer_count, buffer_bytes, 2**62)
             puller = Puller(
@@ -291,7 +292,8 @@ class Consuming:
         raise NotImplementedError
 
     def _require_free(self, group: str) -> None:
-        """Brokers know one member of a group per client."""
+        """Brokers know one member of a group per client. Raises UsageError or ClientClosed."""
+        self._require_open()
         self._declared = [consumer for consumer in self._declared if not consumer.is_closed]
         self._opened = [opened for opened in self._opened if not opened.is_closed]
         if group in {member.group for member in (*self._declared, *self._opened)}:
@@ -299,6 +301,10 @@ class Consuming:
                 f"this client has a consumer of group {group} already",
                 hint="raise its concurrency, name several topics, or make another client",
             )
+
+    def _require_open(self) -> None:
+        if self._session.closed:
+            raise ClientClosed("this client is closed", hint="make another one")
 
     async def _start_consumers(self) -> None:
         self._is_consuming = True

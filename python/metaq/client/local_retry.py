@@ -135,6 +135,11 @@ class ParkedMessages:
         sql = "UPDATE parked SET attempts = attempts + 1, error = ?, due_ms = ? WHERE number = ?"
         self._change(sql, (error[:ERROR_CHARACTERS_MAX], due_ms, number))
 
+    def release(self, numbers: Iterable[int], due_ms: int) -> None:
+        """What was claimed and not tried to the end is due then."""
+        for number in numbers:
+            self._change("UPDATE parked SET due_ms = ? WHERE number = ?", (due_ms, number))
+
     def remove(self, number: int) -> None:
         self._change("DELETE FROM parked WHERE number = ?", (number,))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sqlite3
 import time
@@ -53,13 +54,24 @@ class Parking:
                 now_ms = _now_ms()
                 claimed_until_ms = now_ms + int(CLAIM_S * 1000)
                 due = await asyncio.to_thread(self._store.claim, now_ms, claimed_until_ms, CLAIM_COUNT)
-                for parked in due:
-                    await self._try(parked)
+                await self._try_all(due)
             except (MetaqError, sqlite3.Error, OSError) as error:
                 _log.warning("group %s: parked messages wait: %s", self._core.options.group, error)
                 due = []
             if not due:
                 await asyncio.sleep(LOOK_INTERVAL_S)
+
+    async def _try_all(self, due: list[Parked]) -> None:
+        left = [parked.number for parked in due]
+        try:
+            for parked in due:
+                await self._try(parked)
+                left.remove(parked.number)
+        except BaseException:
+            # The consumer ends, or its disk fails: the next one need not wait until the claim is over.
+            with contextlib.suppress(sqlite3.Error):
+                self._store.release(left, _now_ms())
+            raise
 
     async def close(self) -> None:
         await asyncio.to_thread(self._store.close)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from metaq import Queue, Reject, Retry
-from metaq.errors import UsageError
+from metaq.errors import ClientClosed, UsageError
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.support.clients import Face, create_topic, send
@@ -72,6 +72,20 @@ def test_pull_assigns_seeks_polls_and_commits(face: Face, served: Served) -> Non
             again = client.puller(group=name(face, "pull-group"))
             assert await face.call(again.assign, queues[0], queues[1]) == queues
             assert await poll_all(face, again, 1) == ["late"], "it goes on where it was committed"
+
+    run(scenario)
+
+
+def test_a_closed_client_consumes_nothing(face: Face, served: Served) -> None:
+    async def scenario() -> None:
+        async with connected(face, served) as client:
+            pass
+        with pytest.raises(ClientClosed):
+            client.consumer("T", group="g")(face.handler(lambda message: None))
+        with pytest.raises(ClientClosed):
+            client.subscribe("T", group="g")
+        with pytest.raises(ClientClosed):
+            client.puller()
 
     run(scenario)
 

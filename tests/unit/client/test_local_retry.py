@@ -31,6 +31,10 @@ def test_what_is_due_is_claimed_by_one_process(tmp_path: Path) -> None:
     assert one.claim(999, 5000, 10) == []
     assert [row.queue_offset for row in one.claim(1001, 5000, 10)] == [0, 1]
     assert [row.queue_offset for row in other.claim(1002, 5000, 10)] == [2]
+    other.release([3], 1500)
+    assert [row.queue_offset for row in one.claim(1500, 5000, 10)] == [2], (
+        "released before its claim was over"
+    )
     assert len(other.claim(5000, 9000, 10)) == 3, "what a process that died had claimed comes again"
 
 
