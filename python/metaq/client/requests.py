@@ -92,6 +92,8 @@ class Requests:
         }
         # The broker that the request came from knows its sender.
         broker = request.queue.broker if request.queue is not None else ""
+        if self._session.routes.address(broker) is None:
+            await self._session.routes.get(request.topic)
         command = SendReplyMessageV2(
             producer_group=self._options.group,
             topic=cluster + REPLY_TOPIC_SUFFIX,

@@ -88,6 +88,7 @@ class Routes:
         self._on_change = on_change
         self._known: dict[str, Route] = {}
         self._seen: set[str] = set()
+        self._made: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
 
@@ -97,12 +98,13 @@ class Routes:
         With `creatable` a topic that does not exist has the route on which a message would create it.
         """
         known = route = self._known.get(topic)
-        if route is None or refresh or (route.is_template and not creatable):
+        if route is None or refresh or topic in self._made or (route.is_template and not creatable):
             try:
                 route = await self._ask_once(topic)
-            except Unreachable:
-                # Brokers work without name servers; what was known may well be true still.
-                if known is None or known.is_template:
+            except (Unreachable, NoRoute) as error:
+                # Brokers work without name servers, and one that is away may come back: what was known may
+                # well be true still.
+                if known is None or (known.is_template and not creatable) or not error.retriable:
                     raise
                 route = known
         if route.is_template and not creatable:
@@ -120,18 +122,15 @@ class Routes:
         """Every broker that a route told of."""
         return self._brokers
 
-    def forget(self, topic: str) -> None:
-        """The next `get` asks."""
-        self._known.pop(topic, None)
+    def made(self, topic: str) -> None:
+        """A message has made it: the next `get` asks where it lives."""
+        self._made.add(topic)
 
     async def refresh_all(self) -> None:
         """Asks anew for every known topic; what cannot be asked stays as it was."""
         for topic in list(self._known):
             try:
                 await self._ask_once(topic)
-            except NoRoute:
-                self.forget(topic)
-                self._collect()
             except MetaqError as error:
                 _log.info("the route of %s stays as it was: %s", topic, error)
 
@@ -160,6 +159,7 @@ class Routes:
                 raise await self._no_route(topic)
             route = Route.of(topic, template, is_template=True)
         self._known[topic] = route
+        self._made.discard(topic)
         if not route.is_template:
             self._seen.add(topic)
         self._collect()
@@ -179,7 +179,7 @@ class Routes:
             " and auto-creation is off",
             hint=f"create it with `metaq topic create {topic}`",
         )
-        error.retriable = topic in self._seen  # Its broker may be on its way back.
+        error.retriable = topic in self._seen | self._made  # Its broker may be on its way back.
         return error
 
     async def _route_data(self, topic: str) -> TopicRouteData | None:

@@ -144,7 +144,7 @@ class Sender:
                     reply.check()
                 self._picker.faults.worked(broker)
                 if route.is_template:
-                    self._session.routes.forget(topic)  # It exists now.
+                    self._session.routes.made(topic)
                 return target, reply
             except Refused as error:
                 refusals += 1

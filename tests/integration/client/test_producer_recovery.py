@@ -15,6 +15,7 @@ import metaq
 from metaq.errors import NoRoute, Undecided, UsageError
 from tests.interop.servers import Cluster, start_metaq
 from tests.support.faces import FACES, opened
+from tests.support.metaq import run
 from tests.support.reading import eventually, stored
 
 
@@ -68,12 +69,10 @@ def test_another_broker_takes_over_and_the_dead_one_is_avoided(
     make: Callable[..., Any], cluster: Callable[..., Cluster]
 ) -> None:
     servers = cluster("broker-a", "broker-b")
+    assert run("topic", "create", "orders", METAQ_NAMESRV=servers.namesrv).returncode == 0
     with make(servers.namesrv) as client, client.producer("g", timeout=20) as producer:
-        # Both brokers must have the topic, so a message to each makes it there.
-        def on_both() -> bool:
-            return {producer.send("orders", b"x").queue.broker for _ in range(8)} == {"broker-a", "broker-b"}
-
-        eventually(on_both)
+        sent_to = {producer.send("orders", b"x").queue.broker for _ in range(16)}
+        assert sent_to == {"broker-a", "broker-b"}
         servers.brokers["broker-a"].kill()
         begun = time.monotonic()
         assert {producer.send("orders", b"%d" % number).queue.broker for number in range(20)} == {"broker-b"}
