@@ -369,10 +369,10 @@ class GroupConsumer:
 
     async def _keep(self, buffer: QueueBuffer, pull: Pull) -> None:
         if pull.is_moved:
-            if not buffer.unsettled:
-                buffer.move(pull.next_offset)
-            else:
+            if buffer.unsettled or pull.next_offset == buffer.pull_offset:
                 await asyncio.sleep(FULL_PAUSE_S)  # Until what we hold of the old place is settled.
+            else:
+                buffer.move(pull.next_offset)
             return
         for message, problem in pull.unreadable:
             # It would fail for ever; the dead letters keep it for somebody who can read it.

@@ -109,8 +109,16 @@ class Consumer:
         await asyncio.shield(self._starting)
 
     def start_soon(self) -> None:
-        self._starting = asyncio.create_task(self._consumption.start(), name="metaq start of a consumer")
+        """Without waiting; what goes wrong is logged, and raised by `start`."""
+        self._starting = asyncio.create_task(self._start(), name="metaq start of a consumer")
         self._starting.add_done_callback(_report)
+
+    async def _start(self) -> None:
+        try:
+            await self._consumption.start()
+        except Exception:
+            await self._consumption.close(0)
+            raise
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """Takes nothing of these queues, or of any, until resumed; they stay this consumer's."""
@@ -124,6 +132,8 @@ class Consumer:
 
         False where handlers were still at work: their messages come again. Safe to call twice.
         """
+        if self._starting is not None:
+            await asyncio.wait((self._starting,), timeout=timeout)
         return await self._consumption.close(timeout)
 
 

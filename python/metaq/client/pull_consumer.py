@@ -239,7 +239,9 @@ class PullConsumer:
             else:
                 if not pull.is_moved:
                     buffer.put(pull.messages, pull.next_offset)
-                elif not buffer.unsettled:
+                elif buffer.unsettled or pull.next_offset == buffer.pull_offset:
+                    await asyncio.sleep(FAILURE_PAUSE_S)  # Until what we hold of the old place is polled.
+                else:
                     buffer.move(pull.next_offset)
                 for message, problem in pull.unreadable:
                     self._fail(UnreadableBody(f"{message.offset_id} of {queue}: {problem}"))

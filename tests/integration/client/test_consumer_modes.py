@@ -14,6 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from metaq.errors import CommandError
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
 from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
 from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, ResetConsumerOffset
@@ -338,5 +341,29 @@ def test_sigterm_ends_a_consumer_in_order(served: Served, tmp_path: Path) -> Non
         query = QueryConsumerOffset(consumer_group="ended-group", topic="ended", queue_id=0)
         assert (await connection.call(query)).check().header(QueueOffset).queue_offset == 1
         await connection.close()
+
+    run(scenario)
+
+
+def test_a_consumer_that_cannot_start_leaves_its_group_free(
+    face: Face, served: Served, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        topic, group = name(face, "unstarted"), name(face, "unstarted-group")
+        await create_topic(served.broker, topic, queues=1)
+        await send(served.broker, topic, "a")
+        broken = tmp_path / "broken.json"
+        broken.write_text("no offsets")
+        bodies: list[str] = []
+        async with connected(face, served) as client:
+            declare = client.consumer(
+                topic, group=group, mode="broadcast", start="first", offsets_file=broken
+            )
+            with pytest.raises(CommandError, match="cannot be read"):
+                consumer = await face.call(declare, face.handler(noting(bodies)))
+                await face.call(consumer.start)
+            broken.unlink()
+            await face.call(declare, face.handler(noting(bodies)))
+            await until(lambda: bodies == ["a"])
 
     run(scenario)
