@@ -1,7 +1,52 @@
 """MetaQ: a message queue that unmodified RocketMQ clients talk to."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from metaq.errors import MetaqError
 
-__all__ = ["MetaqError", "__version__"]
+if TYPE_CHECKING:
+    from metaq import aio as aio
+    from metaq.client.message import Message
+    from metaq.client.results import SendResult, SendStatus
+    from metaq.client.routes import Queue
+    from metaq.client.subscription import Reject, Retry
+    from metaq.client.sync import Client
+
+__all__ = [
+    "Client",
+    "Message",
+    "MetaqError",
+    "Queue",
+    "Reject",
+    "Retry",
+    "SendResult",
+    "SendStatus",
+    "__version__",
+    "aio",
+]
 
 __version__ = "0.1.0"
+
+# Commands start without the client, which would take them longer than their work.
+_LAZY = {
+    "Client": "metaq.client.sync",
+    "Message": "metaq.client.message",
+    "Queue": "metaq.client.routes",
+    "Reject": "metaq.client.subscription",
+    "Retry": "metaq.client.subscription",
+    "SendResult": "metaq.client.results",
+    "SendStatus": "metaq.client.results",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "aio":
+        return import_module("metaq.aio")
+    if name in _LAZY:
+        value = getattr(import_module(_LAZY[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'metaq' has no attribute {name!r}")

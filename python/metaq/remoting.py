@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Self
 
 from metaq._core import Frame, FrameDecoder, FrameError, encode_frame
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Response
-from metaq.protocol.errors import Unreachable
+from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
 
 _log = logging.getLogger(__name__)
@@ -22,8 +23,13 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 _READ_BYTES: Final = 256 * 1024
 
-OnRequest = Callable[[Frame], Response | None]
-"""Answers what the peer asks of us; None is plain success."""
+Answered = Response | None
+OnRequest = Callable[[Frame], Answered | Awaitable[Answered]]
+"""Answers what the peer asks of us, at once or in a task of its own; None is plain success."""
+OnRequestFrom = Callable[[str, Frame], Answered | Awaitable[Answered]]
+"""The same where there are many peers: the address tells which one asks."""
+OnOpen = Callable[["Connection"], Awaitable[None]]
+"""Awaited before a new connection is used; what it raises is reported and does not end the connection."""
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -53,6 +59,7 @@ class Connection:
         self._binary = binary
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
         self._ended: str | None = None
         self._reading = asyncio.create_task(self._read(), name=f"read {address}")
 
@@ -114,6 +121,8 @@ class Connection:
     async def close(self) -> None:
         """Ends it; calls still under way raise Unreachable. Safe to call twice."""
         self._end("closed by this side")
+        for task in list(self._answering):
+            task.cancel()
         if asyncio.current_task() is not self._reading:
             self._reading.cancel()
             await asyncio.wait((self._reading,))
@@ -167,14 +176,39 @@ class Connection:
     def _answer(self, frame: Frame) -> None:
         try:
             if self._on_request is None:
-                response = Response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "this client takes no requests")
+                remark = "this client takes no requests"
+                answer: Answered | Awaitable[Answered] = Response(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark
+                )
             else:
-                response = self._on_request(frame) or Response()
+                answer = self._on_request(frame)
         except Exception as error:
-            _log.exception("request %d from %s failed", frame.code, self.address)
-            response = Response(ResponseCode.SYSTEM_ERROR, type(error).__name__)
+            answer = self._failed(frame, error)
+        if answer is None or isinstance(answer, Response):
+            self._respond(frame, answer)
+            return
+        task = asyncio.create_task(self._answer_later(frame, answer), name=f"answer {frame.code}")
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer_later(self, frame: Frame, answer: Awaitable[Answered]) -> None:
+        try:
+            response = await answer
+        except Exception as error:
+            response = self._failed(frame, error)
+        if self._ended is None:
+            self._respond(frame, response)
+
+    def _failed(self, frame: Frame, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            return Response(error.code, error.remark)
+        _log.error("request %d from %s failed", frame.code, self.address, exc_info=error)
+        return Response(ResponseCode.SYSTEM_ERROR, type(error).__name__)
+
+    def _respond(self, frame: Frame, response: Answered) -> None:
         if frame.flag & FLAG_ONEWAY:
             return
+        response = response or Response()
         self._writer.write(
             encode_frame(
                 int(response.code),
@@ -200,25 +234,55 @@ class Connection:
 class Connections:
     """One connection per address, opened when first needed and again after it has ended."""
 
-    def __init__(self, *, connect_timeout: float = 3.0, on_request: OnRequest | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = 3.0,
+        on_request: OnRequestFrom | None = None,
+        on_open: OnOpen | None = None,
+        binary: bool = False,
+    ) -> None:
         self._connect_timeout = connect_timeout
         self._on_request = on_request
+        self._on_open = on_open
+        self._binary = binary
         self._by_address: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._closed = False
 
     async def get(self, address: str) -> Connection:
         """An open connection; raises Unreachable."""
-        async with self._opening.setdefault(address, asyncio.Lock()):
-            connection = self._by_address.get(address)
-            if self._closed:
-                raise Unreachable(f"{address}: this side is stopping")
-            if connection is None or connection.closed:
-                connection = await Connection.open(
-                    address, self._connect_timeout, on_request=self._on_request
-                )
-                self._by_address[address] = connection
+        lock = self._opening.setdefault(address, asyncio.Lock())
+        connection = self._by_address.get(address)
+        if connection is not None and not connection.closed and not lock.locked():
             return connection
+        async with lock:
+            return await self._get_alone(address)
+
+    async def _get_alone(self, address: str) -> Connection:
+        if self._closed:
+            raise Unreachable(f"{address}: this side is stopping")
+        connection = self._by_address.get(address)
+        if connection is not None and not connection.closed:
+            return connection
+        on_request = None if self._on_request is None else partial(self._on_request, address)
+        connection = await Connection.open(
+            address, self._connect_timeout, on_request=on_request, binary=self._binary
+        )
+        if self._closed:
+            await connection.close()
+            raise Unreachable(f"{address}: this side is stopping")
+        self._by_address[address] = connection
+        if self._on_open is not None:
+            try:
+                await self._on_open(connection)
+            except Exception:
+                _log.warning("the start of the connection to %s failed", address, exc_info=True)
+        return connection
+
+    def opened(self) -> list[Connection]:
+        """Those that are open now."""
+        return [connection for connection in self._by_address.values() if not connection.closed]
 
     async def call(self, address: str, command: Command, body: bytes = b"", timeout: float = 3.0) -> Reply:
         connection = await self.get(address)

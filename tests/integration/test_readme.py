@@ -82,12 +82,14 @@ def test_the_java_snippet(served: Metaq, tmp_path: Path) -> None:
 def test_the_python_snippet(served: Metaq, tmp_path: Path) -> None:
     served.run("topic", "create", "Hello")
     script = tmp_path / "hello.py"
-    script.write_text(at(block("python", "SendMessageV2"), served), encoding="utf-8")
+    script.write_text(at(block("python", "metaq.Client"), served), encoding="utf-8")
     outcome = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, timeout=60, check=False
     )
-    assert re.fullmatch(r"[0-9A-F]{32}\n", outcome.stdout), outcome.stderr
-    assert "from Python" in served.run("tail", "Hello", "--no-follow").stdout
+    assert re.match(r"[0-9A-F]{32} Queue\(topic='Hello'", outcome.stdout), outcome.stderr
+    tail = served.run("tail", "Hello", "--no-follow").stdout
+    assert "[greeting] from Python" in tail
+    assert len(re.findall(r" \d+$", tail, flags=re.MULTILINE)) == 1000
 
 
 def test_the_test(tmp_path: Path) -> None:

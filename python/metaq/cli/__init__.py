@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from metaq import __version__
-from metaq.cli import config, dlq, filter, group, message, serve, topic
+from metaq.cli import config, dlq, filter, group, message, parked, serve, topic
 from metaq.errors import ConfigError, MetaqError
 
 app = typer.Typer(
@@ -45,6 +45,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(filter.app, name="filter")
+app.add_typer(parked.app, name="parked")
 app.command("send")(message.send)
 app.command("tail")(message.tail)
 

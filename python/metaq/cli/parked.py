@@ -1,0 +1,111 @@
+"""metaq parked: what consumers on this machine have parked on its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metaq.cli.flags import Format, Output
+
+if TYPE_CHECKING:
+    from metaq.client.local_retry import Parked, ParkedMessages
+
+app = typer.Typer(
+    help="List the messages that consumers on this machine have parked, and have them tried at once.",
+    no_args_is_help=True,
+)
+
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        "--directory",
+        help="Where the consumers park (local_directory); METAQ_CLIENT_DIRECTORY/parked unless given.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("list")
+def list_parked(
+    group: Annotated[str | None, typer.Argument(help="Only this consumer group.", show_default=False)] = None,
+    directory: Directory = None,
+    output: Output = Format.text,
+) -> None:
+    """List parked messages, the oldest first."""
+    from metaq.cli.output import print_json_line
+
+    for name, store in _stores(directory, group):
+        for parked in store.rows():
+            if output is Format.json:
+                print_json_line(_document(name, parked))
+            else:
+                print(_line(name, parked), flush=True)
+        store.close()
+
+
+@app.command()
+def replay(
+    group: Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)],
+    number: Annotated[
+        list[int] | None, typer.Option("--number", help="Only the one with this number.", show_default=False)
+    ] = None,
+    directory: Directory = None,
+    output: Output = Format.text,
+) -> None:
+    """Make parked messages due now, with all their tries: the group's consumer on this machine takes them,
+    or does so when it is started."""
+    from metaq.cli.output import print_json
+    from metaq.errors import CommandError
+
+    count = 0
+    for _, store in _stores(directory, group):
+        count += store.replay(number)
+        store.close()
+    if number and count < len(number):
+        raise CommandError(f"{len(number) - count} of these numbers are not parked for {group}")
+    if output is Format.json:
+        print_json({"group": group, "replayed": count})
+    else:
+        typer.echo(f"{count} parked messages of {group} are due now")
+
+
+def _stores(directory: Path | None, group: str | None) -> list[tuple[str, ParkedMessages]]:
+    from metaq.client.consumer_options import client_directory
+    from metaq.client.local_retry import ParkedMessages, parked_groups
+    from metaq.errors import CommandError
+
+    place = directory or client_directory() / "parked"
+    found = parked_groups(place)
+    if group is not None:
+        if group not in found:
+            raise CommandError(
+                f"nothing is parked for group {group} in {place}",
+                hint="run the command on the consumer's machine, as its user, or give --directory",
+            )
+        found = {group: found[group]}
+    return [(name, ParkedMessages(path)) for name, path in found.items()]
+
+
+def _document(group: str, parked: Parked) -> dict[str, object]:
+    return {
+        "group": group,
+        "number": parked.number,
+        "id": parked.message_id,
+        "topic": parked.record.get("topic", parked.queue_topic),
+        "broker": parked.broker,
+        "queue": parked.queue_id,
+        "queue_offset": parked.queue_offset,
+        "attempts": parked.attempts,
+        "error": parked.error,
+        "parked_ms": parked.parked_ms,
+        "due_ms": parked.due_ms,
+        "body_bytes": len(parked.body),
+    }
+
+
+def _line(group: str, parked: Parked) -> str:
+    topic = parked.record.get("topic", parked.queue_topic)
+    error = " ".join(parked.error.split())
+    return f"{group} {parked.number} {parked.message_id} {topic} failed {parked.attempts} times here: {error}"

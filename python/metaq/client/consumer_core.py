@@ -1,0 +1,419 @@
+"""A member of a consumer group: its share of the queues, what it pulled of them, and how far it is.
+
+Three forms of consumption stand on it (handlers, iteration; `pull_consumer` does without a group's share).
+`take` gives messages, `Settlement` takes back what became of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from metaq.client.buffers import QueueBuffer, Turns
+from metaq.client.consumer_options import ConsumerOptions, client_directory
+from metaq.client.offsets import BrokerOffsets, FileOffsets, Offsets, end_offset, first_offset, offset_at
+from metaq.client.pulling import Pull, Puller
+from metaq.client.rebalance import Locks, Shares
+from metaq.client.routes import Queue
+from metaq.client.settlement import send_back
+from metaq.client.subscription import DEAD_LETTER_LEVEL, Subscription
+from metaq.client.user_code import call_user
+from metaq.errors import MetaqError
+from metaq.protocol.bodies import ConsumerData
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused
+
+if TYPE_CHECKING:
+    from metaq.client.message import Message
+    from metaq.client.session import Session
+
+_log = logging.getLogger(__name__)
+
+REBALANCE_INTERVAL_S: Final = 20.0
+ROUTE_WANTED_INTERVAL_S: Final = 1.0
+"""While a topic has no route yet: its first message may make it."""
+COMMIT_INTERVAL_S: Final = 5.0
+LOCK_INTERVAL_S: Final = 20.0
+LOCK_WANTED_INTERVAL_S: Final = 0.5
+LOCK_TRUSTED_S: Final = 30.0
+"""A lease lasts a minute at the broker; we stop by ourselves long before, so no queue has two readers."""
+FULL_PAUSE_S: Final = 0.05
+FAILURE_PAUSE_S: Final = 1.0
+BUSY_PAUSE_S: Final = 0.02
+RELEASE_TIMEOUT_S: Final = 25.0
+"""How long a queue in order is kept for the message in hand before it goes to another member."""
+
+
+class GroupConsumer:
+    """One consumer in a group, on one event loop."""
+
+    def __init__(self, session: Session, options: ConsumerOptions) -> None:
+        self._session = session
+        self.options = options
+        self.started_ms = 0
+        self.buffers: dict[Queue, QueueBuffer] = {}
+        self.is_closing = False
+        self._subscriptions = {subscription.topic: subscription for subscription in options.subscriptions}
+        if not options.is_broadcast:
+            self._subscriptions[options.retry_topic] = Subscription.of(options.retry_topic)
+        self._shares = Shares(session, options)
+        self._locks = Locks(session, options.group)
+        self._puller = Puller(session, options.group, carries_subscription=options.is_broadcast)
+        self._turns = Turns(priority=options.priority, patience=options.priority_patience)
+        self._offsets: Offsets | None = None
+        self._committed: dict[Queue, int] = {}
+        self._paused: set[Queue] = set()
+        self._all_paused = False
+        self._wanted: frozenset[Queue] = frozenset()
+        self._seen: dict[str, frozenset[Queue]] = {}
+        self._something = asyncio.Event()
+        self._rebalance_now = asyncio.Event()
+        self._pulls: dict[Queue, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
+
+    @property
+    def session(self) -> Session:
+        return self._session
+
+    @property
+    def offsets(self) -> Offsets:
+        assert self._offsets is not None, "the consumer is not started"
+        return self._offsets
+
+    @property
+    def in_hand(self) -> int:
+        return sum(buffer.in_hand for buffer in self.buffers.values())
+
+    # Its life
+
+    async def start(self) -> None:
+        """Joins the group and begins to pull; does not wait for a share of the queues."""
+        self.started_ms = time.time_ns() // 1_000_000
+        if self.options.is_broadcast:
+            path = self.options.offsets_file or client_directory() / "offsets" / f"{self.options.group}.json"
+            self._offsets = await asyncio.to_thread(FileOffsets, path)
+        else:
+            self._offsets = BrokerOffsets(self._session, self.options.group)
+        for topic in self._shares.topics:
+            # A heartbeat goes to the brokers of known routes; no route yet is no reason not to join.
+            with contextlib.suppress(MetaqError):
+                await self._session.routes.get(topic)
+        await self._session.add_consumer(self.describe)
+        self.spawn(self._keep_balanced(), "rebalance")
+        self.spawn(self._every(COMMIT_INTERVAL_S, self.commit), "commit")
+        if self.options.ordered:
+            self.spawn(self._want_locks(), "wanted locks")
+            self.spawn(self._every(LOCK_INTERVAL_S, self._renew_locks), "locks")
+
+    async def stop_taking(self) -> None:
+        """Pulls nothing more and gives nothing more; what is in hand may still be settled."""
+        self.is_closing = True
+        self._something.set()
+        for task in self._pulls.values():
+            task.cancel()
+
+    async def leave(self) -> None:
+        """Commits, gives up its queues and leaves the group."""
+        self.is_closing = True
+        await _end([*self._tasks, *self._pulls.values()])
+        try:
+            await self.commit()
+        except (MetaqError, OSError) as error:
+            _log.warning("group %s: the last offsets are not committed: %s", self.options.group, error)
+        if self.options.ordered:
+            await self._locks.unlock(frozenset(self.buffers))
+        for buffer in self.buffers.values():
+            buffer.dropped = True
+        await self._session.remove_consumer(self.describe)
+        if self._offsets is not None:
+            await self._offsets.close()
+
+    def describe(self) -> ConsumerData:
+        """What heartbeats tell of it."""
+        start = self.options.start
+        where = "TIMESTAMP" if isinstance(start, datetime) else f"{start.upper()}_OFFSET"
+        return ConsumerData(
+            group_name=self.options.group,
+            consume_from_where=f"CONSUME_FROM_{where}",
+            consume_type="CONSUME_PASSIVELY",
+            message_model="BROADCASTING" if self.options.is_broadcast else "CLUSTERING",
+            subscription_data_set=[subscription.data() for subscription in self._subscriptions.values()],
+        )
+
+    def spawn(self, work: Awaitable[None], name: str) -> None:
+        """A task that ends with the consumer."""
+        task = asyncio.ensure_future(work)
+        task.set_name(f"metaq {self.options.group} {name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Taking
+
+    async def take(self, count_max: int) -> tuple[QueueBuffer, list[Message]] | None:
+        """The next messages, all of one queue; None once it is closing."""
+        while not self.is_closing:
+            self._something.clear()
+            buffer = self._turns.next([buffer for buffer in self.buffers.values() if self._may_give(buffer)])
+            if buffer is not None:
+                return buffer, buffer.take(count_max)
+            await self._something.wait()
+        return None
+
+    def wake(self) -> None:
+        """Something may be there to take, or room to pull into."""
+        self._something.set()
+
+    def wake_later(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self._something.set)
+
+    def _may_give(self, buffer: QueueBuffer) -> bool:
+        if buffer.dropped or buffer.revoked or not len(buffer) or self._is_paused(buffer.queue):
+            return False
+        if not self.options.ordered:
+            return True
+        now = time.monotonic()
+        return not buffer.in_hand and buffer.locked_until > now and buffer.resting_until <= now
+
+    def _is_paused(self, queue: Queue) -> bool:
+        return self._all_paused or queue in self._paused
+
+    def pause(self, queues: Iterable[Queue] | None = None) -> None:
+        """Gives and pulls nothing of these queues, or of any, until resumed; the queues stay ours."""
+        if queues is None:
+            self._all_paused = True
+        else:
+            self._paused.update(queues)
+
+    def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        if queues is None:
+            self._all_paused = False
+            self._paused.clear()
+        else:
+            self._paused.difference_update(queues)
+        self._something.set()
+
+    # Offsets
+
+    async def commit(self) -> None:
+        """Makes known how far every queue is settled."""
+        fresh = {
+            queue: buffer.committable
+            for queue, buffer in self.buffers.items()
+            if not buffer.dropped and self._committed.get(queue) != buffer.committable
+        }
+        if fresh:
+            await self.offsets.commit(fresh)
+            self._committed.update(fresh)
+
+    async def reset(self, offsets: dict[Queue, int]) -> None:
+        """Goes on elsewhere in these queues; what was pulled of them and is not settled does not count."""
+        async with self._changing:
+            mine = {queue: offset for queue, offset in offsets.items() if queue in self.buffers}
+            for queue, queue_offset in mine.items():
+                locked_until = self.buffers[queue].locked_until
+                await self._drop(queue)
+                self._begin(queue, queue_offset, locked_until)
+            if mine:
+                await self.offsets.commit(mine)
+                self._committed.update(mine)
+
+    async def _first_offset(self, queue: Queue) -> int:
+        committed = await self.offsets.read(queue)
+        if committed is not None and committed >= 0:
+            return committed
+        start = self.options.start
+        appeared = queue.topic in self._seen and queue not in self._seen[queue.topic]
+        # A queue that came later has nothing older than us; what it got before we saw it must not be lost.
+        if queue.topic == self.options.retry_topic or start == "first" or appeared:
+            return await first_offset(self._session, queue)
+        if isinstance(start, datetime):
+            return await offset_at(self._session, queue, int(start.timestamp() * 1000))
+        return await end_offset(self._session, queue)
+
+    # Our share
+
+    def rebalance_soon(self) -> None:
+        self._rebalance_now.set()
+
+    async def _keep_balanced(self) -> None:
+        while True:
+            self._rebalance_now.clear()
+            try:
+                self._wanted = await self._shares.work_out()
+                await self._change_to(self._wanted)
+            except Exception:
+                _log.exception("group %s: the rebalance failed and is tried again", self.options.group)
+            lacking = any(topic not in self._shares.known for topic in self._shares.topics)
+            unmet = not self.options.ordered and self._wanted != self.buffers.keys()
+            wait_s = ROUTE_WANTED_INTERVAL_S if lacking or unmet else REBALANCE_INTERVAL_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._rebalance_now.wait(), wait_s)
+
+    async def _change_to(self, wanted: frozenset[Queue]) -> None:
+        async with self._changing:
+            lost = frozenset(self.buffers) - wanted
+            if lost:
+                await self._tell(frozenset(), lost)
+                await asyncio.gather(*(self._release(queue) for queue in lost))
+            gained = frozenset() if self.is_closing else wanted - frozenset(self.buffers)
+            if self.options.ordered and gained:
+                gained = await self._locks.lock(gained)
+            if gained:
+                gained = frozenset(filter(None, await asyncio.gather(*(self._acquire(q) for q in gained))))
+            self._seen.update(self._shares.known)
+            if gained:
+                await self._tell(gained, frozenset())
+
+    async def _acquire(self, queue: Queue) -> Queue | None:
+        try:
+            queue_offset = await self._first_offset(queue)
+        except MetaqError as error:
+            _log.info("group %s cannot begin %s yet: %s", self.options.group, queue, error)
+            return None
+        self._begin(queue, queue_offset, time.monotonic() + LOCK_TRUSTED_S)
+        return queue
+
+    def _begin(self, queue: Queue, queue_offset: int, locked_until: float) -> None:
+        buffer = QueueBuffer(queue, queue_offset, self.options.limits)
+        buffer.locked_until = locked_until
+        self.buffers[queue] = buffer
+        self._committed[queue] = queue_offset
+        self._pulls[queue] = asyncio.create_task(
+            self._keep_pulling(buffer), name=f"metaq {self.options.group} pull {queue.topic}/{queue.id}"
+        )
+
+    async def _release(self, queue: Queue) -> None:
+        """Gives a queue up: what is settled is committed, and in order its last message is waited for."""
+        buffer = self.buffers[queue]
+        buffer.revoked = True
+        if self.options.ordered and buffer.in_hand:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                    while buffer.in_hand and buffer.locked_until > time.monotonic():
+                        await asyncio.sleep(0.01)
+        try:
+            if self._committed.get(queue) != buffer.committable:
+                await self.offsets.commit({queue: buffer.committable})
+        except (MetaqError, OSError) as error:
+            _log.info("group %s gives %s up without a last commit: %s", self.options.group, queue, error)
+        await self._drop(queue)
+        if self.options.ordered:
+            await self._locks.unlock(frozenset((queue,)))
+
+    async def _drop(self, queue: Queue) -> None:
+        self.buffers.pop(queue).dropped = True
+        self._turns.forget(queue)
+        self._committed.pop(queue, None)
+        await _end([self._pulls.pop(queue)])
+
+    async def _tell(self, gained: frozenset[Queue], lost: frozenset[Queue]) -> None:
+        if self.options.on_rebalance is None:
+            return
+        try:
+            await call_user(self.options.on_rebalance, gained, lost)
+        except Exception:
+            _log.exception("group %s: the rebalance listener failed", self.options.group)
+
+    async def _want_locks(self) -> None:
+        """Asks again for queues that are ours by share but still locked by the member who had them."""
+        while True:
+            await asyncio.sleep(LOCK_WANTED_INTERVAL_S)
+            if self._wanted - frozenset(self.buffers):
+                try:
+                    await self._change_to(self._wanted)
+                except Exception:
+                    _log.exception("group %s: locks could not be asked for", self.options.group)
+
+    async def _renew_locks(self) -> None:
+        asked = time.monotonic()
+        held = frozenset(self.buffers)
+        granted = await self._locks.lock(held) if held else held
+        for queue in granted & frozenset(self.buffers):
+            self.buffers[queue].locked_until = asked + LOCK_TRUSTED_S
+        self.wake()
+        async with self._changing:
+            for queue in (held - granted) & frozenset(self.buffers):
+                if self.buffers[queue].locked_until < time.monotonic():
+                    # Another member may have it: what we hold of it is worth nothing.
+                    await self._drop(queue)
+
+    # Pulling
+
+    async def _keep_pulling(self, buffer: QueueBuffer) -> None:
+        queue = buffer.queue
+        subscription = self._subscriptions[queue.topic]
+        while not buffer.dropped:
+            if buffer.is_full or self._is_paused(queue):
+                await asyncio.sleep(FULL_PAUSE_S)
+                continue
+            try:
+                pull = await self._puller.pull(
+                    queue, buffer.pull_offset, subscription, self.options.pull_count
+                )
+            except Refused as error:
+                await self._refused(queue, error)
+            except MetaqError as error:
+                _log.info("group %s: pull of %s: %s", self.options.group, queue, error)
+                await asyncio.sleep(FAILURE_PAUSE_S)
+            except Exception:
+                _log.exception("group %s: pull of %s failed", self.options.group, queue)
+                await asyncio.sleep(FAILURE_PAUSE_S)
+            else:
+                await self._keep(buffer, pull)
+
+    async def _keep(self, buffer: QueueBuffer, pull: Pull) -> None:
+        if pull.is_moved:
+            if buffer.unsettled or pull.next_offset == buffer.pull_offset:
+                await asyncio.sleep(FULL_PAUSE_S)  # Until what we hold of the old place is settled.
+            else:
+                buffer.move(pull.next_offset)
+            return
+        for message, problem in pull.unreadable:
+            # It would fail for ever; the dead letters keep it for somebody who can read it.
+            _log.error("group %s: %s goes to the dead letters: %s", self.options.group, message.id, problem)
+            if not self.options.is_broadcast and not await self._buried(message):
+                await asyncio.sleep(FAILURE_PAUSE_S)
+                return  # The same pull again: what was buried already may be so twice.
+        buffer.put(pull.messages, pull.next_offset)
+        if pull.messages:
+            self._something.set()
+
+    async def _buried(self, message: Message) -> bool:
+        try:
+            await send_back(self, message, DEAD_LETTER_LEVEL)
+        except MetaqError as error:
+            _log.warning("group %s: %s: %s", self.options.group, message.id, error)
+            return False
+        return True
+
+    async def _refused(self, queue: Queue, error: Refused) -> None:
+        if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+            await self._session.beat()
+            await asyncio.sleep(BUSY_PAUSE_S)
+        elif error.code in (ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY):
+            await asyncio.sleep(BUSY_PAUSE_S)
+        else:
+            _log.warning("group %s: pull of %s: %s", self.options.group, queue, error)
+            await asyncio.sleep(FAILURE_PAUSE_S)
+
+    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except (MetaqError, OSError) as error:
+                _log.info("group %s: %s", self.options.group, error)
+            except Exception:
+                _log.exception("group %s: background work failed", self.options.group)
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

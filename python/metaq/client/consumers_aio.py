@@ -1,0 +1,365 @@
+"""Consumers as asyncio code sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, fields
+from types import TracebackType
+from typing import Any, Final, Self, Unpack
+
+from metaq.client.buffers import Limits
+from metaq.client.consumer_options import ConsumerKeywords, HandlerKeywords, consumer_options
+from metaq.client.handling import CLOSE_TIMEOUT_S, HandlerConsumer
+from metaq.client.message import Message
+from metaq.client.pull_consumer import Position, PullConsumer
+from metaq.client.routes import Queue
+from metaq.client.session import Session
+from metaq.client.stream import Delivery, Stream
+from metaq.client.threads import DaemonThreads
+from metaq.errors import ClientClosed, UsageError
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Awaitable[object] | object]
+"""Takes a message, or with `batch` a list of them."""
+
+_MESSAGE_FIELDS: Final = tuple(entry.name for entry in fields(Message))
+
+
+def message_values(message: Message) -> dict[str, Any]:
+    """What makes a message of a subclass out of a plain one."""
+    return {name: getattr(message, name) for name in _MESSAGE_FIELDS}
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedMessage(Message):
+    """A message of an iteration."""
+
+    delivery: Delivery | None = field(default=None, repr=False, compare=False)
+
+    @asynccontextmanager
+    async def process(self) -> AsyncIterator[None]:
+        """Acknowledges at its end; an exception retries, `Retry` and `Reject` as in a handler. The exception
+        does not leave the block, so that the loop goes on."""
+        delivery = _delivery(self.delivery)
+        delivery.is_processed = True
+        try:
+            yield
+        except Exception as error:
+            _log.warning("processing of %s failed", self.id, exc_info=error)
+            await delivery.end(error)
+        else:
+            await delivery.end(None)
+
+    async def ack(self) -> None:
+        """It is done with."""
+        await _delivery(self.delivery).ack()
+
+    async def retry(self, after: float | None = None) -> None:
+        """It comes again."""
+        await _delivery(self.delivery).retry(after)
+
+    async def reject(self) -> None:
+        """It goes to the dead letters."""
+        await _delivery(self.delivery).reject()
+
+
+def _delivery(delivery: Delivery | None) -> Delivery:
+    if delivery is None:
+        raise UsageError("only a message that came by iteration can be settled")
+    return delivery
+
+
+class Consumer:
+    """A handler and the group it works for. Calling it calls the handler, for instance in a test."""
+
+    def __init__(self, session: Session, handler: Handler, consumption: HandlerConsumer) -> None:
+        self.handler = handler
+        self._session = session
+        self._consumption = consumption
+        self._starting: asyncio.Task[None] | None = None
+
+    def __call__(self, message: Any) -> Any:
+        return self.handler(message)
+
+    @property
+    def group(self) -> str:
+        return self._consumption.core.options.group
+
+    @property
+    def is_closed(self) -> bool:
+        return self._consumption.is_closed
+
+    @property
+    def queues(self) -> frozenset[Queue]:
+        """Its share of the queues now."""
+        return self._consumption.queues
+
+    async def start(self) -> None:
+        """Joins the group. Safe to call twice."""
+        self._session.require_usable()
+        if self._starting is None:
+            self.start_soon()
+        assert self._starting is not None
+        await asyncio.shield(self._starting)
+
+    def start_soon(self) -> None:
+        """Without waiting; what goes wrong is logged, and raised by `start`."""
+        self._starting = asyncio.create_task(self._start(), name="metaq start of a consumer")
+        self._starting.add_done_callback(_report)
+
+    async def _start(self) -> None:
+        try:
+            await self._consumption.start()
+        except Exception:
+            await self._consumption.close(0)
+            raise
+
+    def pause(self, queues: Iterable[Queue] | None = None) -> None:
+        """Takes nothing of these queues, or of any, until resumed; they stay this consumer's."""
+        self._consumption.pause(queues)
+
+    def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        self._consumption.resume(queues)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+        """Stops pulling, lets what is in hand end, commits and leaves the group, within the time.
+
+        False where handlers were still at work: their messages come again. Safe to call twice.
+        """
+        if self._starting is not None:
+            await asyncio.wait((self._starting,), timeout=timeout)
+        return await self._consumption.close(timeout)
+
+
+class Subscribed:
+    """Messages of a group to iterate over.
+
+    Asking for the next message acknowledges the one before, unless it was settled or given to `process`; with
+    `auto_ack=False` only that settles it.
+    """
+
+    def __init__(self, stream: Stream, idle_timeout: float | None) -> None:
+        self._stream = stream
+        self._idle_timeout = idle_timeout
+
+    @property
+    def group(self) -> str:
+        return self._stream.core.options.group
+
+    @property
+    def is_closed(self) -> bool:
+        return self._stream.is_closed
+
+    @property
+    def queues(self) -> frozenset[Queue]:
+        """Its share of the queues now."""
+        return frozenset(self._stream.core.buffers)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        delivery = await self._stream.take(self._idle_timeout)
+        if delivery is None:
+            raise StopAsyncIteration
+        return ReceivedMessage(**message_values(delivery.message), delivery=delivery)
+
+    async def start(self) -> None:
+        """Joins the group, which the first message asked for does too. Safe to call twice."""
+        await self._stream.start()
+
+    def pause(self, queues: Iterable[Queue] | None = None) -> None:
+        self._stream.core.pause(queues)
+
+    def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        self._stream.core.resume(queues)
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
+        """Waits for what is being processed, commits and leaves the group. Safe to call twice."""
+        return await self._stream.close(timeout)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Puller(PullConsumer):
+    """Reads queues that the caller names."""
+
+    group = None
+    """It is no member of one, so it takes nobody's place."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Consuming:
+    """The consumers of a client."""
+
+    _session: Session
+
+    def __init__(self) -> None:
+        self._declared: list[Consumer] = []
+        self._opened: list[Subscribed | Puller] = []
+        self._is_consuming = False
+
+    def consumer(
+        self, topic: str | Iterable[str], *, group: str, **options: Unpack[HandlerKeywords]
+    ) -> Callable[[Handler], Consumer]:
+        """Declares a handler; it begins with the client, or at once where that has begun.
+
+        A coroutine function runs as a task, a plain one in a thread, up to `concurrency` at a time. To return
+        acknowledges, an exception retries, `Retry` says when and `Reject` sends to the dead letters.
+        """
+        checked = consumer_options(topic, group, options)
+
+        def declare(handler: Handler) -> Consumer:
+            self._require_free(group)
+            caller = HandlerCaller(handler, checked.concurrency, group)
+            consumer = Consumer(self._session, handler, HandlerConsumer(self._session, checked, caller))
+            self._declared.append(consumer)
+            if self._is_consuming:
+                consumer.start_soon()
+            return consumer
+
+        return declare
+
+    def subscribe(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        auto_ack: bool = True,
+        idle_timeout: float | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> Subscribed:
+        """Messages to iterate over; the iteration ends when it is closed, or after `idle_timeout` seconds in
+        which none came."""
+        checked = consumer_options(topic, group, options)
+        self._require_free(group)
+        subscribed = Subscribed(Stream(self._session, checked, auto_ack=auto_ack), idle_timeout)
+        self._opened.append(subscribed)
+        return subscribed
+
+    def puller(
+        self,
+        *,
+        group: str | None = None,
+        tags: str | Iterable[str] | None = None,
+        sql: str | None = None,
+        function: str | None = None,
+        start: Position = "end",
+        buffer_count: int = 1000,
+        buffer_bytes: int = 100 * 1024 * 1024,
+    ) -> Puller:
+        """Reads queues that are assigned to it; `group` is needed to commit."""
+        self._require_open()
+        try:
+            limits = Limits(buffer_count, buffer_bytes, 2**62)
+            puller = Puller(
+                self._session, group=group, tags=tags, sql=sql, function=function, start=start, limits=limits
+            )
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        self._opened.append(puller)
+        return puller
+
+    async def run(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Consumes until SIGTERM or SIGINT comes, then closes within the time. For the main thread."""
+        await self.start()
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            await self.close(timeout)
+
+    async def start(self) -> None:
+        raise NotImplementedError
+
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        raise NotImplementedError
+
+    def _require_free(self, group: str) -> None:
+        """Brokers know one member of a group per client. Raises UsageError or ClientClosed."""
+        self._require_open()
+        self._declared = [consumer for consumer in self._declared if not consumer.is_closed]
+        self._opened = [opened for opened in self._opened if not opened.is_closed]
+        if group in {member.group for member in (*self._declared, *self._opened)}:
+            raise UsageError(
+                f"this client has a consumer of group {group} already",
+                hint="raise its concurrency, name several topics, or make another client",
+            )
+
+    def _require_open(self) -> None:
+        if self._session.closed:
+            raise ClientClosed("this client is closed", hint="make another one")
+
+    async def _start_consumers(self) -> None:
+        self._is_consuming = True
+        for consumer in self._declared:
+            await consumer.start()
+
+    async def _close_consumers(self, timeout: float) -> None:
+        self._is_consuming = False
+        closings = [consumer.close(timeout) for consumer in self._declared]
+        closings += [opened.close(timeout) for opened in self._opened if isinstance(opened, Subscribed)]
+        pullers = [opened.close() for opened in self._opened if isinstance(opened, Puller)]
+        for outcome in await asyncio.gather(*closings, *pullers, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                _log.error("a consumer did not close", exc_info=outcome)
+        self._declared.clear()
+        self._opened.clear()
+
+
+class HandlerCaller:
+    """Calls a handler: a coroutine function in the worker's task, a plain one in a thread, never on the event
+    loop, which a slow one would stop."""
+
+    def __init__(self, handler: Handler, concurrency: int, group: str) -> None:
+        if not callable(handler):
+            raise UsageError(f"a handler is a function, not {type(handler).__name__}")
+        self._handler = handler
+        # One more for the parked messages and for what a broker wants to be tried.
+        self._threads = (
+            None if inspect.iscoroutinefunction(handler) else DaemonThreads(concurrency + 1, f"metaq {group}")
+        )
+
+    async def call(self, argument: Any) -> None:
+        outcome = (
+            self._handler(argument)
+            if self._threads is None
+            else await self._threads.run(self._handler, argument)
+        )
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.stop()
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("a consumer did not start", exc_info=task.exception())

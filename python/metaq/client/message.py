@@ -1,0 +1,257 @@
+"""Messages: what a user sees of one, and how one is laid out to be sent."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final, Self
+
+from metaq._core import Record
+from metaq.client.properties import KEYS, SYSTEM_NAMES, TAGS, UNIQUE_KEY, encode_properties
+from metaq.client.routes import Queue
+from metaq.errors import InvalidMessage, UnreadableBody
+
+MIB: Final = 1024 * 1024
+BODY_BYTES_MAX: Final = 4 * MIB
+"""What a broker takes unless it is set up otherwise."""
+INFLATED_BYTES_MAX: Final = 64 * MIB
+"""What a compressed body may grow to when it is read."""
+PROPERTIES_BYTES_MAX: Final = 32_767
+COMPRESS_FROM_BYTES: Final = 4096
+ZLIB_LEVEL: Final = 5
+
+COMPRESSED: Final = 1
+TRANSACTION_PREPARED: Final = 4
+_COMPRESSION_SHIFT: Final = 8
+_COMPRESSIONS: Final = {0: "zlib", 1: "LZ4", 2: "zstd", 3: "zlib"}
+ZLIB: Final = 3 << _COMPRESSION_SHIFT
+
+
+def _nothing() -> Mapping[str, str]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of
+    a message that was stored."""
+
+    topic: str
+    body: bytes = field(repr=False)
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=_nothing, hash=False)
+    """The sender's own."""
+    id: str = ""
+    """Given by the sender's client; stays the same through retries."""
+    offset_id: str = ""
+    """Given by the broker: where it lies."""
+    queue: Queue | None = None
+    queue_offset: int = -1
+    physical_offset: int = field(default=-1, repr=False)
+    born_at: int = 0
+    """Milliseconds since 1970, by the sender's clock."""
+    stored_at: int = 0
+    """Milliseconds since 1970, by the broker's clock."""
+    born_host: str = field(default="", repr=False)
+    store_host: str = field(default="", repr=False)
+    reconsume_times: int = 0
+    """How often its group failed on it before."""
+    flag: int = field(default=0, repr=False)
+    system_flag: int = field(default=0, repr=False)
+    system_properties: Mapping[str, str] = field(default_factory=_nothing, hash=False, repr=False)
+
+    @classmethod
+    def from_record(
+        cls, record: Record, broker: str, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
+    ) -> Self:
+        """As it was stored by the broker of that name; raises UnreadableBody."""
+        everything = record.properties
+        return cls(
+            topic=record.topic,
+            body=inflate(record.body, record.system_flag, inflated_bytes_max),
+            tag=everything.get(TAGS),
+            keys=tuple(everything.get(KEYS, "").split()),
+            properties=MappingProxyType(
+                {name: value for name, value in everything.items() if name not in SYSTEM_NAMES}
+            ),
+            id=everything.get(UNIQUE_KEY) or record.message_id,
+            offset_id=record.message_id,
+            queue=Queue(record.topic, broker, record.queue_id),
+            queue_offset=record.queue_offset,
+            physical_offset=record.physical_offset,
+            born_at=record.born_timestamp_ms,
+            stored_at=record.store_timestamp_ms,
+            born_host=record.born_host,
+            store_host=record.store_host,
+            reconsume_times=record.reconsume_times,
+            flag=record.flag,
+            system_flag=record.system_flag,
+            system_properties=MappingProxyType(
+                {name: value for name, value in everything.items() if name in SYSTEM_NAMES}
+            ),
+        )
+
+    def with_topic(self, topic: str) -> Self:
+        """The same under another name, as a consumer shows what came through its retry topic."""
+        return replace(self, topic=topic)
+
+
+def inflate(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
+    """The body as it was before its sender compressed it; raises UnreadableBody."""
+    if not system_flag & COMPRESSED:
+        return body
+    number = (system_flag >> _COMPRESSION_SHIFT) & 7
+    name = _COMPRESSIONS.get(number, f"compression {number}")
+    if name != "zlib":
+        raise UnreadableBody(f"the body is compressed with {name}, which this client cannot undo")
+    stream = zlib.decompressobj()
+    try:
+        inflated = stream.decompress(body, bytes_max)
+    except zlib.error as error:
+        raise UnreadableBody(f"the body is said to be compressed with zlib, but is not: {error}") from None
+    if not stream.eof:
+        reason = f"is longer than {bytes_max} bytes" if stream.unconsumed_tail else "is cut off"
+        raise UnreadableBody(f"the decompressed body {reason}")
+    return inflated
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message that was checked and is ready to be encoded."""
+
+    topic: str
+    body: bytes
+    properties: dict[str, str]
+    system_flag: int = 0
+    flag: int = 0
+    batchable: bool = True
+    """Brokers take no delayed or prioritised messages in batches."""
+
+    @property
+    def id(self) -> str:
+        return self.properties[UNIQUE_KEY]
+
+    def size_bytes(self) -> int:
+        """About what it takes in a batch."""
+        return (
+            len(self.body) + 24 + sum(len(name) + len(value) + 2 for name, value in self.properties.items())
+        )
+
+    def compress(self, from_bytes: int) -> None:
+        """Where it is large enough and becomes smaller by it."""
+        if len(self.body) < from_bytes or self.system_flag & COMPRESSED:
+            return
+        smaller = zlib.compress(self.body, ZLIB_LEVEL)
+        if len(smaller) < len(self.body):
+            self.body = smaller
+            self.system_flag |= COMPRESSED | ZLIB
+
+
+def outgoing(
+    topic: str,
+    body: bytes,
+    unique_id: str,
+    *,
+    tag: str | None = None,
+    keys: Iterable[str] = (),
+    properties: Mapping[str, str] | None = None,
+    body_bytes_max: int = BODY_BYTES_MAX,
+) -> Outgoing:
+    """Checks what a user wants to send; raises InvalidMessage, saying which rule it breaks."""
+    check_topic(topic)
+    if not isinstance(body, (bytes, bytearray, memoryview)):
+        raise InvalidMessage(f"a body is bytes, not {type(body).__name__}", hint="encode it first")
+    body = bytes(body)
+    if len(body) > body_bytes_max:
+        raise InvalidMessage(f"a body of {len(body)} bytes is too large: at most {body_bytes_max} are taken")
+    wire: dict[str, str] = {}
+    for name, value in (properties or {}).items():
+        wire[_checked("the name of a property", name)] = _checked(f"the property {name}", value)
+        if name in SYSTEM_NAMES:
+            raise InvalidMessage(f"the property {name} belongs to the system", hint="choose another name")
+    if tag is not None:
+        wire[TAGS] = _checked("a tag", tag)
+        if "||" in tag:
+            raise InvalidMessage(f"the tag {tag!r} holds ||, which separates tags in subscriptions")
+    if isinstance(keys, str):
+        keys = (keys,)
+    joined = " ".join(_checked_key(key) for key in keys)
+    if joined:
+        wire[KEYS] = joined
+    wire[UNIQUE_KEY] = unique_id
+    wire["WAIT"] = "true"
+    if len(encode_properties(wire).encode()) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"the properties take more than {PROPERTIES_BYTES_MAX} bytes")
+    return Outgoing(topic, body, wire)
+
+
+_TOPIC_CHARACTERS_MAX: Final = 127
+_TOPIC_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|_-")
+
+
+def check_topic(topic: str) -> None:
+    """Raises InvalidMessage, saying which rule it breaks."""
+    _check_name(
+        "topic", topic, 255 if isinstance(topic, str) and topic.startswith("%") else _TOPIC_CHARACTERS_MAX
+    )
+
+
+def check_group(group: str) -> None:
+    """Raises InvalidMessage, saying which rule it breaks."""
+    _check_name("group", group, 120)
+
+
+def _check_name(kind: str, name: str, characters_max: int) -> None:
+    if not isinstance(name, str):
+        raise InvalidMessage(f"the name of a {kind} is a str, not {type(name).__name__}")
+    if not name:
+        raise InvalidMessage(f"the name of the {kind} is empty")
+    if len(name) > characters_max:
+        raise InvalidMessage(
+            f"the name of the {kind} has {len(name)} characters: at most {characters_max} may be"
+        )
+    if not _TOPIC_CHARACTERS.issuperset(name):
+        raise InvalidMessage(f"the {kind} {name!r} has other characters than letters, digits, %, |, _ and -")
+
+
+def _checked(what: str, text: str) -> str:
+    if not isinstance(text, str):
+        raise InvalidMessage(f"{what} is a str, not {type(text).__name__}")
+    if not text:
+        raise InvalidMessage(f"{what} is empty")
+    if "\x01" in text or "\x02" in text:
+        raise InvalidMessage(f"{what} holds a character 1 or 2, which separate properties on the wire")
+    return text
+
+
+def _checked_key(key: str) -> str:
+    if len(_checked("a key", key).split()) != 1 or key != key.strip():
+        raise InvalidMessage(f"the key {key!r} holds white space, which separates keys")
+    return key
+
+
+_BATCH_HEAD: Final = struct.Struct(">iiiii")
+_BATCH_TAIL: Final = struct.Struct(">h")
+
+
+def encode_batch(messages: Iterable[Outgoing]) -> bytes:
+    """The body of a batch, one record after the other:
+
+    | total size i32 | magic 0 i32 | checksum 0 i32 | flag i32 |
+    | body size i32 | body | properties size i16 | properties |
+    """
+    parts: list[bytes] = []
+    for message in messages:
+        properties = encode_properties(message.properties).encode()
+        size = _BATCH_HEAD.size + len(message.body) + _BATCH_TAIL.size + len(properties)
+        parts += (
+            _BATCH_HEAD.pack(size, 0, 0, message.flag, len(message.body)),
+            message.body,
+            _BATCH_TAIL.pack(len(properties)),
+            properties,
+        )
+    return b"".join(parts)

@@ -1,0 +1,173 @@
+"""How far a group has read: at the brokers in cluster mode, in a local file in broadcast mode."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from metaq.client.routes import Queue
+from metaq.errors import CommandError
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.offsets import (
+    GetMaxOffset,
+    GetMinOffset,
+    QueryConsumerOffset,
+    QueueOffset,
+    SearchOffsetByTimestamp,
+    UpdateConsumerOffset,
+)
+
+if TYPE_CHECKING:
+    from metaq.client.session import Session
+
+CALL_TIMEOUT_S: Final = 5.0
+
+
+class Offsets(Protocol):
+    """Where committed offsets are kept."""
+
+    async def read(self, queue: Queue) -> int | None:
+        """None where the group has never committed one."""
+
+    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+        """Raises MetaqError or OSError where not all could be kept; trying again later is safe."""
+
+    async def close(self) -> None: ...
+
+
+class BrokerOffsets:
+    """Cluster mode: each broker keeps those of its queues, for the whole group."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    async def read(self, queue: Queue) -> int | None:
+        # Without the last field a broker may answer 0 for a young queue instead of "none".
+        command = QueryConsumerOffset(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.id, set_zero_if_not_found=False
+        )
+        reply = await self._session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)
+        if reply.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return reply.check().header(QueueOffset).queue_offset
+
+    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+        async def commit_one(queue: Queue, committed_offset: int) -> None:
+            command = UpdateConsumerOffset(
+                consumer_group=self._group,
+                topic=queue.topic,
+                queue_id=queue.id,
+                commit_offset=committed_offset,
+            )
+            (await self._session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)).check()
+
+        outcomes = await asyncio.gather(
+            *(commit_one(*item) for item in offsets.items()), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def close(self) -> None:
+        pass
+
+
+class FileOffsets:
+    """Broadcast mode: every process reads all queues and keeps its offsets in its own file.
+
+    The file is replaced as a whole after its content was synced, so that it is the old or the new one if the
+    power goes; a file that cannot be read is an error, since starting anew would skip or repeat silently.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._offsets = self._load()
+        except BlockingIOError:
+            os.close(self._lock)
+            raise CommandError(
+                f"{path}: another consumer keeps its offsets there",
+                hint="give each process its own file with offsets_file=…",
+            ) from None
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    async def read(self, queue: Queue) -> int | None:
+        return self._offsets.get(queue)
+
+    async def commit(self, offsets: Mapping[Queue, int]) -> None:
+        changed = {**self._offsets, **offsets}
+        if changed != self._offsets:
+            await asyncio.to_thread(self._store, changed)
+            self._offsets = changed
+
+    async def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _load(self) -> dict[Queue, int]:
+        try:
+            text = self._path.read_text()
+        except FileNotFoundError:
+            return {}
+        try:
+            rows = json.loads(text)["offsets"]
+            return {
+                Queue(str(row["topic"]), str(row["broker"]), int(row["queue"])): int(row["offset"])
+                for row in rows
+            }
+        except (ValueError, KeyError, TypeError) as error:
+            raise CommandError(
+                f"{self._path}: the offsets cannot be read: {error!r}",
+                hint="remove the file to begin where start=… says",
+            ) from None
+
+    def _store(self, offsets: Mapping[Queue, int]) -> None:
+        rows = [
+            {"topic": queue.topic, "broker": queue.broker, "queue": queue.id, "offset": offset}
+            for queue, offset in offsets.items()
+        ]
+        fresh = self._path.with_suffix(".new")
+        with fresh.open("w") as file:
+            json.dump({"offsets": rows}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self._path)
+        directory = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+async def first_offset(session: Session, queue: Queue) -> int:
+    return await _ask(session, queue, GetMinOffset(topic=queue.topic, queue_id=queue.id))
+
+
+async def end_offset(session: Session, queue: Queue) -> int:
+    """That of the next message to come."""
+    return await _ask(session, queue, GetMaxOffset(topic=queue.topic, queue_id=queue.id))
+
+
+async def offset_at(session: Session, queue: Queue, timestamp_ms: int) -> int:
+    """Of the first message stored then or later."""
+    command = SearchOffsetByTimestamp(topic=queue.topic, queue_id=queue.id, timestamp=timestamp_ms)
+    return await _ask(session, queue, command)
+
+
+async def _ask(
+    session: Session, queue: Queue, command: GetMinOffset | GetMaxOffset | SearchOffsetByTimestamp
+) -> int:
+    reply = await session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)
+    return reply.check().header(QueueOffset).queue_offset

@@ -1,0 +1,97 @@
+"""The way from any thread to the one event loop on which a `metaq.Client` does its work."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from metaq.errors import ClientClosed, UsageError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class Portal:
+    """One thread with an event loop. No code of the user's runs there, so nothing of theirs can stop it."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="metaq client", daemon=True)
+        self._pid = os.getpid()
+        self._closed = False
+
+    def start(self) -> None:
+        """Safe to call twice."""
+        if not self._thread.is_alive() and not self._closed:
+            self._thread.start()
+
+    def run(
+        self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _T:
+        """Runs it on the loop and waits for what it gives or raises."""
+        future = self.submit(function, *args, **kwargs)
+        try:
+            return future.result()
+        except BaseException:
+            # Ctrl-C while waiting: what was asked for is given up too. One that is done stays as it is.
+            future.cancel()
+            raise
+
+    def submit(
+        self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> concurrent.futures.Future[_T]:
+        """Runs it on the loop and does not wait."""
+        self.require_usable()
+        return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
+
+    @property
+    def usable(self) -> bool:
+        return not self._closed and os.getpid() == self._pid and self._thread.is_alive()
+
+    def require_usable(self) -> None:
+        """Raises where a call could not come back: closed, not started, forked, or from the loop itself."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this client was made before a fork and belongs to the other process",
+                hint="make one in each process",
+            )
+        if self._closed:
+            raise ClientClosed("this client is closed", hint="make another one")
+        if not self._thread.is_alive():
+            raise ClientClosed(
+                "this client is not started", hint="use it as a context manager, or call start"
+            )
+        if threading.current_thread() is self._thread:
+            raise UsageError("the client's own thread cannot wait for itself")
+
+    def close(self) -> None:
+        """Ends the thread once the loop has nothing left to do. Safe to call twice."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+
+def require_plain(function: Callable[..., Any]) -> None:
+    """Coroutines would have to run on the client's own loop, where a slow one stops its heartbeats."""
+    if asyncio.iscoroutinefunction(function):
+        raise UsageError(
+            f"{function.__name__} is a coroutine function, metaq.Client calls plain ones",
+            hint="use metaq.aio.Client, or write it with def",
+        )

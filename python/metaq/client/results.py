@@ -1,0 +1,55 @@
+"""What a send came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from metaq.client.routes import Queue
+from metaq.errors import UsageError
+from metaq.protocol.codes import ResponseCode
+
+
+class SendStatus(StrEnum):
+    """How well a message is kept. All but the first are errors unless the producer accepts them."""
+
+    STORED = "stored"
+    """As safely as the broker was set up to."""
+    FLUSH_TIMEOUT = "flush-timeout"
+    """In the broker's log, but not on its disk in time."""
+    REPLICA_MISSING = "replica-missing"
+    """Without the replica that it should have."""
+    REPLICA_TIMEOUT = "replica-timeout"
+    """Its replica did not have it in time."""
+
+    @classmethod
+    def all_of(cls, names: Iterable[str]) -> frozenset[SendStatus]:
+        """By their names; raises UsageError."""
+        try:
+            return frozenset(cls(name) for name in ((names,) if isinstance(names, str) else names))
+        except ValueError as error:
+            raise UsageError(str(error), hint=f"there are {', '.join(cls)}") from None
+
+
+STATUSES: Final = {
+    ResponseCode.SUCCESS: SendStatus.STORED,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.REPLICA_MISSING,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.REPLICA_TIMEOUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message went."""
+
+    id: str
+    queue: Queue
+    queue_offset: int
+    status: SendStatus
+    offset_id: str = field(default="", repr=False)
+    recall_handle: str | None = field(default=None, repr=False)
+    """Takes a delayed message back, with `recall`."""
+    transaction_id: str | None = field(default=None, repr=False)

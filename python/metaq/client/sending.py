@@ -1,0 +1,252 @@
+"""From checked messages to what their broker says: one request, with as many tries as its time allows."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from metaq.client.message import Outgoing, check_topic, encode_batch
+from metaq.client.options import ProducerOptions
+from metaq.client.picking import Picker, by_key, given
+from metaq.client.properties import encode_properties
+from metaq.client.results import STATUSES, SendResult, SendStatus
+from metaq.client.routes import Queue, Route
+from metaq.client.session import Session
+from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotDurable, NotSent
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
+from metaq.protocol.reply import Reply
+
+_log = logging.getLogger(__name__)
+
+REFUSALS_MAX: Final = 3
+"""A broker that says no will say so again; one that is silent may come back."""
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MAX_S: Final = 1.0
+_OTHER_BROKER: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
+"""True of this broker, and perhaps of no other."""
+
+_Choose = Callable[[Route, set[str]], Queue]
+
+
+class Sender:
+    """Sends for one producer."""
+
+    def __init__(self, session: Session, options: ProducerOptions) -> None:
+        self._session = session
+        self._options = options
+        self._picker = Picker()
+
+    async def route(self, topic: str) -> Route:
+        return await self._session.routes.get(topic, creatable=True)
+
+    async def send(
+        self, message: Outgoing, timeout_s: float, *, key: str | None = None, queue: Queue | None = None
+    ) -> SendResult:
+        """One message; raises NotSent, NoRoute, Refused or NotDurable."""
+        message.compress(self._options.compress_from_bytes)
+        chosen, reply = await self._tries(
+            message.topic,
+            self._choice(key, queue),
+            lambda target, route, left_s: self._session.call(
+                target.broker, self._command(message, target, route), message.body, timeout=left_s
+            ),
+            timeout_s,
+        )
+        return self._result(message, chosen, reply)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Outgoing],
+        timeout_s: float,
+        *,
+        key: str | None = None,
+        queue: Queue | None = None,
+    ) -> list[SendResult]:
+        """Messages of one topic in one request, of which all are stored or none is; raises as `send`."""
+        if len(messages) == 1:
+            return [await self.send(messages[0], timeout_s, key=key, queue=queue)]
+        body = encode_batch(messages)
+        topic = messages[0].topic
+
+        def ask(target: Queue, route: Route, left_s: float) -> Awaitable[Reply]:
+            command = SendBatchMessage(
+                producer_group=self._options.group,
+                topic=topic,
+                default_topic_queue_nums=_new_queues(route, target),
+                queue_id=target.id,
+                born_timestamp=_now_ms(),
+                properties="WAIT\x01true\x02",
+                batch=True,
+                broker_name=target.broker,
+            )
+            return self._session.call(target.broker, command, body, timeout=left_s)
+
+        chosen, reply = await self._tries(topic, self._choice(key, queue), ask, timeout_s)
+        return self._batch_results(messages, chosen, reply)
+
+    async def send_oneway(
+        self, message: Outgoing, *, key: str | None = None, queue: Queue | None = None
+    ) -> None:
+        """One try, and no answer; raises only where there is nobody to send it to."""
+        message.compress(self._options.compress_from_bytes)
+        route = await self.route(message.topic)
+        target = self._choice(key, queue)(route, set())
+        await self._session.send_oneway(target.broker, self._command(message, target, route), message.body)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Asks the broker that the handle names; raises InvalidMessage, Unreachable or Refused."""
+        check_topic(topic)
+        broker = _broker_of(handle)
+        await self.route(topic)
+        command = RecallMessage(topic=topic, recall_handle=handle, producer_group=self._options.group)
+        reply = await self._session.call(broker, command, timeout=self._options.attempt_timeout_s)
+        return reply.check().header(Recalled).msg_id
+
+    # Inside
+
+    def _choice(self, key: str | None, queue: Queue | None) -> _Choose:
+        if queue is not None:
+            return lambda route, _: given(route, queue)
+        if key is not None:
+            return lambda route, _: by_key(route, key)
+        return self._picker.any
+
+    async def _tries(
+        self,
+        topic: str,
+        choose: _Choose,
+        ask: Callable[[Queue, Route, float], Awaitable[Reply]],
+        timeout_s: float,
+    ) -> tuple[Queue, Reply]:
+        """Asks until a broker has stored it; the queue and the answer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        tried: set[str] = set()
+        refusals = tries = 0
+        route: Route | None = None
+        last: MetaqError | None = None
+        while True:
+            tries += 1
+            broker = ""
+            try:
+                route = await self._session.routes.get(topic, refresh=last is not None, creatable=True)
+                target = choose(route, tried)
+                broker = target.broker
+                left_s = max(deadline - loop.time(), 0.001)
+                reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
+                if reply.code not in STATUSES:
+                    reply.check()
+                self._picker.faults.worked(broker)
+                if route.is_template:
+                    self._session.routes.made(topic)
+                return target, reply
+            except Refused as error:
+                refusals += 1
+                elsewhere = error.code in _OTHER_BROKER and not _all_tried(route, tried | {broker})
+                if not (error.retriable or elsewhere):
+                    raise
+                last = error
+            except (Unreachable, NoRoute) as error:
+                if not error.retriable:
+                    raise
+                last = error
+            if broker:
+                self._picker.faults.failed(broker)
+                tried.add(broker)
+            pause = min(PAUSE_FIRST_S * 2 ** (tries - 1), PAUSE_MAX_S) if _all_tried(route, tried) else 0.0
+            if refusals >= REFUSALS_MAX or loop.time() + pause >= deadline:
+                raise _not_sent(topic, tries, timeout_s, last) from last
+            _log.info("%s: %s; trying again", topic, last)
+            await asyncio.sleep(pause)
+
+    def _command(self, message: Outgoing, target: Queue, route: Route) -> SendMessageV2:
+        return SendMessageV2(
+            producer_group=self._options.group,
+            topic=message.topic,
+            default_topic_queue_nums=_new_queues(route, target),
+            queue_id=target.id,
+            sys_flag=message.system_flag,
+            born_timestamp=_now_ms(),
+            flag=message.flag,
+            properties=encode_properties(message.properties),
+            broker_name=target.broker,
+        )
+
+    def _result(self, message: Outgoing, target: Queue, reply: Reply) -> SendResult:
+        sent = reply.header(Sent)
+        result = SendResult(
+            id=message.id,
+            queue=Queue(message.topic, target.broker, sent.queue_id),
+            queue_offset=sent.queue_offset,
+            status=STATUSES[ResponseCode(reply.code)],
+            offset_id=sent.msg_id,
+            recall_handle=sent.recall_handle,
+            transaction_id=sent.transaction_id,
+        )
+        self._require_durable(result, reply)
+        return result
+
+    def _batch_results(self, messages: Sequence[Outgoing], target: Queue, reply: Reply) -> list[SendResult]:
+        sent = reply.header(Sent)
+        offset_ids = sent.msg_id.split(",")
+        offset_ids += [""] * (len(messages) - len(offset_ids))
+        status = STATUSES[ResponseCode(reply.code)]
+        queue = Queue(messages[0].topic, target.broker, sent.queue_id)
+        results = [
+            SendResult(message.id, queue, sent.queue_offset + place, status, offset_ids[place])
+            for place, message in enumerate(messages)
+        ]
+        self._require_durable(results[0], reply)
+        return results
+
+    def _require_durable(self, result: SendResult, reply: Reply) -> None:
+        if result.status is SendStatus.STORED or result.status in self._options.accept:
+            return
+        raise NotDurable(
+            f"message {result.id} is stored at {result.queue.broker}, but: {_WHAT[result.status]}",
+            result,
+            code=reply.code,
+            hint=f"a producer made with accept={{{str(result.status)!r}}} takes that for success",
+        )
+
+
+_WHAT: Final = {
+    SendStatus.FLUSH_TIMEOUT: "it was not flushed to disk in time",
+    SendStatus.REPLICA_MISSING: "the replica that it should have is not there",
+    SendStatus.REPLICA_TIMEOUT: "its replica did not have it in time",
+}
+
+
+def _broker_of(handle: str) -> str:
+    """A handle is `v1 topic broker time id` in base 64."""
+    try:
+        parts = base64.urlsafe_b64decode(handle).decode().split(" ")
+    except (TypeError, ValueError):
+        parts = []
+    if len(parts) != 5 or parts[0] != "v1":
+        raise InvalidMessage(f"{handle!r} is no recall handle", hint="a result of a delayed send has one")
+    return parts[2]
+
+
+def _all_tried(route: Route | None, tried: set[str]) -> bool:
+    return route is None or {queue.broker for queue in route.writable} <= tried
+
+
+def _not_sent(topic: str, tries: int, timeout_s: float, last: MetaqError) -> NotSent:
+    count = "1 try" if tries == 1 else f"{tries} tries"
+    return NotSent(f"not sent to {topic} after {count} within {timeout_s:g} s: {last}", code=last.code)
+
+
+def _new_queues(route: Route, target: Queue) -> int:
+    """Counts where this message makes the topic."""
+    return sum(queue.broker == target.broker for queue in route.writable)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,76 @@
+"""What docs/python-consumers.md shows, run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.client.conftest import Served
+from tests.support.clients import create_topic, send
+from tests.support.metaq import run
+from tests.support.processes import Child
+
+PAGE = (Path(__file__).parents[3] / "docs" / "python-consumers.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
+ORDERS = ("one", "two")
+
+
+@pytest.fixture(scope="module")
+def orders(served: Served) -> Served:
+    async def prepare() -> None:
+        await create_topic(served.broker, "orders", queues=1)
+        await send(served.broker, "orders", *ORDERS, TAGS="paid")
+
+    asyncio.run(prepare())
+    return served
+
+
+def outcome(block: str, served: Served, home: Path, done: Callable[[str], bool]) -> str:
+    (home / "program.py").write_text(block.replace("127.0.0.1:9876", served.nameserver))
+    child = Child([sys.executable, "program.py"], home / "program.log", dict(os.environ), directory=home)
+    try:
+        child.wait_for(lambda log: log if done(log) else None, 30, "output")
+        ended = child.stop() if "client.run()" in block else child.process.wait(30)
+        assert ended == 0, child.tail()
+    finally:
+        child.kill()
+    return (home / "program.log").read_text()
+
+
+def test_every_block_is_run_here() -> None:
+    assert [language for language, _ in BLOCKS] == ["python", "python", "python", "python", "bash"]
+
+
+@pytest.mark.parametrize(
+    ("number", "verb"), [(0, "billed"), (1, "audited"), (2, "audited")], ids=["handler", "iteration", "aio"]
+)
+def test_a_consumer_prints_every_order(orders: Served, tmp_path: Path, number: int, verb: str) -> None:
+    expected = sorted(f"{verb} {order}" for order in ORDERS)
+    log = outcome(
+        BLOCKS[number][1],
+        orders,
+        tmp_path,
+        lambda log: sorted(log.splitlines()) == expected,
+    )
+    assert sorted(log.splitlines()) == expected
+
+
+def test_the_puller(orders: Served, tmp_path: Path) -> None:
+    log = outcome(BLOCKS[3][1], orders, tmp_path, lambda log: "again 0" in log)
+    assert log.splitlines() == ["read one two", "again 0"]
+
+
+def test_the_commands(client_directory: Path) -> None:
+    from metaq.client.local_retry import ParkedMessages, parked_file
+
+    ParkedMessages(parked_file(client_directory / "parked", "billing")).close()
+    for line in BLOCKS[4][1].splitlines():
+        done = run(*line.split()[1:], METAQ_CLIENT_DIRECTORY=str(client_directory))
+        assert done.returncode == 0, done.stderr
+    assert "0 parked messages of billing are due now" in done.stdout

@@ -1,0 +1,369 @@
+"""Broadcast, batches, filters, priority, pause, rewind, local retry and restarts, in both faces."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaq.errors import CommandError
+from metaq.protocol.bodies import ConsumeMessageDirectlyResult
+from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
+from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, ResetConsumerOffset
+from metaq.remoting import Connection
+from tests.integration.broker_cluster import run, until
+from tests.integration.client.conftest import Served
+from tests.integration.client.test_consumer_contract import _assigned, connected, name, poll_all
+from tests.support.clients import Face, create_topic, send
+from tests.support.metaq import Metaq
+from tests.support.metaq import run as command
+from tests.support.processes import Child
+
+
+def noting(bodies: list[str]) -> Callable[[Any], None]:
+    return lambda message: bodies.append(message.body.decode())
+
+
+def test_broadcast_reaches_everybody_and_goes_on_from_its_file(
+    face: Face, served: Served, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        topic, group = name(face, "broadcast"), name(face, "broadcast-group")
+        await create_topic(served.broker, topic, queues=2)
+        await send(served.broker, topic, "1", "2", queue_id=1)
+        seen: dict[str, list[str]] = {"a": [], "b": []}
+
+        async def declare(client: Any, who: str) -> None:
+            declared = client.consumer(
+                topic, group=group, mode="broadcast", start="first", offsets_file=tmp_path / f"{who}.json"
+            )
+            await face.call(declared, face.handler(noting(seen[who])))
+
+        async with connected(face, served) as a, connected(face, served) as b:
+            await declare(a, "a")
+            await declare(b, "b")
+            await until(lambda: sorted(seen["a"]) == sorted(seen["b"]) == ["1", "2"])
+        await send(served.broker, topic, "3")
+        async with connected(face, served) as a:
+            await declare(a, "a")
+            await until(lambda: len(seen["a"]) == 3)
+        assert seen["a"] == ["1", "2", "3"]
+
+    run(scenario)
+
+
+def test_batches_and_filters(face: Face, served: Served) -> None:
+    async def scenario() -> None:
+        topic = name(face, "filtered")
+        await create_topic(served.broker, topic, queues=1)
+        for number in range(12):
+            await send(
+                served.broker, topic, f"{number}", TAGS="even" if number % 2 == 0 else "odd", n=f"{number}"
+            )
+        batches: list[list[str]] = []
+        chosen: list[str] = []
+        async with connected(face, served) as client:
+            by_tag = client.consumer(
+                topic, group=name(face, "by-tag"), tags="even", start="first", batch=4, concurrency=1
+            )
+            await face.call(
+                by_tag, face.handler(lambda messages: batches.append([m.body.decode() for m in messages]))
+            )
+            by_sql = client.consumer(topic, group=name(face, "by-sql"), sql="n > 9", start="first")
+            await face.call(by_sql, face.handler(noting(chosen)))
+            await until(lambda: sum(map(len, batches)) == 6 and len(chosen) == 2)
+        assert [body for batch in batches for body in batch] == ["0", "2", "4", "6", "8", "10"]
+        assert max(map(len, batches)) == 4
+        assert sorted(chosen) == ["10", "11"]
+
+    run(scenario)
+
+
+def test_a_group_is_taken_by_one_consumer_of_a_client(face: Face, served: Served) -> None:
+    async def scenario() -> None:
+        topic, group = name(face, "twice"), name(face, "twice-group")
+        await create_topic(served.broker, topic, queues=1)
+        async with connected(face, served) as client:
+            consumer = await face.call(
+                client.consumer(topic, group=group), face.handler(lambda message: None)
+            )
+            try:
+                client.subscribe(topic, group=group)
+            except Exception as error:
+                assert "already" in str(error)
+            else:
+                raise AssertionError("a second member under the same client id would read the same queues")
+            await face.call(consumer.close)
+            client.subscribe(topic, group=group)
+
+    run(scenario)
+
+
+def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> None:
+    async def scenario() -> None:
+        topic, group = name(face, "prior"), name(face, "prior-group")
+        await create_topic(served.broker, topic, queues=2)
+        await send(served.broker, topic, *(["low"] * 20), queue_id=0)
+        await send(served.broker, topic, *(["high"] * 20), queue_id=1)
+        bodies: list[str] = []
+        gate = threading.Event()
+
+        def handle(message: Any) -> None:
+            gate.wait(20)
+            bodies.append(message.body.decode())
+
+        connection = await Connection.open(served.broker)
+        async with connected(face, served) as client:
+            declare = client.consumer(
+                topic, group=group, start="first", priority=True, priority_patience=4, concurrency=1
+            )
+            await face.call(declare, handle)
+            info = GetConsumerRunningInfo(consumer_group=group, client_id=client.client_id)
+            async with asyncio.timeout(10):
+                # Not answered before the heartbeat has arrived, not full before both were pulled.
+                while (await connection.call(info)).body.count(b'"cachedMsgCount":20,') < 2:
+                    await asyncio.sleep(0.02)
+            gate.set()
+            await until(lambda: len(bodies) == 40)
+        await connection.close()
+        after = bodies[1:]  # The first was taken when perhaps only one queue had been pulled.
+        assert after[:3] == ["high"] * 3
+        last_high = len(after) - 1 - after[::-1].index("high")
+        lows = [place for place, body in enumerate(after[:last_high]) if body == "low"]
+        assert len(lows) >= 3, "the lower queue has its share meanwhile"
+        assert {later - earlier for earlier, later in itertools.pairwise(lows)} == {5}
+
+    run(scenario)
+
+
+def test_rewind_and_what_a_broker_asks(face: Face, served: Served) -> None:
+    async def scenario() -> None:
+        topic, group = name(face, "rewound"), name(face, "rewound-group")
+        await create_topic(served.broker, topic, queues=1)
+        sent = await send(served.broker, topic, "a", "b")
+        bodies: list[str] = []
+
+        def handle(message: Any) -> None:
+            bodies.append(message.body.decode())
+
+        connection = await Connection.open(served.broker)
+        try:
+            async with connected(face, served) as client:
+                await face.call(client.consumer(topic, group=group, start="first"), face.handler(handle))
+                await until(lambda: sorted(bodies) == ["a", "b"])
+                reset = ResetConsumerOffset(topic=topic, group=group, timestamp=0, is_force=True)
+                (await connection.call(reset)).check()
+                await until(lambda: sorted(bodies) == ["a", "a", "b", "b"])
+
+                status = (await connection.call(GetConsumerStatus(topic=topic, group=group))).check()
+                assert b'"queueId":0' in status.body
+                info = GetConsumerRunningInfo(
+                    consumer_group=group, client_id=client.client_id, jstack_enable=True
+                )
+                text = (await connection.call(info)).check().body.decode()
+                assert "PROP_CONSUME_ORDERLY" in text
+                assert "keep_pulling" in text
+                direct = ConsumeMessageDirectly(
+                    consumer_group=group, client_id=client.client_id, msg_id=sent[1].msg_id, broker_name=""
+                )
+                reply = (await connection.call(direct)).check()
+                result = ConsumeMessageDirectlyResult.decode(reply.body)
+                assert (result.consume_result, bodies[-1]) == ("CR_SUCCESS", "b")
+            query = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=0)
+            assert (await connection.call(query)).check().header(QueueOffset).queue_offset == 2
+        finally:
+            await connection.close()
+
+    run(scenario)
+
+
+def test_what_keeps_failing_is_parked_and_tried_across_restarts(
+    face: Face, served: Served, client_directory: Path
+) -> None:
+    async def scenario() -> None:
+        topic, group = name(face, "parked"), name(face, "parked-group")
+        await create_topic(served.broker, topic, queues=1)
+        await send(served.broker, topic, "bad", "good", "hopeless")
+        tries: list[str] = []
+        broken = {"bad", "hopeless"}
+
+        def handle(message: Any) -> None:
+            body = message.body.decode()
+            tries.append(body)
+            if body in broken:
+                raise RuntimeError(f"{body} is broken")
+
+        async def listed() -> list[dict[str, Any]]:
+            done = await asyncio.to_thread(
+                command, "parked", "list", "--output", "json", METAQ_CLIENT_DIRECTORY=str(client_directory)
+            )
+            assert done.returncode == 0, done.stderr
+            return [json.loads(line) for line in done.stdout.splitlines()]
+
+        async with connected(face, served) as client:
+            declare = client.consumer(
+                topic, group=group, start="first", on_failure="local", local_after=2, local_first_wait=3600
+            )
+            await face.call(declare, face.handler(handle))
+            await until(lambda: tries.count("bad") == 2 and tries.count("hopeless") == 2)
+            assert tries.count("good") == 1
+            async with asyncio.timeout(20):
+                while len(await listed()) < 2:
+                    await asyncio.sleep(0.05)
+        rows = await listed()
+        assert {row["topic"] for row in rows} == {topic}
+        assert "is broken" in rows[0]["error"]
+
+        broken.discard("bad")
+        tries.clear()
+        done = await asyncio.to_thread(
+            command, "parked", "replay", group, METAQ_CLIENT_DIRECTORY=str(client_directory)
+        )
+        assert done.returncode == 0, done.stderr
+        async with connected(face, served) as client:
+            declare = client.consumer(
+                topic, group=group, on_failure="local", local_after=2, local_first_wait=0, local_retries_max=3
+            )
+            await face.call(declare, face.handler(handle))
+            dead = client.puller(start="begin")
+            await _assigned(face, dead, f"%DLQ%{group}")
+            assert await poll_all(face, dead, 1) == ["hopeless"]
+        assert tries.count("bad") == 1
+        assert tries.count("hopeless") == 3
+        assert await listed() == []
+
+    run(scenario)
+
+
+def test_a_slow_handler_stops_no_heartbeat(face: Face, served: Served) -> None:
+    """A plain handler that blocks in either face leaves the client's loop free to commit and to answer."""
+
+    async def scenario() -> None:
+        topic, group = name(face, "slow"), name(face, "slow-group")
+        await create_topic(served.broker, topic, queues=1)
+        await send(served.broker, topic, "slow")
+        entered: list[float] = []
+        left: list[float] = []
+
+        def handle(message: Any) -> None:
+            entered.append(time.monotonic())
+            time.sleep(1)
+            left.append(time.monotonic())
+
+        async with connected(face, served) as client:
+            await face.call(client.consumer(topic, group=group, start="first"), handle)
+            await until(lambda: bool(entered))
+            puller = client.puller(start="begin")
+            await face.call(puller.assign, topic)
+            assert await poll_all(face, puller, 1) == ["slow"]
+            assert not left, "the client answers while the handler is at work"
+            await until(lambda: bool(left))
+
+    run(scenario)
+
+
+def test_a_broker_that_restarts_is_found_again(face: Face, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        nameserver = await asyncio.to_thread(Metaq, "nameserver", "--listen", "127.0.0.1:0", home=tmp_path)
+        arguments = ("broker", "--data", str(tmp_path / "data"), "--namesrv", nameserver.nameserver)
+        broker = await asyncio.to_thread(Metaq, *arguments, "--listen", "127.0.0.1:0", home=tmp_path)
+        try:
+            await create_topic(broker.broker, "T", queues=2)
+            await send(broker.broker, "T", *(f"{n}" for n in range(50)))
+            bodies: list[str] = []
+
+            def handle(message: Any) -> None:
+                time.sleep(0.01)
+                bodies.append(message.body.decode())
+
+            served = Served(nameserver.nameserver, broker.broker, None)  # type: ignore[arg-type]
+            async with connected(face, served) as client:
+                declare = client.consumer("T", group="g", start="first", concurrency=1)
+                await face.call(declare, handle)
+                await until(lambda: len(bodies) > 5)
+                await asyncio.to_thread(broker.child.kill)
+                broker = await asyncio.to_thread(Metaq, *arguments, "--listen", broker.broker, home=tmp_path)
+                await send(broker.broker, "T", "after", queue_id=1)
+                await until(lambda: "after" in bodies and len(set(bodies)) == 51, timeout_s=30)
+        finally:
+            await asyncio.to_thread(broker.stop)
+            await asyncio.to_thread(nameserver.stop)
+
+    run(scenario)
+
+
+PROGRAM = """
+import sys, time
+import metaq
+
+client = metaq.Client(sys.argv[1])
+
+@client.consumer(sys.argv[2], group=sys.argv[3], start="first", concurrency=1)
+def handle(message):
+    print("begun", message.body.decode(), flush=True)
+    time.sleep(0.5)
+    print("done", message.body.decode(), flush=True)
+
+client.run(timeout=10)
+print("closed", flush=True)
+"""
+
+
+def test_sigterm_ends_a_consumer_in_order(served: Served, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await create_topic(served.broker, "ended", queues=1)
+        await send(served.broker, "ended", "first", "second")
+        (tmp_path / "program.py").write_text(PROGRAM)
+        arguments = [sys.executable, str(tmp_path / "program.py"), served.nameserver, "ended", "ended-group"]
+        child = Child(arguments, tmp_path / "program.log", dict(os.environ), directory=tmp_path)
+        try:
+            await asyncio.to_thread(child.wait_for, lambda log: "begun first" in log or None, 20, "a message")
+            child.process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(child.process.wait, 15) == 0
+        finally:
+            child.kill()
+        assert (tmp_path / "program.log").read_text().split("\n")[:3] == [
+            "begun first",
+            "done first",
+            "closed",
+        ]
+        connection = await Connection.open(served.broker)
+        query = QueryConsumerOffset(consumer_group="ended-group", topic="ended", queue_id=0)
+        assert (await connection.call(query)).check().header(QueueOffset).queue_offset == 1
+        await connection.close()
+
+    run(scenario)
+
+
+def test_a_consumer_that_cannot_start_leaves_its_group_free(
+    face: Face, served: Served, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        topic, group = name(face, "unstarted"), name(face, "unstarted-group")
+        await create_topic(served.broker, topic, queues=1)
+        await send(served.broker, topic, "a")
+        broken = tmp_path / "broken.json"
+        broken.write_text("no offsets")
+        bodies: list[str] = []
+        async with connected(face, served) as client:
+            declare = client.consumer(
+                topic, group=group, mode="broadcast", start="first", offsets_file=broken
+            )
+            with pytest.raises(CommandError, match="cannot be read"):
+                consumer = await face.call(declare, face.handler(noting(bodies)))
+                await face.call(consumer.start)
+            broken.unlink()
+            await face.call(declare, face.handler(noting(bodies)))
+            await until(lambda: bodies == ["a"])
+
+    run(scenario)

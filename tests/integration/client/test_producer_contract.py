@@ -1,0 +1,309 @@
+"""What a producer promises, by both faces of the client, on our broker and on Apache's."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import metaq
+from metaq.errors import (
+    ClientClosed,
+    InvalidMessage,
+    NoReply,
+    NotAllSent,
+    NotDelivered,
+    NotSent,
+    UsageError,
+)
+from metaq.protocol.errors import Refused
+from tests.support import apache
+from tests.support.faces import FACES, opened
+from tests.support.metaq import Metaq
+from tests.support.processes import free_port
+from tests.support.reading import eventually, stored
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["metaq", "apache"])
+def nameserver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp(request.param)
+    if request.param == "metaq":
+        served = Metaq.serve(home, "--flush", "async")
+        yield served.nameserver
+        assert served.stop() == 0
+        return
+    names = apache.start_nameserver(home / "names")
+    try:
+        settings = {"timerWheelEnable": True, "recallMessageEnable": True}
+        broker = apache.start_broker(home / "broker", [names.address], settings=settings)
+        try:
+            # Its name server knows it a little after it is up.
+            eventually(lambda: stored(names.address, "SELF_TEST_TOPIC") == [] and _registered(names.address))
+            yield names.address
+        finally:
+            broker.stop()
+    finally:
+        names.stop()
+
+
+def _registered(nameserver: str) -> bool:
+    with metaq.Client(nameserver) as client, client.producer("probe", timeout=1) as producer:
+        try:
+            producer.send("probe", b"")
+        except metaq.MetaqError:
+            return False
+    return True
+
+
+@pytest.fixture(params=FACES)
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
+    with opened(request.param) as make:
+        yield make
+
+
+@pytest.fixture
+def client(make: Callable[..., Any], nameserver: str) -> Iterator[Any]:
+    with make(nameserver) as client:
+        yield client
+
+
+@pytest.fixture
+def producer(client: Any) -> Iterator[Any]:
+    with client.producer(f"group-{next(_numbers)}", linger=0.01) as producer:
+        yield producer
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"contract-{next(_numbers)}"
+
+
+def bodies(messages: list[metaq.Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+def test_a_message_is_stored_as_it_was_given(producer: Any, topic: str, nameserver: str) -> None:
+    result = producer.send(topic, b"hello", tag="greeting", keys=["a", "b"], properties={"colour": "grün"})
+    (message,) = stored(nameserver, topic)
+    assert message.body == b"hello"
+    assert (message.tag, message.keys, dict(message.properties)) == (
+        "greeting",
+        ("a", "b"),
+        {"colour": "grün"},
+    )
+    assert (message.id, message.queue, message.queue_offset) == (result.id, result.queue, result.queue_offset)
+    assert (result.status, message.offset_id) == (metaq.SendStatus.STORED, result.offset_id)
+    assert abs(message.born_at / 1000 - time.time()) < 60
+
+
+def test_messages_go_to_every_queue_in_turn(producer: Any, topic: str) -> None:
+    queues = [producer.send(topic, b"x").queue for _ in range(8)]
+    assert len(set(queues)) == 4
+
+
+def test_a_key_has_one_queue(producer: Any, topic: str, nameserver: str) -> None:
+    results = [producer.send(topic, b"%d" % number, key=f"k{number % 5}") for number in range(20)]
+    for key in range(5):
+        assert len({result.queue for result in results[key::5]}) == 1
+    assert len({result.queue for result in results}) > 1
+    for queue in {result.queue for result in results}:
+        numbers = [int(message.body) for message in stored(nameserver, topic) if message.queue == queue]
+        assert numbers == sorted(numbers)
+
+
+def test_a_queue_can_be_chosen(producer: Any, topic: str) -> None:
+    chosen = producer.send(topic, b"1").queue
+    assert producer.send(topic, b"2", queue=chosen).queue == chosen
+    assert producer.send_soon(topic, b"3", queue=chosen).result().queue == chosen
+
+
+def test_large_bodies_are_compressed_on_the_way(producer: Any, topic: str, nameserver: str) -> None:
+    body = b"again and again " * 10_000
+    producer.send(topic, body)
+    (message,) = stored(nameserver, topic)
+    assert message.body == body
+    assert message.system_flag & 1
+
+
+def test_many_are_sent_together_and_split_where_they_are_too_large(
+    client: Any, topic: str, nameserver: str
+) -> None:
+    messages = [metaq.Message(topic, b"%05d" % number + bytes(300), tag="t") for number in range(50)]
+    with client.producer("many", body_bytes_max=4096) as producer:
+        results = producer.send_many(messages)
+        assert [result.queue_offset for result in results if result.queue == results[0].queue]
+        by_key = producer.send_many(messages, key=lambda message: message.body[:5].decode())
+    assert len({result.queue for result in by_key}) > 1
+    found = {message.id: message for message in stored(nameserver, topic)}
+    assert [found[result.id].body for result in results] == bodies(messages)
+    assert [found[result.id].body for result in by_key] == bodies(messages)
+    assert all(found[result.id].queue_offset == result.queue_offset for result in results + by_key)
+
+
+def test_soon_keeps_the_order_of_a_key(producer: Any, topic: str, nameserver: str) -> None:
+    futures = [producer.send_soon(topic, b"%d" % number, key=f"k{number % 3}") for number in range(300)]
+    producer.flush()
+    results = [future.result() for future in futures]
+    messages = stored(nameserver, topic)
+    assert sorted(bodies(messages)) == sorted(b"%d" % number for number in range(300))
+    places = {message.id: (message.queue, message.queue_offset) for message in messages}
+    assert all(places[result.id] == (result.queue, result.queue_offset) for result in results)
+    for key in range(3):
+        offsets = [result.queue_offset for result in results[key::3]]
+        assert offsets == sorted(offsets)
+
+
+def test_soon_waits_where_its_buffer_is_full(client: Any, topic: str, nameserver: str) -> None:
+    with client.producer("small", buffer_bytes_max=2_000, linger=0.0) as producer:
+        for number in range(100):
+            producer.send_soon(topic, b"%d" % number + bytes(400))
+    assert len(stored(nameserver, topic)) == 100
+
+
+def test_oneway_arrives(producer: Any, topic: str, nameserver: str) -> None:
+    producer.send(topic, b"first")
+    producer.send_oneway(topic, b"second")
+    eventually(lambda: set(bodies(stored(nameserver, topic))) == {b"first", b"second"})
+
+
+def test_delayed_messages_come_later_unless_they_are_recalled(
+    producer: Any, topic: str, nameserver: str
+) -> None:
+    producer.send(topic, b"now")
+    later = datetime.now(UTC) + timedelta(seconds=2)
+    producer.send(topic, b"at", deliver_at=later)
+    producer.send(topic, b"after", delay=timedelta(seconds=2))
+    recalled = producer.send(topic, b"never", delay=3)
+    assert producer.recall(topic, recalled.recall_handle) == recalled.id
+    assert bodies(stored(nameserver, topic)) == [b"now"]
+    eventually(lambda: set(bodies(stored(nameserver, topic))) == {b"now", b"at", b"after"})
+    time.sleep(2)
+    assert len(stored(nameserver, topic)) == 3
+
+
+def test_a_transaction_counts_when_its_block_ends(producer: Any, topic: str, nameserver: str) -> None:
+    @producer.check
+    def unknown(message: metaq.Message) -> bool | None:
+        return None
+
+    with producer.transaction(topic, b"paid", tag="t") as transaction:
+        assert transaction.id
+        assert bodies(stored(nameserver, topic)) == []
+    with pytest.raises(RuntimeError, match="no money"), producer.transaction(topic, b"refused"):
+        raise RuntimeError("no money")
+    with producer.transaction(topic, b"given up") as transaction:
+        transaction.rollback()
+        with pytest.raises(UsageError, match="decided"):
+            transaction.commit()
+    eventually(lambda: bodies(stored(nameserver, topic)) == [b"paid"])
+
+
+def test_a_transaction_needs_a_checker(producer: Any, topic: str) -> None:
+    with pytest.raises(UsageError, match="checker"):
+        producer.transaction(topic, b"x")
+
+
+def test_a_request_is_answered(make: Callable[..., Any], nameserver: str, producer: Any, topic: str) -> None:
+    producer.send(topic, b"makes the topic")
+
+    def answer() -> None:
+        with metaq.Client(nameserver) as other, other.producer("replier") as replier:
+            eventually(lambda: b"question" in bodies(stored(nameserver, topic)))
+            (asked,) = (message for message in stored(nameserver, topic) if message.body == b"question")
+            replier.reply(asked, b"answer")
+
+    replying = threading.Thread(target=answer)
+    replying.start()
+    try:
+        assert producer.request(topic, b"question", timeout=20).body == b"answer"
+    finally:
+        replying.join()
+    with pytest.raises(NoReply):
+        producer.request(topic, b"anybody?", timeout=0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "rule"),
+    [
+        (("", b"x"), {}, "empty"),
+        (("a b", b"x"), {}, "characters"),
+        (("t" * 128, b"x"), {}, "at most 127"),
+        (("t", "text"), {}, "bytes, not str"),
+        (("t", bytes(5_000_000)), {}, "too large"),
+        (("t", b"x"), {"properties": {"KEYS": "k"}}, "belongs to the system"),
+        (("t", b"x"), {"properties": {"a": "\x01"}}, "separate"),
+        (("t", b"x"), {"properties": {f"p{n}": "v" * 1000 for n in range(40)}}, "32767"),
+        (("t", b"x"), {"keys": ["a b"]}, "white space"),
+        (("t", b"x"), {"tag": "a||b"}, "separates tags"),
+        (("t", b"x"), {"delay": -1}, "delay"),
+        (("t", b"x"), {"delay": 1, "deliver_at": datetime.now()}, "not both"),
+        (("t", b"x"), {"priority": "high"}, "priority"),
+        (("t", b"x"), {"timeout": 0}, "seconds"),
+        (("t", b"x"), {"queue": 3}, "no queue"),
+    ],
+)
+def test_what_breaks_a_rule_is_an_error_at_the_call(
+    producer: Any, arguments: tuple[Any, ...], options: dict[str, Any], rule: str
+) -> None:
+    for send in (producer.send, producer.send_soon, producer.send_oneway):
+        with pytest.raises(UsageError, match=rule):
+            send(*arguments, **options)
+
+
+def test_a_recall_needs_a_handle(producer: Any, topic: str) -> None:
+    with pytest.raises(InvalidMessage, match="no recall handle"):
+        producer.recall(topic, "nonsense")
+
+
+def test_after_the_end_nothing_works(make: Callable[..., Any], nameserver: str) -> None:
+    with make(nameserver) as client:
+        early = client.producer("g")
+        with pytest.raises(ClientClosed, match="not started"):
+            early.send("t", b"x")
+        with client.producer("g") as producer:
+            pass
+        with pytest.raises(ClientClosed, match="closed"):
+            producer.send("t", b"x")
+        producer.close()
+    with pytest.raises(ClientClosed, match="closed"):
+        client.start()
+    with pytest.raises(ClientClosed, match="closed"):
+        early.send("t", b"x")
+    client.close()
+
+
+def test_what_the_broker_refuses_is_told_with_its_code(producer: Any) -> None:
+    with pytest.raises(Refused) as refused:
+        producer.send("SCHEDULE_TOPIC_XXXX", b"x")
+    assert refused.value.code
+    assert not refused.value.retriable
+    with pytest.raises(NotAllSent) as some:
+        producer.send_many([metaq.Message("SCHEDULE_TOPIC_XXXX", b"x")] * 2)
+    assert len(some.value.outcomes) == 2
+
+
+def test_what_cannot_be_delivered_is_told(make: Callable[..., Any], nameserver: str) -> None:
+    nobody = f"127.0.0.1:{free_port()}"
+    with make(nobody) as client:
+        producer = client.producer("g", timeout=0.5)
+        producer.start()
+        with pytest.raises(NotSent, match="no name server answers") as failed:
+            producer.send("t", b"x")
+        assert failed.value.retriable
+        future = producer.send_soon("t", b"1")
+        with pytest.raises(NotDelivered) as lost:
+            producer.flush()
+        assert lost.value.count == 1
+        with pytest.raises(NotSent):
+            future.result()
+        producer.flush()
+        producer.send_soon("t", b"2")
+        with pytest.raises(NotDelivered, match="1 message was"):
+            producer.close(timeout=0.1)

@@ -1,0 +1,117 @@
+"""Rules that a call breaks before anything is sent, and what the package shows."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import metaq
+from metaq import aio
+from metaq.client import producer as aio_producer
+from metaq.client import sync_producer
+from metaq.client.transactions import Transaction
+from metaq.errors import ClientClosed, InvalidMessage, UsageError
+
+
+@pytest.mark.parametrize("nameservers", ["", ";", "host", "host:x", 9876])
+def test_a_client_needs_addresses(nameservers: Any) -> None:
+    for kind in (metaq.Client, aio.Client):
+        with pytest.raises(UsageError):
+            kind(nameservers)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group": ""},
+        {"group": "a b"},
+        {"timeout": 0},
+        {"attempt_timeout": "1"},
+        {"accept": ["anything"]},
+        {"body_bytes_max": 0},
+        {"linger": -1},
+        {"buffer_bytes_max": 1.5},
+    ],
+)
+def test_a_producer_checks_its_options(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        metaq.Client().producer(**options)
+
+
+def test_accept_takes_names_and_members() -> None:
+    metaq.Client().producer(accept=["flush-timeout", metaq.SendStatus.REPLICA_MISSING])
+
+
+def test_both_faces_have_the_same_names_and_signatures() -> None:
+    pairs = (
+        (metaq.Client, aio.Client),
+        (sync_producer.Producer, aio_producer.Producer),
+        (sync_producer.Transaction, Transaction),
+    )
+    for plain, asynchronous in pairs:
+        names = {name for name in vars(asynchronous) if not name.startswith("_")}
+        assert {name for name in vars(plain) if not name.startswith("_")} == names
+        for name in names:
+            one, other = getattr(plain, name), getattr(asynchronous, name)
+            if callable(one):
+                assert inspect.signature(one).parameters == inspect.signature(other).parameters, name
+            assert inspect.getdoc(one), name
+
+
+def test_another_event_loop_is_an_error() -> None:
+    client = aio.Client("127.0.0.1:1")
+
+    async def start() -> None:
+        await client.start()
+
+    async def use() -> None:
+        await client.producer("g").start()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(start())
+    with pytest.raises(UsageError, match="another event loop"):
+        asyncio.run(use())
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+def test_the_plain_face_takes_no_coroutine_functions() -> None:
+    async def check(message: metaq.Message) -> bool:
+        return True
+
+    with metaq.Client("127.0.0.1:1") as client, client.producer("g") as producer:
+        with pytest.raises(UsageError, match="coroutine"):
+            producer.check(check)  # type: ignore[type-var]
+        producer.check(lambda message: True)
+        with pytest.raises(UsageError, match="already"):
+            producer.check(lambda message: True)
+
+
+def test_a_client_that_was_not_started_says_so() -> None:
+    with pytest.raises(ClientClosed, match="not started"):
+        metaq.Client().producer("g").start()
+
+
+def test_many_must_be_messages() -> None:
+    with metaq.Client("127.0.0.1:1") as client, client.producer("g") as producer:
+        assert producer.send_many([]) == []
+        with pytest.raises(InvalidMessage, match="bytes"):
+            producer.send_many([b"x"])  # type: ignore[list-item]
+
+
+def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
+    for name in metaq.__all__:
+        assert getattr(metaq, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        metaq.nonsense  # noqa: B018
+    script = (
+        "import metaq, sys;"
+        "print([name for name in sys.modules if name.startswith('metaq.')], 'asyncio' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "['metaq.errors'] False"

@@ -1,0 +1,63 @@
+"""Broadcast offsets are the old ones or the new ones, never none, and never two processes'."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from metaq.client.offsets import FileOffsets
+from metaq.client.routes import Queue
+from metaq.errors import CommandError
+
+QUEUE = Queue("T", "b", 1)
+
+
+def test_offsets_are_there_again_and_others_stay(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        assert await offsets.read(QUEUE) is None
+        await offsets.commit({QUEUE: 5, Queue("T", "b", 2): 9})
+        await offsets.commit({QUEUE: 6})
+        await offsets.close()
+        again = FileOffsets(tmp_path / "g.json")
+        assert await again.read(QUEUE) == 6
+        assert await again.read(Queue("T", "b", 2)) == 9
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        await offsets.commit({QUEUE: 5})
+        before = (tmp_path / "g.json").read_bytes()
+
+        def full(_: int) -> None:
+            raise OSError(28, "no space left")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            await offsets.commit({QUEUE: 6})
+        assert (tmp_path / "g.json").read_bytes() == before
+        assert await offsets.read(QUEUE) == 5
+        await offsets.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_belongs_to_one_consumer(tmp_path: Path) -> None:
+    first = FileOffsets(tmp_path / "g.json")
+    with pytest.raises(CommandError, match="another consumer"):
+        FileOffsets(tmp_path / "g.json")
+    asyncio.run(first.close())
+    asyncio.run(FileOffsets(tmp_path / "g.json").close())
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"offsets": [{"topic": "T"}]}', '{"offsets": [3]}'])
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "g.json").write_text(text)
+    with pytest.raises(CommandError, match="cannot be read"):
+        FileOffsets(tmp_path / "g.json")

@@ -1,0 +1,89 @@
+"""Messages: what a user may send, how it is laid out, how it is read."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+
+import metaq
+from metaq.client.message import COMPRESSED, ZLIB, Outgoing, encode_batch, inflate, outgoing
+from metaq.client.properties import SYSTEM_NAMES, decode_properties, encode_properties
+from metaq.client.unique_ids import UniqueIds
+from metaq.errors import InvalidMessage, UnreadableBody
+
+
+def test_properties_there_and_back() -> None:
+    given = {"a": "1", "b": "zwei", "TAGS": "t"}
+    assert decode_properties(encode_properties(given)) == given
+    assert decode_properties("a\x01\x02\x01b\x02c\x011") == {"c": "1"}
+
+
+def test_a_message_of_a_user_is_frozen_and_hashable() -> None:
+    message = metaq.Message("t", b"x", tag="g", keys=("k",), properties={"a": "b"})
+    assert message == metaq.Message("t", b"x", tag="g", keys=("k",), properties={"a": "b"})
+    assert len({message, message}) == 1
+    with pytest.raises(AttributeError):
+        message.topic = "u"  # type: ignore[misc]
+
+
+def test_what_is_sent_carries_tag_keys_and_id() -> None:
+    message = outgoing("t", b"x", "ID", tag="g", keys=["a", "b"], properties={"p": "v"})
+    assert message.properties == {"p": "v", "TAGS": "g", "KEYS": "a b", "UNIQ_KEY": "ID", "WAIT": "true"}
+    assert outgoing("t", b"x", "ID", keys="one").properties["KEYS"] == "one"
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEM_NAMES))
+def test_no_user_sets_a_property_of_the_system(name: str) -> None:
+    with pytest.raises(InvalidMessage, match="belongs to the system"):
+        outgoing("t", b"x", "ID", properties={name: "v"})
+
+
+def test_only_what_becomes_smaller_is_compressed() -> None:
+    repeated = Outgoing("t", b"x" * 5000, {})
+    repeated.compress(4096)
+    assert repeated.system_flag == COMPRESSED | ZLIB
+    assert inflate(repeated.body, repeated.system_flag) == b"x" * 5000
+    small = Outgoing("t", b"x" * 100, {})
+    small.compress(4096)
+    assert (small.body, small.system_flag) == (b"x" * 100, 0)
+    dense = Outgoing("t", zlib.compress(bytes(range(256)) * 2, 9) * 1, {})
+    before = dense.body
+    dense.compress(1)
+    assert dense.body == before
+
+
+@pytest.mark.parametrize(
+    ("body", "flag", "why"),
+    [
+        (zlib.compress(bytes(1_000_001)), COMPRESSED, "longer than 1000000"),
+        (zlib.compress(b"hello")[:-3], COMPRESSED, "cut off"),
+        (b"hello", COMPRESSED, "but is not"),
+        (b"hello", COMPRESSED | 1 << 8, "LZ4"),
+        (b"hello", COMPRESSED | 2 << 8, "zstd"),
+        (b"hello", COMPRESSED | 7 << 8, "compression 7"),
+    ],
+)
+def test_bodies_that_cannot_be_read(body: bytes, flag: int, why: str) -> None:
+    with pytest.raises(UnreadableBody, match=why):
+        inflate(body, flag, 1_000_000)
+
+
+def test_a_batch_is_laid_out_record_after_record() -> None:
+    data = encode_batch([Outgoing("t", b"one", {"a": "b"}, flag=7), Outgoing("t", b"", {})])
+    size, magic, checksum, flag, body_size = struct.unpack_from(">5i", data)
+    assert (magic, checksum, flag, body_size) == (0, 0, 7, 3)
+    assert data[20:23] == b"one"
+    assert struct.unpack_from(">h", data, 23) == (4,)
+    assert data[25:29] == b"a\x01b\x02"
+    assert size == 29
+    assert data[29:] == struct.pack(">5ih", 22, 0, 0, 0, 0, 0)
+
+
+def test_ids_differ_and_have_the_form_of_javas() -> None:
+    ids = UniqueIds("10.1.2.3")
+    many = [ids.next() for _ in range(10_000)]
+    assert len(set(many)) == len(many)
+    assert all(len(each) == 32 and each.startswith("0A010203") for each in many)
+    assert len(UniqueIds("fe80::1%eth0").next()) == 56
