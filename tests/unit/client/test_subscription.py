@@ -13,8 +13,8 @@ from metaq.errors import UsageError
 
 def test_tags_are_compared_here_too() -> None:
     subscription = Subscription.of("T", tags="A || B")
-    assert subscription == Subscription.of("T", tags=["B", "A"]) or subscription.version
     assert subscription.wants("A")
+    assert subscription.wants("B")
     assert not subscription.wants("C")
     assert not subscription.wants(None)
     assert subscription.data().sub_string == "A || B"
