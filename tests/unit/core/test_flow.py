@@ -297,7 +297,8 @@ def test_waiting_pulls_follow_resets_and_changes_of_the_limit(plane: Callable[..
 
 def test_what_waits_is_answered_when_the_server_stops(plane: Callable[..., Plane]) -> None:
     running = plane()
-    running.limit_topic(messages=10)
+    # Slow enough that the second send still waits when the pull does.
+    running.limit_topic(messages=1)
     running.limit_group(messages=1)
     with running.connect() as wire:
         wire.send("orders", b"x")
