@@ -83,8 +83,8 @@ class Session:
             self.require_usable()
             return
         self._loop = asyncio.get_running_loop()
-        self._spawn(self._keep_beating(), "heartbeats")
-        self._spawn(self._keep_routes(), "routes")
+        self._spawn(self._keep_beating, "heartbeats")
+        self._spawn(self._keep_routes, "routes")
 
     async def close(self) -> None:
         """Leaves every group, ends its tasks and closes its connections. Safe to call twice."""
@@ -267,25 +267,26 @@ class Session:
 
     def _brokers_changed(self) -> None:
         if not self._closed and self._loop is not None:
-            self._spawn(self.beat(), "heartbeat to new brokers")
+            self._spawn(self.beat, "heartbeat to new brokers")
 
     async def _keep_beating(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_interval_s)
-            await self._reported(self.beat())
+            await self._reported(self.beat)
 
     async def _keep_routes(self) -> None:
         while True:
             await asyncio.sleep(ROUTE_INTERVAL_S)
-            await self._reported(self.routes.refresh_all())
+            await self._reported(self.routes.refresh_all)
 
-    async def _reported(self, work: Awaitable[None]) -> None:
+    async def _reported(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except Exception:  # Whatever it is, the next round must come.
             _log.exception("background work of client %s failed", self.client_id)
 
-    def _spawn(self, work: Awaitable[None], name: str) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[None]], name: str) -> None:
+        # Called by the task: a coroutine made before is left over where the task is cancelled at once.
         task = asyncio.ensure_future(self._reported(work))
         task.set_name(f"metaq {name}")
         self._background.add(task)

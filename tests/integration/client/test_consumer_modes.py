@@ -252,22 +252,22 @@ def test_a_slow_handler_stops_no_heartbeat(face: Face, served: Served) -> None:
         topic, group = name(face, "slow"), name(face, "slow-group")
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "slow")
-        entered: list[float] = []
-        left: list[float] = []
+        entered, released, left = threading.Event(), threading.Event(), threading.Event()
 
         def handle(message: Any) -> None:
-            entered.append(time.monotonic())
-            time.sleep(1)
-            left.append(time.monotonic())
+            entered.set()
+            released.wait(60)
+            left.set()
 
         async with connected(face, served) as client:
             await face.call(client.consumer(topic, group=group, start="first"), handle)
-            await until(lambda: bool(entered))
+            await until(entered.is_set)
             puller = client.puller(start="begin")
             await face.call(puller.assign, topic)
             assert await poll_all(face, puller, 1) == ["slow"]
-            assert not left, "the client answers while the handler is at work"
-            await until(lambda: bool(left))
+            assert not left.is_set(), "the client answers while the handler is at work"
+            released.set()
+            await until(left.is_set)
 
     run(scenario)
 
