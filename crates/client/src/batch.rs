@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use crate::ids::IdTail;
+use crate::ids::{IdTail, UniqueIds};
 
 /// One queue of a topic: its broker's name and its number there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -91,6 +91,7 @@ pub struct Batch<A> {
     pub queue: Option<Place>,
     pub(crate) lane: usize,
     pub(crate) epoch: u64,
+    ids: Arc<UniqueIds>,
     contents: OnceLock<Contents>,
     begun: OnceLock<Instant>,
     body: Mutex<Bytes>,
@@ -99,19 +100,27 @@ pub struct Batch<A> {
     done: Condvar,
 }
 
+/// The lane that a batch comes from.
+pub(crate) struct Home {
+    pub lane: usize,
+    pub topic: Arc<str>,
+    pub queue: Option<Place>,
+}
+
 struct Waiters<A> {
     watched: bool,
     attached: A,
 }
 
 impl<A: Default> Batch<A> {
-    pub(crate) fn new(id: u64, topic: Arc<str>, queue: Option<Place>, lane: usize, epoch: u64) -> Self {
+    pub(crate) fn new(id: u64, home: Home, epoch: u64, ids: Arc<UniqueIds>) -> Self {
         Batch {
             id,
-            topic,
-            queue,
-            lane,
+            topic: home.topic,
+            queue: home.queue,
+            lane: home.lane,
             epoch,
+            ids,
             contents: OnceLock::new(),
             begun: OnceLock::new(),
             body: Mutex::default(),
@@ -137,6 +146,12 @@ impl<A> Batch<A> {
 
     pub fn count(&self) -> usize {
         self.contents().map_or(0, |contents| contents.ids.len())
+    }
+
+    /// The id of the message at this place; None where there is none, or the batch is still being filled.
+    pub fn message_id(&self, number: usize) -> Option<String> {
+        let tail = self.contents()?.ids.get(number)?;
+        Some(self.ids.text(*tail))
     }
 
     /// The body of its request; empty once it is done.
@@ -238,7 +253,12 @@ mod tests {
 
     #[test]
     fn the_first_outcome_counts() {
-        let batch: Batch<Vec<u8>> = Batch::new(1, "t".into(), None, 0, 0);
+        let batch: Batch<Vec<u8>> = Batch::new(
+            1,
+            Home { lane: 0, topic: "t".into(), queue: None },
+            0,
+            Arc::new(UniqueIds::new(&[1], 0, 0)),
+        );
         assert!(!batch.wait(Duration::from_millis(1)));
         assert!(batch.watch(|attached| attached.push(1)));
         assert_eq!(batch.finish(Outcome::Stored(stored())), Some(true));

@@ -8,10 +8,14 @@ mod event;
 mod expression;
 mod frame;
 mod function;
+mod network;
 mod record;
+mod send_buffer;
+mod send_future;
 mod server;
 mod settings;
 mod store;
+mod unsent;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -28,6 +32,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<frame::Frame>()?;
     module.add_class::<frame::FrameDecoder>()?;
     module.add_class::<record::Record>()?;
+    module.add_class::<network::Network>()?;
+    module.add_class::<network::UniqueIds>()?;
+    module.add_class::<send_buffer::SendBuffer>()?;
+    module.add_class::<send_future::SendFuture>()?;
+    module.add_class::<unsent::UnsentBatch>()?;
     module.add_class::<store::Store>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<event::Request>()?;
