@@ -204,7 +204,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             properties_bytes: plain.properties_bytes,
             push_properties: plain.push_properties,
         };
-        lanes.put(lane, fresh, Instant::now()).ok_or(NotTaken::TooLong)
+        lanes.put(lane, fresh, Instant::now).ok_or(NotTaken::TooLong)
     }
 
     fn take_room(

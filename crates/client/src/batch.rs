@@ -57,24 +57,28 @@ pub struct Stored {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OffsetIds {
     joined: String,
-    /// Characters of each where all are equally long, as those of one broker are.
-    width: Option<usize>,
+    /// Characters of each where all are equally long, as those of one broker are; looked at when it is needed.
+    width: OnceLock<Option<usize>>,
 }
 
 impl OffsetIds {
     pub fn new(joined: String) -> Self {
-        let bytes = joined.as_bytes();
+        OffsetIds { joined, width: OnceLock::new() }
+    }
+
+    fn width(&self) -> Option<usize> {
+        let bytes = self.joined.as_bytes();
         let width = bytes.iter().position(|byte| *byte == b',').unwrap_or(bytes.len());
         let commas = bytes.iter().filter(|byte| **byte == b',').count();
         let in_place = bytes.iter().skip(width).step_by(width + 1).filter(|byte| **byte == b',').count();
         let is_regular = commas == in_place && (bytes.len() + 1) == (commas + 1) * (width + 1);
-        OffsetIds { width: is_regular.then_some(width), joined }
+        is_regular.then_some(width)
     }
 
     /// That of the message at this place in the batch; empty where the broker told none.
     pub fn get(&self, number: usize) -> &str {
-        match self.width {
-            Some(width) => {
+        match self.width.get_or_init(|| self.width()) {
+            &Some(width) => {
                 let start = number.saturating_mul(width + 1);
                 self.joined.get(start..start.saturating_add(width)).unwrap_or_default()
             }
@@ -248,7 +252,7 @@ mod tests {
     #[test]
     fn ids_of_one_broker_are_cut_out_by_their_length() {
         let ids = OffsetIds::new("AB,CD,EF".to_owned());
-        assert_eq!((ids.width, ids.get(2), ids.get(3)), (Some(2), "EF", ""));
+        assert_eq!((ids.width(), ids.get(2), ids.get(3)), (Some(2), "EF", ""));
     }
 
     #[test]

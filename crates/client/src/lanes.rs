@@ -162,7 +162,7 @@ impl<A: Default> Lanes<A> {
         &mut self,
         lane_number: usize,
         fresh: Fresh<'_, F>,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) -> Option<Taken<A>> {
         let size = RECORD_FIXED_BYTES + fresh.body.len() + fresh.properties_bytes;
         let (size_word, body_word) = (i32::try_from(size).ok()?, i32::try_from(fresh.body.len()).ok()?);
@@ -175,7 +175,7 @@ impl<A: Default> Lanes<A> {
             wakes |= self.close_open(lane_number);
         }
         if self.lanes.get(lane_number)?.open.is_none() {
-            wakes |= self.open(lane_number, now);
+            wakes |= self.open(lane_number, now());
         }
         let open = self.lanes.get_mut(lane_number)?.open.as_mut()?;
         let body = &mut open.body;

@@ -21,8 +21,6 @@ const DRAIN_MESSAGES: usize = 2048;
 /// After so many messages an event loop's other tasks should have their turn.
 const TURN_MESSAGES: u32 = 512;
 const UNIQUE_KEY: &str = "UNIQ_KEY";
-/// What every message carries besides its id.
-const WAIT: &[u8] = b"WAIT\x01true\x02";
 const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
 
 /// `metaq.client.options.ProducerOptions`, as far as it matters here.
@@ -253,7 +251,7 @@ impl SendBuffer {
         let ids = &*self.inner.ids;
         let own: usize =
             named.iter().filter_map(|(name, value)| value.map(|value| name.len() + value.len() + 2)).sum();
-        let properties_bytes = own + UNIQUE_KEY.len() + ids.length() + 2 + WAIT.len();
+        let properties_bytes = own + UNIQUE_KEY.len() + ids.length() + 2;
         if properties_bytes > PROPERTIES_BYTES_MAX {
             return None;
         }
@@ -279,7 +277,6 @@ impl SendBuffer {
                 out.push(1);
                 ids.push(id, out);
                 out.push(2);
-                out.extend_from_slice(WAIT);
             },
         };
         // A lane is made by a message that Python has checked, so the name of its topic is right.

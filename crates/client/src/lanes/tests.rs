@@ -30,7 +30,7 @@ fn put(lanes: &mut Lanes<()>, lane: usize, body: &[u8], now: Instant) -> Taken<(
         properties_bytes: 4,
         push_properties: |out: &mut Vec<u8>| out.extend_from_slice(b"a\x01b\x02"),
     };
-    lanes.put(lane, fresh, now).unwrap()
+    lanes.put(lane, fresh, || now).unwrap()
 }
 
 fn bodies(batch: &Batch<()>) -> Vec<Vec<u8>> {
