@@ -4,9 +4,10 @@ Nothing here decides anything: policy arrives as data (`Server.put_topics`, `Ser
 request that the data plane does not answer itself is handed up by `Server.drain`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Self, final
+from collections.abc import Mapping, Sequence, Set
+from typing import Self, final, overload
 
+from metaq.client.routes import Queue
 from metaq.settings import BrokerSettings, GroupPolicy, Program, ServerSettings, StoreSettings, TopicPolicy
 
 __all__ = [
@@ -22,11 +23,13 @@ __all__ = [
     "Frame",
     "FrameDecoder",
     "FrameError",
+    "Message",
     "Record",
     "Request",
     "Server",
     "Store",
     "StoreFailure",
+    "decode_messages",
     "decode_records",
     "encode_frame",
     "tag_code",
@@ -138,6 +141,101 @@ class Record:
     @property
     def message_id(self) -> str:
         """The offset message id: store host and physical offset in hex."""
+
+class Message:
+    """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of a
+    message that was stored. What was received is read when it is asked for, out of the one buffer that holds all
+    of its pull: a message that is kept keeps that buffer."""
+
+    __match_args__: tuple[str, ...]
+
+    @overload
+    def __new__(cls, topic: Message) -> Self:
+        """The same again, as a subclass begins with it."""
+    @overload
+    def __new__(
+        cls,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: tuple[str, ...] = (),
+        properties: Mapping[str, str] = ...,
+        id: str = "",
+        offset_id: str = "",
+        queue: Queue | None = None,
+        queue_offset: int = -1,
+        physical_offset: int = -1,
+        born_at: int = 0,
+        stored_at: int = 0,
+        born_host: str = "",
+        store_host: str = "",
+        reconsume_times: int = 0,
+        flag: int = 0,
+        system_flag: int = 0,
+        system_properties: Mapping[str, str] = ...,
+    ) -> Self: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def body(self) -> bytes:
+        """As its sender gave it; raises UnreadableBody where it was compressed and cannot be inflated."""
+    @property
+    def body_size(self) -> int:
+        """In bytes; the body itself is not made for it unless it is compressed."""
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The sender's own."""
+    @property
+    def id(self) -> str:
+        """Given by the sender's client; stays the same through retries."""
+    @property
+    def offset_id(self) -> str:
+        """Given by the broker: where it lies."""
+    @property
+    def queue(self) -> Queue | None: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def born_at(self) -> int:
+        """Milliseconds since 1970, by the sender's clock."""
+    @property
+    def stored_at(self) -> int:
+        """Milliseconds since 1970, by the broker's clock."""
+    @property
+    def born_host(self) -> str: ...
+    @property
+    def store_host(self) -> str: ...
+    @property
+    def reconsume_times(self) -> int:
+        """How often its group failed on it before."""
+    @property
+    def flag(self) -> int: ...
+    @property
+    def system_flag(self) -> int: ...
+    @property
+    def system_properties(self) -> Mapping[str, str]: ...
+    def __replace__(self, **changes: object) -> Message:
+        """The same but for these attributes; `copy.replace` of Python 3.13 calls it."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __reduce__(self) -> tuple[type[Message], tuple[object, ...]]: ...
+
+def decode_messages(
+    data: bytes,
+    queue: Queue,
+    *,
+    tags: Set[str] | None = None,
+    shows_first_topic: bool = True,
+) -> tuple[list[Message], list[Message]]:
+    """The messages of a pull's body that have one of the tags (no tags let everything through), and those of
+    them whose bodies are compressed. `queue` is where they were pulled from; what came through a retry topic
+    shows the topic it had first, unless told otherwise. Raises FrameError on a malformed one."""
 
 def decode_records(data: bytes) -> list[Record]:
     """The records of a pull's body, one after the other; raises FrameError on a malformed one."""

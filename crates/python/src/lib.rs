@@ -8,6 +8,8 @@ mod event;
 mod expression;
 mod frame;
 mod function;
+mod message;
+mod received;
 mod record;
 mod server;
 mod settings;
@@ -27,6 +29,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<function::FilterBatch>()?;
     module.add_class::<frame::Frame>()?;
     module.add_class::<frame::FrameDecoder>()?;
+    module.add_class::<message::Message>()?;
     module.add_class::<record::Record>()?;
     module.add_class::<store::Store>()?;
     module.add_class::<server::Server>()?;
@@ -35,6 +38,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<event::Closed>()?;
     module.add_function(wrap_pyfunction!(frame::encode_frame, module)?)?;
     module.add_function(wrap_pyfunction!(frame::tag_code, module)?)?;
+    module.add_function(wrap_pyfunction!(received::decode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(record::decode_records, module)?)?;
     Ok(())
 }

@@ -96,7 +96,7 @@ class QueueBuffer:
             if message.queue_offset < self.pull_offset:
                 continue  # A broker that answers with less than asked for would make us commit backwards.
             self._waiting.append(message)
-            size = len(message.body)
+            size = message.body_size
             self._unsettled[message.queue_offset] = size
             self._bytes += size
         self.pull_offset = max(self.pull_offset, next_offset)

@@ -8,9 +8,8 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Self, Unpack
 
 from metaq.client.buffers import Limits
 from metaq.client.consumer_options import ConsumerKeywords, HandlerKeywords, consumer_options
@@ -28,25 +27,23 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Any], Awaitable[object] | object]
 """Takes a message, or with `batch` a list of them."""
 
-_MESSAGE_FIELDS: Final = tuple(entry.name for entry in fields(Message))
 
-
-def message_values(message: Message) -> dict[str, Any]:
-    """What makes a message of a subclass out of a plain one."""
-    return {name: getattr(message, name) for name in _MESSAGE_FIELDS}
-
-
-@dataclass(frozen=True, slots=True)
 class ReceivedMessage(Message):
     """A message of an iteration."""
 
-    delivery: Delivery | None = field(default=None, repr=False, compare=False)
+    __slots__ = ("_delivery",)
+    _delivery: Delivery
+
+    def __new__(cls, delivery: Delivery) -> Self:
+        self = super().__new__(cls, delivery.message)
+        self._delivery = delivery
+        return self
 
     @asynccontextmanager
     async def process(self) -> AsyncIterator[None]:
         """Acknowledges at its end; an exception retries, `Retry` and `Reject` as in a handler. The exception
         does not leave the block, so that the loop goes on."""
-        delivery = _delivery(self.delivery)
+        delivery = self._delivery
         delivery.is_processed = True
         try:
             yield
@@ -58,21 +55,15 @@ class ReceivedMessage(Message):
 
     async def ack(self) -> None:
         """It is done with."""
-        await _delivery(self.delivery).ack()
+        await self._delivery.ack()
 
     async def retry(self, after: float | None = None) -> None:
         """It comes again."""
-        await _delivery(self.delivery).retry(after)
+        await self._delivery.retry(after)
 
     async def reject(self) -> None:
         """It goes to the dead letters."""
-        await _delivery(self.delivery).reject()
-
-
-def _delivery(delivery: Delivery | None) -> Delivery:
-    if delivery is None:
-        raise UsageError("only a message that came by iteration can be settled")
-    return delivery
+        await self._delivery.reject()
 
 
 class Consumer:
@@ -168,7 +159,7 @@ class Subscribed:
         delivery = await self._stream.take(self._idle_timeout)
         if delivery is None:
             raise StopAsyncIteration
-        return ReceivedMessage(**message_values(delivery.message), delivery=delivery)
+        return ReceivedMessage(delivery)
 
     async def start(self) -> None:
         """Joins the group, which the first message asked for does too. Safe to call twice."""

@@ -10,20 +10,17 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from metaq.client import aio, consumers_aio
 from metaq.client.consumer_options import ConsumerKeywords, HandlerKeywords
-from metaq.client.consumers_aio import message_values
 from metaq.client.handling import CLOSE_TIMEOUT_S
 from metaq.client.message import Message
 from metaq.client.portal import Portal, require_plain
 from metaq.client.pull_consumer import Position
 from metaq.client.routes import Queue
 from metaq.client.stream import Delivery
-from metaq.errors import UsageError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -32,18 +29,24 @@ Handler = Callable[[Any], object]
 """Takes a message, or with `batch` a list of them."""
 
 
-@dataclass(frozen=True, slots=True)
 class ReceivedMessage(Message):
     """A message of an iteration."""
 
-    delivery: Delivery | None = field(default=None, repr=False, compare=False)
-    portal: Portal | None = field(default=None, repr=False, compare=False)
+    __slots__ = ("_delivery", "_portal")
+    _delivery: Delivery
+    _portal: Portal
+
+    def __new__(cls, delivery: Delivery, portal: Portal) -> Self:
+        self = super().__new__(cls, delivery.message)
+        self._delivery = delivery
+        self._portal = portal
+        return self
 
     @contextlib.contextmanager
     def process(self) -> Iterator[None]:
         """Acknowledges at its end; an exception retries, `Retry` and `Reject` as in a handler. The exception
         does not leave the block, so that the loop goes on."""
-        portal, delivery = self._received()
+        portal, delivery = self._portal, self._delivery
         delivery.is_processed = True
         try:
             yield
@@ -55,23 +58,15 @@ class ReceivedMessage(Message):
 
     def ack(self) -> None:
         """It is done with."""
-        portal, delivery = self._received()
-        portal.run(delivery.ack)
+        self._portal.run(self._delivery.ack)
 
     def retry(self, after: float | None = None) -> None:
         """It comes again."""
-        portal, delivery = self._received()
-        portal.run(delivery.retry, after)
+        self._portal.run(self._delivery.retry, after)
 
     def reject(self) -> None:
         """It goes to the dead letters."""
-        portal, delivery = self._received()
-        portal.run(delivery.reject)
-
-    def _received(self) -> tuple[Portal, Delivery]:
-        if self.delivery is None or self.portal is None:
-            raise UsageError("only a message that came by iteration can be settled")
-        return self.portal, self.delivery
+        self._portal.run(self._delivery.reject)
 
 
 class Consumer:
@@ -149,7 +144,7 @@ class Subscribed:
             message = self._portal.run(self._subscribed.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
-        return ReceivedMessage(**message_values(message), delivery=message.delivery, portal=self._portal)
+        return ReceivedMessage(message._delivery, self._portal)
 
     def start(self) -> None:
         """Joins the group, which the first message asked for does too. Safe to call twice."""

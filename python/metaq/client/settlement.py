@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.buffers import QueueBuffer
@@ -96,7 +95,7 @@ class Settlement:
                     continue
                 except MetaqError as error:
                     _log.warning("group %s: %s is tried on: %s", options.group, message.id, error)
-            kept.append(replace(message, reconsume_times=message.reconsume_times + 1))
+            kept.append(message.__replace__(reconsume_times=message.reconsume_times + 1))
         self._rest(buffer, kept, options.suspend if after is None else after)
 
     async def _retry_or_park(
