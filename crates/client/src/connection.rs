@@ -1,0 +1,250 @@
+//! One socket with any number of requests under way, told apart by their number (`opaque`).
+
+use std::collections::{HashMap, VecDeque};
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+use foldhash::fast::RandomState;
+use metaq_wire::{Encoding, FrameEncoder, Header, WireError, next_frame};
+use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::WriteHalf;
+use tokio::sync::{Notify, oneshot};
+
+use crate::error::ClientError;
+use crate::frames::{Reply, Request};
+
+/// Room for one read; a longer frame grows the buffer as its bytes arrive, never on the word of its length.
+const READ_BYTES: usize = 128 * 1024;
+/// Pieces that one call gives to the socket.
+const GATHER_MAX: usize = 64;
+/// What a peer gets that asks something of us here.
+const REQUEST_CODE_NOT_SUPPORTED: i32 = 3;
+
+type Waiter = oneshot::Sender<Result<Reply, ClientError>>;
+
+/// An open connection. A task of the client's network thread owns its socket; this is what the others see of it.
+pub(crate) struct Connection {
+    address: Arc<str>,
+    desk: Mutex<Desk>,
+    /// There is something to write, or the end has come.
+    work: Notify,
+}
+
+/// What is under way.
+#[derive(Default)]
+struct Desk {
+    /// Bounded by its callers: each has a limited number of requests under way.
+    output: VecDeque<Bytes>,
+    waiting: HashMap<i32, Waiter, RandomState>,
+    last_opaque: i32,
+    ended: Option<String>,
+}
+
+impl Connection {
+    pub(crate) fn new(address: Arc<str>) -> Arc<Self> {
+        Arc::new(Connection { address, desk: Mutex::default(), work: Notify::new() })
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.desk.lock().ended.is_none()
+    }
+
+    /// Puts a request into the line; what is returned waits for its answer, and gives it up when dropped.
+    pub(crate) fn ask(self: &Arc<Self>, request: Request) -> Result<Pending, ClientError> {
+        let mut desk = self.desk.lock();
+        self.require_open(&desk)?;
+        let opaque = desk.next_opaque();
+        desk.push(request.encode(opaque, false).map_err(ClientError::Request)?);
+        let (sender, receiver) = oneshot::channel();
+        desk.waiting.insert(opaque, sender);
+        drop(desk);
+        self.work.notify_one();
+        Ok(Pending { connection: Arc::clone(self), opaque, receiver })
+    }
+
+    /// The same for what nobody answers.
+    pub(crate) fn tell(&self, request: Request) -> Result<(), ClientError> {
+        let mut desk = self.desk.lock();
+        self.require_open(&desk)?;
+        let opaque = desk.next_opaque();
+        desk.push(request.encode(opaque, true).map_err(ClientError::Request)?);
+        drop(desk);
+        self.work.notify_one();
+        Ok(())
+    }
+
+    /// Ends it: who waits for an answer is told why, and nothing is asked here any more.
+    pub(crate) fn end(&self, reason: &str) {
+        let mut desk = self.desk.lock();
+        if desk.ended.is_some() {
+            return;
+        }
+        desk.ended = Some(reason.to_owned());
+        desk.output.clear();
+        let waiting = std::mem::take(&mut desk.waiting);
+        drop(desk);
+        for waiter in waiting.into_values() {
+            // Who has given up is not there any more.
+            let _gone = waiter.send(Err(self.ended(reason)));
+        }
+        self.work.notify_one();
+    }
+
+    fn ended(&self, reason: &str) -> ClientError {
+        ClientError::Ended { address: self.address.to_string(), reason: reason.to_owned() }
+    }
+
+    fn require_open(&self, desk: &Desk) -> Result<(), ClientError> {
+        match &desk.ended {
+            Some(reason) => Err(self.ended(reason)),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs the socket until either side ends it.
+    pub(crate) async fn run(self: Arc<Self>, mut stream: TcpStream, frame_bytes_max: usize) {
+        let reason = self.converse(&mut stream, frame_bytes_max).await;
+        self.end(&reason);
+    }
+
+    async fn converse(&self, stream: &mut TcpStream, frame_bytes_max: usize) -> String {
+        let (mut reader, mut writer) = stream.split();
+        let mut input = BytesMut::new();
+        let mut writing = VecDeque::new();
+        loop {
+            {
+                let mut desk = self.desk.lock();
+                if let Some(reason) = &desk.ended {
+                    return reason.clone();
+                }
+                writing.append(&mut desk.output);
+            }
+            if let Err(error) = write_now(&mut writer, &mut writing) {
+                return error.to_string();
+            }
+            if input.capacity() - input.len() < READ_BYTES / 4 {
+                input.reserve(READ_BYTES);
+            }
+            tokio::select! {
+                read = reader.read_buf(&mut input) => match read {
+                    Ok(0) => return "the peer closed the connection".to_owned(),
+                    Ok(_) => {
+                        if let Err(error) = self.take_frames(&mut input, frame_bytes_max) {
+                            return format!("the peer sent no valid frame: {error}");
+                        }
+                    }
+                    Err(error) => return error.to_string(),
+                },
+                () = self.work.notified() => {}
+                ready = writer.writable(), if !writing.is_empty() => {
+                    if let Err(error) = ready {
+                        return error.to_string();
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_frames(&self, input: &mut BytesMut, frame_bytes_max: usize) -> Result<(), WireError> {
+        while let Some(frame) = next_frame(input, frame_bytes_max)? {
+            let size = frame.size;
+            let whole = input.split_to(size).freeze();
+            let Some(frame) = next_frame(&whole, frame_bytes_max)? else { break };
+            let header = Header::parse(frame.encoding, frame.header)?;
+            if header.is_response() {
+                let waiter = self.desk.lock().waiting.remove(&header.opaque);
+                if let Some(waiter) = waiter {
+                    let _gone = waiter.send(Ok(Reply::new(&whole, &frame, &header)));
+                }
+            } else if !header.is_oneway() {
+                self.refuse(frame.encoding, &header)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Members of groups are asked on the connections that told of their membership, and never on these.
+    fn refuse(&self, encoding: Encoding, header: &Header<'_>) -> Result<(), WireError> {
+        let mut out = Vec::new();
+        let mut frame = FrameEncoder::response(&mut out, encoding, REQUEST_CODE_NOT_SUPPORTED, header.opaque);
+        frame.remark("this connection takes no requests");
+        frame.finish(0)?;
+        self.desk.lock().output.push_back(Bytes::from(out));
+        Ok(())
+    }
+}
+
+impl Desk {
+    /// Never one that is still waited for, however often the counter has gone round.
+    fn next_opaque(&mut self) -> i32 {
+        loop {
+            self.last_opaque = self.last_opaque.wrapping_add(1) & i32::MAX;
+            if !self.waiting.contains_key(&self.last_opaque) {
+                return self.last_opaque;
+            }
+        }
+    }
+
+    fn push(&mut self, (head, body): (Bytes, Bytes)) {
+        self.output.push_back(head);
+        if !body.is_empty() {
+            self.output.push_back(body);
+        }
+    }
+}
+
+/// A request under way.
+pub(crate) struct Pending {
+    connection: Arc<Connection>,
+    opaque: i32,
+    receiver: oneshot::Receiver<Result<Reply, ClientError>>,
+}
+
+impl Pending {
+    pub(crate) async fn answer(mut self) -> Result<Reply, ClientError> {
+        match (&mut self.receiver).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(ClientError::Closed),
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.connection.desk.lock().waiting.remove(&self.opaque);
+    }
+}
+
+/// Writes until everything is out or the socket takes no more.
+fn write_now(writer: &mut WriteHalf<'_>, output: &mut VecDeque<Bytes>) -> std::io::Result<()> {
+    while !output.is_empty() {
+        let mut gather = [IoSlice::new(&[]); GATHER_MAX];
+        let mut count = 0;
+        for (slot, piece) in gather.iter_mut().zip(output.iter()) {
+            *slot = IoSlice::new(piece);
+            count += 1;
+        }
+        match writer.try_write_vectored(gather.get(..count).unwrap_or_default()) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(written) => advance(output, written),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn advance(output: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(first) = output.front_mut() {
+        if written < first.len() {
+            first.advance(written);
+            return;
+        }
+        written -= first.len();
+        output.pop_front();
+    }
+}

@@ -1,0 +1,126 @@
+//! The ids that a client gives to its messages, in the form that Java clients give theirs.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Characters of an id that differ from one message to the next.
+pub const TAIL_CHARS: usize = 12;
+
+/// Makes the ids of one client: what stays the same, milliseconds since the first of the month, and a counter.
+///
+/// ```text
+/// hex of | ip: 4 or 16 bytes | pid: u16 | random: 4 bytes | milliseconds: u32 | counter: u16 |
+///        |<------------------ prefix --------------------->|<------------ tail ------------->|
+/// ```
+pub struct UniqueIds {
+    prefix: String,
+    month_start_ms: AtomicI64,
+    counter: AtomicU32,
+}
+
+/// What tells one id of a client from the others.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct IdTail {
+    milliseconds: u32,
+    counter: u16,
+}
+
+impl IdTail {
+    /// Some number, another one for each id.
+    pub(crate) fn number(self) -> usize {
+        usize::from(self.counter)
+    }
+}
+
+impl UniqueIds {
+    /// The month begins where Java's tools think it does, in local time, which only the caller knows.
+    pub fn new(prefix: &[u8], counter: u16, month_start_ms: i64) -> Self {
+        let mut text = Vec::with_capacity(prefix.len() * 2);
+        push_hex(&mut text, prefix);
+        UniqueIds {
+            prefix: text.into_iter().map(char::from).collect(),
+            month_start_ms: AtomicI64::new(month_start_ms),
+            counter: AtomicU32::new(u32::from(counter)),
+        }
+    }
+
+    pub fn begin_month(&self, month_start_ms: i64) {
+        self.month_start_ms.store(month_start_ms, Ordering::Relaxed);
+    }
+
+    pub fn next(&self) -> IdTail {
+        let now_ms = now_ms();
+        let start_ms = self.month_start_ms.load(Ordering::Relaxed);
+        IdTail {
+            milliseconds: now_ms.wrapping_sub(start_ms) as u32,
+            counter: self.counter.fetch_add(1, Ordering::Relaxed) as u16,
+        }
+    }
+
+    /// Characters of every id.
+    pub fn length(&self) -> usize {
+        self.prefix.len() + TAIL_CHARS
+    }
+
+    pub fn push(&self, tail: IdTail, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.prefix.as_bytes());
+        let [a, b, c, d] = tail.milliseconds.to_be_bytes();
+        let [e, f] = tail.counter.to_be_bytes();
+        push_hex(out, &[a, b, c, d, e, f]);
+    }
+
+    pub fn text(&self, tail: IdTail) -> String {
+        let mut out = Vec::with_capacity(self.length());
+        self.push(tail, &mut out);
+        String::from_utf8(out).unwrap_or_default()
+    }
+
+    /// Of an id that was made here; `None` for any other.
+    pub fn tail_of(&self, id: &str) -> Option<IdTail> {
+        let tail = id.strip_prefix(self.prefix.as_str()).filter(|tail| tail.len() == TAIL_CHARS)?;
+        let value = u64::from_str_radix(tail, 16).ok()?;
+        Some(IdTail { milliseconds: (value >> 16) as u32, counter: value as u16 })
+    }
+}
+
+fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in bytes {
+        out.extend([byte >> 4, byte & 15].map(|digit| DIGITS[usize::from(digit)]));
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn ids_have_the_form_of_javas_and_come_back() {
+        let ids = UniqueIds::new(&[10, 1, 2, 3, 0x30, 0x39, 1, 2, 3, 4], 0xFFFE, 0);
+        let many: Vec<IdTail> = (0..10_000).map(|_| ids.next()).collect();
+        let texts: HashSet<String> = many.iter().map(|tail| ids.text(*tail)).collect();
+        assert_eq!(texts.len(), many.len());
+        for text in &texts {
+            assert_eq!(text.len(), 32);
+            assert!(text.starts_with("0A010203303901020304"));
+            assert_eq!(ids.text(ids.tail_of(text).unwrap()), *text);
+        }
+    }
+
+    #[test]
+    fn what_another_made_is_not_taken_apart() {
+        let ids = UniqueIds::new(&[1, 2], 0, 0);
+        for other in ["", "0102", "0102ABCDEFABCDE", "0102ABCDEFABCDEG", "0103ABCDEFABCDEF"] {
+            assert_eq!(ids.tail_of(other), None, "{other}");
+        }
+    }
+}

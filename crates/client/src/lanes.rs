@@ -1,0 +1,367 @@
+//! What waits to be sent: one lane for each queue that was asked for, and one for any queue of a topic.
+//!
+//! A state machine without clocks, threads or sockets; [`crate::accumulator`] drives it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use foldhash::fast::RandomState;
+
+use crate::batch::{Batch, Contents, Form, Place};
+use crate::ids::IdTail;
+use crate::room::Room;
+
+/// Batches of one topic at a time whose order among each other nobody asked for.
+pub const UNDER_WAY_MAX: usize = 4;
+/// Messages of one batch; the smallest limit that a broker has for it.
+const BATCH_COUNT_MAX: usize = 32_000;
+/// Bytes of a batch record apart from body and properties.
+pub const RECORD_FIXED_BYTES: usize = 22;
+/// A batch begins with room for this, or for as much as the last one of its lane took.
+const FIRST_BYTES: usize = 4096;
+
+#[derive(Debug, Clone, Copy)]
+pub struct LaneLimits {
+    pub linger: Duration,
+    pub batch_bytes_max: usize,
+    pub buffer_bytes_max: usize,
+}
+
+/// A message that is laid out into a batch. Its lengths were checked: properties fit into 16 bits.
+pub struct Fresh<'a, F: FnOnce(&mut Vec<u8>)> {
+    pub id: IdTail,
+    pub flag: i32,
+    pub body: &'a [u8],
+    pub properties_bytes: usize,
+    /// Appends exactly so many bytes.
+    pub push_properties: F,
+}
+
+/// Where a message went.
+pub struct Taken<A> {
+    pub batch: Arc<Batch<A>>,
+    pub number: usize,
+    /// The driver has something to do that it does not know of yet.
+    pub wakes: bool,
+}
+
+/// What the end of a batch means for the others.
+pub struct Done<A> {
+    /// The driver has something to do.
+    pub wakes: bool,
+    /// Everything that came before some flush is done.
+    pub flushed: bool,
+    /// To be dropped where no lock is held: what is attached to it may run code of its own.
+    pub kept: Option<Arc<Batch<A>>>,
+}
+
+struct Lane<A> {
+    topic: Arc<str>,
+    queue: Option<Place>,
+    open: Option<Open<A>>,
+    /// The open one has waited long enough, and goes as soon as one before it is done.
+    open_is_due: bool,
+    ready: VecDeque<Arc<Batch<A>>>,
+    under_way: usize,
+    is_listed: bool,
+    typical_bytes: usize,
+}
+
+/// The batch that is being filled.
+struct Open<A> {
+    batch: Arc<Batch<A>>,
+    body: Vec<u8>,
+    ids: Vec<IdTail>,
+}
+
+/// The lanes of one topic.
+#[derive(Default)]
+struct TopicLanes {
+    any: Option<usize>,
+    by_queue: HashMap<Place, usize, RandomState>,
+}
+
+pub struct Lanes<A> {
+    limits: LaneLimits,
+    topics: HashMap<Arc<str>, TopicLanes, RandomState>,
+    lanes: Vec<Lane<A>>,
+    /// When an open batch has waited long enough. All wait equally long, so the first is the next.
+    lingering: VecDeque<(Instant, usize, u64)>,
+    /// Lanes that may have something to send.
+    listed: VecDeque<usize>,
+    under_way: HashMap<u64, Arc<Batch<A>>, RandomState>,
+    last_batch_id: u64,
+    /// Messages not done yet, by the flush that they came before; the last is for the next flush.
+    epochs: VecDeque<(u64, usize)>,
+    pub room: Room,
+}
+
+impl<A: Default> Lanes<A> {
+    pub fn new(limits: LaneLimits) -> Self {
+        Lanes {
+            limits,
+            topics: HashMap::default(),
+            lanes: Vec::new(),
+            lingering: VecDeque::new(),
+            listed: VecDeque::new(),
+            under_way: HashMap::default(),
+            last_batch_id: 0,
+            epochs: VecDeque::from([(1, 0)]),
+            room: Room::new(limits.buffer_bytes_max),
+        }
+    }
+
+    /// The lane of a topic and a queue, where there is one.
+    pub fn find(&self, topic: &str, queue: Option<&Place>) -> Option<usize> {
+        let lanes = self.topics.get(topic)?;
+        match queue {
+            None => lanes.any,
+            Some(queue) => lanes.by_queue.get(queue).copied(),
+        }
+    }
+
+    pub fn find_or_make(&mut self, topic: &str, queue: Option<&Place>) -> usize {
+        if let Some(lane) = self.find(topic, queue) {
+            return lane;
+        }
+        let topic: Arc<str> = match self.topics.get_key_value(topic) {
+            Some((known, _)) => Arc::clone(known),
+            None => Arc::from(topic),
+        };
+        let number = self.lanes.len();
+        self.lanes.push(Lane {
+            topic: Arc::clone(&topic),
+            queue: queue.cloned(),
+            open: None,
+            open_is_due: false,
+            ready: VecDeque::new(),
+            under_way: 0,
+            is_listed: false,
+            typical_bytes: FIRST_BYTES,
+        });
+        let lanes = self.topics.entry(topic).or_default();
+        match queue {
+            None => lanes.any = Some(number),
+            Some(queue) => {
+                lanes.by_queue.insert(queue.clone(), number);
+            }
+        }
+        number
+    }
+
+    /// Lays a message out in the lane's open batch. Its room was taken before.
+    ///
+    /// ```text
+    /// | size: i32 | magic 0: i32 | crc 0: i32 | flag: i32 | body length: i32 | body | properties length: i16 | properties |
+    /// ```
+    pub fn put<F: FnOnce(&mut Vec<u8>)>(
+        &mut self,
+        lane_number: usize,
+        fresh: Fresh<'_, F>,
+        now: Instant,
+    ) -> Option<Taken<A>> {
+        let size = RECORD_FIXED_BYTES + fresh.body.len() + fresh.properties_bytes;
+        let (size_word, body_word) = (i32::try_from(size).ok()?, i32::try_from(fresh.body.len()).ok()?);
+        let properties_word = i16::try_from(fresh.properties_bytes).ok()?;
+        let mut wakes = false;
+        let lane = self.lanes.get(lane_number)?;
+        if let Some(open) = &lane.open
+            && (open.body.len() + size > self.limits.batch_bytes_max || open.ids.len() >= BATCH_COUNT_MAX)
+        {
+            wakes |= self.close_open(lane_number);
+        }
+        if self.lanes.get(lane_number)?.open.is_none() {
+            wakes |= self.open(lane_number, now);
+        }
+        let open = self.lanes.get_mut(lane_number)?.open.as_mut()?;
+        let body = &mut open.body;
+        body.reserve(size);
+        body.extend_from_slice(&size_word.to_be_bytes());
+        body.extend_from_slice(&[0; 8]);
+        body.extend_from_slice(&fresh.flag.to_be_bytes());
+        body.extend_from_slice(&body_word.to_be_bytes());
+        body.extend_from_slice(fresh.body);
+        body.extend_from_slice(&properties_word.to_be_bytes());
+        (fresh.push_properties)(body);
+        open.ids.push(fresh.id);
+        let taken = Taken { batch: Arc::clone(&open.batch), number: open.ids.len() - 1, wakes };
+        self.count_one();
+        Some(taken)
+    }
+
+    /// Takes a message that is a request of its own, in its turn. Its room was taken before.
+    pub fn put_alone(
+        &mut self,
+        lane_number: usize,
+        id: IdTail,
+        form: Form,
+        body: Bytes,
+        size_bytes: usize,
+    ) -> Option<Taken<A>> {
+        self.close_open(lane_number);
+        let batch = self.new_batch(lane_number)?;
+        batch.close(Contents { form, ids: Box::new([id]), size_bytes }, body);
+        self.lanes.get_mut(lane_number)?.ready.push_back(Arc::clone(&batch));
+        self.count_one();
+        self.list(lane_number);
+        Some(Taken { batch, number: 0, wakes: true })
+    }
+
+    /// Everything that may be sent now, in the order of its lane; and when to look again.
+    pub fn take_due(&mut self, now: Instant) -> (Vec<Arc<Batch<A>>>, Option<Instant>) {
+        while let Some(&(due, lane_number, batch_id)) = self.lingering.front()
+            && due <= now
+        {
+            self.lingering.pop_front();
+            if let Some(lane) = self.lanes.get_mut(lane_number)
+                && lane.open.as_ref().is_some_and(|open| open.batch.id == batch_id)
+            {
+                lane.open_is_due = true;
+                self.list(lane_number);
+            }
+        }
+        let mut due = Vec::new();
+        while let Some(lane_number) = self.listed.pop_front() {
+            self.take_from(lane_number, &mut due);
+        }
+        (due, self.lingering.front().map(|(due, _, _)| *due))
+    }
+
+    fn take_from(&mut self, lane_number: usize, due: &mut Vec<Arc<Batch<A>>>) {
+        if let Some(lane) = self.lanes.get_mut(lane_number) {
+            lane.is_listed = false;
+        }
+        while let Some(lane) = self.lanes.get_mut(lane_number) {
+            let at_once = if lane.queue.is_some() { 1 } else { UNDER_WAY_MAX };
+            if lane.under_way >= at_once {
+                return;
+            }
+            let Some(batch) = lane.ready.pop_front() else {
+                if !lane.open_is_due {
+                    return;
+                }
+                self.close_open(lane_number);
+                if self.lanes.get(lane_number).is_none_or(|lane| lane.ready.is_empty()) {
+                    return;
+                }
+                continue;
+            };
+            lane.under_way += 1;
+            self.under_way.insert(batch.id, Arc::clone(&batch));
+            due.push(batch);
+        }
+    }
+
+    /// A batch is done, whether it was taken from here or not.
+    pub fn done(&mut self, batch: &Batch<A>) -> Done<A> {
+        let kept = self.under_way.remove(&batch.id);
+        if let Some((_, messages)) = self.epochs.iter_mut().find(|(epoch, _)| *epoch == batch.epoch) {
+            *messages = messages.saturating_sub(batch.count());
+        }
+        let mut flushed = false;
+        while self.epochs.len() > 1 && self.epochs.front().is_some_and(|(_, messages)| *messages == 0) {
+            self.epochs.pop_front();
+            flushed = true;
+        }
+        let mut wakes = false;
+        if kept.is_some()
+            && let Some(lane) = self.lanes.get_mut(batch.lane)
+        {
+            lane.under_way = lane.under_way.saturating_sub(1);
+            if !lane.ready.is_empty() || lane.open_is_due {
+                self.list(batch.lane);
+                wakes = true;
+            }
+        }
+        Done { wakes, flushed, kept }
+    }
+
+    /// Everything that is here goes now. The epoch to wait for, see [`Lanes::left`].
+    pub fn flush(&mut self) -> u64 {
+        for lane_number in 0..self.lanes.len() {
+            self.close_open(lane_number);
+        }
+        let (epoch, messages) = self.epochs.back().copied().unwrap_or((1, 0));
+        if messages == 0 {
+            return epoch - 1;
+        }
+        self.epochs.push_back((epoch + 1, 0));
+        epoch
+    }
+
+    /// Messages put before that flush that are not done.
+    pub fn left(&self, epoch: u64) -> usize {
+        self.epochs.iter().take_while(|(older, _)| *older <= epoch).map(|(_, messages)| messages).sum()
+    }
+
+    /// Everything that is not done, whether it was sent or not.
+    pub fn drain(&mut self) -> Vec<Arc<Batch<A>>> {
+        self.flush();
+        self.listed.clear();
+        self.lingering.clear();
+        let mut all: Vec<_> = self.under_way.values().cloned().collect();
+        for lane in &mut self.lanes {
+            lane.is_listed = false;
+            all.extend(lane.ready.drain(..));
+        }
+        all.sort_unstable_by_key(|batch| batch.id);
+        all
+    }
+
+    // Inside
+
+    fn open(&mut self, lane_number: usize, now: Instant) -> bool {
+        let Some(batch) = self.new_batch(lane_number) else { return false };
+        let wakes = self.lingering.is_empty();
+        self.lingering.push_back((now + self.limits.linger, lane_number, batch.id));
+        if let Some(lane) = self.lanes.get_mut(lane_number) {
+            let body = Vec::with_capacity(lane.typical_bytes);
+            lane.open = Some(Open { batch, body, ids: Vec::with_capacity(lane.typical_bytes / 256 + 1) });
+            lane.open_is_due = false;
+        }
+        wakes
+    }
+
+    fn new_batch(&mut self, lane_number: usize) -> Option<Arc<Batch<A>>> {
+        let lane = self.lanes.get(lane_number)?;
+        self.last_batch_id += 1;
+        let epoch = self.epochs.back().map_or(0, |(epoch, _)| *epoch);
+        let (topic, queue) = (Arc::clone(&lane.topic), lane.queue.clone());
+        Some(Arc::new(Batch::new(self.last_batch_id, topic, queue, lane_number, epoch)))
+    }
+
+    /// Whether its lane came into the list of those to look at.
+    fn close_open(&mut self, lane_number: usize) -> bool {
+        let Some(lane) = self.lanes.get_mut(lane_number) else { return false };
+        let Some(open) = lane.open.take() else { return false };
+        lane.open_is_due = false;
+        lane.typical_bytes = open.body.len().max(FIRST_BYTES);
+        let contents =
+            Contents { form: Form::Together, size_bytes: open.body.len(), ids: open.ids.into_boxed_slice() };
+        open.batch.close(contents, Bytes::from(open.body));
+        lane.ready.push_back(open.batch);
+        self.list(lane_number)
+    }
+
+    fn list(&mut self, lane_number: usize) -> bool {
+        match self.lanes.get_mut(lane_number) {
+            Some(lane) if !lane.is_listed => {
+                lane.is_listed = true;
+                self.listed.push_back(lane_number);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn count_one(&mut self) {
+        if let Some((_, messages)) = self.epochs.back_mut() {
+            *messages += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! The one thread of a client on which its connections live, and the connections by their address.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use metaq_wire::FRAME_BYTES_MAX;
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::connection::Connection;
+use crate::error::ClientError;
+use crate::frames::{Reply, Request};
+
+#[derive(Debug, Clone)]
+pub struct NetworkSettings {
+    pub connect_timeout: Duration,
+    /// A peer that sends a longer one is left.
+    pub frame_bytes_max: usize,
+}
+
+impl Default for NetworkSettings {
+    fn default() -> Self {
+        NetworkSettings { connect_timeout: Duration::from_secs(3), frame_bytes_max: FRAME_BYTES_MAX }
+    }
+}
+
+/// The client's network thread. Work is given to it with [`Network::spawn`] and runs there, one piece at a time.
+pub struct Network {
+    settings: NetworkSettings,
+    handle: Handle,
+    lines: Mutex<HashMap<Arc<str>, Arc<Line>, RandomState>>,
+    stop: Arc<Notify>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// A process that was forked off has this object, but not the thread.
+    process: u32,
+}
+
+/// The way to one address: its connection, once there is one. Who comes while it is being opened waits for that.
+#[derive(Default)]
+struct Line {
+    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
+}
+
+impl Network {
+    /// Starts the thread; connects to nothing yet.
+    pub fn start(settings: NetworkSettings) -> Result<Arc<Self>, ClientError> {
+        let failed = |error: std::io::Error| ClientError::Thread(error.to_string());
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let handle = runtime.handle().clone();
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("metaq network".to_owned())
+            .spawn(move || {
+                runtime.block_on(stopped.notified());
+                // A name that is being looked up must not hold up the end.
+                runtime.shutdown_background();
+            })
+            .map_err(failed)?;
+        Ok(Arc::new(Network {
+            settings,
+            handle,
+            lines: Mutex::default(),
+            stop,
+            thread: Mutex::new(Some(thread)),
+            process: std::process::id(),
+        }))
+    }
+
+    /// Runs it on the network thread. What is still running when the network is closed is dropped.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.handle.spawn(work);
+    }
+
+    /// Asks and waits for the answer, whatever its code. Connects first where that is needed; `patience` is for all
+    /// of it, since a pull may be held for half a minute where a send is lost after seconds.
+    pub async fn call(
+        &self,
+        address: &str,
+        request: Request,
+        patience: Duration,
+    ) -> Result<Reply, ClientError> {
+        let code = request.code;
+        let deadline = Instant::now() + patience;
+        let late = || ClientError::Timeout { address: address.to_owned(), code, timeout: patience };
+        let connection = timeout_at(deadline, self.connection(address)).await.map_err(|_| late())??;
+        let pending = connection.ask(request)?;
+        timeout_at(deadline, pending.answer()).await.map_err(|_| late())?
+    }
+
+    /// Tells a broker something that nobody answers.
+    pub async fn tell(&self, address: &str, request: Request) -> Result<(), ClientError> {
+        self.connection(address).await?.tell(request)
+    }
+
+    /// Ends the thread and with it every connection. Safe to call twice, and from a forked process.
+    pub fn close(&self) {
+        if std::process::id() != self.process {
+            return;
+        }
+        self.stop.notify_one();
+        let thread = self.thread.lock().take();
+        // The last one to let go of it may be a task of its own, which cannot wait for itself.
+        if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            // It has nothing to say but that it has ended.
+            let _ended = thread.join();
+        }
+        for line in std::mem::take(&mut *self.lines.lock()).into_values() {
+            if let Ok(mut connection) = line.connection.try_lock()
+                && let Some(connection) = connection.take()
+            {
+                connection.end("closed by this side");
+            }
+        }
+    }
+
+    async fn connection(&self, address: &str) -> Result<Arc<Connection>, ClientError> {
+        let line = self.line(address);
+        let mut current = line.connection.lock().await;
+        if let Some(connection) = current.as_ref().filter(|connection| connection.is_open()) {
+            return Ok(Arc::clone(connection));
+        }
+        let stream = self.dial(address).await?;
+        let connection = Connection::new(Arc::from(address));
+        self.spawn(Arc::clone(&connection).run(stream, self.settings.frame_bytes_max));
+        *current = Some(Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    fn line(&self, address: &str) -> Arc<Line> {
+        let mut lines = self.lines.lock();
+        if let Some(line) = lines.get(address) {
+            return Arc::clone(line);
+        }
+        let line = Arc::new(Line::default());
+        lines.insert(Arc::from(address), Arc::clone(&line));
+        line
+    }
+
+    /// A socket that is ready to be spoken on.
+    async fn dial(&self, address: &str) -> Result<TcpStream, ClientError> {
+        let failed = |error: std::io::Error| ClientError::Connect {
+            address: address.to_owned(),
+            reason: error.to_string(),
+        };
+        let patience = self.settings.connect_timeout;
+        let stream = timeout(patience, TcpStream::connect(address))
+            .await
+            .map_err(|_| ClientError::ConnectTimeout { address: address.to_owned(), timeout: patience })?
+            .map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        Ok(stream)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

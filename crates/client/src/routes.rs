@@ -1,0 +1,158 @@
+//! Where topics can be written to and which brokers are left alone for a while: decided in Python, kept as data.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use foldhash::fast::RandomState;
+use metaq_wire::tag_code;
+use parking_lot::{Mutex, RwLock};
+
+use crate::batch::Place;
+
+/// Where one topic can be written to.
+#[derive(Debug, Clone, Default)]
+pub struct Route {
+    /// In the order in which every client has them.
+    pub queues: Vec<Place>,
+    /// Broker → address of its master.
+    pub addresses: HashMap<Arc<str>, Arc<str>>,
+    /// The topic does not exist yet: the first message makes it.
+    pub is_template: bool,
+}
+
+impl Route {
+    /// The same queue for the same key, and the one that Java's SelectMessageQueueByHash chooses.
+    pub fn by_key(&self, key: &str) -> Option<&Place> {
+        let count = u64::try_from(self.queues.len()).ok().filter(|count| *count > 0)?;
+        let number = tag_code(key).unsigned_abs() % count;
+        self.queues.get(usize::try_from(number).ok()?)
+    }
+
+    /// How many queues a broker has; counts where this message makes the topic.
+    fn queues_of(&self, broker: &str) -> usize {
+        self.queues.iter().filter(|queue| *queue.broker == *broker).count()
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub place: Place,
+    pub address: Arc<str>,
+    pub queues_at_broker: usize,
+    pub is_template: bool,
+}
+
+#[derive(Default)]
+pub struct Routes {
+    topics: RwLock<HashMap<Arc<str>, Arc<Route>, RandomState>>,
+    /// Brokers that failed, and until when each of them is avoided.
+    faults: Mutex<HashMap<Arc<str>, Instant>>,
+}
+
+impl Routes {
+    pub fn put(&self, topic: &str, route: Route) {
+        self.topics.write().insert(Arc::from(topic), Arc::new(route));
+    }
+
+    pub fn get(&self, topic: &str) -> Option<Arc<Route>> {
+        self.topics.read().get(topic).cloned()
+    }
+
+    /// All brokers that failed lately, in place of those known before.
+    pub fn set_faults(&self, faults: impl IntoIterator<Item = (Arc<str>, Instant)>) {
+        *self.faults.lock() = faults.into_iter().collect();
+    }
+
+    /// True once for a broker that had failed before.
+    pub fn worked(&self, broker: &str) -> bool {
+        self.faults.lock().remove(broker).is_some()
+    }
+
+    /// That queue, if it can be written to.
+    pub fn given(&self, topic: &str, place: &Place) -> Option<Target> {
+        let route = self.get(topic)?;
+        route.queues.contains(place).then(|| target(&route, place))?
+    }
+
+    /// The queue whose turn it is, past the brokers that are avoided if others are left.
+    pub fn any(&self, topic: &str, turn: usize, now: Instant) -> Option<Target> {
+        let route = self.get(topic)?;
+        let faults = self.faults.lock();
+        let avoided = |place: &&Place| faults.get(&place.broker).is_some_and(|until| *until > now);
+        let left: Vec<&Place> = match faults.is_empty() {
+            true => Vec::new(),
+            false => route.queues.iter().filter(|place| !avoided(place)).collect(),
+        };
+        let place = match left.len() {
+            0 => route.queues.get(turn.checked_rem(route.queues.len())?)?,
+            count => *left.get(turn % count)?,
+        };
+        target(&route, place)
+    }
+}
+
+fn target(route: &Route, place: &Place) -> Option<Target> {
+    Some(Target {
+        address: Arc::clone(route.addresses.get(&place.broker)?),
+        queues_at_broker: route.queues_of(&place.broker),
+        place: place.clone(),
+        is_template: route.is_template,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn routes(brokers: &[&str]) -> Routes {
+        let places = brokers
+            .iter()
+            .flat_map(|broker| (0..2).map(|queue_id| Place { broker: Arc::from(*broker), queue_id }));
+        let addresses = brokers.iter().map(|broker| (Arc::from(*broker), Arc::from(format!("{broker}:1"))));
+        let routes = Routes::default();
+        let route = Route { queues: places.collect(), addresses: addresses.collect(), is_template: false };
+        routes.put("t", route);
+        routes
+    }
+
+    fn brokers(routes: &Routes) -> Vec<String> {
+        let now = Instant::now();
+        (0..4).map(|turn| routes.any("t", turn, now).unwrap().place.broker.to_string()).collect()
+    }
+
+    #[test]
+    fn queues_take_turns_past_what_is_avoided_while_others_are_left() {
+        let routes = routes(&["a", "b"]);
+        assert_eq!(brokers(&routes), ["a", "a", "b", "b"]);
+        let later = Instant::now() + Duration::from_secs(60);
+        routes.set_faults([(Arc::from("a"), later)]);
+        assert_eq!(brokers(&routes), ["b", "b", "b", "b"]);
+        routes.set_faults([(Arc::from("a"), later), (Arc::from("b"), later)]);
+        assert_eq!(brokers(&routes), ["a", "a", "b", "b"]);
+        assert!(routes.worked("b") && !routes.worked("b"));
+        assert_eq!(brokers(&routes), ["b", "b", "b", "b"]);
+        routes.set_faults([(Arc::from("a"), Instant::now())]);
+        assert_eq!(brokers(&routes), ["a", "a", "b", "b"]);
+    }
+
+    #[test]
+    fn a_queue_is_given_only_where_it_can_be_written_to() {
+        let routes = routes(&["a"]);
+        let place = |queue_id| Place { broker: "a".into(), queue_id };
+        let target = routes.given("t", &place(1)).unwrap();
+        assert_eq!((&*target.address, target.queues_at_broker), ("a:1", 2));
+        assert!(routes.given("t", &place(2)).is_none());
+        assert!(routes.given("u", &place(0)).is_none());
+        routes.put("none", Route::default());
+        assert!(routes.any("none", 3, Instant::now()).is_none());
+        assert!(Route::default().by_key("k").is_none());
+        // Its hash is the smallest number of 32 bits, whose absolute value is none of them.
+        let queues = routes.get("t").unwrap();
+        assert_eq!(queues.by_key("polygenelubricants").unwrap().queue_id, 0);
+    }
+}
