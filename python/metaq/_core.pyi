@@ -8,7 +8,16 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Self, final, overload
 
 from metaq.client.routes import Queue
-from metaq.settings import BrokerSettings, GroupPolicy, Program, ServerSettings, StoreSettings, TopicPolicy
+from metaq.client.subscription import Subscription
+from metaq.settings import (
+    BrokerSettings,
+    GroupPolicy,
+    Program,
+    PullSettings,
+    ServerSettings,
+    StoreSettings,
+    TopicPolicy,
+)
 
 __all__ = [
     "HOT_CODES",
@@ -24,11 +33,14 @@ __all__ = [
     "FrameDecoder",
     "FrameError",
     "Message",
+    "PullEvent",
+    "PullStream",
     "Record",
     "Request",
     "Server",
     "Store",
     "StoreFailure",
+    "Unsettled",
     "decode_messages",
     "decode_records",
     "encode_frame",
@@ -143,9 +155,9 @@ class Record:
         """The offset message id: store host and physical offset in hex."""
 
 class Message:
-    """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of a
-    message that was stored. What was received is read when it is asked for, out of the one buffer that holds all
-    of its pull: a message that is kept keeps that buffer."""
+    """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of
+    a message that was stored. What was received is read when it is asked for, out of the one buffer that
+    holds all of its pull: a message that is kept keeps that buffer."""
 
     __match_args__: tuple[str, ...]
 
@@ -239,6 +251,90 @@ def decode_messages(
 
 def decode_records(data: bytes) -> list[Record]:
     """The records of a pull's body, one after the other; raises FrameError on a malformed one."""
+
+@final
+class PullEvent:
+    """What has to be decided about one queue of a pull stream, which stands still until it is resumed."""
+
+    @property
+    def number(self) -> int:
+        """The queue's, as `begin` gave it."""
+    @property
+    def kind(self) -> str:
+        """`moved`: the queue does not reach to where we asked, `value` is where it goes on. `refused`:
+        `value` is the code and `text` the remark. `failed` (no answer) and `malformed`: `text` says why.
+        `suggested`: `value` is the id of the replica that the broker wants the next pull to go to."""
+    @property
+    def value(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def is_empty(self) -> bool:
+        """Of a queue that moved: nothing is held of its old place."""
+
+@final
+class PullStream:
+    """Messages out of any number of queues, each with one pull under way while there is room for more.
+
+    `begin`, `take` and all the others may be called by any thread."""
+
+    def __new__(cls, settings: PullSettings) -> Self:
+        """Starts a thread for its connections; OSError where that cannot be."""
+    def fileno(self) -> int:
+        """Readable while `events` has something to give, or when messages came after `take` found none."""
+    def begin(
+        self,
+        queue: Queue,
+        subscription: Subscription,
+        address: str,
+        queue_offset: int,
+        *,
+        paused: bool = False,
+    ) -> int:
+        """Pulls this queue from the broker at the address; returns the number by which it is known here."""
+    def end(self, number: int) -> None:
+        """Gives the queue up, with what is held of it."""
+    def resume(
+        self, number: int, address: str, *, broker_id: int = 0, queue_offset: int | None = None
+    ) -> None:
+        """Goes on after an event, at another place of the queue where one is given."""
+    def relocate(self, number: int, address: str) -> None:
+        """Pulls to come go there."""
+    def pause(self, number: int, paused: bool) -> None:
+        """Whether anything of this queue is given."""
+    def position(self, number: int) -> int | None:
+        """The offset of the message that is given next; None for a queue that was given up."""
+    def take(self, count: int) -> tuple[list[Message], list[Message]]:
+        """Up to so many messages that are there, and those of them that are compressed."""
+    def wait(self, count: int, timeout_s: float, wakes: int) -> tuple[list[Message], list[Message]]:
+        """The same, waiting for the first one without holding the interpreter, until the time is over or
+        `wake` has been called since `wakes()` gave that number."""
+    def wakes(self) -> int: ...
+    def wake(self) -> None: ...
+    def events(self) -> list[PullEvent]:
+        """What has to be decided, once."""
+    def close(self) -> None:
+        """Gives all queues up and ends its connections. Safe to call twice."""
+
+@final
+class Unsettled:
+    """What was pulled of one queue and is not done with; any thread may settle."""
+
+    def __new__(cls) -> Self: ...
+    def put(self, messages: list[Message], from_offset: int) -> list[Message]:
+        """Those of them that were put: what lies before `from_offset` is not."""
+    def settle(self, message: Message) -> None:
+        """It is done with; a second time, or of a message that is not here, it does nothing."""
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int:
+        """Of all their bodies."""
+    @property
+    def first(self) -> int | None:
+        """The lowest queue offset."""
+    @property
+    def span(self) -> int:
+        """From there to the highest."""
 
 @final
 class Clock:

@@ -9,11 +9,13 @@ mod expression;
 mod frame;
 mod function;
 mod message;
+mod pull_stream;
 mod received;
 mod record;
 mod server;
 mod settings;
 mod store;
+mod unsettled;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -30,8 +32,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<frame::Frame>()?;
     module.add_class::<frame::FrameDecoder>()?;
     module.add_class::<message::Message>()?;
+    module.add_class::<pull_stream::Event>()?;
+    module.add_class::<pull_stream::PullStream>()?;
     module.add_class::<record::Record>()?;
     module.add_class::<store::Store>()?;
+    module.add_class::<unsettled::Unsettled>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<event::Request>()?;
     module.add_class::<event::Answer>()?;

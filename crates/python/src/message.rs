@@ -100,11 +100,19 @@ impl Message {
         }
     }
 
-    /// Where it lies in its queue; None for one that a user made of something else than a number.
-    pub fn queue_offset_number(&self, py: Python<'_>) -> Option<i64> {
+    /// Where it lies in its queue.
+    pub fn queue_offset_number(&self, py: Python<'_>) -> PyResult<i64> {
         match &self.origin {
-            Origin::Made(values) => values[Field::QueueOffset as usize].extract(py).ok(),
-            Origin::Received(received) => received.queue_offset(),
+            Origin::Made(values) => values[Field::QueueOffset as usize].extract(py),
+            Origin::Received(received) => Ok(received.queue_offset()),
+        }
+    }
+
+    /// Bytes of its body.
+    pub fn size(&self, py: Python<'_>) -> PyResult<usize> {
+        match &self.origin {
+            Origin::Made(values) => values[Field::Body as usize].bind(py).len(),
+            Origin::Received(received) => received.body_size(py),
         }
     }
 
@@ -139,7 +147,8 @@ impl Message {
         }
         for (name, given) in named.into_iter().flatten() {
             let name = name.cast::<PyString>().map_err(PyErr::from)?.to_cow()?.into_owned();
-            let Some((place, _)) = values.iter_mut().zip(FIELDS).find(|(_, (known, _))| *known == name) else {
+            let Some((place, _)) = values.iter_mut().zip(FIELDS).find(|(_, (known, _))| *known == name)
+            else {
                 return Err(PyTypeError::new_err(format!("a Message has no {name}")));
             };
             if place.replace(given.unbind()).is_some() {
@@ -191,11 +200,7 @@ impl Message {
         signature = (*values, **named),
         text_signature = "(topic, body=..., tag=None, keys=(), properties=..., id='', offset_id='', queue=None, queue_offset=-1, physical_offset=-1, born_at=0, stored_at=0, born_host='', store_host='', reconsume_times=0, flag=0, system_flag=0, system_properties=...)"
     )]
-    fn new(
-        py: Python<'_>,
-        values: &Bound<'_, PyTuple>,
-        named: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Self> {
+    fn new(py: Python<'_>, values: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         // A subclass begins with what was received.
         if named.is_none()
             && values.len() == 1
@@ -298,10 +303,7 @@ impl Message {
 
     #[getter]
     fn body_size(&self, py: Python<'_>) -> PyResult<usize> {
-        match &self.origin {
-            Origin::Made(values) => values[Field::Body as usize].bind(py).len(),
-            Origin::Received(received) => received.body_size(py),
-        }
+        self.size(py)
     }
 
     #[pyo3(signature = (**changes))]

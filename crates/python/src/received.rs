@@ -76,8 +76,10 @@ impl Received {
         Ok(Record::decode(self.bytes()).map_err(Failure::from)?)
     }
 
-    pub fn queue_offset(&self) -> Option<i64> {
-        Some(i64::from_be_bytes(*self.bytes().get(layout::at::QUEUE_OFFSET..)?.first_chunk()?))
+    pub fn queue_offset(&self) -> i64 {
+        // A whole record stands there.
+        let bytes = self.bytes().get(layout::at::QUEUE_OFFSET..).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(-1, |bytes| i64::from_be_bytes(*bytes))
     }
 
     fn system_flag(&self) -> Option<i32> {
@@ -117,7 +119,8 @@ impl Received {
                 let side = if system_names.contains(&name)? { &system } else { &own };
                 side.set_item(name, text(py, value))?;
             }
-            let seen = |dict: Bound<'_, PyDict>| PyMappingProxy::new(py, dict.as_mapping()).into_any().unbind();
+            let seen =
+                |dict: Bound<'_, PyDict>| PyMappingProxy::new(py, dict.as_mapping()).into_any().unbind();
             Ok((seen(own), seen(system)))
         })
     }
@@ -241,6 +244,5 @@ pub fn decode_messages(
 /// A broker compares hashes only; the tags themselves are compared here.
 fn is_wanted(record: &Record<'_>, tags: &HashSet<String>) -> bool {
     tags.is_empty()
-        || find(record.properties, TAGS)
-            .is_some_and(|tag| tags.contains(&*String::from_utf8_lossy(tag)))
+        || find(record.properties, TAGS).is_some_and(|tag| tags.contains(&*String::from_utf8_lossy(tag)))
 }

@@ -21,6 +21,8 @@ HOLD_MS: Final = 15_000
 ANSWER_TIMEOUT_S: Final = 15.0
 """Beyond the time that the broker was asked to hold the pull."""
 
+BYTES_MAX: Final = 1024 * 1024
+"""Asked for at once; a broker gives less where it is set up so."""
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
 
@@ -65,6 +67,7 @@ class Puller:
             sys_flag=flags,
             suspend_timeout_millis=hold_ms,
             sub_version=subscription.version,
+            max_msg_bytes=BYTES_MAX,
         )
         if self._carries_subscription:
             command.sys_flag |= _SUBSCRIPTION

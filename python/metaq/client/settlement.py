@@ -37,9 +37,8 @@ class Settlement:
         self._parking = parking
 
     def acknowledge(self, buffer: QueueBuffer, messages: Sequence[Message]) -> None:
-        """They are done with; told to the broker with the next commit."""
-        buffer.settle(messages)
-        self._core.wake()
+        """They are done with; told to the broker with the next commit. Any thread may call it."""
+        self._core.settle(buffer, messages)
 
     async def retry(
         self, buffer: QueueBuffer, messages: Sequence[Message], after: float | None, error: BaseException
@@ -132,15 +131,11 @@ class Settlement:
     def _rest(self, buffer: QueueBuffer, messages: Sequence[Message], seconds: float) -> None:
         """The queue stands still, so that nothing overtakes what failed."""
         buffer.resting_until = time.monotonic() + seconds
-        buffer.give_back(messages)
+        self._core.give_back(buffer, messages)
         self._core.wake_later(seconds + 0.001)
 
     def _again_later(self, buffer: QueueBuffer, message: Message, seconds: float) -> None:
-        def again() -> None:
-            buffer.give_back((message,))
-            self._core.wake()
-
-        asyncio.get_running_loop().call_later(seconds, again)
+        asyncio.get_running_loop().call_later(seconds, self._core.give_back, buffer, (message,))
 
 
 def _failed_again(buffer: QueueBuffer, message: Message) -> int:
