@@ -5,12 +5,22 @@ request that the data plane does not answer itself is handed up by `Server.drain
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self, final
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Self, final, overload
 
 from metaq.client.options import ProducerOptions
 from metaq.client.results import SendResult
-from metaq.settings import BrokerSettings, GroupPolicy, Program, ServerSettings, StoreSettings, TopicPolicy
+from metaq.client.routes import Queue
+from metaq.client.subscription import Subscription
+from metaq.settings import (
+    BrokerSettings,
+    GroupPolicy,
+    Program,
+    PullSettings,
+    ServerSettings,
+    StoreSettings,
+    TopicPolicy,
+)
 
 __all__ = [
     "HOT_CODES",
@@ -25,7 +35,10 @@ __all__ = [
     "Frame",
     "FrameDecoder",
     "FrameError",
+    "Message",
     "Network",
+    "PullEvent",
+    "PullStream",
     "Record",
     "Request",
     "SendBuffer",
@@ -35,6 +48,8 @@ __all__ = [
     "StoreFailure",
     "UniqueIds",
     "UnsentBatch",
+    "Unsettled",
+    "decode_messages",
     "decode_records",
     "encode_frame",
     "tag_code",
@@ -147,8 +162,187 @@ class Record:
     def message_id(self) -> str:
         """The offset message id: store host and physical offset in hex."""
 
+class Message:
+    """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of
+    a message that was stored. What was received is read when it is asked for, out of the one buffer that
+    holds all of its pull: a message that is kept keeps that buffer."""
+
+    __match_args__: tuple[str, ...]
+
+    @overload
+    def __new__(cls, topic: Message) -> Self:
+        """The same again, as a subclass begins with it."""
+    @overload
+    def __new__(
+        cls,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: tuple[str, ...] = (),
+        properties: Mapping[str, str] = ...,
+        id: str = "",
+        offset_id: str = "",
+        queue: Queue | None = None,
+        queue_offset: int = -1,
+        physical_offset: int = -1,
+        born_at: int = 0,
+        stored_at: int = 0,
+        born_host: str = "",
+        store_host: str = "",
+        reconsume_times: int = 0,
+        flag: int = 0,
+        system_flag: int = 0,
+        system_properties: Mapping[str, str] = ...,
+    ) -> Self: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def body(self) -> bytes:
+        """As its sender gave it; raises UnreadableBody where it was compressed and cannot be inflated."""
+    @property
+    def body_size(self) -> int:
+        """In bytes; the body itself is not made for it unless it is compressed."""
+    @property
+    def tag(self) -> str | None: ...
+    @property
+    def keys(self) -> tuple[str, ...]: ...
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The sender's own."""
+    @property
+    def id(self) -> str:
+        """Given by the sender's client; stays the same through retries."""
+    @property
+    def offset_id(self) -> str:
+        """Given by the broker: where it lies."""
+    @property
+    def queue(self) -> Queue | None: ...
+    @property
+    def queue_offset(self) -> int: ...
+    @property
+    def physical_offset(self) -> int: ...
+    @property
+    def born_at(self) -> int:
+        """Milliseconds since 1970, by the sender's clock."""
+    @property
+    def stored_at(self) -> int:
+        """Milliseconds since 1970, by the broker's clock."""
+    @property
+    def born_host(self) -> str: ...
+    @property
+    def store_host(self) -> str: ...
+    @property
+    def reconsume_times(self) -> int:
+        """How often its group failed on it before."""
+    @property
+    def flag(self) -> int: ...
+    @property
+    def system_flag(self) -> int: ...
+    @property
+    def system_properties(self) -> Mapping[str, str]: ...
+    def __replace__(self, **changes: object) -> Message:
+        """The same but for these attributes; `copy.replace` of Python 3.13 calls it."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self, /) -> int: ...
+    def __reduce__(self) -> tuple[type[Message], tuple[object, ...]]: ...
+
+def decode_messages(
+    data: bytes,
+    queue: Queue,
+    *,
+    tags: Set[str] | None = None,
+    shows_first_topic: bool = True,
+) -> tuple[list[Message], list[Message]]:
+    """The messages of a pull's body that have one of the tags (no tags let everything through), and those of
+    them whose bodies are compressed. `queue` is where they were pulled from; what came through a retry topic
+    shows the topic it had first, unless told otherwise. Raises FrameError on a malformed one."""
+
 def decode_records(data: bytes) -> list[Record]:
     """The records of a pull's body, one after the other; raises FrameError on a malformed one."""
+
+@final
+class PullEvent:
+    """What has to be decided about one queue of a pull stream, which stands still until it is resumed."""
+
+    @property
+    def number(self) -> int:
+        """The queue's, as `begin` gave it."""
+    @property
+    def kind(self) -> str:
+        """`moved`: the queue does not reach to where we asked, `value` is where it goes on. `refused`:
+        `value` is the code and `text` the remark. `failed` (no answer) and `malformed`: `text` says why.
+        `suggested`: `value` is the id of the replica that the broker wants the next pull to go to."""
+    @property
+    def value(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def is_empty(self) -> bool:
+        """Of a queue that moved: nothing is held of its old place."""
+
+@final
+class PullStream:
+    """Messages out of any number of queues, each with one pull under way while there is room for more.
+
+    `begin`, `take` and all the others may be called by any thread."""
+
+    def __new__(cls, network: Network, settings: PullSettings) -> Self:
+        """OSError where no descriptor is left for it."""
+    def fileno(self) -> int:
+        """Readable while `events` has something to give, or when messages came after `take` found none."""
+    def begin(
+        self,
+        queue: Queue,
+        subscription: Subscription,
+        address: str,
+        queue_offset: int,
+        *,
+        paused: bool = False,
+    ) -> int:
+        """Pulls this queue from the broker at the address; returns the number by which it is known here."""
+    def end(self, number: int) -> None:
+        """Gives the queue up, with what is held of it."""
+    def resume(
+        self, number: int, address: str, *, broker_id: int = 0, queue_offset: int | None = None
+    ) -> None:
+        """Goes on after an event, at another place of the queue where one is given."""
+    def relocate(self, number: int, address: str) -> None:
+        """Pulls to come go there."""
+    def pause(self, number: int, paused: bool) -> None:
+        """Whether anything of this queue is given."""
+    def position(self, number: int) -> int | None:
+        """The offset of the message that is given next; None for a queue that was given up."""
+    def take(self, count: int) -> tuple[list[Message], list[Message]]:
+        """Up to so many messages that are there, and those of them that are compressed."""
+    def wait(self, count: int, timeout_s: float, wakes: int) -> tuple[list[Message], list[Message]]:
+        """The same, waiting for the first one without holding the interpreter, until the time is over or
+        `wake` has been called since `wakes()` gave that number."""
+    def wakes(self) -> int: ...
+    def wake(self) -> None: ...
+    def events(self) -> list[PullEvent]:
+        """What has to be decided, once."""
+    def close(self) -> None:
+        """Gives all queues up and ends its connections. Safe to call twice."""
+
+@final
+class Unsettled:
+    """What was pulled of one queue and is not done with; any thread may settle."""
+
+    def __new__(cls) -> Self: ...
+    def put(self, messages: list[Message], from_offset: int) -> list[Message]:
+        """Those of them that were put: what lies before `from_offset` is not."""
+    def settle(self, message: Message) -> None:
+        """It is done with; a second time, or of a message that is not here, it does nothing."""
+    def __len__(self) -> int: ...
+    @property
+    def bytes(self) -> int:
+        """Of all their bodies."""
+    @property
+    def first(self) -> int | None:
+        """The lowest queue offset."""
+    @property
+    def span(self) -> int:
+        """From there to the highest."""
 
 @final
 class Clock:

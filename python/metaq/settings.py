@@ -75,9 +75,10 @@ class BrokerSettings:
     """`ip:port` written into every record and message id."""
     region: str = "DefaultRegion"
     flush_timeout_ms: int = 5_000
-    pull_bytes_max: int = 256 * KIB
-    pull_messages_max: int = 32
-    """The most that one pull returns whatever it asks for, as Apache's in-memory limits are."""
+    pull_bytes_max: int = 2 * MIB
+    pull_messages_max: int = 1024
+    """The most that one pull returns whatever it asks for. Java's consumers ask for 32 messages and 256 KiB,
+    which is also what a pull gets that names no size."""
     hold_max: int = 100_000
     send_hold_ms_max: int = 1_500
     """How long an acknowledgement waits for its topic's limit; half of what Java clients give a send."""
@@ -94,6 +95,21 @@ class BrokerSettings:
     that is less: retention deletes whole files by age and must not meet it."""
     recall_messages: bool = True
     """Whether a sender may take a waiting message back; Apache's brokers leave it off unless told."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """How a pull stream of the client reads its queues."""
+
+    group: str
+    hold_ms: int
+    """How long a broker keeps a pull that finds nothing."""
+    count_max: int
+    bytes_max: int
+    """Held of each queue, as stored."""
+    pull_count_max: int = 1024
+    pull_bytes_max: int = 1 * MIB
+    """Asked for at once; a broker may give less. Apache's gives 32 messages and 256 KiB at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from metaq._core import decode_records
-from metaq.client.message import Message
+from metaq._core import Message, decode_messages
 from metaq.client.routes import Queue
 from metaq.client.session import Session
 from metaq.errors import NoRoute
@@ -52,7 +51,7 @@ async def _of(session: Session, queue: Queue) -> list[Message]:
         if reply.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED):
             return messages
         if reply.code == ResponseCode.SUCCESS:
-            messages += [Message.from_record(record, queue.broker) for record in decode_records(reply.body)]
+            messages += decode_messages(reply.body, queue, shows_first_topic=False)[0]
         elif reply.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
             reply.check()
         offset = reply.header(Pulled).next_begin_offset

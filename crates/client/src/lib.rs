@@ -4,6 +4,8 @@
 //! with any number of requests under way → [`accumulator`] is the buffer of a producer, whose messages wait in
 //! [`lanes`] and leave as a [`batch`].
 //!
+//! Messages come in through [`pull`]: what is asked and answered is in [`pull_answer`], what is held in [`pull_desk`].
+//!
 //! Nothing is decided here. Where messages go arrives as data ([`routes`]), and whatever does not go well is handed
 //! up whole, to be decided in Python.
 #![forbid(unsafe_code)]
@@ -17,6 +19,9 @@ mod frames;
 mod ids;
 mod lanes;
 mod network;
+mod pull;
+mod pull_answer;
+mod pull_desk;
 mod room;
 mod routes;
 
@@ -28,4 +33,7 @@ pub use frames::{Reply, Request};
 pub use ids::{IdTail, UniqueIds};
 pub use lanes::LaneLimits;
 pub use network::{Network, NetworkSettings};
+pub use pull::PullStream;
+pub use pull_answer::PullWanted;
+pub use pull_desk::{PullEvent, PullLimits, PullPlace, PullPortion};
 pub use routes::Route;

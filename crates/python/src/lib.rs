@@ -8,6 +8,9 @@ mod event;
 mod expression;
 mod frame;
 mod function;
+mod message;
+mod pull_stream;
+mod received;
 mod network;
 mod record;
 mod send_buffer;
@@ -16,6 +19,7 @@ mod server;
 mod settings;
 mod store;
 mod unsent;
+mod unsettled;
 
 #[pymodule]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -31,6 +35,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<function::FilterBatch>()?;
     module.add_class::<frame::Frame>()?;
     module.add_class::<frame::FrameDecoder>()?;
+    module.add_class::<message::Message>()?;
+    module.add_class::<pull_stream::Event>()?;
+    module.add_class::<pull_stream::PullStream>()?;
     module.add_class::<record::Record>()?;
     module.add_class::<network::Network>()?;
     module.add_class::<network::UniqueIds>()?;
@@ -38,12 +45,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<send_future::SendFuture>()?;
     module.add_class::<unsent::UnsentBatch>()?;
     module.add_class::<store::Store>()?;
+    module.add_class::<unsettled::Unsettled>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<event::Request>()?;
     module.add_class::<event::Answer>()?;
     module.add_class::<event::Closed>()?;
     module.add_function(wrap_pyfunction!(frame::encode_frame, module)?)?;
     module.add_function(wrap_pyfunction!(frame::tag_code, module)?)?;
+    module.add_function(wrap_pyfunction!(received::decode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(record::decode_records, module)?)?;
     Ok(())
 }

@@ -24,6 +24,8 @@ const FUNCTION: &str = "FUNCTION";
 const FUNCTION_PREFIX: &str = "function:";
 /// The longest a client may have its pull held, whatever it asks for.
 const SUSPEND_MS_MAX: u64 = 5 * 60 * 1000;
+/// What a pull returns that does not say how many bytes it takes: as much as an Apache broker would give it.
+const UNASKED_BYTES_MAX: usize = 256 * 1024;
 /// How often a pull is looked at on a thread that is not its own before it is answered as it stands.
 const LOOKS_MAX: usize = 8;
 
@@ -138,7 +140,7 @@ impl Broker {
             standing_filter(group, header, ask.again)?
         };
         let bytes_max =
-            header.bytes_max.filter(|bytes| *bytes > 0).map_or(usize::MAX, |bytes| bytes as usize);
+            header.bytes_max.filter(|bytes| *bytes > 0).map_or(UNASKED_BYTES_MAX, |bytes| bytes as usize);
         Ok(Pull {
             encoding: ask.encoding,
             opaque: ask.header.opaque,

@@ -10,9 +10,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from metaq._core import Frame, FrameError, decode_records
-from metaq.client.message import Message
-from metaq.client.pulling import shown
+from metaq._core import Frame, FrameError, Message, decode_messages
 from metaq.client.routes import Queue
 from metaq.client.session import NOT_MINE
 from metaq.client.subscription import Reject, Retry
@@ -131,10 +129,11 @@ class BrokerRequests:
 
 def _one_message(body: bytes, broker: str) -> Message:
     try:
-        (record,) = decode_records(body)
+        (message,), _ = decode_messages(body, Queue("", broker, 0))
     except (FrameError, ValueError) as error:
         raise ProtocolError(f"the body is not one message: {error}") from None
-    return shown(Message.from_record(record, broker))
+    _ = message.body  # One that cannot be inflated is the broker's business, not the handler's.
+    return message
 
 
 def _reset_offsets(body: bytes) -> dict[Queue, int]:

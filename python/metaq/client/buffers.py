@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from metaq._core import Unsettled
+
 if TYPE_CHECKING:
-    from metaq.client.message import Message
+    from metaq._core import Message
     from metaq.client.routes import Queue
 
 MIB: Final = 1024 * 1024
@@ -33,8 +36,9 @@ class Limits:
 class QueueBuffer:
     """The messages of one queue between the pull and their acknowledgement.
 
-    Messages are settled in any order; `committable` is the offset below which all are. A buffer that was
-    `dropped` (the queue went to another member, or its offset was reset) takes no more settlements.
+    It is not safe for threads by itself: its consumer guards it. Messages are settled in any order;
+    `committable` is the offset below which all are. A buffer that was `dropped` (the queue went to another
+    member, or its offset was reset) takes no more settlements.
     """
 
     def __init__(self, queue: Queue, queue_offset: int, limits: Limits) -> None:
@@ -53,11 +57,12 @@ class QueueBuffer:
         self.failures: dict[int, int] = {}
         """Queue offset → how often it failed here, for messages that are tried again without the broker."""
         self.in_hand = 0
+        self.room = asyncio.Event()
+        """Set, on the loop of its consumer, when there is room again for who `awaits_room`."""
+        self.awaits_room = False
         self.pulled_at = time.monotonic()
         self._waiting: deque[Message] = deque()
-        self._unsettled: OrderedDict[int, int] = OrderedDict()
-        """Queue offset → bytes, ascending."""
-        self._bytes = 0
+        self._unsettled = Unsettled()
 
     def __len__(self) -> int:
         """Messages that wait to be taken."""
@@ -69,36 +74,35 @@ class QueueBuffer:
 
     @property
     def bytes_held(self) -> int:
-        return self._bytes
+        return self._unsettled.bytes
+
+    @property
+    def span(self) -> int:
+        return self._unsettled.span
 
     @property
     def committable(self) -> int:
         """Everything below is settled."""
-        return next(iter(self._unsettled)) if self._unsettled else self.pull_offset
+        first = self._unsettled.first
+        return self.pull_offset if first is None else first
 
     @property
     def is_full(self) -> bool:
         return (
             len(self._unsettled) >= self.limits.count_max
-            or self._bytes >= self.limits.bytes_max
+            or self._unsettled.bytes >= self.limits.bytes_max
             or self.span >= self.limits.span_max
         )
 
     @property
-    def span(self) -> int:
-        if not self._unsettled:
-            return 0
-        return next(reversed(self._unsettled)) - next(iter(self._unsettled))
+    def has_room(self) -> bool:
+        """For a pull that is worth it."""
+        return len(self._unsettled) <= self.limits.count_max // 2 and not self.is_full
 
-    def put(self, messages: Iterable[Message], next_offset: int) -> None:
+    def put(self, messages: list[Message], next_offset: int) -> None:
         """The outcome of a pull; what the filter left out is settled by the way."""
-        for message in messages:
-            if message.queue_offset < self.pull_offset:
-                continue  # A broker that answers with less than asked for would make us commit backwards.
-            self._waiting.append(message)
-            size = len(message.body)
-            self._unsettled[message.queue_offset] = size
-            self._bytes += size
+        # A broker that answers with less than asked for would make us commit backwards.
+        self._waiting.extend(self._unsettled.put(messages, self.pull_offset))
         self.pull_offset = max(self.pull_offset, next_offset)
         self.pulled_at = time.monotonic()
 
@@ -108,7 +112,11 @@ class QueueBuffer:
 
     def take(self, count_max: int) -> list[Message]:
         """The oldest messages that wait; they stay unsettled."""
-        taken = [self._waiting.popleft() for _ in range(min(count_max, len(self._waiting)))]
+        waiting = self._waiting
+        if count_max == 1:
+            taken = [waiting.popleft()] if waiting else []
+        else:
+            taken = [waiting.popleft() for _ in range(min(count_max, len(waiting)))]
         self.in_hand += len(taken)
         return taken
 
@@ -120,8 +128,9 @@ class QueueBuffer:
     def settle(self, messages: Iterable[Message]) -> None:
         """They are done with, one way or another."""
         for message in messages:
-            self._bytes -= self._unsettled.pop(message.queue_offset, 0)
-            self.failures.pop(message.queue_offset, None)
+            self._unsettled.settle(message)
+            if self.failures:
+                self.failures.pop(message.queue_offset, None)
             self.in_hand -= 1
 
 

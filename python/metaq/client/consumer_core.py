@@ -1,7 +1,10 @@
 """A member of a consumer group: its share of the queues, what it pulled of them, and how far it is.
 
-Three forms of consumption stand on it (handlers, iteration; `pull_consumer` does without a group's share).
-`take` gives messages, `Settlement` takes back what became of them.
+Two forms of consumption stand on it (handlers, iteration; `pull_consumer` does without a group's share).
+`take` and `take_waiting` give messages, `Settlement` takes back what became of them.
+
+All of it lives on one event loop but for the messages: threads take and settle them themselves, under
+`_guard`, and the loop hears of it only where it has to do something.
 """
 
 from __future__ import annotations
@@ -9,8 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -42,11 +46,18 @@ LOCK_INTERVAL_S: Final = 20.0
 LOCK_WANTED_INTERVAL_S: Final = 0.5
 LOCK_TRUSTED_S: Final = 30.0
 """A lease lasts a minute at the broker; we stop by ourselves long before, so no queue has two readers."""
-FULL_PAUSE_S: Final = 0.05
+PAUSED_PAUSE_S: Final = 0.05
+FULL_PAUSE_S: Final = 0.25
+"""A full buffer is looked at again then, even where nobody told that there is room."""
+TURN_MESSAGES: Final = 32
+"""How many messages in a row one queue gives before the next has its turn."""
 FAILURE_PAUSE_S: Final = 1.0
 BUSY_PAUSE_S: Final = 0.02
 RELEASE_TIMEOUT_S: Final = 25.0
 """How long a queue in order is kept for the message in hand before it goes to another member."""
+
+Taken = tuple[QueueBuffer, list["Message"]]
+"""Messages of one queue, and where they are settled."""
 
 
 class GroupConsumer:
@@ -72,6 +83,12 @@ class GroupConsumer:
         self._wanted: frozenset[Queue] = frozenset()
         self._seen: dict[str, frozenset[Queue]] = {}
         self._something = asyncio.Event()
+        self._guard = threading.Condition(threading.Lock())
+        """Held by whoever takes, puts or settles; threads without a message wait on it."""
+        self._idle_threads = 0
+        self._turn_of: QueueBuffer | None = None
+        self._turn_left = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._rebalance_now = asyncio.Event()
         self._pulls: dict[Queue, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,6 +112,7 @@ class GroupConsumer:
     async def start(self) -> None:
         """Joins the group and begins to pull; does not wait for a share of the queues."""
         self.started_ms = time.time_ns() // 1_000_000
+        self._loop = asyncio.get_running_loop()
         if self.options.is_broadcast:
             path = self.options.offsets_file or client_directory() / "offsets" / f"{self.options.group}.json"
             self._offsets = await asyncio.to_thread(FileOffsets, path)
@@ -104,6 +122,7 @@ class GroupConsumer:
             # A heartbeat goes to the brokers of known routes; no route yet is no reason not to join.
             with contextlib.suppress(MetaqError):
                 await self._session.routes.get(topic)
+        self._session.routes.watch(self._route_changed)
         await self._session.add_consumer(self.describe)
         self.spawn(self._keep_balanced(), "rebalance")
         self.spawn(self._every(COMMIT_INTERVAL_S, self.commit), "commit")
@@ -114,25 +133,31 @@ class GroupConsumer:
     async def stop_taking(self) -> None:
         """Pulls nothing more and gives nothing more; what is in hand may still be settled."""
         self.is_closing = True
-        self._something.set()
+        self.wake()
         for task in self._pulls.values():
             task.cancel()
 
     async def leave(self) -> None:
         """Commits, gives up its queues and leaves the group."""
         self.is_closing = True
-        await _end([*self._tasks, *self._pulls.values()])
         try:
-            await self.commit()
-        except (MetaqError, OSError) as error:
-            _log.warning("group %s: the last offsets are not committed: %s", self.options.group, error)
-        if self.options.ordered:
-            await self._locks.unlock(frozenset(self.buffers))
-        for buffer in self.buffers.values():
-            buffer.dropped = True
-        await self._session.remove_consumer(self.describe)
-        if self._offsets is not None:
-            await self._offsets.close()
+            await _end([*self._tasks, *self._pulls.values()])
+            try:
+                await self.commit()
+            except (MetaqError, OSError) as error:
+                _log.warning("group %s: the last offsets are not committed: %s", self.options.group, error)
+            if self.options.ordered:
+                await self._locks.unlock(frozenset(self.buffers))
+        finally:
+            # Also where the time is over meanwhile.
+            self._session.routes.unwatch(self._route_changed)
+            for buffer in self.buffers.values():
+                buffer.dropped = True
+            try:
+                await self._session.remove_consumer(self.describe)
+            finally:
+                if self._offsets is not None:
+                    await self._offsets.close()
 
     def describe(self) -> ConsumerData:
         """What heartbeats tell of it."""
@@ -155,22 +180,91 @@ class GroupConsumer:
 
     # Taking
 
-    async def take(self, count_max: int) -> tuple[QueueBuffer, list[Message]] | None:
+    async def take(self, count_max: int) -> Taken | None:
         """The next messages, all of one queue; None once it is closing."""
         while not self.is_closing:
             self._something.clear()
-            buffer = self._turns.next([buffer for buffer in self.buffers.values() if self._may_give(buffer)])
-            if buffer is not None:
-                return buffer, buffer.take(count_max)
+            with self._guard:
+                taken = self._take(count_max)
+            if taken is not None:
+                return taken
             await self._something.wait()
         return None
 
+    def take_now(self, count_max: int) -> Taken | None:
+        """What is there, if anything."""
+        if self.is_closing:
+            return None
+        with self._guard:
+            return self._take(count_max)
+
+    def take_waiting(self, count_max: int, timeout: float | None = None) -> Taken | None:
+        """The same for a thread; None also where none came in time."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with self._guard:
+            while not self.is_closing:
+                taken = self._take(count_max)
+                if taken is not None:
+                    # One wakes the next, so that as many run as there is work for.
+                    if self._idle_threads and any(map(self._may_give, self.buffers.values())):
+                        self._guard.notify()
+                    return taken
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return None
+                self._idle_threads += 1
+                try:
+                    self._guard.wait(left)
+                finally:
+                    self._idle_threads -= 1
+        return None
+
+    def _take(self, count_max: int) -> Taken | None:
+        chosen = self._turn_of
+        if chosen is None or self._turn_left <= 0 or not self._may_give(chosen):
+            chosen = self._turns.next([buffer for buffer in self.buffers.values() if self._may_give(buffer)])
+            if chosen is None:
+                return None
+            self._turn_of = chosen
+            self._turn_left = 1 if self.options.priority else TURN_MESSAGES
+        messages = chosen.take(count_max)
+        self._turn_left -= len(messages)
+        return chosen, messages
+
+    def settle(self, buffer: QueueBuffer, messages: Iterable[Message]) -> None:
+        """They are done with; any thread may say so."""
+        with self._guard:
+            buffer.settle(messages)
+            is_awaited = buffer.awaits_room and buffer.has_room
+            if is_awaited:
+                buffer.awaits_room = False
+        if is_awaited:
+            self._on_loop(buffer.room.set)
+        if self.options.ordered:
+            self.wake()
+
+    def give_back(self, buffer: QueueBuffer, messages: Sequence[Message]) -> None:
+        """What was taken comes again, first and in its order."""
+        with self._guard:
+            buffer.give_back(messages)
+        self.wake()
+
     def wake(self) -> None:
-        """Something may be there to take, or room to pull into."""
-        self._something.set()
+        """Something may be there to take; any thread may say so."""
+        with self._guard:
+            if self._idle_threads:
+                self._guard.notify_all()
+        self._on_loop(self._something.set)
 
     def wake_later(self, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self._something.set)
+        asyncio.get_running_loop().call_later(seconds, self.wake)
+
+    def _on_loop(self, function: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits any more.
+            loop.call_soon_threadsafe(function)
 
     def _may_give(self, buffer: QueueBuffer) -> bool:
         if buffer.dropped or buffer.revoked or not len(buffer) or self._is_paused(buffer.queue):
@@ -181,7 +275,8 @@ class GroupConsumer:
         return not buffer.in_hand and buffer.locked_until > now and buffer.resting_until <= now
 
     def _is_paused(self, queue: Queue) -> bool:
-        return self._all_paused or queue in self._paused
+        # Asked for every message: a queue is not looked up where none is paused.
+        return self._all_paused or (bool(self._paused) and queue in self._paused)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """Gives and pulls nothing of these queues, or of any, until resumed; the queues stay ours."""
@@ -196,7 +291,7 @@ class GroupConsumer:
             self._paused.clear()
         else:
             self._paused.difference_update(queues)
-        self._something.set()
+        self.wake()
 
     # Offsets
 
@@ -241,6 +336,10 @@ class GroupConsumer:
     def rebalance_soon(self) -> None:
         self._rebalance_now.set()
 
+    def _route_changed(self, topic: str) -> None:
+        if topic in self._shares.topics:
+            self.rebalance_soon()
+
     async def _keep_balanced(self) -> None:
         while True:
             self._rebalance_now.clear()
@@ -282,7 +381,8 @@ class GroupConsumer:
     def _begin(self, queue: Queue, queue_offset: int, locked_until: float) -> None:
         buffer = QueueBuffer(queue, queue_offset, self.options.limits)
         buffer.locked_until = locked_until
-        self.buffers[queue] = buffer
+        with self._guard:
+            self.buffers[queue] = buffer
         self._committed[queue] = queue_offset
         self._pulls[queue] = asyncio.create_task(
             self._keep_pulling(buffer), name=f"metaq {self.options.group} pull {queue.topic}/{queue.id}"
@@ -307,8 +407,9 @@ class GroupConsumer:
             await self._locks.unlock(frozenset((queue,)))
 
     async def _drop(self, queue: Queue) -> None:
-        self.buffers.pop(queue).dropped = True
-        self._turns.forget(queue)
+        with self._guard:
+            self.buffers.pop(queue).dropped = True
+            self._turns.forget(queue)
         self._committed.pop(queue, None)
         await _end([self._pulls.pop(queue)])
 
@@ -349,8 +450,11 @@ class GroupConsumer:
         queue = buffer.queue
         subscription = self._subscriptions[queue.topic]
         while not buffer.dropped:
-            if buffer.is_full or self._is_paused(queue):
-                await asyncio.sleep(FULL_PAUSE_S)
+            if self._is_paused(queue):
+                await asyncio.sleep(PAUSED_PAUSE_S)
+                continue
+            if buffer.is_full:
+                await self._room(buffer)
                 continue
             try:
                 pull = await self._puller.pull(
@@ -367,10 +471,18 @@ class GroupConsumer:
             else:
                 await self._keep(buffer, pull)
 
+    async def _room(self, buffer: QueueBuffer) -> None:
+        """Waits until there is some, for a while."""
+        buffer.room.clear()
+        buffer.awaits_room = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FULL_PAUSE_S):
+                await buffer.room.wait()
+
     async def _keep(self, buffer: QueueBuffer, pull: Pull) -> None:
         if pull.is_moved:
             if buffer.unsettled or pull.next_offset == buffer.pull_offset:
-                await asyncio.sleep(FULL_PAUSE_S)  # Until what we hold of the old place is settled.
+                await asyncio.sleep(PAUSED_PAUSE_S)  # Until what we hold of the old place is settled.
             else:
                 buffer.move(pull.next_offset)
             return
@@ -380,7 +492,10 @@ class GroupConsumer:
             if not self.options.is_broadcast and not await self._buried(message):
                 await asyncio.sleep(FAILURE_PAUSE_S)
                 return  # The same pull again: what was buried already may be so twice.
-        buffer.put(pull.messages, pull.next_offset)
+        with self._guard:
+            buffer.put(pull.messages, pull.next_offset)
+            if self._idle_threads:
+                self._guard.notify()
         if pull.messages:
             self._something.set()
 

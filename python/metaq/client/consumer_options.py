@@ -52,7 +52,8 @@ class ConsumerOptions:
     """None leaves it to the group's setting at the broker, and lets a consumer in order retry for ever."""
     suspend: float = 1.0
     """Seconds that a queue rests after a failure in order."""
-    pull_count: int = 32
+    pull_count: int = 256
+    """A broker may give less: Apache's 32 at most."""
     on_rebalance: OnRebalance | None = None
     offsets_file: Path | None = None
     on_failure: OnFailure = "broker"

@@ -6,11 +6,10 @@ import asyncio
 import inspect
 import logging
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Self, Unpack
 
 from metaq.client.buffers import Limits
 from metaq.client.consumer_options import ConsumerKeywords, HandlerKeywords, consumer_options
@@ -28,51 +27,56 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Any], Awaitable[object] | object]
 """Takes a message, or with `batch` a list of them."""
 
-_MESSAGE_FIELDS: Final = tuple(entry.name for entry in fields(Message))
 
-
-def message_values(message: Message) -> dict[str, Any]:
-    """What makes a message of a subclass out of a plain one."""
-    return {name: getattr(message, name) for name in _MESSAGE_FIELDS}
-
-
-@dataclass(frozen=True, slots=True)
 class ReceivedMessage(Message):
     """A message of an iteration."""
 
-    delivery: Delivery | None = field(default=None, repr=False, compare=False)
+    __slots__ = ("_delivery",)
+    _delivery: Delivery
 
-    @asynccontextmanager
-    async def process(self) -> AsyncIterator[None]:
+    def __new__(cls, delivery: Delivery) -> Self:
+        self = super().__new__(cls, delivery.message)
+        self._delivery = delivery
+        return self
+
+    def process(self) -> Processing:
         """Acknowledges at its end; an exception retries, `Retry` and `Reject` as in a handler. The exception
         does not leave the block, so that the loop goes on."""
-        delivery = _delivery(self.delivery)
-        delivery.is_processed = True
-        try:
-            yield
-        except Exception as error:
-            _log.warning("processing of %s failed", self.id, exc_info=error)
-            await delivery.end(error)
-        else:
-            await delivery.end(None)
+        self._delivery.is_processed = True
+        return Processing(self)
 
     async def ack(self) -> None:
         """It is done with."""
-        await _delivery(self.delivery).ack()
+        self._delivery.ack()
 
     async def retry(self, after: float | None = None) -> None:
         """It comes again."""
-        await _delivery(self.delivery).retry(after)
+        await self._delivery.retry(after)
 
     async def reject(self) -> None:
         """It goes to the dead letters."""
-        await _delivery(self.delivery).reject()
+        await self._delivery.reject()
 
 
-def _delivery(delivery: Delivery | None) -> Delivery:
-    if delivery is None:
-        raise UsageError("only a message that came by iteration can be settled")
-    return delivery
+class Processing:
+    """A block in which a message is processed."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self._message = message
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        message = self._message
+        if isinstance(error, Exception):
+            _log.warning("processing of %s failed", message.id, exc_info=error)
+        await message._delivery.end(error)
+        return isinstance(error, Exception)
 
 
 class Consumer:
@@ -132,9 +136,10 @@ class Consumer:
 
         False where handlers were still at work: their messages come again. Safe to call twice.
         """
+        begun = time.monotonic()
         if self._starting is not None:
             await asyncio.wait((self._starting,), timeout=timeout)
-        return await self._consumption.close(timeout)
+        return await self._consumption.close(timeout - (time.monotonic() - begun))
 
 
 class Subscribed:
@@ -145,44 +150,44 @@ class Subscribed:
     """
 
     def __init__(self, stream: Stream, idle_timeout: float | None) -> None:
-        self._stream = stream
-        self._idle_timeout = idle_timeout
+        self.stream = stream
+        self.idle_timeout = idle_timeout
 
     @property
     def group(self) -> str:
-        return self._stream.core.options.group
+        return self.stream.core.options.group
 
     @property
     def is_closed(self) -> bool:
-        return self._stream.is_closed
+        return self.stream.is_closed
 
     @property
     def queues(self) -> frozenset[Queue]:
         """Its share of the queues now."""
-        return frozenset(self._stream.core.buffers)
+        return frozenset(self.stream.core.buffers)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        delivery = await self._stream.take(self._idle_timeout)
+        delivery = await self.stream.take(self.idle_timeout)
         if delivery is None:
             raise StopAsyncIteration
-        return ReceivedMessage(**message_values(delivery.message), delivery=delivery)
+        return ReceivedMessage(delivery)
 
     async def start(self) -> None:
         """Joins the group, which the first message asked for does too. Safe to call twice."""
-        await self._stream.start()
+        await self.stream.start()
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
-        self._stream.core.pause(queues)
+        self.stream.core.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
-        self._stream.core.resume(queues)
+        self.stream.core.resume(queues)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Waits for what is being processed, commits and leaves the group. Safe to call twice."""
-        return await self._stream.close(timeout)
+        return await self.stream.close(timeout)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -231,7 +236,7 @@ class Consuming:
 
         def declare(handler: Handler) -> Consumer:
             self._require_free(group)
-            caller = HandlerCaller(handler, checked.concurrency, group)
+            caller = HandlerCaller(handler, group)
             consumer = Consumer(self._session, handler, HandlerConsumer(self._session, checked, caller))
             self._declared.append(consumer)
             if self._is_consuming:
@@ -337,14 +342,13 @@ class HandlerCaller:
     """Calls a handler: a coroutine function in the worker's task, a plain one in a thread, never on the event
     loop, which a slow one would stop."""
 
-    def __init__(self, handler: Handler, concurrency: int, group: str) -> None:
+    def __init__(self, handler: Handler, group: str) -> None:
         if not callable(handler):
             raise UsageError(f"a handler is a function, not {type(handler).__name__}")
         self._handler = handler
-        # One more for the parked messages and for what a broker wants to be tried.
-        self._threads = (
-            None if inspect.iscoroutinefunction(handler) else DaemonThreads(concurrency + 1, f"metaq {group}")
-        )
+        self.is_plain = not inspect.iscoroutinefunction(handler)
+        # For the parked messages and for what a broker wants to be tried.
+        self._threads = DaemonThreads(2, f"metaq {group}") if self.is_plain else None
 
     async def call(self, argument: Any) -> None:
         outcome = (
@@ -355,9 +359,18 @@ class HandlerCaller:
         if inspect.isawaitable(outcome):
             await outcome
 
+    def call_here(self, argument: Any, loop: asyncio.AbstractEventLoop) -> None:
+        outcome = self._handler(argument)
+        if outcome is not None and inspect.isawaitable(outcome):
+            asyncio.run_coroutine_threadsafe(_awaited(outcome), loop).result()
+
     def close(self) -> None:
         if self._threads is not None:
             self._threads.stop()
+
+
+async def _awaited(outcome: Awaitable[Any]) -> Any:
+    return await outcome
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -5,25 +5,21 @@ Handlers run in threads of their own; the client's thread only pulls, commits an
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from metaq.client import aio, consumers_aio
 from metaq.client.consumer_options import ConsumerKeywords, HandlerKeywords
-from metaq.client.consumers_aio import message_values
 from metaq.client.handling import CLOSE_TIMEOUT_S
 from metaq.client.message import Message
 from metaq.client.portal import Portal, require_plain
 from metaq.client.pull_consumer import Position
 from metaq.client.routes import Queue
 from metaq.client.stream import Delivery
-from metaq.errors import UsageError
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -32,46 +28,61 @@ Handler = Callable[[Any], object]
 """Takes a message, or with `batch` a list of them."""
 
 
-@dataclass(frozen=True, slots=True)
 class ReceivedMessage(Message):
     """A message of an iteration."""
 
-    delivery: Delivery | None = field(default=None, repr=False, compare=False)
-    portal: Portal | None = field(default=None, repr=False, compare=False)
+    __slots__ = ("_delivery", "_portal")
+    _delivery: Delivery
+    _portal: Portal
 
-    @contextlib.contextmanager
-    def process(self) -> Iterator[None]:
+    def __new__(cls, delivery: Delivery, portal: Portal) -> Self:
+        self = super().__new__(cls, delivery.message)
+        self._delivery = delivery
+        self._portal = portal
+        return self
+
+    def process(self) -> Processing:
         """Acknowledges at its end; an exception retries, `Retry` and `Reject` as in a handler. The exception
         does not leave the block, so that the loop goes on."""
-        portal, delivery = self._received()
-        delivery.is_processed = True
-        try:
-            yield
-        except Exception as error:
-            _log.warning("processing of %s failed", self.id, exc_info=error)
-            portal.run(delivery.end, error)
-        else:
-            portal.run(delivery.end, None)
+        self._delivery.is_processed = True
+        return Processing(self)
 
     def ack(self) -> None:
         """It is done with."""
-        portal, delivery = self._received()
-        portal.run(delivery.ack)
+        self._delivery.ack()
 
     def retry(self, after: float | None = None) -> None:
         """It comes again."""
-        portal, delivery = self._received()
-        portal.run(delivery.retry, after)
+        self._portal.run(self._delivery.retry, after)
 
     def reject(self) -> None:
         """It goes to the dead letters."""
-        portal, delivery = self._received()
-        portal.run(delivery.reject)
+        self._portal.run(self._delivery.reject)
 
-    def _received(self) -> tuple[Portal, Delivery]:
-        if self.delivery is None or self.portal is None:
-            raise UsageError("only a message that came by iteration can be settled")
-        return self.portal, self.delivery
+
+class Processing:
+    """A block in which a message is processed."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: ReceivedMessage) -> None:
+        self._message = message
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        message = self._message
+        if error is None:
+            message.ack()
+            return False
+        if not isinstance(error, Exception):
+            return False  # Interrupted: it is nobody's fault and comes again by itself.
+        _log.warning("processing of %s failed", message.id, exc_info=error)
+        message._portal.run(message._delivery.end, error)
+        return True
 
 
 class Consumer:
@@ -145,11 +156,14 @@ class Subscribed:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        try:
-            message = self._portal.run(self._subscribed.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
-        return ReceivedMessage(**message_values(message), delivery=message.delivery, portal=self._portal)
+        stream = self._subscribed.stream
+        self._portal.require_usable()
+        if not stream.is_started:
+            self._portal.run(self._subscribed.start)
+        delivery = stream.take_waiting(self._subscribed.idle_timeout)
+        if delivery is None:
+            raise StopIteration
+        return ReceivedMessage(delivery, self._portal)
 
     def start(self) -> None:
         """Joins the group, which the first message asked for does too. Safe to call twice."""
@@ -208,7 +222,8 @@ class Puller:
 
         Raises what the broker refused, and UnreadableBody (once) for a message that cannot be decompressed.
         """
-        return self._portal.run(self._puller.poll, timeout, count=count)
+        self._portal.require_usable()
+        return self._puller.poll_waiting(timeout, count)
 
     def commit(self) -> dict[Queue, int]:
         """Makes known how far every queue is read; raises MetaqError where a broker did not take it."""

@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from metaq._core import Message
 from metaq.client.broker_requests import BrokerRequests
 from metaq.client.buffers import QueueBuffer
 from metaq.client.consumer_core import GroupConsumer
 from metaq.client.consumer_options import ConsumerOptions, client_directory
 from metaq.client.local_retry import ParkedMessages, parked_file
-from metaq.client.message import Message
 from metaq.client.parking import Parking
 from metaq.client.routes import Queue
 from metaq.client.settlement import Settlement
 from metaq.client.subscription import Reject, Retry
+from metaq.client.threads import as_exception, in_thread
 
 if TYPE_CHECKING:
     from metaq.client.session import Session
@@ -26,21 +27,48 @@ _log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S: Final = 30.0
 LEAVE_TIMEOUT_S: Final = 3.0
-"""For the last commit and the farewell, even where the handlers took all the time."""
+"""Kept back for the last commit and the farewell, or a quarter of the time where that is less."""
+LEAVE_TIMEOUT_MIN_S: Final = 0.25
+"""Even where there was no time at all: what is settled should be committed."""
+
+
+class Ending:
+    """The time that a close has, and who may use how much of it."""
+
+    def __init__(self, timeout: float) -> None:
+        timeout = max(0.0, timeout)
+        self._deadline = time.monotonic() + timeout
+        self._kept_back = min(LEAVE_TIMEOUT_S, timeout / 4)
+
+    def for_handlers(self) -> float:
+        """To end what they have in hand."""
+        return max(0.0, self._deadline - self._kept_back - time.monotonic())
+
+    def for_leaving(self) -> float:
+        return max(self._deadline - time.monotonic(), LEAVE_TIMEOUT_MIN_S)
 
 
 class Caller(Protocol):
     """Calls the user's handler in whichever way suits it."""
 
+    is_plain: bool
+    """It is no coroutine function and is called by threads."""
+
     async def call(self, argument: Any) -> None:
-        """With a message or a list of them."""
+        """With a message or a list of them; a plain one in a thread for such calls."""
+
+    def call_here(self, argument: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """The same for a plain one, in the calling thread, which is not the loop's."""
 
     def close(self) -> None:
         """No more calls will come."""
 
 
 class HandlerConsumer:
-    """Runs a handler over a group's messages, so many calls at a time as asked."""
+    """Runs a handler over a group's messages, so many calls at a time as asked.
+
+    Threads take, call and acknowledge by themselves; the loop has to do with a message only where it failed.
+    """
 
     def __init__(self, session: Session, options: ConsumerOptions, caller: Caller) -> None:
         self.core = GroupConsumer(session, options)
@@ -49,7 +77,7 @@ class HandlerConsumer:
         self._parking: Parking | None = None
         self._settlement = Settlement(self.core)
         self._requests = BrokerRequests(self.core, self.invoke)
-        self._workers: set[asyncio.Task[None]] = set()
+        self._workers: set[asyncio.Future[None]] = set()
         self._is_started = False
         self.is_closed = False
 
@@ -66,8 +94,11 @@ class HandlerConsumer:
         self._requests.begin()
         await self.core.start()
         for number in range(self._options.concurrency):
-            task = asyncio.create_task(self._work(), name=f"metaq {self._options.group} worker {number}")
-            self._workers.add(task)
+            name = f"metaq {self._options.group} worker {number}"
+            if self._caller.is_plain:
+                self._workers.add(in_thread(self._work_here, asyncio.get_running_loop(), name=name))
+            else:
+                self._workers.add(asyncio.create_task(self._work(), name=name))
         if self._parking is not None:
             self.core.spawn(self._parking.work(), "parked messages")
 
@@ -80,25 +111,25 @@ class HandlerConsumer:
             self.is_closed = True
             return True
         self.is_closed = True
-        deadline = time.monotonic() + timeout
+        ending = Ending(timeout)
         self._requests.end()
         await self.core.stop_taking()
-        late: set[asyncio.Task[None]] = set()
+        late: set[asyncio.Future[None]] = set()
         if self._workers:
-            _, late = await asyncio.wait(self._workers, timeout=max(0.0, timeout))
-        for task in late:
-            task.cancel()
+            _, late = await asyncio.wait(self._workers, timeout=ending.for_handlers())
+        for worker in late:
+            worker.cancel()
         if late:
             _log.warning("group %s: %d handlers did not end in time", self._options.group, len(late))
-            await asyncio.wait(late, timeout=1.0)
+            await asyncio.wait(late, timeout=ending.for_handlers())
         self._caller.close()
         try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), LEAVE_TIMEOUT_S)):
+            async with asyncio.timeout(ending.for_leaving()):
                 await self.core.leave()
-                if self._parking is not None:
-                    await self._parking.close()
         except TimeoutError:
             _log.warning("group %s: the last commit took too long", self._options.group)
+        if self._parking is not None:
+            await self._parking.close()
         return not late
 
     async def invoke(self, messages: Sequence[Message]) -> None:
@@ -117,16 +148,40 @@ class HandlerConsumer:
     async def _handle(self, buffer: QueueBuffer, messages: list[Message]) -> None:
         try:
             await self.invoke(messages)
-        except Reject:
-            await self._settlement.reject(buffer, messages)
-        except Retry as error:
-            await self._settlement.retry(buffer, messages, error.after, error)
         except Exception as error:
+            await self._failed(buffer, messages, error)
+        else:
+            self._settlement.acknowledge(buffer, messages)
+
+    def _work_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The same in a thread."""
+        is_batch = self._options.batch is not None
+        while (taken := self.core.take_waiting(self._options.batch or 1)) is not None:
+            buffer, messages = taken
+            try:
+                self._caller.call_here(messages if is_batch else messages[0], loop)
+            except BaseException as error:
+                settled = asyncio.run_coroutine_threadsafe(
+                    self._failed(buffer, messages, as_exception(error)), loop
+                )
+                try:
+                    settled.result()
+                except Exception:
+                    _log.exception(
+                        "group %s: %d messages were not settled", self._options.group, len(messages)
+                    )
+            else:
+                self._settlement.acknowledge(buffer, messages)
+
+    async def _failed(self, buffer: QueueBuffer, messages: list[Message], error: Exception) -> None:
+        if isinstance(error, Reject):
+            await self._settlement.reject(buffer, messages)
+        elif isinstance(error, Retry):
+            await self._settlement.retry(buffer, messages, error.after, error)
+        else:
             ids = ", ".join(message.id for message in messages)
             _log.warning("group %s: the handler failed on %s", self._options.group, ids, exc_info=error)
             await self._settlement.retry(buffer, messages, None, error)
-        else:
-            self._settlement.acknowledge(buffer, messages)
 
     # What both faces show
 

@@ -1,18 +1,33 @@
-"""Messages: what a user sees of one, and how one is laid out to be sent."""
+"""Messages: what a user may send, and how it is laid out. What a user sees of one is native."""
 
 from __future__ import annotations
 
 import struct
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Final, Self
+from dataclasses import dataclass
+from typing import Final
 
-from metaq._core import Record
+from metaq._core import Message
 from metaq.client.properties import KEYS, SYSTEM_NAMES, TAGS, UNIQUE_KEY, encode_properties
-from metaq.client.routes import Queue
 from metaq.errors import InvalidMessage, UnreadableBody
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "COMPRESSED",
+    "COMPRESS_FROM_BYTES",
+    "INFLATED_BYTES_MAX",
+    "PROPERTIES_BYTES_MAX",
+    "TRANSACTION_PREPARED",
+    "ZLIB",
+    "Message",
+    "Outgoing",
+    "check_group",
+    "check_topic",
+    "encode_batch",
+    "inflate",
+    "outgoing",
+]
 
 MIB: Final = 1024 * 1024
 BODY_BYTES_MAX: Final = 4 * MIB
@@ -28,76 +43,6 @@ TRANSACTION_PREPARED: Final = 4
 _COMPRESSION_SHIFT: Final = 8
 _COMPRESSIONS: Final = {0: "zlib", 1: "LZ4", 2: "zstd", 3: "zlib"}
 ZLIB: Final = 3 << _COMPRESSION_SHIFT
-
-
-def _nothing() -> Mapping[str, str]:
-    return MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of
-    a message that was stored."""
-
-    topic: str
-    body: bytes = field(repr=False)
-    tag: str | None = None
-    keys: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=_nothing, hash=False)
-    """The sender's own."""
-    id: str = ""
-    """Given by the sender's client; stays the same through retries."""
-    offset_id: str = ""
-    """Given by the broker: where it lies."""
-    queue: Queue | None = None
-    queue_offset: int = -1
-    physical_offset: int = field(default=-1, repr=False)
-    born_at: int = 0
-    """Milliseconds since 1970, by the sender's clock."""
-    stored_at: int = 0
-    """Milliseconds since 1970, by the broker's clock."""
-    born_host: str = field(default="", repr=False)
-    store_host: str = field(default="", repr=False)
-    reconsume_times: int = 0
-    """How often its group failed on it before."""
-    flag: int = field(default=0, repr=False)
-    system_flag: int = field(default=0, repr=False)
-    system_properties: Mapping[str, str] = field(default_factory=_nothing, hash=False, repr=False)
-
-    @classmethod
-    def from_record(
-        cls, record: Record, broker: str, *, inflated_bytes_max: int = INFLATED_BYTES_MAX
-    ) -> Self:
-        """As it was stored by the broker of that name; raises UnreadableBody."""
-        everything = record.properties
-        return cls(
-            topic=record.topic,
-            body=inflate(record.body, record.system_flag, inflated_bytes_max),
-            tag=everything.get(TAGS),
-            keys=tuple(everything.get(KEYS, "").split()),
-            properties=MappingProxyType(
-                {name: value for name, value in everything.items() if name not in SYSTEM_NAMES}
-            ),
-            id=everything.get(UNIQUE_KEY) or record.message_id,
-            offset_id=record.message_id,
-            queue=Queue(record.topic, broker, record.queue_id),
-            queue_offset=record.queue_offset,
-            physical_offset=record.physical_offset,
-            born_at=record.born_timestamp_ms,
-            stored_at=record.store_timestamp_ms,
-            born_host=record.born_host,
-            store_host=record.store_host,
-            reconsume_times=record.reconsume_times,
-            flag=record.flag,
-            system_flag=record.system_flag,
-            system_properties=MappingProxyType(
-                {name: value for name, value in everything.items() if name in SYSTEM_NAMES}
-            ),
-        )
-
-    def with_topic(self, topic: str) -> Self:
-        """The same under another name, as a consumer shows what came through its retry topic."""
-        return replace(self, topic=topic)
 
 
 def inflate(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:

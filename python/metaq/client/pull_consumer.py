@@ -1,24 +1,28 @@
 """The third form of consumption: the caller names the queues, says where to read and asks for messages.
 
-Nobody else's share is touched: the group, where there is one, only gives the offsets a name.
+Nobody else's share is touched: the group, where there is one, only gives the offsets a name. Pulling is
+native (`_core.PullStream`); what an answer leaves to be decided comes here as an event.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Coroutine, Iterable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from metaq.client.buffers import Limits, QueueBuffer, Turns
-from metaq.client.message import Message, check_group, check_topic
+from metaq._core import Message, PullEvent, PullStream
+from metaq.client.buffers import Limits
+from metaq.client.message import check_group, check_topic
 from metaq.client.offsets import BrokerOffsets, end_offset, first_offset, offset_at
-from metaq.client.pulling import Puller
-from metaq.client.routes import Queue
+from metaq.client.pulling import HOLD_MS, find_unreadable
+from metaq.client.routes import MASTER_ID, Queue
 from metaq.client.subscription import Subscription
 from metaq.errors import MetaqError, UnreadableBody, UsageError
-from metaq.protocol.errors import Refused
+from metaq.protocol.errors import ProtocolError, Refused
+from metaq.settings import PullSettings
 
 if TYPE_CHECKING:
     from metaq.client.session import Session
@@ -31,7 +35,6 @@ Position = int | datetime | Literal["begin", "end"]
 NO_GROUP: Final = "TOOLS_CONSUMER"
 """What brokers know readers by that have no group of their own."""
 FAILURE_PAUSE_S: Final = 1.0
-FULL_PAUSE_S: Final = 0.01
 
 
 class PullConsumer:
@@ -57,24 +60,28 @@ class PullConsumer:
         self._start = start
         self._limits = limits or Limits()
         self._offsets = None if group is None else BrokerOffsets(session, group)
-        self._puller = Puller(session, group or NO_GROUP, carries_subscription=True)
-        self._turns = Turns()
-        self._buffers: dict[Queue, QueueBuffer] = {}
-        self._pulls: dict[Queue, asyncio.Task[None]] = {}
-        self._subscriptions: dict[str, Subscription] = {}
+        self._stream: PullStream | None = None
+        self._numbers: dict[Queue, int] = {}
+        self._queues: dict[int, Queue] = {}
+        """By the number that the stream knows each by."""
         self._paused: set[Queue] = set()
         self._something = asyncio.Event()
         self._failure: Exception | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self.is_closed = False
         self._subscription("any")  # A filter that cannot be is an error at once.
 
     @property
     def queues(self) -> list[Queue]:
-        return sorted(self._buffers)
+        return sorted(self._numbers)
 
     def position(self, queue: Queue) -> int:
         """The offset of the message that `poll` gives next of this queue; raises UsageError."""
-        return self._buffer(queue).committable
+        number = self._number(queue)
+        position = None if self._stream is None else self._stream.position(number)
+        if position is None:
+            raise UsageError(f"{queue} is not assigned")
+        return position
 
     async def assign(self, *what: str | Queue) -> list[Queue]:
         """Reads these queues, or all queues of topics, and no others. Each begins at the group's offset, or
@@ -88,9 +95,9 @@ class PullConsumer:
             else:
                 check_topic(item)
                 wanted += (await self._session.routes.get(item)).readable
-        for queue in set(self._buffers) - set(wanted):
-            await self._drop(queue)
-        fresh = [queue for queue in dict.fromkeys(wanted) if queue not in self._buffers]
+        for queue in set(self._numbers) - set(wanted):
+            self._drop(queue)
+        fresh = [queue for queue in dict.fromkeys(wanted) if queue not in self._numbers]
         positions = await asyncio.gather(*(self._first_position(queue) for queue in fresh))
         for queue, queue_offset in zip(fresh, positions, strict=True):
             self._begin(queue, queue_offset)
@@ -101,10 +108,8 @@ class PullConsumer:
         self._require_open()
         _check_position(position)
         for queue in queues or self.queues:
-            self._buffer(queue)
-            queue_offset = await self._resolve(queue, position)
-            await self._drop(queue)
-            self._begin(queue, queue_offset)
+            self._number(queue)
+            self._begin(queue, await self._resolve(queue, position))
 
     async def poll(self, timeout: float = 1.0, *, count: int = 32) -> list[Message]:
         """Up to `count` messages, as soon as there are any; an empty list where none came in time.
@@ -112,29 +117,46 @@ class PullConsumer:
         Raises what the broker refused, and UnreadableBody (once) for a message that cannot be decompressed.
         """
         self._require_open()
-        if count < 1:
-            raise UsageError(f"a poll for {count} messages makes no sense: at least 1")
-        if not self._buffers:
-            raise UsageError("nothing is assigned", hint="call assign first")
-        messages: list[Message] = []
+        stream = self._pollable(count)
+        messages = self._readable(*stream.take(count))
+        if messages:
+            # A caller who polls a long backlog and does nothing else would keep the loop from its heartbeats.
+            await asyncio.sleep(0)
+            return messages
         try:
             async with asyncio.timeout(timeout):
-                while not (messages := self._take(count)):
-                    if self._failure is not None:
-                        failure, self._failure = self._failure, None
-                        raise failure
+                while True:
                     self._something.clear()
+                    messages = self._readable(*stream.take(count))
+                    if messages:
+                        return messages
+                    self._raise_failure()
                     await self._something.wait()
         except TimeoutError:
-            pass
-        return messages
+            return []
+
+    def poll_waiting(self, timeout: float, count: int) -> list[Message]:
+        """The same from any thread, which waits without holding the interpreter."""
+        self._require_not_closed()
+        stream = self._pollable(count)
+        deadline = time.monotonic() + timeout
+        while True:
+            wakes = stream.wakes()
+            left = deadline - time.monotonic()
+            messages = self._readable(*stream.wait(count, left, wakes))
+            if messages:
+                return messages
+            self._require_not_closed()
+            self._raise_failure()
+            if time.monotonic() >= deadline:
+                return []
 
     async def commit(self) -> dict[Queue, int]:
         """Makes known how far every queue is read; raises MetaqError where a broker did not take it."""
         self._require_open()
         if self._offsets is None:
             raise UsageError("without a group there is nothing to commit for", hint="give group=… to puller")
-        offsets = {queue: buffer.committable for queue, buffer in self._buffers.items()}
+        offsets = {queue: self.position(queue) for queue in self._numbers}
         await self._offsets.commit(offsets)
         return offsets
 
@@ -148,44 +170,79 @@ class PullConsumer:
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """`poll` gives nothing of these queues, or of any, until resumed."""
-        self._paused.update(self._buffers if queues is None else queues)
+        self._set_paused(self._numbers if queues is None else queues, True)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
-        self._paused.difference_update(list(self._paused) if queues is None else list(queues))
-        self._something.set()
+        self._set_paused(list(self._paused) if queues is None else list(queues), False)
 
     async def close(self) -> None:
         """Commits nothing by itself. Safe to call twice."""
         self.is_closed = True
-        for queue in list(self._buffers):
-            await self._drop(queue)
+        for queue in list(self._numbers):
+            self._drop(queue)
+        for task in self._tasks:
+            task.cancel()
+        if self._stream is not None:
+            self._session.routes.unwatch(self._route_changed)
+            asyncio.get_running_loop().remove_reader(self._stream.fileno())
+            self._stream.close()
 
-    def _take(self, count: int) -> list[Message]:
-        messages: list[Message] = []
-        while len(messages) < count:
-            ready = [
-                buffer
-                for buffer in self._buffers.values()
-                if len(buffer) and buffer.queue not in self._paused
-            ]
-            buffer = self._turns.next(ready)
-            if buffer is None:
-                break
-            taken = buffer.take(count - len(messages))
-            buffer.settle(taken)
-            messages += taken
-        return messages
+    # Taking
+
+    def _pollable(self, count: int) -> PullStream:
+        if count < 1:
+            raise UsageError(f"a poll for {count} messages makes no sense: at least 1")
+        if self._stream is None or not self._numbers:
+            raise UsageError("nothing is assigned", hint="call assign first")
+        return self._stream
+
+    def _readable(self, messages: list[Message], compressed: list[Message]) -> list[Message]:
+        """Without those whose bodies cannot be inflated, of which the next poll tells that finds nothing."""
+        if not compressed:
+            return messages
+        unreadable = find_unreadable(compressed)
+        if not unreadable:
+            return messages
+        message, problem = unreadable[-1]
+        self._failure = UnreadableBody(f"{message.offset_id} of {message.queue}: {problem}")
+        lost = {id(message) for message, _ in unreadable}
+        return [message for message in messages if id(message) not in lost]
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._something.set()
+        if self._stream is not None:
+            self._stream.wake()
 
     def _require_open(self) -> None:
         self._session.require_usable()
+        self._require_not_closed()
+
+    def _require_not_closed(self) -> None:
         if self.is_closed:
             raise UsageError("this puller is closed", hint="make another one")
 
-    def _buffer(self, queue: Queue) -> QueueBuffer:
+    # Its queues
+
+    def _number(self, queue: Queue) -> int:
         try:
-            return self._buffers[queue]
+            return self._numbers[queue]
         except KeyError:
             raise UsageError(f"{queue} is not assigned") from None
+
+    def _set_paused(self, queues: Iterable[Queue], paused: bool) -> None:
+        for queue in queues:
+            (self._paused.add if paused else self._paused.discard)(queue)
+            number = self._numbers.get(queue)
+            if number is not None and self._stream is not None:
+                self._stream.pause(number, paused)
+        if not paused:
+            self._something.set()
 
     def _subscription(self, topic: str) -> Subscription:
         tags, sql, function = self._filter
@@ -208,49 +265,107 @@ class PullConsumer:
         return position
 
     def _begin(self, queue: Queue, queue_offset: int) -> None:
-        self._subscriptions.setdefault(queue.topic, self._subscription(queue.topic))
-        buffer = self._buffers[queue] = QueueBuffer(queue, queue_offset, self._limits)
-        self._pulls[queue] = asyncio.create_task(self._keep_pulling(buffer), name=f"metaq pull {queue}")
+        if self._stream is None:
+            self._stream = self._open()
+        subscription = self._subscription(queue.topic)
+        address = self._session.address(queue.broker)
+        before = self._numbers.get(queue)
+        paused = queue in self._paused
+        number = self._stream.begin(queue, subscription, address, queue_offset, paused=paused)
+        # Another thread may poll meanwhile: there is no moment without the queue.
+        self._numbers[queue] = number
+        self._queues[number] = queue
+        if before is not None:
+            self._end(before)
 
-    async def _drop(self, queue: Queue) -> None:
-        self._buffers.pop(queue).dropped = True
-        self._turns.forget(queue)
-        task = self._pulls.pop(queue)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    def _open(self) -> PullStream:
+        settings = PullSettings(
+            group=self._group or NO_GROUP,
+            hold_ms=HOLD_MS,
+            count_max=self._limits.count_max,
+            bytes_max=self._limits.bytes_max,
+        )
+        stream = PullStream(self._session.network, settings)
+        self._session.routes.watch(self._route_changed)
+        asyncio.get_running_loop().add_reader(stream.fileno(), self._look)
+        return stream
 
-    async def _keep_pulling(self, buffer: QueueBuffer) -> None:
-        queue = buffer.queue
-        while not buffer.dropped:
-            if buffer.is_full:
-                await asyncio.sleep(FULL_PAUSE_S)
-                continue
+    def _drop(self, queue: Queue) -> None:
+        self._end(self._numbers.pop(queue))
+
+    def _end(self, number: int) -> None:
+        del self._queues[number]
+        assert self._stream is not None, "a queue that was begun has its stream"
+        self._stream.end(number)
+
+    def _route_changed(self, topic: str) -> None:
+        for queue, number in self._numbers.items():
+            address = self._session.routes.address(queue.broker)
+            if queue.topic == topic and address is not None and self._stream is not None:
+                self._stream.relocate(number, address)
+
+    # What the stream leaves to be decided
+
+    def _look(self) -> None:
+        assert self._stream is not None, "its descriptor is watched"
+        for event in self._stream.events():
+            queue = self._queues.get(event.number)
+            if queue is not None:
+                self._decide(queue, event)
+        self._something.set()
+
+    def _decide(self, queue: Queue, event: PullEvent) -> None:
+        if event.kind == "suggested":
+            self._go_on(queue, event.number, broker_id=event.value)
+        elif event.kind == "moved" and self._is_left_behind(event):
+            self._go_on(queue, event.number, queue_offset=event.value)
+        else:
+            if event.kind == "refused":
+                self._refused(Refused(event.value, event.text))
+            elif event.kind == "malformed":
+                self._refused(ProtocolError(f"{queue}: {event.text}"))
+            elif event.kind == "failed":
+                _log.info("pull of %s: %s", queue, event.text)
+            # Moved: until what we hold of the old place is polled.
+            self._spawn(self._go_on_later(queue, event))
+
+    def _is_left_behind(self, event: PullEvent) -> bool:
+        """Nothing is held of the place that the queue does not reach any more, so we may follow it."""
+        return (
+            event.is_empty and self._stream is not None and self._stream.position(event.number) != event.value
+        )
+
+    def _refused(self, error: Refused) -> None:
+        if not error.retriable:
+            self._fail(error)
+
+    async def _go_on_later(self, queue: Queue, event: PullEvent) -> None:
+        await asyncio.sleep(FAILURE_PAUSE_S)
+        while event.number in self._queues:
             try:
-                pull = await self._puller.pull(
-                    queue, buffer.pull_offset, self._subscriptions[queue.topic], 32
-                )
-            except Refused as error:
-                if not error.retriable:
-                    self._fail(error)
-                await asyncio.sleep(FAILURE_PAUSE_S)
+                if event.kind == "failed":
+                    # Its broker may be somewhere else by now.
+                    await self._session.routes.get(queue.topic, refresh=True)
+                self._go_on(queue, event.number)
+                return
             except MetaqError as error:
                 _log.info("pull of %s: %s", queue, error)
                 await asyncio.sleep(FAILURE_PAUSE_S)
-            else:
-                if not pull.is_moved:
-                    buffer.put(pull.messages, pull.next_offset)
-                elif buffer.unsettled or pull.next_offset == buffer.pull_offset:
-                    await asyncio.sleep(FAILURE_PAUSE_S)  # Until what we hold of the old place is polled.
-                else:
-                    buffer.move(pull.next_offset)
-                for message, problem in pull.unreadable:
-                    self._fail(UnreadableBody(f"{message.offset_id} of {queue}: {problem}"))
-                if pull.messages:
-                    self._something.set()
 
-    def _fail(self, error: Exception) -> None:
-        self._failure = error
-        self._something.set()
+    def _go_on(
+        self, queue: Queue, number: int, *, broker_id: int = MASTER_ID, queue_offset: int | None = None
+    ) -> None:
+        """Raises NoRoute where the broker is not known any more."""
+        assert self._stream is not None, "it told the event"
+        address = self._session.routes.address(queue.broker, broker_id)
+        if address is None:
+            address = self._session.address(queue.broker)
+        self._stream.resume(number, address, broker_id=broker_id, queue_offset=queue_offset)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="metaq pull goes on")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _check_position(position: Position) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from metaq._core import FrameError, Record, decode_records
-from metaq.client.message import Message
-from metaq.client.properties import TAGS
+from metaq._core import FrameError, Message, decode_messages
 from metaq.client.routes import MASTER_ID, Queue
 from metaq.client.subscription import Subscription
 from metaq.errors import UnreadableBody
@@ -22,7 +21,8 @@ HOLD_MS: Final = 15_000
 ANSWER_TIMEOUT_S: Final = 15.0
 """Beyond the time that the broker was asked to hold the pull."""
 
-RETRY_TOPIC: Final = "RETRY_TOPIC"
+BYTES_MAX: Final = 1024 * 1024
+"""Asked for at once; a broker gives less where it is set up so."""
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
 
@@ -36,7 +36,7 @@ class Pull:
     is_moved: bool
     """The queue does not reach to where we asked: go on from `next_offset`, even backwards."""
     unreadable: list[tuple[Message, UnreadableBody]]
-    """Messages whose bodies cannot be decompressed, and why; their bodies are empty."""
+    """Messages whose bodies cannot be decompressed, and why."""
 
 
 class Puller:
@@ -67,6 +67,7 @@ class Puller:
             sys_flag=flags,
             suspend_timeout_millis=hold_ms,
             sub_version=subscription.version,
+            max_msg_bytes=BYTES_MAX,
         )
         if self._carries_subscription:
             command.sys_flag |= _SUBSCRIPTION
@@ -82,41 +83,30 @@ class Puller:
             reply.check()
         header = reply.header(Pulled)
         try:
-            records = decode_records(reply.body) if found else []
+            messages, compressed = (
+                decode_messages(reply.body, queue, tags=subscription.tags) if found else ([], [])
+            )
         except FrameError as error:
             # Going on would skip what cannot be read, silently.
             raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
         self._broker_ids[queue] = header.suggest_which_broker_id
-        pull = Pull([], header.next_begin_offset, reply.code == ResponseCode.PULL_OFFSET_MOVED, [])
-        for record in records:
-            _add(pull, record, queue, subscription)
-        return pull
+        unreadable = find_unreadable(compressed)
+        if unreadable:
+            lost = {message.queue_offset for message, _ in unreadable}
+            messages = [message for message in messages if message.queue_offset not in lost]
+        is_moved = reply.code == ResponseCode.PULL_OFFSET_MOVED
+        return Pull(messages, header.next_begin_offset, is_moved, unreadable)
 
 
-def shown(message: Message) -> Message:
-    """As its sender named it: what comes through a retry topic has its first topic again."""
-    return message.with_topic(message.system_properties.get(RETRY_TOPIC, message.topic))
-
-
-def _add(pull: Pull, record: Record, queue: Queue, subscription: Subscription) -> None:
-    tag = record.properties.get(TAGS)
-    if not subscription.wants(tag):
-        return
-    try:
-        pull.messages.append(shown(Message.from_record(record, queue.broker)))
-    except UnreadableBody as error:
-        message = Message(
-            topic=record.topic,
-            body=b"",
-            tag=tag,
-            id=record.message_id,
-            offset_id=record.message_id,
-            queue=queue,
-            queue_offset=record.queue_offset,
-            physical_offset=record.physical_offset,
-            stored_at=record.store_timestamp_ms,
-        )
-        pull.unreadable.append((message, error))
+def find_unreadable(compressed: Iterable[Message]) -> list[tuple[Message, UnreadableBody]]:
+    """Inflates the bodies; those of which nothing comes, and why."""
+    unreadable: list[tuple[Message, UnreadableBody]] = []
+    for message in compressed:
+        try:
+            _ = message.body
+        except UnreadableBody as error:
+            unreadable.append((message, error))
+    return unreadable
 
 
 _NOTHING: Final = (

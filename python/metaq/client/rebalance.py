@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from metaq.client.consumer_options import ConsumerOptions
 from metaq.client.routes import Queue
-from metaq.errors import MetaqError
+from metaq.errors import MetaqError, NoRoute
 from metaq.protocol.bodies import ConsumerList, LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import GetConsumerListByGroup, LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.java_json import MessageQueue
@@ -52,6 +52,13 @@ class Shares:
             else:
                 members = await self._members(queues)
                 share = self._options.strategy(self._session.client_id, queues, members)
+        except NoRoute as error:
+            if not error.retriable:
+                # It was deleted, or is not there yet: nothing of it is ours.
+                self.known.pop(topic, None)
+                self._shares.pop(topic, None)
+            _log.debug("group %s has no share of %s: %s", self._options.group, topic, error)
+            return
         except MetaqError as error:
             # A retry topic comes into being with the first heartbeat, a topic perhaps with its first message.
             _log.debug("group %s keeps its share of %s: %s", self._options.group, topic, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -86,23 +87,16 @@ class Routes:
     def __init__(self, ask: AskNameServer, on_change: Callable[[], None]) -> None:
         self._ask = ask
         self._on_change = on_change
+        self._watchers: list[Callable[[str], None]] = []
         self._known: dict[str, Route] = {}
         self._seen: set[str] = set()
         self._made: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
-        self._listeners: list[Callable[[Route], None]] = []
 
     def known(self, topic: str) -> Route | None:
         """What is known of it now; nothing is asked."""
         return self._known.get(topic)
-
-    def add_listener(self, listener: Callable[[Route], None]) -> None:
-        """Is told of every route that an answer brings."""
-        self._listeners.append(listener)
-
-    def remove_listener(self, listener: Callable[[Route], None]) -> None:
-        self._listeners.remove(listener)
 
     async def get(self, topic: str, *, refresh: bool = False, creatable: bool = False) -> Route:
         """The route; raises NoRoute where there is none, Unreachable where no name server answers.
@@ -138,6 +132,14 @@ class Routes:
         """A message has made it: the next `get` asks where it lives."""
         self._made.add(topic)
 
+    def watch(self, watcher: Callable[[str], None]) -> None:
+        """Called with the name of a topic whenever what is known of its route has changed."""
+        self._watchers.append(watcher)
+
+    def unwatch(self, watcher: Callable[[str], None]) -> None:
+        with contextlib.suppress(ValueError):
+            self._watchers.remove(watcher)
+
     async def refresh_all(self) -> None:
         """Asks anew for every known topic; what cannot be asked stays as it was."""
         for topic in list(self._known):
@@ -163,9 +165,13 @@ class Routes:
 
     async def _find(self, topic: str) -> Route:
         data = await self._route_data(topic)
+        known = self._known.get(topic)
         if data is not None:
             route = Route.of(topic, data)
         else:
+            if known is not None and not known.is_template:
+                await self._require_deleted(known)
+                self._forget(topic)
             template = await self._route_data(TEMPLATE_TOPIC)
             if template is None:
                 raise await self._no_route(topic)
@@ -175,9 +181,31 @@ class Routes:
         if not route.is_template:
             self._seen.add(topic)
         self._collect()
-        for listener in self._listeners:
-            listener(route)
+        if known != route:
+            self._tell(topic)
         return route
+
+    async def _require_deleted(self, known: Route) -> None:
+        """Raises NoRoute, to be tried again, unless all its brokers are there and have the topic no more: one
+        that is away may come back with it."""
+        info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
+        if any(broker not in info.broker_addr_table for broker in known.brokers):
+            error = NoRoute(
+                f"no route for topic {known.topic}: the name server answered, a broker that had it is away",
+                hint="is the broker running, and does it know this name server?",
+            )
+            error.retriable = True
+            raise error
+
+    def _forget(self, topic: str) -> None:
+        del self._known[topic]
+        self._seen.discard(topic)
+        self._collect()
+        self._tell(topic)
+
+    def _tell(self, topic: str) -> None:
+        for watcher in list(self._watchers):
+            watcher(topic)
 
     async def _no_route(self, topic: str) -> NoRoute:
         info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.buffers import QueueBuffer
@@ -38,9 +37,8 @@ class Settlement:
         self._parking = parking
 
     def acknowledge(self, buffer: QueueBuffer, messages: Sequence[Message]) -> None:
-        """They are done with; told to the broker with the next commit."""
-        buffer.settle(messages)
-        self._core.wake()
+        """They are done with; told to the broker with the next commit. Any thread may call it."""
+        self._core.settle(buffer, messages)
 
     async def retry(
         self, buffer: QueueBuffer, messages: Sequence[Message], after: float | None, error: BaseException
@@ -96,7 +94,7 @@ class Settlement:
                     continue
                 except MetaqError as error:
                     _log.warning("group %s: %s is tried on: %s", options.group, message.id, error)
-            kept.append(replace(message, reconsume_times=message.reconsume_times + 1))
+            kept.append(message.__replace__(reconsume_times=message.reconsume_times + 1))
         self._rest(buffer, kept, options.suspend if after is None else after)
 
     async def _retry_or_park(
@@ -133,15 +131,11 @@ class Settlement:
     def _rest(self, buffer: QueueBuffer, messages: Sequence[Message], seconds: float) -> None:
         """The queue stands still, so that nothing overtakes what failed."""
         buffer.resting_until = time.monotonic() + seconds
-        buffer.give_back(messages)
+        self._core.give_back(buffer, messages)
         self._core.wake_later(seconds + 0.001)
 
     def _again_later(self, buffer: QueueBuffer, message: Message, seconds: float) -> None:
-        def again() -> None:
-            buffer.give_back((message,))
-            self._core.wake()
-
-        asyncio.get_running_loop().call_later(seconds, again)
+        asyncio.get_running_loop().call_later(seconds, self._core.give_back, buffer, (message,))
 
 
 def _failed_again(buffer: QueueBuffer, message: Message) -> int:

@@ -21,7 +21,7 @@ from metaq.client.options import MessageOptions, Order, ProducerOptions, order
 from metaq.client.picking import by_key
 from metaq.client.properties import encode_properties
 from metaq.client.results import SendResult
-from metaq.client.routes import MASTER_ID, Queue, Route
+from metaq.client.routes import MASTER_ID, Queue
 from metaq.client.sending import Sender
 from metaq.client.session import Session
 from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotDelivered, NotSent
@@ -51,7 +51,7 @@ class Soon:
         self._failed_count = 0
         self._failures: list[Exception] = []
         self._closed = False
-        session.routes.add_listener(self._take_route)
+        session.routes.watch(self._take_route)
         sender.faults.on_change = self._take_faults
         self.loop.add_reader(self.buffer.fileno(), self._drain)
         _alive.add(self)
@@ -120,9 +120,7 @@ class Soon:
         if message.topic not in self._topics:
             # In this order: a route that comes in between is seen by one of the two.
             self._topics.add(message.topic)
-            known = self._session.routes.known(message.topic)
-            if known is not None:
-                self._take_route(known)
+            self._take_route(message.topic)
         message.compress(self._options.compress_from_bytes)
         properties = encode_properties(message.properties)
         size_bytes = len(message.body) + len(properties) + _BATCH_OVERHEAD_BYTES
@@ -188,7 +186,7 @@ class Soon:
             for turn in self._line:
                 if not turn.done():
                     turn.set_result(None)
-            self._session.routes.remove_listener(self._take_route)
+            self._session.routes.unwatch(self._take_route)
             while not self._drain():
                 pass
             self.loop.remove_reader(self.buffer.fileno())
@@ -234,12 +232,13 @@ class Soon:
 
     # What goes down
 
-    def _take_route(self, route: Route) -> None:
-        if route.topic in self._topics:
+    def _take_route(self, topic: str) -> None:
+        route = self._session.routes.known(topic)
+        if route is not None and topic in self._topics:
             queues = [
                 (queue.broker, route.brokers[queue.broker][MASTER_ID], queue.id) for queue in route.writable
             ]
-            self.buffer.set_route(route.topic, queues, route.is_template)
+            self.buffer.set_route(topic, queues, route.is_template)
 
     def _take_faults(self) -> None:
         self.buffer.set_faults(self._sender.faults.left())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
+from metaq._core import Message
 from metaq.client.broker_requests import BrokerRequests
 from metaq.client.buffers import QueueBuffer
 from metaq.client.consumer_core import GroupConsumer
 from metaq.client.consumer_options import ConsumerOptions
-from metaq.client.handling import CLOSE_TIMEOUT_S, LEAVE_TIMEOUT_S
-from metaq.client.message import Message
+from metaq.client.handling import CLOSE_TIMEOUT_S, Ending
 from metaq.client.settlement import Settlement
 from metaq.client.subscription import Reject, Retry
 from metaq.errors import UsageError
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from metaq.client.session import Session
 
 _SETTLE_LOOK_S: Final = 0.01
+YIELD_EVERY: Final = 64
 
 
 class Delivery:
@@ -38,7 +38,8 @@ class Delivery:
         self.is_settled = True
         return first
 
-    async def ack(self) -> None:
+    def ack(self) -> None:
+        """Any thread may call it."""
         if self._settle():
             self._settlement.acknowledge(self._buffer, (self.message,))
 
@@ -54,7 +55,7 @@ class Delivery:
     async def end(self, error: BaseException | None) -> None:
         """What the end of a `process` block means."""
         if error is None:
-            await self.ack()
+            self.ack()
         elif isinstance(error, Reject):
             await self.reject()
         elif isinstance(error, Retry):
@@ -80,31 +81,55 @@ class Stream:
         self._requests = BrokerRequests(self.core, None)
         self._auto_ack = auto_ack
         self._last: Delivery | None = None
+        self._taken = 0
         self._is_started = False
         self.is_closed = False
 
     async def start(self) -> None:
-        if not self._is_started:
+        if not self._is_started and not self.is_closed:
             self._is_started = True
             self._requests.begin()
             await self.core.start()
 
     async def take(self, timeout: float | None = None) -> Delivery | None:
         """The next; None once it is closed, or where nothing came in time."""
-        await self.start()
+        if not self._is_started:
+            await self.start()
+        self._end_last()
+        taken = self.core.take_now(1)
+        if taken is None:
+            try:
+                async with asyncio.timeout(timeout):
+                    taken = await self.core.take(1)
+            except TimeoutError:
+                return None
+        elif self._yields():
+            await asyncio.sleep(0)
+        return None if taken is None else self._deliver(*taken)
+
+    def take_waiting(self, timeout: float | None = None) -> Delivery | None:
+        """The same for a thread, once it was started."""
+        self._end_last()
+        taken = self.core.take_waiting(1, timeout)
+        return None if taken is None else self._deliver(*taken)
+
+    @property
+    def is_started(self) -> bool:
+        return self._is_started
+
+    def _end_last(self) -> None:
         last, self._last = self._last, None
         if last is not None and self._auto_ack and not last.is_processed:
-            await last.ack()
-        try:
-            async with asyncio.timeout(timeout):
-                taken = await self.core.take(1)
-        except TimeoutError:
-            return None
-        if taken is None:
-            return None
-        buffer, (message,) = taken
-        self._last = Delivery(self._settlement, buffer, message)
+            last.ack()
+
+    def _deliver(self, buffer: QueueBuffer, messages: list[Message]) -> Delivery:
+        self._last = Delivery(self._settlement, buffer, messages[0])
         return self._last
+
+    def _yields(self) -> bool:
+        """Every so often: an iteration that awaits nothing else would keep the loop from its heartbeats."""
+        self._taken += 1
+        return self._taken % YIELD_EVERY == 0
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Waits for messages that are being processed, commits and leaves the group.
@@ -112,10 +137,10 @@ class Stream:
         False where some were not settled in time: they come again. Safe to call twice.
         """
         if self.is_closed or not self._is_started:
-            self.is_closed = True
+            self.is_closed = self.core.is_closing = True
             return True
         self.is_closed = True
-        deadline = time.monotonic() + timeout
+        ending = Ending(timeout)
         self._requests.end()
         await self.core.stop_taking()
         if self._last is not None and not self._last.is_processed:
@@ -124,11 +149,11 @@ class Stream:
             unsettled = 0 if last.is_settled else 1
         else:
             unsettled = 0
-        while self.core.in_hand > unsettled and time.monotonic() < deadline:
+        while self.core.in_hand > unsettled and ending.for_handlers():
             await asyncio.sleep(_SETTLE_LOOK_S)
         is_clean = self.core.in_hand <= unsettled
         try:
-            async with asyncio.timeout(max(deadline - time.monotonic(), LEAVE_TIMEOUT_S)):
+            async with asyncio.timeout(ending.for_leaving()):
                 await self.core.leave()
         except TimeoutError:
             return False

@@ -60,6 +60,23 @@ class DaemonThreads:
             self._idle.release()
 
 
+def in_thread(
+    function: Callable[[asyncio.AbstractEventLoop], None], loop: asyncio.AbstractEventLoop, *, name: str
+) -> asyncio.Future[None]:
+    """Runs it in a thread of its own that does not keep a process alive; done when it has ended."""
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def run() -> None:
+        try:
+            function(loop)
+        finally:
+            with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits any more.
+                loop.call_soon_threadsafe(_succeed, ended, None)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return ended
+
+
 def _succeed(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
         future.set_result(result)
@@ -68,8 +85,13 @@ def _succeed(future: asyncio.Future[Any], result: Any) -> None:
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if future.done():
         return
+    future.set_exception(as_exception(error))
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What a handler raised, as something that fails its message and nothing else."""
     if isinstance(error, StopIteration):  # A future does not take it.
-        error = RuntimeError("the handler raised StopIteration")
+        return RuntimeError("the handler raised StopIteration")
     if not isinstance(error, Exception):
-        error = RuntimeError(f"the handler ended with {type(error).__name__}: {error}")
-    future.set_exception(error)
+        return RuntimeError(f"the handler ended with {type(error).__name__}: {error}")
+    return error

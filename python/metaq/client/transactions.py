@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self
 
-from metaq._core import Frame, decode_records
-from metaq.client.message import TRANSACTION_PREPARED, Message
+from metaq._core import Frame, Message, decode_messages, decode_records
+from metaq.client.message import TRANSACTION_PREPARED
 from metaq.client.options import Order, ProducerOptions
 from metaq.client.properties import PRODUCER_GROUP, TRANSACTION, UNIQUE_KEY
 from metaq.client.results import SendResult
+from metaq.client.routes import Queue
 from metaq.client.sending import Sender
 from metaq.client.session import NOT_MINE, Session
 from metaq.client.user_code import call_user
@@ -105,7 +106,8 @@ class Transactions:
         command = CheckTransactionState.parse(frame.fields)
         record = records[0]
         try:
-            message = Message.from_record(record, command.bname or address)
+            place = Queue(record.topic, command.bname or address, record.queue_id)
+            (message,), _ = decode_messages(frame.body, place, shows_first_topic=False)
             verdict = await call_user(checker, message)
         except Exception:
             # Not known: the broker asks again.

@@ -1,0 +1,224 @@
+"""What was received: read out of its pull when asked, and the same as if all of it had been read at once."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import struct
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import metaq
+from metaq._core import FrameError, Record, decode_messages, decode_records
+from metaq.client.message import COMPRESSED, inflate
+from metaq.client.properties import SYSTEM_NAMES, encode_properties
+from metaq.client.pulling import find_unreadable
+from metaq.client.routes import Queue
+from metaq.errors import UnreadableBody
+
+QUEUE = Queue("orders", "broker-a", 3)
+FIELDS = metaq.Message.__match_args__
+
+
+def record(
+    body: bytes = b"body",
+    properties: bytes = b"",
+    *,
+    topic: bytes = b"orders",
+    queue_id: int = 3,
+    queue_offset: int = 7,
+    flag: int = 0,
+    system_flag: int = 0,
+    v6: bool = False,
+    reconsume_times: int = 0,
+) -> bytes:
+    """A stored message; the layout stands over `Record::decode` in crates/wire."""
+    host = (bytes(15) + b"\x01" if v6 else bytes((127, 0, 0, 1))) + struct.pack(">I", 10911)
+    system_flag = system_flag & ~0x30 | (0x30 if v6 else 0)
+    rest = (
+        struct.pack(
+            ">IiiiqqiQ", 0xDAA320A7, 0, queue_id, flag, queue_offset, 1000, system_flag, 1_700_000_000_000
+        )
+        + host
+        + struct.pack(">Q", 1_700_000_000_500)
+        + host
+        + struct.pack(">iqI", reconsume_times, 0, len(body))
+        + body
+        + struct.pack(">b", len(topic))
+        + topic
+        + struct.pack(">h", len(properties))
+        + properties
+    )
+    return struct.pack(">I", len(rest) + 4) + rest
+
+
+def read_at_once(stored: Record, broker: str) -> dict[str, Any]:
+    """All attributes of a message, from the record with everything decoded."""
+    everything = stored.properties
+    return {
+        "topic": everything.get("RETRY_TOPIC", stored.topic),
+        "body": inflate(stored.body, stored.system_flag),
+        "tag": everything.get("TAGS"),
+        "keys": tuple(everything.get("KEYS", "").split()),
+        "properties": {name: value for name, value in everything.items() if name not in SYSTEM_NAMES},
+        "id": everything.get("UNIQ_KEY") or stored.message_id,
+        "offset_id": stored.message_id,
+        "queue": Queue(stored.topic, broker, stored.queue_id),
+        "queue_offset": stored.queue_offset,
+        "physical_offset": stored.physical_offset,
+        "born_at": stored.born_timestamp_ms,
+        "stored_at": stored.store_timestamp_ms,
+        "born_host": stored.born_host,
+        "store_host": stored.store_host,
+        "reconsume_times": stored.reconsume_times,
+        "flag": stored.flag,
+        "system_flag": stored.system_flag,
+        "system_properties": {name: value for name, value in everything.items() if name in SYSTEM_NAMES},
+    }
+
+
+names = st.sampled_from([*sorted(SYSTEM_NAMES)[:8], "TAGS", "KEYS", "UNIQ_KEY", "RETRY_TOPIC"]) | st.text(
+    st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=8
+)
+values = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max_size=12)
+stored_properties = st.dictionaries(names, values, max_size=6).map(
+    lambda given: encode_properties(given).encode()
+) | st.binary(max_size=40)
+records = st.builds(
+    record,
+    st.binary(max_size=64),
+    stored_properties,
+    topic=st.sampled_from((b"orders", b"%RETRY%g", b"\xff\xfe", b"")),
+    queue_id=st.integers(-(2**31), 2**31 - 1) | st.just(3),
+    queue_offset=st.integers(-(2**63), 2**63 - 1),
+    flag=st.integers(-(2**31), 2**31 - 1),
+    v6=st.booleans(),
+    reconsume_times=st.integers(-(2**31), 2**31 - 1),
+)
+
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""How fast the machine is proves nothing here."""
+
+
+@unhurried
+@given(st.lists(records, max_size=4))
+def test_a_message_read_when_asked_is_the_one_read_at_once(pulled: list[bytes]) -> None:
+    data = b"".join(pulled)
+    messages, compressed = decode_messages(data, QUEUE)
+    assert compressed == []
+    for message, stored in zip(messages, decode_records(data), strict=True):
+        expected = read_at_once(stored, "broker-a")
+        assert {name: getattr(message, name) for name in FIELDS} == expected
+        assert message.body_size == len(expected["body"])
+        made = metaq.Message(**expected)
+        assert message == made
+        assert hash(message) == hash(made)
+        assert pickle.loads(pickle.dumps(message)) == message
+        assert copy.copy(message) == message
+
+
+@unhurried
+@given(st.binary(max_size=300) | st.lists(records, min_size=1, max_size=3).map(b"".join), st.data())
+def test_no_bytes_of_a_broker_can_do_more_than_be_refused(data: bytes, draw: st.DataObject) -> None:
+    """Cut off, or with a byte changed anywhere: lengths that lie, hosts that are none."""
+    if data and draw.draw(st.booleans()):
+        at = draw.draw(st.integers(0, len(data) - 1))
+        data = data[:at] + bytes((draw.draw(st.integers(0, 255)),)) + data[at + 1 :]
+    if data and draw.draw(st.booleans()):
+        data = data[: draw.draw(st.integers(0, len(data) - 1))]
+    try:
+        messages, _ = decode_messages(data, QUEUE, tags=draw.draw(st.none() | st.just({"A"})))
+    except FrameError:
+        with pytest.raises(FrameError):
+            decode_records(data)
+        return
+    for message in messages:
+        try:
+            repr(message), message == message, [getattr(message, name) for name in FIELDS]
+        except UnreadableBody:
+            assert message.system_flag & COMPRESSED
+
+
+def test_tags_are_compared_themselves() -> None:
+    tagged = [
+        record(queue_offset=n, properties=p) for n, p in enumerate((b"TAGS\x01A\x02", b"", b"TAGS\x01Aa"))
+    ]
+    offsets = [message.queue_offset for message in decode_messages(b"".join(tagged), QUEUE, tags={"A"})[0]]
+    assert offsets == [0]
+    assert len(decode_messages(b"".join(tagged), QUEUE, tags=frozenset())[0]) == 3
+
+
+def test_the_first_topic_is_shown_only_where_asked() -> None:
+    data = record(topic=b"%RETRY%g", properties=b"RETRY_TOPIC\x01orders\x02")
+    (message,), _ = decode_messages(data, Queue("%RETRY%g", "b", 3))
+    assert (message.topic, message.queue) == ("orders", Queue("%RETRY%g", "b", 3))
+    (message,), _ = decode_messages(data, Queue("%RETRY%g", "b", 3), shows_first_topic=False)
+    assert message.topic == "%RETRY%g"
+
+
+def test_a_queue_that_is_the_pulls_is_the_same_object() -> None:
+    (message,), _ = decode_messages(record(), QUEUE)
+    assert message.queue is QUEUE
+    assert message.body is message.body
+
+
+def test_compressed_bodies_are_inflated_or_told_of() -> None:
+    good = record(zlib.compress(b"hello" * 100), system_flag=COMPRESSED, queue_offset=1)
+    bad = record(b"no zlib", system_flag=COMPRESSED, queue_offset=2)
+    messages, compressed = decode_messages(good + record(queue_offset=3) + bad, QUEUE)
+    assert [message.queue_offset for message in compressed] == [1, 2]
+    ((unreadable, problem),) = find_unreadable(compressed)
+    assert unreadable.queue_offset == 2
+    assert "is not" in str(problem)
+    assert messages[0].body == b"hello" * 100
+    assert messages[0].body_size == 500
+    with pytest.raises(UnreadableBody):
+        _ = messages[2].body
+
+
+def test_changes_make_another_message() -> None:
+    (message,), _ = decode_messages(record(), QUEUE)
+    again = message.__replace__(reconsume_times=5)
+    assert (again.reconsume_times, message.reconsume_times) == (5, 0)
+    assert again != message
+    assert again.__replace__(reconsume_times=0) == message
+    with pytest.raises(TypeError, match="no colour"):
+        message.__replace__(colour="red")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (((), {}), "needs a topic"),
+        ((("t",), {}), "needs a body"),
+        ((("t", b"x"), {"topic": "u"}), "given twice"),
+        ((("t", b"x"), {"colour": "red"}), "no colour"),
+        ((("t", b"x", *(None,) * 17), {}), "at most 18"),
+    ],
+)
+def test_a_message_that_cannot_be_made(given: tuple[tuple[Any, ...], Mapping[str, Any]], why: str) -> None:
+    arguments, named = given
+    with pytest.raises(TypeError, match=why):
+        metaq.Message(*arguments, **named)
+
+
+def test_a_made_message_has_defaults_and_a_short_text() -> None:
+    message = metaq.Message("t", b"x")
+    assert message.properties == MappingProxyType({})
+    assert (message.tag, message.keys, message.queue, message.queue_offset) == (None, (), None, -1)
+    assert repr(message) == (
+        "Message(topic='t', tag=None, keys=(), properties=mappingproxy({}), id='', offset_id='', queue=None,"
+        " queue_offset=-1, born_at=0, stored_at=0, reconsume_times=0)"
+    )
+    match message:
+        case metaq.Message(topic, body):
+            assert (topic, body) == ("t", b"x")
+    with pytest.raises(TypeError):
+        _ = message < message
