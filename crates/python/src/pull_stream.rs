@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use metaq_client::{
-    PullEvent, PullLimits, PullPlace, PullPortion, PullStream as Stream, PullWanted,
-};
+use metaq_client::{PullEvent, PullLimits, PullPlace, PullPortion, PullStream as Stream, PullWanted};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
