@@ -7,6 +7,8 @@ request that the data plane does not answer itself is handed up by `Server.drain
 from collections.abc import Mapping, Sequence, Set
 from typing import Self, final, overload
 
+from typing_extensions import disjoint_base
+
 from metaq.client.routes import Queue
 from metaq.client.subscription import Subscription
 from metaq.settings import (
@@ -154,6 +156,7 @@ class Record:
     def message_id(self) -> str:
         """The offset message id: store host and physical offset in hex."""
 
+@disjoint_base
 class Message:
     """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of
     a message that was stored. What was received is read when it is asked for, out of the one buffer that
