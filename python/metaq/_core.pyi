@@ -437,7 +437,7 @@ class SendFuture:
         """The same, and gives what `result` would raise; raises TimeoutError."""
     def done(self) -> bool:
         """Whether it is known what became of it."""
-    def add_done_callback(self, callback: Callable[[SendFuture], Any], /) -> None:
+    def add_done_callback(self, callback: Callable[[SendFuture], Any]) -> None:
         """Calls it with the future, in a thread for callbacks; at once where it is done already. What the
         callback raises is logged."""
 
