@@ -4,11 +4,14 @@ Nothing here decides anything: policy arrives as data (`Server.put_topics`, `Ser
 request that the data plane does not answer itself is handed up by `Server.drain`.
 """
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Self, final, overload
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Self, final, overload
 
 from typing_extensions import disjoint_base
 
+from metaq.client.options import ProducerOptions
+from metaq.client.results import SendResult
 from metaq.client.routes import Queue
 from metaq.client.subscription import Subscription
 from metaq.settings import (
@@ -35,13 +38,18 @@ __all__ = [
     "FrameDecoder",
     "FrameError",
     "Message",
+    "Network",
     "PullEvent",
     "PullStream",
     "Record",
     "Request",
+    "SendBuffer",
+    "SendFuture",
     "Server",
     "Store",
     "StoreFailure",
+    "UniqueIds",
+    "UnsentBatch",
     "Unsettled",
     "decode_messages",
     "decode_records",
@@ -597,3 +605,159 @@ class Server:
         LookupError where no such message is there."""
     def counters(self) -> dict[str, int]:
         """Sums since the start: connections, messages_in, bytes_in, messages_out, bytes_out, refused, …"""
+
+@final
+class Network:
+    """The network thread of one client, with one connection to each address that something is asked of."""
+
+    def __new__(cls) -> Self:
+        """Starts the thread; raises OSError."""
+    def close(self) -> None:
+        """Ends it with all its connections. Safe to call twice, and in a forked process."""
+
+@final
+class UniqueIds:
+    """Makes the ids that one client gives to its messages."""
+
+    def __new__(cls, prefix: bytes, counter: int, month_start_ms: int) -> Self: ...
+    def begin_month(self, month_start_ms: int) -> None:
+        """Ids tell their time in milliseconds since then."""
+    def next(self) -> str: ...
+
+@final
+class SendFuture:
+    """What becomes of one message that `send_soon` took. Any thread may wait for it."""
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        """Waits until the message is stored; raises what kept it from that, or TimeoutError."""
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The same, and gives what `result` would raise; raises TimeoutError."""
+    def done(self) -> bool:
+        """Whether it is known what became of it."""
+    def add_done_callback(self, callback: Callable[[SendFuture], Any]) -> None:
+        """Calls it with the future, in a thread for callbacks; at once where it is done already. What the
+        callback raises is logged."""
+
+@final
+class SendBuffer:
+    """The bounded buffer of one producer, from which batches are sent.
+
+    Each batch is sent once; what that does not get stored is handed up by `drain` and waits for a word on it.
+    """
+
+    def __new__(cls, network: Network, ids: UniqueIds, options: ProducerOptions) -> Self:
+        """Raises OSError."""
+    def fileno(self) -> int:
+        """Readable when `drain` has something, or something has changed that is waited for."""
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: Iterable[str] | None = None,
+        key: str | None = None,
+    ) -> SendFuture | None:
+        """Takes a message with nothing unusual about it, of a topic that `put_checked` took one for; None
+        where it does not, for whatever reason. Any thread may call it."""
+    def put_into(
+        self,
+        future: asyncio.Future[SendResult],
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: Iterable[str] | None = None,
+        key: str | None = None,
+    ) -> bool | None:
+        """The same for an event loop, whose future is set by `drain`; True where it is time for the loop's
+        other tasks."""
+    def put_checked(
+        self,
+        topic: str,
+        body: bytes,
+        properties: str,
+        unique_id: str,
+        *,
+        queue: tuple[str, int] | None = None,
+        alone: bool = False,
+        system_flag: int = 0,
+        flag: int = 0,
+        wait_s: float = 0.0,
+    ) -> SendFuture | None:
+        """Takes a message that was checked, and waits while there is no room; None where it is closed.
+
+        `queue` is broker and number of the one queue it may go to, `alone` makes it a request of its own.
+        Raises TimeoutError, ValueError.
+        """
+    def put_checked_into(
+        self,
+        future: asyncio.Future[SendResult],
+        topic: str,
+        body: bytes,
+        properties: str,
+        unique_id: str,
+        *,
+        queue: tuple[str, int] | None = None,
+        alone: bool = False,
+        system_flag: int = 0,
+        flag: int = 0,
+    ) -> bool:
+        """The same for an event loop: False where there is no room, of which the descriptor then tells."""
+    def set_route(self, topic: str, queues: Sequence[tuple[str, str, int]], is_template: bool) -> None:
+        """Where the topic can be written to: broker, address of its master, and number of each queue."""
+    def set_faults(self, faults: Sequence[tuple[str, float]]) -> None:
+        """All brokers that failed lately, and for how many seconds more each of them is avoided."""
+    def drain(
+        self,
+    ) -> tuple[list[UnsentBatch], list[tuple[Callable[[SendFuture], Any], SendFuture]], list[str], list[str]]:
+        """Sets the futures of what is done, and gives batches to go on with, callbacks to call, topics that a
+        message has made and brokers that worked again."""
+    def flush(self) -> int:
+        """Sends everything that is there now; what to ask `left` with."""
+    def left(self, epoch: int) -> int:
+        """How many of the messages that came before that flush are not done."""
+    def close(self) -> list[UnsentBatch]:
+        """Takes no more, and gives up what is not done; each of these is waiting for `failed`."""
+    def disable(self) -> None:
+        """Takes no more, and touches nothing: after a fork."""
+
+@final
+class UnsentBatch:
+    """Messages for one queue that are not stored yet. One of `stored` and `failed` must be called."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue(self) -> tuple[str, int] | None:
+        """The one queue it may go to."""
+    @property
+    def target(self) -> tuple[str, int] | None:
+        """Where it was sent; None where no broker was known."""
+    @property
+    def count(self) -> int: ...
+    @property
+    def first_id(self) -> str: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def alone(self) -> tuple[str, int, int] | None:
+        """Properties, system flag and flag of the one message; None for the records of a batch."""
+    @property
+    def answer(self) -> tuple[int, str | None, dict[str, str]] | None:
+        """Code, remark and fields, where there was an answer."""
+    @property
+    def failure(self) -> str | None:
+        """Why there was none."""
+    @property
+    def spent_s(self) -> float:
+        """Seconds since it was sent."""
+    def stored(
+        self,
+        broker: str,
+        queue_id: int,
+        queue_offset: int,
+        code: int,
+        offset_ids: str,
+        recall_handle: str | None = None,
+        transaction_id: str | None = None,
+    ) -> None: ...
+    def failed(self, error: BaseException) -> None: ...

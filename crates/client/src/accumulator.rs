@@ -110,7 +110,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         settings: SendSettings,
     ) -> Result<Arc<Self>, ClientError> {
         let accumulator = Arc::new(Accumulator {
-            lanes: Mutex::new(Lanes::new(settings.limits)),
+            lanes: Mutex::new(Lanes::new(settings.limits, Arc::clone(&ids))),
             settings,
             network,
             routes: Routes::default(),
@@ -138,6 +138,10 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         plain: Plain<'_, F>,
     ) -> Result<Option<Put<A>>, NotTaken> {
         let mut lanes = self.lanes.lock();
+        // Who waits for room outside of the line comes first all the same.
+        if lanes.room.wanted {
+            return Err(NotTaken::Full);
+        }
         let Some(lane) = lanes.find(plain.topic, plain.queue) else { return Ok(None) };
         self.put_into(&mut lanes, lane, plain, None).map(|taken| {
             drop(lanes);
@@ -200,7 +204,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             properties_bytes: plain.properties_bytes,
             push_properties: plain.push_properties,
         };
-        lanes.put(lane, fresh, Instant::now()).ok_or(NotTaken::TooLong)
+        lanes.put(lane, fresh, Instant::now).ok_or(NotTaken::TooLong)
     }
 
     fn take_room(
@@ -235,10 +239,10 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         self.lanes.lock().room.stand_in_line()
     }
 
-    /// Waits no longer than this for something to change for those in line.
-    pub fn wait_in_line(&self, patience: Duration) {
+    /// Waits no longer than this until it is this one's turn and so many bytes are free.
+    pub fn wait_in_line(&self, ticket: u64, size_bytes: usize, patience: Duration) {
         let mut lanes = self.lanes.lock();
-        if self.is_open() {
+        if self.is_open() && !lanes.room.is_free(size_bytes, Some(ticket)) {
             self.room_was_made.wait_for(&mut lanes, patience);
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use crate::ids::IdTail;
+use crate::ids::{IdTail, UniqueIds};
 
 /// One queue of a topic: its broker's name and its number there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -57,24 +57,28 @@ pub struct Stored {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OffsetIds {
     joined: String,
-    /// Characters of each where all are equally long, as those of one broker are.
-    width: Option<usize>,
+    /// Characters of each where all are equally long, as those of one broker are; looked at when it is needed.
+    width: OnceLock<Option<usize>>,
 }
 
 impl OffsetIds {
     pub fn new(joined: String) -> Self {
-        let bytes = joined.as_bytes();
+        OffsetIds { joined, width: OnceLock::new() }
+    }
+
+    fn width(&self) -> Option<usize> {
+        let bytes = self.joined.as_bytes();
         let width = bytes.iter().position(|byte| *byte == b',').unwrap_or(bytes.len());
         let commas = bytes.iter().filter(|byte| **byte == b',').count();
         let in_place = bytes.iter().skip(width).step_by(width + 1).filter(|byte| **byte == b',').count();
         let is_regular = commas == in_place && (bytes.len() + 1) == (commas + 1) * (width + 1);
-        OffsetIds { width: is_regular.then_some(width), joined }
+        is_regular.then_some(width)
     }
 
     /// That of the message at this place in the batch; empty where the broker told none.
     pub fn get(&self, number: usize) -> &str {
-        match self.width {
-            Some(width) => {
+        match self.width.get_or_init(|| self.width()) {
+            &Some(width) => {
                 let start = number.saturating_mul(width + 1);
                 self.joined.get(start..start.saturating_add(width)).unwrap_or_default()
             }
@@ -91,6 +95,7 @@ pub struct Batch<A> {
     pub queue: Option<Place>,
     pub(crate) lane: usize,
     pub(crate) epoch: u64,
+    ids: Arc<UniqueIds>,
     contents: OnceLock<Contents>,
     begun: OnceLock<Instant>,
     body: Mutex<Bytes>,
@@ -99,19 +104,27 @@ pub struct Batch<A> {
     done: Condvar,
 }
 
+/// The lane that a batch comes from.
+pub(crate) struct Home {
+    pub lane: usize,
+    pub topic: Arc<str>,
+    pub queue: Option<Place>,
+}
+
 struct Waiters<A> {
     watched: bool,
     attached: A,
 }
 
 impl<A: Default> Batch<A> {
-    pub(crate) fn new(id: u64, topic: Arc<str>, queue: Option<Place>, lane: usize, epoch: u64) -> Self {
+    pub(crate) fn new(id: u64, home: Home, epoch: u64, ids: Arc<UniqueIds>) -> Self {
         Batch {
             id,
-            topic,
-            queue,
-            lane,
+            topic: home.topic,
+            queue: home.queue,
+            lane: home.lane,
             epoch,
+            ids,
             contents: OnceLock::new(),
             begun: OnceLock::new(),
             body: Mutex::default(),
@@ -137,6 +150,12 @@ impl<A> Batch<A> {
 
     pub fn count(&self) -> usize {
         self.contents().map_or(0, |contents| contents.ids.len())
+    }
+
+    /// The id of the message at this place; None where there is none, or the batch is still being filled.
+    pub fn message_id(&self, number: usize) -> Option<String> {
+        let tail = self.contents()?.ids.get(number)?;
+        Some(self.ids.text(*tail))
     }
 
     /// The body of its request; empty once it is done.
@@ -233,12 +252,17 @@ mod tests {
     #[test]
     fn ids_of_one_broker_are_cut_out_by_their_length() {
         let ids = OffsetIds::new("AB,CD,EF".to_owned());
-        assert_eq!((ids.width, ids.get(2), ids.get(3)), (Some(2), "EF", ""));
+        assert_eq!((ids.width(), ids.get(2), ids.get(3)), (Some(2), "EF", ""));
     }
 
     #[test]
     fn the_first_outcome_counts() {
-        let batch: Batch<Vec<u8>> = Batch::new(1, "t".into(), None, 0, 0);
+        let batch: Batch<Vec<u8>> = Batch::new(
+            1,
+            Home { lane: 0, topic: "t".into(), queue: None },
+            0,
+            Arc::new(UniqueIds::new(&[1], 0, 0)),
+        );
         assert!(!batch.wait(Duration::from_millis(1)));
         assert!(batch.watch(|attached| attached.push(1)));
         assert_eq!(batch.finish(Outcome::Stored(stored())), Some(true));

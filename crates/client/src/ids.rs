@@ -1,7 +1,8 @@
 //! The ids that a client gives to its messages, in the form that Java clients give theirs.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::time::ClockId;
 
 /// Characters of an id that differ from one message to the next.
 pub const TAIL_CHARS: usize = 12;
@@ -90,10 +91,10 @@ fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Milliseconds since 1970.
+/// Milliseconds since 1970, as of the last tick: a few milliseconds old, and read in a fraction of the time.
 pub(crate) fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use crate::batch::{Batch, Contents, Form, Place};
-use crate::ids::IdTail;
+use crate::batch::{Batch, Contents, Form, Home, Place};
+use crate::ids::{IdTail, UniqueIds};
 use crate::room::Room;
 
 /// Batches of one topic at a time whose order among each other nobody asked for.
@@ -85,6 +85,7 @@ struct TopicLanes {
 
 pub struct Lanes<A> {
     limits: LaneLimits,
+    ids: Arc<UniqueIds>,
     topics: HashMap<Arc<str>, TopicLanes, RandomState>,
     lanes: Vec<Lane<A>>,
     /// When an open batch has waited long enough. All wait equally long, so the first is the next.
@@ -99,9 +100,10 @@ pub struct Lanes<A> {
 }
 
 impl<A: Default> Lanes<A> {
-    pub fn new(limits: LaneLimits) -> Self {
+    pub fn new(limits: LaneLimits, ids: Arc<UniqueIds>) -> Self {
         Lanes {
             limits,
+            ids,
             topics: HashMap::default(),
             lanes: Vec::new(),
             lingering: VecDeque::new(),
@@ -160,7 +162,7 @@ impl<A: Default> Lanes<A> {
         &mut self,
         lane_number: usize,
         fresh: Fresh<'_, F>,
-        now: Instant,
+        now: impl FnOnce() -> Instant,
     ) -> Option<Taken<A>> {
         let size = RECORD_FIXED_BYTES + fresh.body.len() + fresh.properties_bytes;
         let (size_word, body_word) = (i32::try_from(size).ok()?, i32::try_from(fresh.body.len()).ok()?);
@@ -173,7 +175,7 @@ impl<A: Default> Lanes<A> {
             wakes |= self.close_open(lane_number);
         }
         if self.lanes.get(lane_number)?.open.is_none() {
-            wakes |= self.open(lane_number, now);
+            wakes |= self.open(lane_number, now());
         }
         let open = self.lanes.get_mut(lane_number)?.open.as_mut()?;
         let body = &mut open.body;
@@ -328,8 +330,8 @@ impl<A: Default> Lanes<A> {
         let lane = self.lanes.get(lane_number)?;
         self.last_batch_id += 1;
         let epoch = self.epochs.back().map_or(0, |(epoch, _)| *epoch);
-        let (topic, queue) = (Arc::clone(&lane.topic), lane.queue.clone());
-        Some(Arc::new(Batch::new(self.last_batch_id, topic, queue, lane_number, epoch)))
+        let home = Home { lane: lane_number, topic: Arc::clone(&lane.topic), queue: lane.queue.clone() };
+        Some(Arc::new(Batch::new(self.last_batch_id, home, epoch, Arc::clone(&self.ids))))
     }
 
     /// Whether its lane came into the list of those to look at.

@@ -20,12 +20,16 @@ impl Room {
     /// Whether there was enough, for who has this ticket or, while nobody waits, none. What is larger than the
     /// whole is let in alone.
     pub fn take(&mut self, size_bytes: usize, ticket: Option<u64>) -> bool {
-        if self.line.front().copied() != ticket || !self.fits(size_bytes) {
+        if !self.is_free(size_bytes, ticket) {
             return false;
         }
         self.taken += size_bytes;
         self.line.pop_front();
         true
+    }
+
+    pub fn is_free(&self, size_bytes: usize, ticket: Option<u64>) -> bool {
+        self.line.front().copied() == ticket && self.fits(size_bytes)
     }
 
     pub fn give(&mut self, size_bytes: usize) {

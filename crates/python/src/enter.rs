@@ -1,5 +1,6 @@
 //! Entering the data plane: the interpreter is released, and every error becomes its Python exception.
 
+use metaq_client::ClientError;
 use metaq_server::ServerError;
 use metaq_store::StoreError;
 use metaq_wire::WireError;
@@ -16,6 +17,7 @@ pub enum Failure {
     Store(StoreError),
     Server(ServerError),
     Wire(WireError),
+    Client(ClientError),
 }
 
 impl From<StoreError> for Failure {
@@ -36,12 +38,27 @@ impl From<WireError> for Failure {
     }
 }
 
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Failure::Client(error)
+    }
+}
+
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Store(StoreError::BadSettings(what)) => PyValueError::new_err(what),
             Failure::Store(error) => StoreFailure::new_err(error.to_string()),
             Failure::Wire(error) => FrameError::new_err(error.to_string()),
+            Failure::Client(error) => match &error {
+                ClientError::Thread(_) => PyOSError::new_err(error.to_string()),
+                ClientError::Request(_) => FrameError::new_err(error.to_string()),
+                ClientError::ConnectTimeout { .. }
+                | ClientError::Connect { .. }
+                | ClientError::Ended { .. }
+                | ClientError::Timeout { .. }
+                | ClientError::Closed => ConnectionGone::new_err(error.to_string()),
+            },
             Failure::Server(error) => match &error {
                 ServerError::Bind { source, .. } => {
                     PyOSError::new_err((source.raw_os_error(), error.to_string()))

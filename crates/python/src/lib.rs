@@ -9,12 +9,16 @@ mod expression;
 mod frame;
 mod function;
 mod message;
+mod network;
 mod pull_stream;
 mod received;
 mod record;
+mod send_buffer;
+mod send_future;
 mod server;
 mod settings;
 mod store;
+mod unsent;
 mod unsettled;
 
 #[pymodule]
@@ -35,6 +39,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pull_stream::Event>()?;
     module.add_class::<pull_stream::PullStream>()?;
     module.add_class::<record::Record>()?;
+    module.add_class::<network::Network>()?;
+    module.add_class::<network::UniqueIds>()?;
+    module.add_class::<send_buffer::SendBuffer>()?;
+    module.add_class::<send_future::SendFuture>()?;
+    module.add_class::<unsent::UnsentBatch>()?;
     module.add_class::<store::Store>()?;
     module.add_class::<unsettled::Unsettled>()?;
     module.add_class::<server::Server>()?;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from metaq._core import tag_code
@@ -21,14 +21,22 @@ class Faults:
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, float]] = {}
+        self.on_change: Callable[[], None] = lambda: None
 
     def failed(self, broker: str) -> None:
         _, before = self._until.get(broker, (0.0, AVOID_FIRST_S / 2))
         pause = min(before * 2, AVOID_MAX_S)
         self._until[broker] = (asyncio.get_running_loop().time() + pause, pause)
+        self.on_change()
 
     def worked(self, broker: str) -> None:
-        self._until.pop(broker, None)
+        if self._until.pop(broker, None) is not None:
+            self.on_change()
+
+    def left(self) -> list[tuple[str, float]]:
+        """Every broker that failed since it worked last, and for how many seconds more it is avoided."""
+        now = asyncio.get_running_loop().time()
+        return [(broker, max(until - now, 0.0)) for broker, (until, _) in self._until.items()]
 
     def avoided(self) -> set[str]:
         if not self._until:

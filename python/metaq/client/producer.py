@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from metaq.client.message import Message, Outgoing, outgoing
 from metaq.client.options import MessageOptions, Order, ProducerOptions, check_timeout, order
@@ -18,7 +18,7 @@ from metaq.client.results import SendResult
 from metaq.client.routes import Queue
 from metaq.client.sending import Sender
 from metaq.client.session import Session
-from metaq.client.soon import Soon
+from metaq.client.soon import PLAIN_OPTIONS, Soon
 from metaq.client.transactions import Checker, Transaction, Transactions
 from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotAllSent, NotDelivered
 
@@ -43,7 +43,7 @@ class Producer:
         self._on_close = on_close
         self._options = options
         self._sender = Sender(session, options)
-        self._soon = Soon(self._sender, options)
+        self._soon: Soon | None = None
         self._transactions = Transactions(session, self._sender, options)
         self._requests = Requests(session, self._sender, options)
         self._started = False
@@ -98,7 +98,23 @@ class Producer:
 
         Waits only while the buffer is full. What failed is also told by `flush` and `close`.
         """
-        return await self._soon.put(self._order(topic, body, **options))
+        soon = self._soon
+        if soon is not None and asyncio.get_running_loop() is soon.loop:
+            future: asyncio.Future[SendResult] = soon.loop.create_future()
+            taken: bool | None = None
+            if not options:
+                taken = soon.buffer.put_into(future, topic, body)
+            elif options.keys() <= PLAIN_OPTIONS:
+                plain: Any = options
+                taken = soon.buffer.put_into(future, topic, body, **plain)
+            if taken is not None:
+                if taken:  # There were many in a row: whoever else is on the loop has a turn.
+                    await asyncio.sleep(0)
+                return future
+        self._session.require_usable()
+        soon = self._open_soon()
+        wanted = soon.order(topic, body, **options)
+        return await soon.take_here(wanted, await soon.queue_of(wanted))
 
     async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
         """Sends one message and waits for no answer: whether it was stored is never known."""
@@ -193,13 +209,14 @@ class Producer:
         if self._closed:
             raise ClientClosed("this producer is closed", hint="make another one")
         if not self._started:
+            self._soon = Soon(self._session, self._sender, self._options)
             self._started = True
             await self._session.add_producer(self.group)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Waits until what `send_soon` took is sent; raises NotDelivered for what failed since the last."""
         self._require_usable()
-        await self._soon.flush(timeout)
+        await self._open_soon().flush(timeout)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Flushes, gives up what is left after the time-out, leaves the group. Safe to call twice.
@@ -213,7 +230,8 @@ class Producer:
         if not self._started or self._session.closed:
             return
         try:
-            await self._soon.close(timeout)
+            if self._soon is not None:
+                await self._soon.close(timeout)
         finally:
             self._transactions.stop()
             self._requests.stop()
@@ -237,12 +255,20 @@ class Producer:
 
     def _require_usable(self) -> None:
         self._session.require_usable()
+        self._require_open()
+
+    def _require_open(self) -> None:
         if self._closed:
             raise ClientClosed("this producer is closed", hint="make another one")
         if not self._started:
             raise ClientClosed(
                 "this producer is not started", hint="use it as a context manager, or call start"
             )
+
+    def _open_soon(self) -> Soon:
+        self._require_open()
+        assert self._soon is not None
+        return self._soon
 
     def _order(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Order:
         self._require_usable()

@@ -93,6 +93,18 @@ class Routes:
         self._made: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
         self._brokers: dict[str, dict[int, str]] = {}
+        self._listeners: list[Callable[[Route], None]] = []
+
+    def known(self, topic: str) -> Route | None:
+        """What is known of it now; nothing is asked."""
+        return self._known.get(topic)
+
+    def add_listener(self, listener: Callable[[Route], None]) -> None:
+        """Is told of every route that an answer brings."""
+        self._listeners.append(listener)
+
+    def remove_listener(self, listener: Callable[[Route], None]) -> None:
+        self._listeners.remove(listener)
 
     async def get(self, topic: str, *, refresh: bool = False, creatable: bool = False) -> Route:
         """The route; raises NoRoute where there is none, Unreachable where no name server answers.
@@ -179,6 +191,8 @@ class Routes:
         self._collect()
         if known is not None and known != route and not route.is_template:
             self._tell(topic)
+        for listener in self._listeners:
+            listener(route)
         return route
 
     async def _require_deleted(self, known: Route) -> None:

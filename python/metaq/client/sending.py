@@ -9,9 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from metaq._core import UnsentBatch
 from metaq.client.message import Outgoing, check_topic, encode_batch
 from metaq.client.options import ProducerOptions
-from metaq.client.picking import Picker, by_key, given
+from metaq.client.picking import Faults, Picker, by_key, given
 from metaq.client.properties import encode_properties
 from metaq.client.results import STATUSES, SendResult, SendStatus
 from metaq.client.routes import Queue, Route
@@ -32,6 +33,7 @@ _OTHER_BROKER: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST
 """True of this broker, and perhaps of no other."""
 
 _Choose = Callable[[Route, set[str]], Queue]
+_Earlier = tuple[Queue, Reply | Unreachable]
 
 
 class Sender:
@@ -41,6 +43,11 @@ class Sender:
         self._session = session
         self._options = options
         self._picker = Picker()
+
+    @property
+    def faults(self) -> Faults:
+        """Brokers that failed lately."""
+        return self._picker.faults
 
     async def route(self, topic: str) -> Route:
         return await self._session.routes.get(topic, creatable=True)
@@ -75,20 +82,37 @@ class Sender:
         topic = messages[0].topic
 
         def ask(target: Queue, route: Route, left_s: float) -> Awaitable[Reply]:
-            command = SendBatchMessage(
-                producer_group=self._options.group,
-                topic=topic,
-                default_topic_queue_nums=_new_queues(route, target),
-                queue_id=target.id,
-                born_timestamp=_now_ms(),
-                properties="WAIT\x01true\x02",
-                batch=True,
-                broker_name=target.broker,
-            )
+            command = self._batch_command(topic, target, route)
             return self._session.call(target.broker, command, body, timeout=left_s)
 
         chosen, reply = await self._tries(topic, self._choice(key, queue), ask, timeout_s)
         return self._batch_results(messages, chosen, reply)
+
+    async def go_on(self, batch: UnsentBatch) -> None:
+        """Takes over where the data plane has tried once, and tells it where the batch was stored; raises as
+        `send`."""
+        topic, body, alone = batch.topic, batch.body, batch.alone
+
+        def ask(target: Queue, route: Route, left_s: float) -> Awaitable[Reply]:
+            command: SendMessageV2
+            if alone is None:
+                command = self._batch_command(topic, target, route)
+            else:
+                properties, system_flag, flag = alone
+                command = self._one_command(topic, properties, system_flag, flag, target, route)
+            return self._session.call(target.broker, command, body, timeout=left_s)
+
+        queue = None if batch.queue is None else Queue(topic, *batch.queue)
+        timeout_s = self._options.timeout_s - batch.spent_s
+        chosen, reply = await self._tries(
+            topic, self._choice(None, queue), ask, timeout_s, earlier=_earlier(batch)
+        )
+        sent = reply.header(Sent)
+        stored_in = Queue(topic, chosen.broker, sent.queue_id)
+        status = STATUSES[ResponseCode(reply.code)]
+        self._require_durable(SendResult(batch.first_id, stored_in, sent.queue_offset, status), reply)
+        optional = (None, None) if alone is None else (sent.recall_handle, sent.transaction_id)
+        batch.stored(chosen.broker, sent.queue_id, sent.queue_offset, reply.code, sent.msg_id, *optional)
 
     async def send_oneway(
         self, message: Outgoing, *, key: str | None = None, queue: Queue | None = None
@@ -123,8 +147,11 @@ class Sender:
         choose: _Choose,
         ask: Callable[[Queue, Route, float], Awaitable[Reply]],
         timeout_s: float,
+        *,
+        earlier: _Earlier | None = None,
     ) -> tuple[Queue, Reply]:
-        """Asks until a broker has stored it; the queue and the answer."""
+        """Asks until a broker has stored it; the queue and the answer. `earlier` is what a first try came to
+        that was made elsewhere."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         tried: set[str] = set()
@@ -136,10 +163,17 @@ class Sender:
             broker = ""
             try:
                 route = await self._session.routes.get(topic, refresh=last is not None, creatable=True)
-                target = choose(route, tried)
-                broker = target.broker
-                left_s = max(deadline - loop.time(), 0.001)
-                reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
+                if earlier is not None:
+                    (target, outcome), earlier = earlier, None
+                    broker = target.broker
+                    if isinstance(outcome, Unreachable):
+                        raise outcome
+                    reply = outcome
+                else:
+                    target = choose(route, tried)
+                    broker = target.broker
+                    left_s = max(deadline - loop.time(), 0.001)
+                    reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
                 if reply.code not in STATUSES:
                     reply.check()
                 self._picker.faults.worked(broker)
@@ -166,15 +200,33 @@ class Sender:
             await asyncio.sleep(pause)
 
     def _command(self, message: Outgoing, target: Queue, route: Route) -> SendMessageV2:
+        properties = encode_properties(message.properties)
+        return self._one_command(message.topic, properties, message.system_flag, message.flag, target, route)
+
+    def _one_command(
+        self, topic: str, properties: str, system_flag: int, flag: int, target: Queue, route: Route
+    ) -> SendMessageV2:
         return SendMessageV2(
             producer_group=self._options.group,
-            topic=message.topic,
+            topic=topic,
             default_topic_queue_nums=_new_queues(route, target),
             queue_id=target.id,
-            sys_flag=message.system_flag,
+            sys_flag=system_flag,
             born_timestamp=_now_ms(),
-            flag=message.flag,
-            properties=encode_properties(message.properties),
+            flag=flag,
+            properties=properties,
+            broker_name=target.broker,
+        )
+
+    def _batch_command(self, topic: str, target: Queue, route: Route) -> SendBatchMessage:
+        return SendBatchMessage(
+            producer_group=self._options.group,
+            topic=topic,
+            default_topic_queue_nums=_new_queues(route, target),
+            queue_id=target.id,
+            born_timestamp=_now_ms(),
+            properties="WAIT\x01true\x02",
+            batch=True,
             broker_name=target.broker,
         )
 
@@ -221,6 +273,17 @@ _WHAT: Final = {
     SendStatus.REPLICA_MISSING: "the replica that it should have is not there",
     SendStatus.REPLICA_TIMEOUT: "its replica did not have it in time",
 }
+
+
+def _earlier(batch: UnsentBatch) -> _Earlier | None:
+    """What the data plane's try came to; None where it knew no broker."""
+    if batch.target is None:
+        return None
+    target = Queue(batch.topic, *batch.target)
+    if batch.answer is None:
+        return target, Unreachable(batch.failure or "no answer")
+    code, remark, fields = batch.answer
+    return target, Reply(code, remark, fields, b"")
 
 
 def _broker_of(handle: str) -> str:

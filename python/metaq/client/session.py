@@ -11,9 +11,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from metaq._core import Frame
+from metaq._core import Frame, Network
 from metaq.client.routes import MASTER_ID, NameServers, Queue, Route, Routes
-from metaq.client.unique_ids import UniqueIds
+from metaq.client.unique_ids import month_start_ms, unique_ids
 from metaq.errors import ClientClosed, MetaqError, NoRoute, UsageError
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 from metaq.protocol.clients import HeartBeat, UnregisterClient
@@ -60,7 +60,8 @@ class Session:
         addresses = _addresses(nameservers)
         self._host = _own_address(addresses[0])
         self.client_id = client_id or f"{self._host}@{os.getpid()}#{time.time_ns()}"
-        self.unique_ids = UniqueIds(self._host)
+        self.unique_ids = unique_ids(self._host)
+        self._network: Network | None = None
         self.connections = Connections(on_request=self._take, on_open=self._greet, binary=True)
         self._nameservers = NameServers(addresses, self.connections.call)
         self.routes = Routes(self._nameservers.ask, self._brokers_changed)
@@ -106,6 +107,18 @@ class Session:
         self._producers.clear()
         self._consumers.clear()
         await self.connections.close()
+        if self._network is not None:
+            self._network.close()
+
+    @property
+    def network(self) -> Network:
+        """The data plane's connections, for what touches every message; started when first needed.
+
+        Brokers ask nothing of us there: they know our groups by the connections of this session.
+        """
+        if self._network is None:
+            self._network = Network()
+        return self._network
 
     @property
     def closed(self) -> bool:
@@ -278,6 +291,7 @@ class Session:
         while True:
             await asyncio.sleep(ROUTE_INTERVAL_S)
             await self._reported(self.routes.refresh_all)
+            self.unique_ids.begin_month(month_start_ms())
 
     async def _reported(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -1,94 +1,171 @@
-"""Messages that may wait a moment for others: kept in a bounded buffer, sent in batches per queue."""
+"""Messages that may wait a moment for others: in a bounded buffer of the data plane, sent in batches.
+
+The data plane sends each batch once. What that does not get stored comes back here whole, and goes on as any
+other send does: other brokers, pauses, until its time is over.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import weakref
 from collections import deque
-from collections.abc import Coroutine
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, Unpack
 
+from metaq._core import SendBuffer, SendFuture, UnsentBatch
+from metaq.client.callbacks import Callbacks
 from metaq.client.message import Outgoing
-from metaq.client.options import Order, ProducerOptions
+from metaq.client.options import MessageOptions, Order, ProducerOptions, order
 from metaq.client.picking import by_key
+from metaq.client.properties import encode_properties
 from metaq.client.results import SendResult
-from metaq.client.routes import Queue
+from metaq.client.routes import MASTER_ID, Queue, Route
 from metaq.client.sending import Sender
-from metaq.errors import NotDelivered, NotSent
+from metaq.client.session import Session
+from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotDelivered, NotSent
 
 FAILURES_KEPT_MAX: Final = 100
-UNDER_WAY_MAX: Final = 4
-"""Batches of one topic at a time whose order among each other nobody asked for."""
+PLAIN_OPTIONS: Final = frozenset(("tag", "keys", "key"))
+"""What the data plane takes by itself; whatever else a message has is looked at here."""
+_BATCH_OVERHEAD_BYTES: Final = 22
 
-
-@dataclass(slots=True)
-class Waiting:
-    """One message in the buffer."""
-
-    message: Outgoing
-    size_bytes: int
-    future: asyncio.Future[SendResult]
-
-
-@dataclass(slots=True)
-class Lane:
-    """What waits for one queue, or for any queue of a topic."""
-
-    queue: Queue | None
-    under_way: asyncio.Semaphore
-    """One at a time where order counts."""
-    waiting: deque[Waiting] = field(default_factory=deque)
-    size_bytes: int = 0
-    is_driven: bool = False
-    due: asyncio.Event = field(default_factory=asyncio.Event)
-    """There is a batch's worth, or somebody waits for it."""
+_alive: weakref.WeakSet[Soon] = weakref.WeakSet()
 
 
 class Soon:
-    """The buffer of one producer."""
+    """The buffer of one producer. Any thread may put; all else happens on the session's event loop."""
 
-    def __init__(self, sender: Sender, options: ProducerOptions) -> None:
+    def __init__(self, session: Session, sender: Sender, options: ProducerOptions) -> None:
+        self._session = session
         self._sender = sender
         self._options = options
-        self._budget = Budget(options.buffer_bytes_max)
-        self._lanes: dict[tuple[str, Queue | None], Lane] = {}
-        self._open: set[asyncio.Future[SendResult]] = set()
+        self.loop = asyncio.get_running_loop()
+        self.buffer = SendBuffer(session.network, session.unique_ids, options)
+        self._topics: set[str] = set()
+        self._callbacks = Callbacks()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._flushing = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._flushing: dict[asyncio.Future[None], int] = {}
         self._failed_count = 0
         self._failures: list[Exception] = []
+        self._closed = False
+        session.routes.add_listener(self._take_route)
+        sender.faults.on_change = self._take_faults
+        self.loop.add_reader(self.buffer.fileno(), self._drain)
+        _alive.add(self)
 
-    async def put(self, order: Order) -> asyncio.Future[SendResult]:
-        """Takes it into the buffer and gives its future; waits while the buffer is full.
+    # Putting
 
-        Raises NoRoute where the topic has no queue, NotSent where the buffer stays full for too long.
+    def order(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Order:
+        """Checks a message, in any thread; raises InvalidMessage."""
+        return order(self._options, self._session.unique_ids.next(), topic, body, **options)
+
+    async def queue_of(self, order: Order) -> Queue | None:
+        """The one queue that it may go to; raises NoRoute where it has a key and its topic no queue."""
+        if order.key is None:
+            return order.queue
+        return by_key(await self._sender.route(order.message.topic), order.key)
+
+    def take(self, order: Order, queue: Queue | None) -> SendFuture:
+        """Takes it into the buffer, for any thread; waits while the buffer is full.
+
+        Raises NotSent where that is for too long.
         """
-        queue = order.queue
-        if order.key is not None:
-            queue = by_key(await self._sender.route(order.message.topic), order.key)
-        size_bytes = order.message.size_bytes()
-        if not self._budget.take_now(size_bytes):
-            await self._take_later(size_bytes, order.timeout_s)
-        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
-        self._open.add(future)
-        future.add_done_callback(self._done)
-        future.add_done_callback(lambda _: self._budget.give(size_bytes))
-        self._add(order.message, size_bytes, queue, future)
+        arguments = self._arguments(order.message, queue)
+        try:
+            future = self.buffer.put_checked(**arguments, wait_s=order.timeout_s)
+        except TimeoutError:
+            raise self._full(order) from None
+        except ValueError as error:
+            raise InvalidMessage(str(error)) from None
+        if future is None:
+            raise ClientClosed("this producer is closed", hint="make another one")
         return future
+
+    async def take_here(self, order: Order, queue: Queue | None) -> asyncio.Future[SendResult]:
+        """The same on the event loop, with a future of its own."""
+        arguments = self._arguments(order.message, queue)
+        future: asyncio.Future[SendResult] = self.loop.create_future()
+        try:
+            if self._line or not self.buffer.put_checked_into(future, **arguments):
+                async with asyncio.timeout(order.timeout_s):
+                    await self._take_in_turn(future, arguments)
+        except TimeoutError:
+            raise self._full(order) from None
+        except ValueError as error:
+            raise InvalidMessage(str(error)) from None
+        return future
+
+    async def _take_in_turn(self, future: asyncio.Future[SendResult], arguments: dict[str, Any]) -> None:
+        turn: asyncio.Future[None] = self.loop.create_future()
+        self._line.append(turn)
+        try:
+            while self._line[0] is not turn or not self.buffer.put_checked_into(future, **arguments):
+                if self._closed:
+                    raise ClientClosed("this producer is closed", hint="make another one")
+                await turn
+                place = self._line.index(turn)
+                turn = self._line[place] = self.loop.create_future()
+        finally:
+            self._line.remove(turn)
+            self._next_in_line()
+
+    def _next_in_line(self) -> None:
+        if self._line and not self._line[0].done():
+            self._line[0].set_result(None)
+
+    def _arguments(self, message: Outgoing, queue: Queue | None) -> dict[str, Any]:
+        if message.topic not in self._topics:
+            # In this order: a route that comes in between is seen by one of the two.
+            self._topics.add(message.topic)
+            known = self._session.routes.known(message.topic)
+            if known is not None:
+                self._take_route(known)
+        message.compress(self._options.compress_from_bytes)
+        properties = encode_properties(message.properties)
+        size_bytes = len(message.body) + len(properties) + _BATCH_OVERHEAD_BYTES
+        return {
+            "topic": message.topic,
+            "body": message.body,
+            "properties": properties,
+            "unique_id": message.id,
+            "queue": None if queue is None else (queue.broker, queue.id),
+            # Brokers take no batches for retry topics.
+            "alone": not message.batchable
+            or message.system_flag != 0
+            or message.topic.startswith("%")
+            or size_bytes > self._options.batch_bytes_max,
+            "system_flag": message.system_flag,
+            "flag": message.flag,
+        }
+
+    def _full(self, order: Order) -> NotSent:
+        return NotSent(
+            f"the buffer of {self._options.buffer_bytes_max} bytes was full for {order.timeout_s:g} s",
+            hint="brokers do not take messages as fast as they are sent",
+        )
+
+    # Its end
 
     async def flush(self, timeout: float | None = None) -> None:
         """Sends everything that is in the buffer now and waits for it; raises NotDelivered for what failed
         since the last flush, or is still open when the time is over."""
-        self._flushing += 1
-        try:
-            for lane in self._lanes.values():
-                lane.due.set()
-            if self._open:
-                await asyncio.wait(self._open, timeout=timeout)
-        finally:
-            self._flushing -= 1
-        late = sum(not future.done() for future in self._open)
+        epoch = self.buffer.flush()
+        late = self.buffer.left(epoch)
+        if late:
+            done: asyncio.Future[None] = self.loop.create_future()
+            self._flushing[done] = epoch
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):
+                        await done
+            finally:
+                del self._flushing[done]
+        # What was done meanwhile may not have been heard of yet.
+        self._drain()
+        late = self.buffer.left(epoch)
         count, failures = self._failed_count + late, self._failures
         self._failed_count, self._failures = 0, []
         if late:
@@ -101,146 +178,78 @@ class Soon:
         try:
             await self.flush(timeout)
         finally:
+            self._closed = True
+            left = self.buffer.close()
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            for future in list(self._open):
-                if not future.done():
-                    future.set_exception(NotSent("the producer was closed before it was sent"))
+            for unsent in left:
+                unsent.failed(NotSent("the producer was closed before it was sent"))
+            for turn in self._line:
+                if not turn.done():
+                    turn.set_result(None)
+            self._session.routes.remove_listener(self._take_route)
+            while not self._drain():
+                pass
+            self.loop.remove_reader(self.buffer.fileno())
+            self._callbacks.stop()
 
-    # Inside
+    # What comes from below
 
-    async def _take_later(self, size_bytes: int, timeout_s: float) -> None:
+    def _drain(self) -> bool:
+        """Whether there was nothing."""
+        unsent, callbacks, made, worked = self.buffer.drain()
+        if callbacks:
+            self._callbacks.run(callbacks)
+        for broker in worked:
+            self._sender.faults.worked(broker)
+        for topic in made:
+            self._session.routes.made(topic)
+            self._spawn(self._ask_route(topic))
+        for batch in unsent:
+            self._spawn(self._go_on(batch))
+        for done, epoch in self._flushing.items():
+            if not done.done() and not self.buffer.left(epoch):
+                done.set_result(None)
+        self._next_in_line()
+        return not (unsent or callbacks or made or worked)
+
+    async def _go_on(self, batch: UnsentBatch) -> None:
         try:
-            async with asyncio.timeout(timeout_s):
-                await self._budget.take(size_bytes)
-        except TimeoutError:
-            raise NotSent(
-                f"the buffer of {self._options.buffer_bytes_max} bytes was full for {timeout_s:g} s",
-                hint="brokers do not take messages as fast as they are sent",
-            ) from None
-
-    def _add(
-        self, message: Outgoing, size_bytes: int, queue: Queue | None, future: asyncio.Future[SendResult]
-    ) -> None:
-        name = (message.topic, queue)
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = Lane(queue, asyncio.Semaphore(UNDER_WAY_MAX if queue is None else 1))
-            self._lanes[name] = lane
-        if not lane.is_driven:
-            lane.is_driven = True
-            self._spawn(self._drive(lane))
-        lane.waiting.append(Waiting(message, size_bytes, future))
-        lane.size_bytes += size_bytes
-        if self._flushing or lane.size_bytes >= self._options.batch_bytes_max:
-            lane.due.set()
-
-    async def _drive(self, lane: Lane) -> None:
-        while lane.waiting:
-            if not lane.due.is_set() and self._options.linger_s:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._options.linger_s):
-                        await lane.due.wait()
-            # More gathers while the ones before are under way: the busier, the larger the batches.
-            await lane.under_way.acquire()
-            batch = self._take(lane)
-            if lane.size_bytes < self._options.batch_bytes_max and not self._flushing:
-                lane.due.clear()
-            self._spawn(self._send(lane, batch))
-        lane.is_driven = False
-
-    def _take(self, lane: Lane) -> list[Waiting]:
-        batch: list[Waiting] = []
-        size_bytes = 0
-        while lane.waiting:
-            first = lane.waiting[0]
-            alone = not first.message.batchable
-            if batch and (alone or size_bytes + first.size_bytes > self._options.batch_bytes_max):
-                break
-            lane.waiting.popleft()
-            lane.size_bytes -= first.size_bytes
-            if first.future.done():  # Its sender has changed their mind.
-                continue
-            batch.append(first)
-            size_bytes += first.size_bytes
-            if alone:
-                break
-        return batch
-
-    async def _send(self, lane: Lane, batch: list[Waiting]) -> None:
-        try:
-            if not batch:
-                return
-            messages = [waiting.message for waiting in batch]
-            results = await self._sender.send_batch(messages, self._options.timeout_s, queue=lane.queue)
+            await self._sender.go_on(batch)
         except Exception as error:
-            for waiting in batch:
-                if not waiting.future.done():
-                    waiting.future.set_exception(error)
-        else:
-            for waiting, result in zip(batch, results, strict=True):
-                if not waiting.future.done():
-                    waiting.future.set_result(result)
-        finally:
-            lane.under_way.release()
+            self._failed_count += batch.count
+            wanted = min(batch.count, FAILURES_KEPT_MAX - len(self._failures))
+            self._failures += [error] * wanted
+            batch.failed(error)
 
-    def _done(self, future: asyncio.Future[SendResult]) -> None:
-        self._open.discard(future)
-        if future.cancelled():
-            return
-        error = future.exception()  # Looked at: a flush or the close reports it, if nobody else does.
-        if error is not None:
-            self._failed_count += 1
-            if len(self._failures) < FAILURES_KEPT_MAX and isinstance(error, Exception):
-                self._failures.append(error)
+    async def _ask_route(self, topic: str) -> None:
+        with contextlib.suppress(MetaqError):  # Asked again with the next message, or every so often.
+            await self._sender.route(topic)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _spawn(self, work: Any) -> None:
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    # What goes down
 
-class Budget:
-    """So many bytes; who wants more than are left waits for their turn."""
+    def _take_route(self, route: Route) -> None:
+        if route.topic in self._topics:
+            queues = [
+                (queue.broker, route.brokers[queue.broker][MASTER_ID], queue.id) for queue in route.writable
+            ]
+            self.buffer.set_route(route.topic, queues, route.is_template)
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._taken = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+    def _take_faults(self) -> None:
+        self.buffer.set_faults(self._sender.faults.left())
 
-    def take_now(self, size_bytes: int) -> bool:
-        """Whether there was enough. What is larger than the whole is let in alone."""
-        if self._waiting or not self._fits(size_bytes):
-            return False
-        self._taken += size_bytes
-        return True
 
-    async def take(self, size_bytes: int) -> None:
-        """Waits until there is enough."""
-        if self.take_now(size_bytes):
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size_bytes, future))
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self.give(size_bytes)
-            raise
+def _forked() -> None:
+    # The child has the objects but not the thread behind them: nothing of it may be touched there.
+    buffers: Iterable[Soon] = list(_alive)
+    for soon in buffers:
+        soon.buffer.disable()
 
-    def give(self, size_bytes: int) -> None:
-        self._taken -= size_bytes
-        while self._waiting:
-            wanted, future = self._waiting[0]
-            if future.done():
-                self._waiting.popleft()
-            elif self._fits(wanted):
-                self._waiting.popleft()
-                self._taken += wanted
-                future.set_result(None)
-            else:
-                return
 
-    def _fits(self, size_bytes: int) -> bool:
-        return self._taken == 0 or self._taken + size_bytes <= self._bytes_max
+os.register_at_fork(after_in_child=_forked)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from metaq._core import SendFuture
 from metaq.client import producer as aio
 from metaq.client import transactions
 from metaq.client.message import Message
@@ -15,6 +15,7 @@ from metaq.client.options import MessageOptions
 from metaq.client.portal import Portal, require_plain
 from metaq.client.results import SendResult
 from metaq.client.routes import Queue
+from metaq.client.soon import PLAIN_OPTIONS
 from metaq.errors import NotDelivered
 
 _Checker = TypeVar("_Checker", bound=Callable[[Message], bool | None])
@@ -30,6 +31,7 @@ class Producer:
     def __init__(self, portal: Portal, producer: aio.Producer) -> None:
         self._portal = portal
         self._producer = producer
+        self._put: Callable[..., SendFuture | None] = _not_started
 
     @property
     def group(self) -> str:
@@ -71,31 +73,25 @@ class Producer:
             timeout=timeout,
         )
 
-    def send_soon(
-        self, topic: str, body: bytes, **options: Unpack[MessageOptions]
-    ) -> concurrent.futures.Future[SendResult]:
+    def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> SendFuture:
         """Takes a message into the buffer, from where it is sent with others, and gives its future.
 
         Waits only while the buffer is full. What failed is also told by `flush` and `close`.
         """
-        return self._portal.run(self._send_soon, topic, body, options)
+        # Whatever is not plainly right is looked at more closely below, and told there.
+        future: SendFuture | None = None
+        if not options:
+            future = self._put(topic, body)
+        elif options.keys() <= PLAIN_OPTIONS:
+            future = self._put(topic, body, **options)
+        return future if future is not None else self._send_soon(topic, body, options)
 
-    async def _send_soon(
-        self, topic: str, body: bytes, options: MessageOptions
-    ) -> concurrent.futures.Future[SendResult]:
-        outcome: concurrent.futures.Future[SendResult] = concurrent.futures.Future()
-        outcome.set_running_or_notify_cancel()
-        future = await self._producer.send_soon(topic, body, **options)
-
-        def done(_: object) -> None:
-            error = future.exception()
-            if error is not None:
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(future.result())
-
-        future.add_done_callback(done)
-        return outcome
+    def _send_soon(self, topic: str, body: bytes, options: MessageOptions) -> SendFuture:
+        self._portal.require_usable()
+        soon = self._producer._open_soon()
+        wanted = soon.order(topic, body, **options)
+        queue = wanted.queue if wanted.key is None else self._portal.run(soon.queue_of, wanted)
+        return soon.take(wanted, queue)
 
     def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
         """Sends one message and waits for no answer: whether it was stored is never known."""
@@ -163,6 +159,7 @@ class Producer:
     def start(self) -> None:
         """Joins the group. Safe to call twice."""
         self._portal.run(self._producer.start)
+        self._put = self._producer._open_soon().buffer.put
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what `send_soon` took is sent; raises NotDelivered for what failed since the last."""
@@ -194,6 +191,10 @@ class Producer:
         self, function: Callable[..., Awaitable[Any]], topic: str, body: bytes, options: MessageOptions
     ) -> Any:
         return await function(topic, body, **options)
+
+
+def _not_started(topic: str, body: bytes, **options: Any) -> None:
+    return None
 
 
 class Transaction:

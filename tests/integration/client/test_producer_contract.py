@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -167,6 +168,61 @@ def test_soon_waits_where_its_buffer_is_full(client: Any, topic: str, nameserver
     assert len(stored(nameserver, topic)) == 100
 
 
+def test_soon_keeps_the_order_of_what_cannot_share_a_request(
+    client: Any, topic: str, nameserver: str
+) -> None:
+    large = b"again and again " * 1000
+    with client.producer("mixed", linger=0.01, batch_bytes_max=2000) as producer:
+        wanted = [b"%d" % number if number % 3 else large + b"%d" % number for number in range(30)]
+        futures = [producer.send_soon(topic, body, key="k") for body in wanted]
+        delayed = producer.send_soon(topic, b"later", key="k", delay=3600)
+        producer.flush()
+        assert producer.recall(topic, delayed.result().recall_handle) == delayed.result().id
+    messages = stored(nameserver, topic)
+    assert bodies(messages) == wanted
+    assert [message.system_flag & 1 for message in messages] == [number % 3 == 0 for number in range(30)]
+    assert [future.result().id for future in futures] == [message.id for message in messages]
+
+
+def test_soon_carries_everything_that_a_message_has(producer: Any, topic: str, nameserver: str) -> None:
+    for _ in range(2):  # The first goes the long way.
+        options = {"tag": "greeting", "keys": ["a", "b"], "key": "k"}
+        result = producer.send_soon(topic, b"hello", **options).result()
+    unusual = {"properties": {"colour": "grün"}, "keys": iter("c")}
+    with_properties = producer.send_soon(topic, b"hello", **unusual).result()
+    first, second = (message for message in stored(nameserver, topic) if message.tag == "greeting")
+    for message in (first, second):
+        assert (message.body, message.tag, message.keys) == (b"hello", "greeting", ("a", "b"))
+        assert message.system_properties["__SHARDINGKEY"] == "k"
+        assert not message.properties
+        assert abs(message.born_at / 1000 - time.time()) < 60
+    assert (second.id, second.queue, second.queue_offset, second.offset_id) == (
+        result.id,
+        result.queue,
+        result.queue_offset,
+        result.offset_id,
+    )
+    assert result.status is metaq.SendStatus.STORED
+    (other,) = (message for message in stored(nameserver, topic) if message.id == with_properties.id)
+    assert (dict(other.properties), other.keys) == ({"colour": "grün"}, ("c",))
+
+
+def test_soon_calls_back(producer: Any, topic: str) -> None:
+    seen: SimpleQueue[Any] = SimpleQueue()
+
+    def done(future: Any) -> None:
+        seen.put((future.result().queue.topic, threading.current_thread().name))
+
+    future = producer.send_soon(topic, b"1")
+    future.add_done_callback(done)
+    assert seen.get(timeout=20)[0] == topic
+    assert future.done()
+    assert future.exception() is None
+    future.add_done_callback(lambda _: 1 / 0)  # Theirs to look after.
+    future.add_done_callback(done)
+    assert seen.get(timeout=20)[0] == topic
+
+
 def test_oneway_arrives(producer: Any, topic: str, nameserver: str) -> None:
     producer.send(topic, b"first")
     producer.send_oneway(topic, b"second")
@@ -299,6 +355,8 @@ def test_what_cannot_be_delivered_is_told(make: Callable[..., Any], nameserver: 
             producer.send("t", b"x")
         assert failed.value.retriable
         future = producer.send_soon("t", b"1")
+        with pytest.raises(TimeoutError):
+            future.result(timeout=0.01)
         with pytest.raises(NotDelivered) as lost:
             producer.flush()
         assert lost.value.count == 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import metaq
-from metaq.errors import NoRoute, Undecided, UsageError
+from metaq.errors import NoRoute, NotDelivered, Undecided, UsageError
 from tests.interop.servers import Cluster, start_metaq
 from tests.support.faces import FACES, opened
 from tests.support.metaq import run
@@ -63,6 +63,55 @@ def test_a_send_survives_the_kill_of_the_only_broker(
         assert producer.send("orders", b"after", queue=first.queue).queue == first.queue
     wanted = {b"before", b"during", b"after"} | {b"soon-%d" % number for number in range(20)}
     assert bodies(servers.namesrv, "orders") == wanted
+
+
+def test_what_was_confirmed_survives_the_kill_of_a_broker_and_the_rest_is_told(
+    make: Callable[..., Any], cluster: Callable[..., Cluster]
+) -> None:
+    """Sends on while its broker is killed twice: each message is confirmed and stored, or reported."""
+    servers = cluster("broker-a")
+    broker = servers.brokers["broker-a"]
+    limits = {"batch_bytes_max": 20_000, "buffer_bytes_max": 500_000}
+    with make(servers.namesrv) as client, client.producer("g", timeout=30, **limits) as producer:
+        producer.send("orders", b"makes the topic")
+        ended = threading.Event()
+        futures: list[tuple[bytes, bool, Any]] = []
+
+        def send() -> None:
+            while not ended.is_set():
+                body = b"%08d" % len(futures)
+                keyed = len(futures) % 2 == 0
+                future = producer.send_soon("orders", body, key="k" if keyed else None)
+                futures.append((body, keyed, future))
+                if len(futures) % 100 == 0:
+                    time.sleep(0.005)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        try:
+            for _ in range(2):
+                so_far = len(futures)
+                eventually(lambda so_far=so_far: len(futures) > so_far + 2000)
+                broker.kill()
+                broker.restart()
+        finally:
+            ended.set()
+            sending.join()
+        failed = 0
+        try:
+            producer.flush()
+        except NotDelivered as lost:
+            failed = lost.count
+        outcomes = [(body, keyed, future.exception()) for body, keyed, future in futures]
+        assert sum(error is not None for *_, error in outcomes) == failed
+        confirmed = {body for body, _, error in outcomes if error is None}
+        assert len(confirmed) > 2000
+        assert confirmed <= bodies(servers.namesrv, "orders")
+        # A key keeps its order, however often its batches were tried.
+        results = [future.result() for _, keyed, future in futures if keyed and future.exception() is None]
+        assert len({result.queue for result in results}) == 1
+        offsets = [result.queue_offset for result in results]
+        assert offsets == sorted(offsets)
 
 
 def test_another_broker_takes_over_and_the_dead_one_is_avoided(
@@ -132,15 +181,16 @@ def test_a_topic_that_does_not_exist_is_told_with_what_to_do(
 def test_after_a_fork_the_client_says_so(cluster: Callable[..., Cluster]) -> None:
     servers = cluster("broker-a")
     with metaq.Client(servers.namesrv) as client, client.producer("g") as producer:
-        producer.send("orders", b"x")
+        producer.send_soon("orders", b"x").result()
         pid = os.fork()
         if pid == 0:
             try:
-                producer.send("orders", b"y")
-            except UsageError as error:
-                os._exit(0 if "fork" in str(error) else 2)
+                for send in (producer.send, producer.send_soon):
+                    with pytest.raises(UsageError, match="fork"):
+                        send("orders", b"y")
+                os._exit(0)
             finally:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        producer.send("orders", b"z")
+        producer.send_soon("orders", b"z").result()
     assert bodies(servers.namesrv, "orders") == {b"x", b"z"}

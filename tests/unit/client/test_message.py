@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import struct
+import time
 import zlib
+from datetime import datetime
 
 import pytest
 
 import metaq
 from metaq.client.message import COMPRESSED, ZLIB, Outgoing, encode_batch, inflate, outgoing
 from metaq.client.properties import SYSTEM_NAMES, decode_properties, encode_properties
-from metaq.client.unique_ids import UniqueIds
+from metaq.client.unique_ids import month_start_ms, unique_ids
 from metaq.errors import InvalidMessage, UnreadableBody
 
 
@@ -82,8 +84,13 @@ def test_a_batch_is_laid_out_record_after_record() -> None:
 
 
 def test_ids_differ_and_have_the_form_of_javas() -> None:
-    ids = UniqueIds("10.1.2.3")
+    ids = unique_ids("10.1.2.3")
     many = [ids.next() for _ in range(10_000)]
     assert len(set(many)) == len(many)
     assert all(len(each) == 32 and each.startswith("0A010203") for each in many)
-    assert len(UniqueIds("fe80::1%eth0").next()) == 56
+    assert len(unique_ids("fe80::1%eth0").next()) == 56
+    now_ms = time.time_ns() // 1_000_000
+    assert abs(int(many[0][20:28], 16) - (now_ms - month_start_ms())) < 60_000
+    ids.begin_month(now_ms - 7_200_000)
+    assert 0 <= int(ids.next()[20:28], 16) - 7_200_000 < 60_000
+    assert datetime.fromtimestamp(month_start_ms(1_700_000_000) / 1000) == datetime(2023, 11, 1)

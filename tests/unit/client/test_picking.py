@@ -9,7 +9,6 @@ import pytest
 
 from metaq.client.picking import Picker, by_key, given
 from metaq.client.routes import Queue, Route, Routes
-from metaq.client.soon import Budget
 from metaq.errors import NoRoute
 from metaq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.command import Command
@@ -65,6 +64,21 @@ def test_a_broker_that_failed_is_avoided_while_there_is_another() -> None:
     run(scenario)
 
 
+def test_what_is_known_of_failures_goes_down_whenever_it_changes() -> None:
+    async def scenario() -> None:
+        told: list[list[str]] = []
+        picker = Picker()
+        picker.faults.on_change = lambda: told.append([broker for broker, _ in picker.faults.left()])
+        picker.faults.failed("a")
+        picker.faults.failed("b")
+        assert all(0 < seconds <= 1 for _, seconds in picker.faults.left())
+        picker.faults.worked("a")
+        picker.faults.worked("a")
+        assert told == [["a"], ["a", "b"], ["b"]]
+
+    run(scenario)
+
+
 def test_what_cannot_be_written_to_is_told() -> None:
     async def scenario() -> None:
         with pytest.raises(NoRoute) as read_only:
@@ -114,6 +128,12 @@ def test_routes_are_asked_for_once_and_kept() -> None:
         server.topics["t"] = route_data("a", "b")
         await routes.refresh_all()
         assert (routes.address("b"), len(changes)) == ("b:1", 2)
+        heard: list[Route] = []
+        routes.add_listener(heard.append)
+        assert routes.known("u") is None
+        await routes.get("t", refresh=True)
+        routes.remove_listener(heard.append)
+        assert heard == [routes.known("t")]
         server.is_down = True
         assert len((await routes.get("t", refresh=True)).brokers) == 2
 
@@ -136,26 +156,5 @@ def test_a_topic_that_is_not_there() -> None:
         assert (new.is_template, len(new.writable), new.readable) == (True, 4, [])
         with pytest.raises(NoRoute, match="first message makes it"):
             await routes.get("t")
-
-    run(scenario)
-
-
-def test_a_budget_lets_in_what_fits_in_turn() -> None:
-    async def scenario() -> None:
-        budget = Budget(100)
-        assert budget.take_now(60)
-        assert not budget.take_now(50)
-        first = asyncio.create_task(budget.take(50))
-        second = asyncio.create_task(budget.take(10))
-        third = asyncio.create_task(budget.take(10))
-        await asyncio.sleep(0)
-        assert not budget.take_now(1)  # Those who wait come first.
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        budget.give(60)
-        await asyncio.gather(second, third)
-        budget.give(20)
-        assert budget.take_now(1000)  # Larger than everything, but alone.
-        assert not budget.take_now(1)
 
     run(scenario)

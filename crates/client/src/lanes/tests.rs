@@ -10,7 +10,8 @@ use crate::ids::UniqueIds;
 const LINGER: Duration = Duration::from_millis(5);
 
 fn lanes(batch_bytes_max: usize) -> Lanes<()> {
-    Lanes::new(LaneLimits { linger: LINGER, batch_bytes_max, buffer_bytes_max: 1 << 20 })
+    let limits = LaneLimits { linger: LINGER, batch_bytes_max, buffer_bytes_max: 1 << 20 };
+    Lanes::new(limits, Arc::new(UniqueIds::new(&[1], 0, 0)))
 }
 
 fn place(queue_id: i32) -> Place {
@@ -29,7 +30,7 @@ fn put(lanes: &mut Lanes<()>, lane: usize, body: &[u8], now: Instant) -> Taken<(
         properties_bytes: 4,
         push_properties: |out: &mut Vec<u8>| out.extend_from_slice(b"a\x01b\x02"),
     };
-    lanes.put(lane, fresh, now).unwrap()
+    lanes.put(lane, fresh, || now).unwrap()
 }
 
 fn bodies(batch: &Batch<()>) -> Vec<Vec<u8>> {

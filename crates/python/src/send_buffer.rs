@@ -1,0 +1,416 @@
+//! The buffer of a producer as Python uses it: a fast way in for what is plain, and one for what Python has checked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use metaq_client::{Accumulator, Event, Form, LaneLimits, NotTaken, Place, Plain, Put, Route, SendSettings};
+use metaq_wire::properties::push;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+
+use crate::enter::{Failure, enter_infallible};
+use crate::network::{Network, UniqueIds};
+use crate::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, settle, settle_one};
+use crate::unsent::UnsentBatch;
+
+/// Messages of finished batches that one `drain` takes: about a millisecond's worth of futures.
+const DRAIN_MESSAGES: usize = 2048;
+/// After so many messages an event loop's other tasks should have their turn.
+const TURN_MESSAGES: u32 = 512;
+const UNIQUE_KEY: &str = "UNIQ_KEY";
+const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
+
+/// `metaq.client.options.ProducerOptions`, as far as it matters here.
+#[derive(FromPyObject)]
+struct ProducerOptions {
+    group: String,
+    attempt_timeout_s: f64,
+    body_bytes_max: usize,
+    compress_from_bytes: usize,
+    linger_s: f64,
+    batch_bytes_max: usize,
+    buffer_bytes_max: usize,
+}
+
+/// A message with nothing unusual about it.
+struct Usual<'a> {
+    topic: &'a str,
+    body: &'a [u8],
+    tag: Option<&'a str>,
+    keys: Option<String>,
+    key: Option<&'a str>,
+}
+
+#[pyclass(frozen, module = "metaq._core")]
+pub struct SendBuffer {
+    inner: Arc<Accumulator<Attached>>,
+    body_bytes_max: usize,
+    /// What is larger is either compressed or a request of its own.
+    plain_bytes_max: usize,
+    since_turn: AtomicU32,
+}
+
+type Unsent = Vec<UnsentBatch>;
+type Callbacks = Vec<(Py<PyAny>, Py<SendFuture>)>;
+
+#[pymethods]
+impl SendBuffer {
+    #[new]
+    fn new(network: &Network, ids: &UniqueIds, options: ProducerOptions) -> PyResult<Self> {
+        let seconds = |value: f64| Duration::try_from_secs_f64(value).unwrap_or(Duration::MAX);
+        let limits = LaneLimits {
+            linger: seconds(options.linger_s),
+            batch_bytes_max: options.batch_bytes_max,
+            buffer_bytes_max: options.buffer_bytes_max,
+        };
+        let attempt_timeout = seconds(options.attempt_timeout_s).min(Duration::from_secs(86_400));
+        let settings = SendSettings { group: options.group, attempt_timeout, limits };
+        let inner = Accumulator::start(Arc::clone(&network.inner), Arc::clone(&ids.inner), settings)
+            .map_err(Failure::from)?;
+        Ok(SendBuffer {
+            inner,
+            body_bytes_max: options.body_bytes_max,
+            plain_bytes_max: (options.compress_from_bytes - 1).min(options.batch_bytes_max / 2),
+            since_turn: AtomicU32::new(0),
+        })
+    }
+
+    fn fileno(&self) -> i32 {
+        self.inner.bell.fileno()
+    }
+
+    #[pyo3(signature = (topic, body, tag=None, keys=None, key=None))]
+    fn put(
+        &self,
+        topic: &Bound<'_, PyAny>,
+        body: &Bound<'_, PyAny>,
+        tag: Option<&Bound<'_, PyAny>>,
+        keys: Option<&Bound<'_, PyAny>>,
+        key: Option<&Bound<'_, PyAny>>,
+    ) -> Option<SendFuture> {
+        let usual = self.usual(topic, body, tag, keys, key)?;
+        self.put_usual(&usual).map(|(batch, number)| SendFuture { batch, number })
+    }
+
+    #[pyo3(signature = (future, topic, body, tag=None, keys=None, key=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn put_into(
+        &self,
+        py: Python<'_>,
+        future: Py<PyAny>,
+        topic: &Bound<'_, PyAny>,
+        body: &Bound<'_, PyAny>,
+        tag: Option<&Bound<'_, PyAny>>,
+        keys: Option<&Bound<'_, PyAny>>,
+        key: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Option<bool>> {
+        let Some(usual) = self.usual(topic, body, tag, keys, key) else { return Ok(None) };
+        let Some(put) = self.put_usual(&usual) else { return Ok(None) };
+        self.attach(py, put, future)?;
+        let turns = self.since_turn.fetch_add(1, Ordering::Relaxed);
+        if turns >= TURN_MESSAGES {
+            self.since_turn.store(0, Ordering::Relaxed);
+        }
+        Ok(Some(turns >= TURN_MESSAGES))
+    }
+
+    #[pyo3(signature = (topic, body, properties, unique_id, *, queue=None, alone=false, system_flag=0, flag=0, wait_s=0.0))]
+    #[allow(clippy::too_many_arguments)]
+    fn put_checked(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        body: &[u8],
+        properties: &str,
+        unique_id: &str,
+        queue: Option<(String, i32)>,
+        alone: bool,
+        system_flag: i32,
+        flag: i32,
+        wait_s: f64,
+    ) -> PyResult<Option<SendFuture>> {
+        let message = Checked::new(topic, body, properties, unique_id, queue, alone, system_flag, flag);
+        let put = match self.put_message(&message, None) {
+            Err(NotTaken::Full) => self.put_in_turn(py, &message, wait_s)?,
+            other => other,
+        };
+        taken(put).map(|put| put.map(|(batch, number)| SendFuture { batch, number }))
+    }
+
+    #[pyo3(signature = (future, topic, body, properties, unique_id, *, queue=None, alone=false, system_flag=0, flag=0))]
+    #[allow(clippy::too_many_arguments)]
+    fn put_checked_into(
+        &self,
+        py: Python<'_>,
+        future: Py<PyAny>,
+        topic: &str,
+        body: &[u8],
+        properties: &str,
+        unique_id: &str,
+        queue: Option<(String, i32)>,
+        alone: bool,
+        system_flag: i32,
+        flag: i32,
+    ) -> PyResult<bool> {
+        let message = Checked::new(topic, body, properties, unique_id, queue, alone, system_flag, flag);
+        let put = self.put_message(&message, None);
+        if put.as_ref().is_err_and(|why| *why == NotTaken::Full) {
+            self.inner.want_room();
+            return Ok(false);
+        }
+        match taken(put)? {
+            Some(put) => self.attach(py, put, future).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    fn set_route(&self, topic: &str, queues: Vec<(String, String, i32)>, is_template: bool) {
+        let mut route = Route { is_template, ..Route::default() };
+        for (broker, address, queue_id) in queues {
+            let broker: Arc<str> = match route.addresses.get_key_value(broker.as_str()) {
+                Some((known, _)) => Arc::clone(known),
+                None => Arc::from(broker),
+            };
+            route.addresses.entry(Arc::clone(&broker)).or_insert_with(|| Arc::from(address));
+            route.queues.push(Place { broker, queue_id });
+        }
+        self.inner.routes.put(topic, route);
+    }
+
+    fn set_faults(&self, faults: Vec<(String, f64)>) {
+        let until = |(broker, seconds): (String, f64)| Some((Arc::from(broker), deadline(seconds.max(0.0))?));
+        self.inner.routes.set_faults(faults.into_iter().filter_map(until));
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn drain(&self, py: Python<'_>) -> PyResult<(Unsent, Callbacks, Vec<String>, Vec<String>)> {
+        let (mut unsent, mut callbacks) = (Vec::new(), Vec::new());
+        let (mut made, mut worked) = (Vec::new(), Vec::new());
+        for event in self.inner.drain(DRAIN_MESSAGES) {
+            match event {
+                Event::Finished(batch) => {
+                    settle(py, &batch)?;
+                    callbacks.extend(batch.with(|attached, _| std::mem::take(&mut attached.callbacks)));
+                    self.inner.release(&batch);
+                }
+                Event::Crossed(crossed) => unsent.push(UnsentBatch::new(crossed, &self.inner)),
+                Event::Made(topic) => made.push(topic.to_string()),
+                Event::Worked(broker) => worked.push(broker.to_string()),
+            }
+        }
+        Ok((unsent, callbacks, made, worked))
+    }
+
+    fn flush(&self) -> u64 {
+        self.inner.flush()
+    }
+
+    fn left(&self, epoch: u64) -> usize {
+        self.inner.left(epoch)
+    }
+
+    fn close(&self) -> Unsent {
+        self.inner.close().into_iter().map(|crossed| UnsentBatch::new(crossed, &self.inner)).collect()
+    }
+
+    fn disable(&self) {
+        self.inner.disable();
+    }
+}
+
+impl SendBuffer {
+    /// None for whatever is not plainly right: Python looks at that, and says what is wrong if something is.
+    fn usual<'a>(
+        &self,
+        topic: &'a Bound<'_, PyAny>,
+        body: &'a Bound<'_, PyAny>,
+        tag: Option<&'a Bound<'_, PyAny>>,
+        keys: Option<&Bound<'_, PyAny>>,
+        key: Option<&'a Bound<'_, PyAny>>,
+    ) -> Option<Usual<'a>> {
+        if !self.inner.is_open() {
+            return None;
+        }
+        let topic = topic.cast_exact::<PyString>().ok()?.to_str().ok()?;
+        let body = body.cast_exact::<PyBytes>().ok()?.as_bytes();
+        // Retry topics take no batches.
+        if topic.starts_with('%') || body.len() > self.body_bytes_max || body.len() > self.plain_bytes_max {
+            return None;
+        }
+        let tag = tag.map(|tag| text(tag).filter(|tag| !tag.contains("||"))).map_or(Ok(None), maybe).ok()?;
+        let key = key.map(|key| text(key)).map_or(Ok(None), maybe).ok()?;
+        let keys = keys.map(joined).map_or(Ok(None), maybe).ok()?.filter(|keys| !keys.is_empty());
+        Some(Usual { topic, body, tag, keys, key })
+    }
+
+    fn put_usual(&self, usual: &Usual<'_>) -> Option<Put<Attached>> {
+        let named = [("TAGS", usual.tag), ("KEYS", usual.keys.as_deref()), ("__SHARDINGKEY", usual.key)];
+        let ids = &*self.inner.ids;
+        let own: usize =
+            named.iter().filter_map(|(name, value)| value.map(|value| name.len() + value.len() + 2)).sum();
+        let properties_bytes = own + UNIQUE_KEY.len() + ids.length() + 2;
+        if properties_bytes > PROPERTIES_BYTES_MAX {
+            return None;
+        }
+        let place = match usual.key {
+            Some(key) => Some(self.inner.routes.get(usual.topic)?.by_key(key)?.clone()),
+            None => None,
+        };
+        let id = ids.next();
+        let plain = Plain {
+            topic: usual.topic,
+            queue: place.as_ref(),
+            id,
+            flag: 0,
+            body: usual.body,
+            properties_bytes,
+            push_properties: |out: &mut Vec<u8>| {
+                for (name, value) in named {
+                    if let Some(value) = value {
+                        push(out, name, value);
+                    }
+                }
+                out.extend_from_slice(UNIQUE_KEY.as_bytes());
+                out.push(1);
+                ids.push(id, out);
+                out.push(2);
+            },
+        };
+        // A lane is made by a message that Python has checked, so the name of its topic is right.
+        self.inner.put_known(plain).ok().flatten()
+    }
+
+    fn put_message(&self, message: &Checked<'_>, ticket: Option<u64>) -> Result<Put<Attached>, NotTaken> {
+        let id = self.inner.ids.tail_of(message.unique_id).ok_or(NotTaken::TooLong)?;
+        match &message.alone {
+            Some(form) => {
+                let body = Bytes::copy_from_slice(message.body);
+                self.inner.put_alone(message.topic, message.queue.as_ref(), id, form.clone(), body, ticket)
+            }
+            None => self.inner.put(
+                Plain {
+                    topic: message.topic,
+                    queue: message.queue.as_ref(),
+                    id,
+                    flag: message.flag,
+                    body: message.body,
+                    properties_bytes: message.properties.len(),
+                    push_properties: |out: &mut Vec<u8>| out.extend_from_slice(message.properties.as_bytes()),
+                },
+                ticket,
+            ),
+        }
+    }
+
+    /// Stands in line without the interpreter; raises TimeoutError.
+    fn put_in_turn(
+        &self,
+        py: Python<'_>,
+        message: &Checked<'_>,
+        wait_s: f64,
+    ) -> PyResult<Result<Put<Attached>, NotTaken>> {
+        let deadline = deadline(wait_s.max(0.0));
+        let ticket = self.inner.stand_in_line();
+        let outcome = loop {
+            match self.put_message(message, Some(ticket)) {
+                Err(NotTaken::Full) => {}
+                other => break Ok(other),
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                break Err(PyTimeoutError::new_err("the buffer stayed full"));
+            }
+            let patience = left.map_or(SIGNAL_INTERVAL, |left| left.min(SIGNAL_INTERVAL));
+            enter_infallible(py, || self.inner.wait_in_line(ticket, message.size_bytes(), patience));
+            if let Err(signal) = py.check_signals() {
+                break Err(signal);
+            }
+        };
+        self.inner.leave_line(ticket);
+        outcome
+    }
+
+    fn attach(&self, py: Python<'_>, (batch, number): Put<Attached>, future: Py<PyAny>) -> PyResult<()> {
+        let kept = future.clone_ref(py);
+        if batch.watch(|attached| attached.futures.push((number, kept))) {
+            return Ok(());
+        }
+        settle_one(py, &batch, number, future.bind(py))
+    }
+}
+
+/// A message that Python has checked and encoded.
+struct Checked<'a> {
+    topic: &'a str,
+    body: &'a [u8],
+    properties: &'a str,
+    unique_id: &'a str,
+    queue: Option<Place>,
+    flag: i32,
+    alone: Option<Form>,
+}
+
+impl<'a> Checked<'a> {
+    #[allow(clippy::too_many_arguments)]
+    fn new(
+        topic: &'a str,
+        body: &'a [u8],
+        properties: &'a str,
+        unique_id: &'a str,
+        queue: Option<(String, i32)>,
+        alone: bool,
+        system_flag: i32,
+        flag: i32,
+    ) -> Self {
+        let queue = queue.map(|(broker, queue_id)| Place { broker: Arc::from(broker), queue_id });
+        let form = || Form::Alone { properties: properties.to_owned(), system_flag, flag };
+        Checked { topic, body, properties, unique_id, queue, flag, alone: alone.then(form) }
+    }
+
+    /// About what it takes of the buffer.
+    fn size_bytes(&self) -> usize {
+        self.body.len() + self.properties.len() + 22
+    }
+}
+
+/// None where the buffer is closed.
+fn taken(put: Result<Put<Attached>, NotTaken>) -> PyResult<Option<Put<Attached>>> {
+    match put {
+        Ok(put) => Ok(Some(put)),
+        Err(NotTaken::Full | NotTaken::Closed) => Ok(None),
+        Err(NotTaken::TooLong) => {
+            Err(PyValueError::new_err("the message is longer than the wire can say, or its id is not ours"))
+        }
+    }
+}
+
+/// A text that is not empty and can be a property.
+fn text<'a>(value: &'a Bound<'_, PyAny>) -> Option<&'a str> {
+    let text = value.cast_exact::<PyString>().ok()?.to_str().ok()?;
+    (!text.is_empty() && !text.bytes().any(|byte| byte == 1 || byte == 2)).then_some(text)
+}
+
+/// Keys as they are sent. What a key may hold beyond ASCII is for Python to say.
+fn joined(keys: &Bound<'_, PyAny>) -> Option<String> {
+    let plain = |key: &Bound<'_, PyAny>| {
+        let key = text(key)?;
+        key.bytes().all(|byte| byte.is_ascii_graphic()).then(|| key.to_owned())
+    };
+    if keys.is_exact_instance_of::<PyString>() {
+        return plain(keys);
+    }
+    let all: Option<Vec<String>> = if let Ok(keys) = keys.cast_exact::<PyTuple>() {
+        keys.iter().map(|key| plain(&key)).collect()
+    } else {
+        keys.cast_exact::<PyList>().ok()?.iter().map(|key| plain(&key)).collect()
+    };
+    Some(all?.join(" "))
+}
+
+/// What was given and is right, or an error where it is not.
+fn maybe<T>(value: Option<T>) -> Result<Option<T>, ()> {
+    value.map(Some).ok_or(())
+}
