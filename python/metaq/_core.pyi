@@ -8,6 +8,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, Self, final, overload
 
+from typing_extensions import disjoint_base
+
 from metaq.client.options import ProducerOptions
 from metaq.client.results import SendResult
 from metaq.client.routes import Queue
@@ -162,6 +164,7 @@ class Record:
     def message_id(self) -> str:
         """The offset message id: store host and physical offset in hex."""
 
+@disjoint_base
 class Message:
     """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of
     a message that was stored. What was received is read when it is asked for, out of the one buffer that
@@ -631,7 +634,7 @@ class SendFuture:
         """The same, and gives what `result` would raise; raises TimeoutError."""
     def done(self) -> bool:
         """Whether it is known what became of it."""
-    def add_done_callback(self, callback: Callable[[SendFuture], Any], /) -> None:
+    def add_done_callback(self, callback: Callable[[SendFuture], Any]) -> None:
         """Calls it with the future, in a thread for callbacks; at once where it is done already. What the
         callback raises is logged."""
 

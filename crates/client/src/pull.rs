@@ -95,7 +95,7 @@ impl PullStream {
         });
     }
 
-    /// Gives a queue up, with what is held of it; the number of messages nobody took.
+    /// Gives a queue up, with what is held of it.
     pub fn end(&self, queue: u64) {
         let held = self.desk.lock().end(queue);
         if let Some(held) = held {

@@ -83,8 +83,10 @@ class GroupConsumer:
         self._wanted: frozenset[Queue] = frozenset()
         self._seen: dict[str, frozenset[Queue]] = {}
         self._something = asyncio.Event()
-        self._guard = threading.Condition(threading.Lock())
-        """Held by whoever takes, puts or settles; threads without a message wait on it."""
+        self._guard = threading.Lock()
+        """Held by whoever takes, puts or settles."""
+        self._more = threading.Condition(self._guard)
+        """What threads without a message wait on."""
         self._idle_threads = 0
         self._turn_of: QueueBuffer | None = None
         self._turn_left = 0
@@ -207,14 +209,14 @@ class GroupConsumer:
                 if taken is not None:
                     # One wakes the next, so that as many run as there is work for.
                     if self._idle_threads and any(map(self._may_give, self.buffers.values())):
-                        self._guard.notify()
+                        self._more.notify()
                     return taken
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return None
                 self._idle_threads += 1
                 try:
-                    self._guard.wait(left)
+                    self._more.wait(left)
                 finally:
                     self._idle_threads -= 1
         return None
@@ -253,7 +255,7 @@ class GroupConsumer:
         """Something may be there to take; any thread may say so."""
         with self._guard:
             if self._idle_threads:
-                self._guard.notify_all()
+                self._more.notify_all()
         self._on_loop(self._something.set)
 
     def wake_later(self, seconds: float) -> None:
@@ -456,10 +458,9 @@ class GroupConsumer:
             if buffer.is_full:
                 await self._room(buffer)
                 continue
+            count = min(self.options.pull_count, max(1, buffer.limits.count_max - buffer.unsettled))
             try:
-                pull = await self._puller.pull(
-                    queue, buffer.pull_offset, subscription, self.options.pull_count
-                )
+                pull = await self._puller.pull(queue, buffer.pull_offset, subscription, count)
             except Refused as error:
                 await self._refused(queue, error)
             except MetaqError as error:
@@ -495,7 +496,7 @@ class GroupConsumer:
         with self._guard:
             buffer.put(pull.messages, pull.next_offset)
             if self._idle_threads:
-                self._guard.notify()
+                self._more.notify()
         if pull.messages:
             self._something.set()
 

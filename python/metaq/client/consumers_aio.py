@@ -151,6 +151,7 @@ class Subscribed:
 
     def __init__(self, stream: Stream, idle_timeout: float | None) -> None:
         self.stream = stream
+        """For the other face, which takes from it in the caller's thread."""
         self.idle_timeout = idle_timeout
 
     @property

@@ -157,7 +157,7 @@ class Subscribed:
 
     def __next__(self) -> ReceivedMessage:
         stream = self._subscribed.stream
-        self._portal.require_usable()
+        self._portal.require_own_process()
         if not stream.is_started:
             self._portal.run(self._subscribed.start)
         delivery = stream.take_waiting(self._subscribed.idle_timeout)

@@ -137,7 +137,8 @@ class HandlerConsumer:
         await self._caller.call(messages[0] if self._options.batch is None else list(messages))
 
     async def _work(self) -> None:
-        while (taken := await self.core.take(self._options.batch or 1)) is not None:
+        core, count = self.core, self._options.batch or 1
+        while (taken := core.take_now(count) or await core.take(count)) is not None:
             buffer, messages = taken
             try:
                 await self._handle(buffer, messages)

@@ -54,11 +54,7 @@ class Portal:
 
     def require_usable(self) -> None:
         """Raises where a call could not come back: closed, not started, forked, or from the loop itself."""
-        if os.getpid() != self._pid:
-            raise UsageError(
-                "this client was made before a fork and belongs to the other process",
-                hint="make one in each process",
-            )
+        self.require_own_process()
         if self._closed:
             raise ClientClosed("this client is closed", hint="make another one")
         if not self._thread.is_alive():
@@ -67,6 +63,14 @@ class Portal:
             )
         if threading.current_thread() is self._thread:
             raise UsageError("the client's own thread cannot wait for itself")
+
+    def require_own_process(self) -> None:
+        """The part of it that is asked where a call does not go to the loop, for every message perhaps."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this client was made before a fork and belongs to the other process",
+                hint="make one in each process",
+            )
 
     def close(self) -> None:
         """Ends the thread once the loop has nothing left to do. Safe to call twice."""

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import metaq
@@ -103,11 +103,6 @@ records = st.builds(
 )
 
 
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""How fast the machine is proves nothing here."""
-
-
-@unhurried
 @given(st.lists(records, max_size=4))
 def test_a_message_read_when_asked_is_the_one_read_at_once(pulled: list[bytes]) -> None:
     data = b"".join(pulled)
@@ -124,7 +119,6 @@ def test_a_message_read_when_asked_is_the_one_read_at_once(pulled: list[bytes]) 
         assert copy.copy(message) == message
 
 
-@unhurried
 @given(st.binary(max_size=300) | st.lists(records, min_size=1, max_size=3).map(b"".join), st.data())
 def test_no_bytes_of_a_broker_can_do_more_than_be_refused(data: bytes, draw: st.DataObject) -> None:
     """Cut off, or with a byte changed anywhere: lengths that lie, hosts that are none."""
