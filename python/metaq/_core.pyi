@@ -15,6 +15,7 @@ __all__ = [
     "Answer",
     "Clock",
     "Closed",
+    "CompressionFailure",
     "ConnectionGone",
     "CoreError",
     "Expression",
@@ -27,7 +28,9 @@ __all__ = [
     "Server",
     "Store",
     "StoreFailure",
+    "compress",
     "decode_records",
+    "decompress",
     "encode_frame",
     "tag_code",
 ]
@@ -49,6 +52,15 @@ class FrameError(CoreError):
 
 class ConnectionGone(CoreError):
     """The peer of that connection has left."""
+
+class CompressionFailure(CoreError):
+    """Bytes that cannot be decompressed, or would become more than they may."""
+
+def compress(format: str, data: bytes) -> bytes:
+    """In one of the formats `zlib`, `lz4` (its frames) and `zstd`."""
+
+def decompress(format: str, data: bytes, bytes_max: int) -> bytes:
+    """Up to so many bytes; raises CompressionFailure."""
 
 def encode_frame(
     code: int,

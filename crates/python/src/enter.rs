@@ -6,16 +6,20 @@ use metaq_wire::WireError;
 use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::compression::CompressionError;
+
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
 pyo3::create_exception!(metaq._core, StoreFailure, CoreError);
 pyo3::create_exception!(metaq._core, FrameError, CoreError);
 pyo3::create_exception!(metaq._core, ConnectionGone, CoreError);
+pyo3::create_exception!(metaq._core, CompressionFailure, CoreError);
 
 /// Everything the crates below may answer with.
 pub enum Failure {
     Store(StoreError),
     Server(ServerError),
     Wire(WireError),
+    Compression(CompressionError),
 }
 
 impl From<StoreError> for Failure {
@@ -36,12 +40,19 @@ impl From<WireError> for Failure {
     }
 }
 
+impl From<CompressionError> for Failure {
+    fn from(error: CompressionError) -> Self {
+        Failure::Compression(error)
+    }
+}
+
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Store(StoreError::BadSettings(what)) => PyValueError::new_err(what),
             Failure::Store(error) => StoreFailure::new_err(error.to_string()),
             Failure::Wire(error) => FrameError::new_err(error.to_string()),
+            Failure::Compression(error) => CompressionFailure::new_err(error.to_string()),
             Failure::Server(error) => match &error {
                 ServerError::Bind { source, .. } => {
                     PyOSError::new_err((source.raw_os_error(), error.to_string()))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from metaq.client.compression import Format
 from metaq.client.consumers_aio import Consuming
 from metaq.client.handling import CLOSE_TIMEOUT_S
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES
@@ -44,6 +45,7 @@ class Client(Consuming):
         attempt_timeout: float = 6.0,
         accept: Iterable[SendStatus | str] = (),
         body_bytes_max: int = BODY_BYTES_MAX,
+        compression: Format | None = "zlib",
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         linger: float = 0.002,
         batch_bytes_max: int = 256 * KIB,
@@ -53,7 +55,8 @@ class Client(Consuming):
 
         `timeout` is for a send with all its tries, `attempt_timeout` for one of them. `accept` names what is
         no error besides a message that is stored as it should be: flush-timeout, replica-missing or
-        replica-timeout. `linger`, `batch_bytes_max` and `buffer_bytes_max` are for `send_soon`.
+        replica-timeout. Bodies from `compress_from_bytes` on are compressed, unless `compression` is None.
+        `linger`, `batch_bytes_max` and `buffer_bytes_max` are for `send_soon`.
         """
         options = ProducerOptions(
             group,
@@ -61,6 +64,7 @@ class Client(Consuming):
             attempt_timeout_s=attempt_timeout,
             accept=SendStatus.all_of(accept),
             body_bytes_max=body_bytes_max,
+            compression=compression,
             compress_from_bytes=compress_from_bytes,
             linger_s=linger,
             batch_bytes_max=batch_bytes_max,

@@ -49,7 +49,7 @@ class Sender:
         self, message: Outgoing, timeout_s: float, *, key: str | None = None, queue: Queue | None = None
     ) -> SendResult:
         """One message; raises NotSent, NoRoute, Refused or NotDurable."""
-        message.compress(self._options.compress_from_bytes)
+        message.compress(self._options.compress_from_bytes, self._options.compression)
         chosen, reply = await self._tries(
             message.topic,
             self._choice(key, queue),
@@ -94,7 +94,7 @@ class Sender:
         self, message: Outgoing, *, key: str | None = None, queue: Queue | None = None
     ) -> None:
         """One try, and no answer; raises only where there is nobody to send it to."""
-        message.compress(self._options.compress_from_bytes)
+        message.compress(self._options.compress_from_bytes, self._options.compression)
         route = await self.route(message.topic)
         target = self._choice(key, queue)(route, set())
         await self._session.send_oneway(target.broker, self._command(message, target, route), message.body)
