@@ -49,7 +49,8 @@ class ReceivedMessage(Message):
         delivery = _delivery(self.delivery)
         delivery.is_processed = True
         try:
-            yield
+            with delivery.processing():
+                yield
         except Exception as error:
             _log.warning("processing of %s failed", self.id, exc_info=error)
             await delivery.end(error)

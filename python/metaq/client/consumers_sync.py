@@ -46,7 +46,8 @@ class ReceivedMessage(Message):
         portal, delivery = self._received()
         delivery.is_processed = True
         try:
-            yield
+            with delivery.processing():
+                yield
         except Exception as error:
             _log.warning("processing of %s failed", self.id, exc_info=error)
             portal.run(delivery.end, error)

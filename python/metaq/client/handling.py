@@ -103,7 +103,10 @@ class HandlerConsumer:
 
     async def invoke(self, messages: Sequence[Message]) -> None:
         """Calls the handler as it wants to be called."""
-        await self._caller.call(messages[0] if self._options.batch is None else list(messages))
+        telemetry = self.core.session.telemetry
+        telemetry.consumed(self._options.group, messages)
+        with telemetry.processing(self._options, messages):
+            await self._caller.call(messages[0] if self._options.batch is None else list(messages))
 
     async def _work(self) -> None:
         while (taken := await self.core.take(self._options.batch or 1)) is not None:

@@ -44,6 +44,7 @@ class Producer:
         self._options = options
         self._sender = Sender(session, options)
         self._soon = Soon(self._sender, options)
+        session.telemetry.watch_buffer("send", self._soon)
         self._transactions = Transactions(session, self._sender, options)
         self._requests = Requests(session, self._sender, options)
         self._started = False
@@ -98,7 +99,11 @@ class Producer:
 
         Waits only while the buffer is full. What failed is also told by `flush` and `close`.
         """
-        return await self._soon.put(self._order(topic, body, **options))
+        order = self._order(topic, body, **options)
+        with self._session.telemetry.sending_later(self.group, order.message) as sending:
+            future = await self._soon.put(order)
+            sending.follow(future)
+        return future
 
     async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
         """Sends one message and waits for no answer: whether it was stored is never known."""

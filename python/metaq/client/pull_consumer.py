@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
@@ -117,6 +118,7 @@ class PullConsumer:
         if not self._buffers:
             raise UsageError("nothing is assigned", hint="call assign first")
         messages: list[Message] = []
+        started_ns = time.time_ns()
         try:
             async with asyncio.timeout(timeout):
                 while not (messages := self._take(count)):
@@ -127,6 +129,7 @@ class PullConsumer:
                     await self._something.wait()
         except TimeoutError:
             pass
+        self._session.telemetry.received(self._group, messages, started_ns)
         return messages
 
     async def commit(self) -> dict[Queue, int]:

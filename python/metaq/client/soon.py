@@ -59,6 +59,10 @@ class Soon:
         self._failed_count = 0
         self._failures: list[Exception] = []
 
+    @property
+    def buffered_bytes(self) -> int:
+        return self._budget.taken
+
     async def put(self, order: Order) -> asyncio.Future[SendResult]:
         """Takes it into the buffer and gives its future; waits while the buffer is full.
 
@@ -173,7 +177,7 @@ class Soon:
             if not batch:
                 return
             messages = [waiting.message for waiting in batch]
-            results = await self._sender.send_batch(messages, self._options.timeout_s, queue=lane.queue)
+            results = await self._sender.send_untold(messages, self._options.timeout_s, lane.queue)
         except Exception as error:
             for waiting in batch:
                 if not waiting.future.done():
@@ -208,6 +212,10 @@ class Budget:
         self._bytes_max = bytes_max
         self._taken = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def taken(self) -> int:
+        return self._taken
 
     def take_now(self, size_bytes: int) -> bool:
         """Whether there was enough. What is larger than the whole is let in alone."""

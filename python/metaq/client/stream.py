@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.broker_requests import BrokerRequests
@@ -32,6 +33,10 @@ class Delivery:
         self.is_settled = False
         self.is_processed = False
         """Somebody called `process`: it will be settled by that."""
+
+    def processing(self) -> AbstractContextManager[object]:
+        """Around what the user does with it."""
+        return self._settlement.processing(self.message)
 
     def _settle(self) -> bool:
         first = not self.is_settled
@@ -103,6 +108,7 @@ class Stream:
         if taken is None:
             return None
         buffer, (message,) = taken
+        self.core.session.telemetry.consumed(self.core.options.group, (message,))
         self._last = Delivery(self._settlement, buffer, message)
         return self._last
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
 from metaq.client import aio
 from metaq.client.compression import Format
 from metaq.client.consumers_sync import Consuming
@@ -24,11 +27,28 @@ class Client(Consuming):
     Any thread may call it:
 
         with metaq.Client("127.0.0.1:9876") as client: …
+
+    Spans and metrics go to OpenTelemetry's global providers, or to those given here. With `trace_topic` what
+    becomes of messages is also written to RocketMQ's own trace topic, or to one of that name.
     """
 
-    def __init__(self, nameservers: str = "127.0.0.1:9876", *, client_id: str | None = None) -> None:
+    def __init__(
+        self,
+        nameservers: str = "127.0.0.1:9876",
+        *,
+        client_id: str | None = None,
+        trace_topic: bool | str = False,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        self._client = aio.Client(
+            nameservers,
+            client_id=client_id,
+            trace_topic=trace_topic,
+            tracer_provider=tracer_provider,
+            meter_provider=meter_provider,
+        )
         self._portal = Portal()
-        self._client = aio.Client(nameservers, client_id=client_id)
 
     @property
     def client_id(self) -> str:
