@@ -30,6 +30,7 @@ __all__ = [
     "Answer",
     "Clock",
     "Closed",
+    "CompressionFailure",
     "ConnectionGone",
     "CoreError",
     "Expression",
@@ -51,8 +52,10 @@ __all__ = [
     "UniqueIds",
     "UnsentBatch",
     "Unsettled",
+    "compress",
     "decode_messages",
     "decode_records",
+    "decompress",
     "encode_frame",
     "tag_code",
 ]
@@ -74,6 +77,15 @@ class FrameError(CoreError):
 
 class ConnectionGone(CoreError):
     """The peer of that connection has left."""
+
+class CompressionFailure(CoreError):
+    """Bytes that cannot be decompressed, or would become more than they may."""
+
+def compress(format: str, data: bytes) -> bytes:
+    """In one of the formats `zlib`, `lz4` (its frames) and `zstd`."""
+
+def decompress(format: str, data: bytes, bytes_max: int) -> bytes:
+    """Up to so many bytes; raises CompressionFailure."""
 
 def encode_frame(
     code: int,
@@ -713,6 +725,8 @@ class SendBuffer:
         message has made and brokers that worked again."""
     def flush(self) -> int:
         """Sends everything that is there now; what to ask `left` with."""
+    def held_bytes(self) -> int:
+        """What is in it and not done."""
     def left(self, epoch: int) -> int:
         """How many of the messages that came before that flush are not done."""
     def close(self) -> list[UnsentBatch]:

@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="ut
 
 def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
-    assert len(blocks) == PAGE.count("```python") == 7
+    assert len(blocks) == PAGE.count("```python") == 9
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks).replace("127.0.0.1:9876", served.nameserver), encoding="utf-8")
     outcome = subprocess.run(
@@ -24,7 +24,8 @@ def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> No
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stderr == ""
     assert "the name of the topic is empty" in outcome.stdout
-    assert len(outcome.stdout.splitlines()) == 4
+    assert "['send parcels']" in outcome.stdout
+    assert len(outcome.stdout.splitlines()) == 5
 
     def everything() -> bool:
         found = [message.body for message in stored(served.nameserver, "orders")]

@@ -271,6 +271,11 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         self.lanes.lock().left(epoch)
     }
 
+    /// What was taken and is not done.
+    pub fn held_bytes(&self) -> usize {
+        self.lanes.lock().room.taken()
+    }
+
     /// Takes no more and gives up what is not done; each of these batches must be finished by the caller.
     pub fn close(&self) -> Vec<Crossed<A>> {
         let mut lanes = self.lanes.lock();

@@ -36,6 +36,10 @@ impl Room {
         self.taken = self.taken.saturating_sub(size_bytes);
     }
 
+    pub fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// A place at the end of the line.
     pub fn stand_in_line(&mut self) -> u64 {
         self.last_ticket += 1;

@@ -7,10 +7,13 @@ use metaq_wire::WireError;
 use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::compression::CompressionError;
+
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
 pyo3::create_exception!(metaq._core, StoreFailure, CoreError);
 pyo3::create_exception!(metaq._core, FrameError, CoreError);
 pyo3::create_exception!(metaq._core, ConnectionGone, CoreError);
+pyo3::create_exception!(metaq._core, CompressionFailure, CoreError);
 
 /// Everything the crates below may answer with.
 pub enum Failure {
@@ -18,6 +21,7 @@ pub enum Failure {
     Server(ServerError),
     Wire(WireError),
     Client(ClientError),
+    Compression(CompressionError),
 }
 
 impl From<StoreError> for Failure {
@@ -44,6 +48,12 @@ impl From<ClientError> for Failure {
     }
 }
 
+impl From<CompressionError> for Failure {
+    fn from(error: CompressionError) -> Self {
+        Failure::Compression(error)
+    }
+}
+
 impl From<Failure> for PyErr {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -59,6 +69,7 @@ impl From<Failure> for PyErr {
                 | ClientError::Timeout { .. }
                 | ClientError::Closed => ConnectionGone::new_err(error.to_string()),
             },
+            Failure::Compression(error) => CompressionFailure::new_err(error.to_string()),
             Failure::Server(error) => match &error {
                 ServerError::Bind { source, .. } => {
                     PyOSError::new_err((source.raw_os_error(), error.to_string()))

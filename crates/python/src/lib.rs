@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 mod clock;
+mod compression;
 mod enter;
 mod event;
 mod expression;
@@ -30,6 +31,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("StoreFailure", py.get_type::<enter::StoreFailure>())?;
     module.add("FrameError", py.get_type::<enter::FrameError>())?;
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
+    module.add("CompressionFailure", py.get_type::<enter::CompressionFailure>())?;
     module.add_class::<clock::Clock>()?;
     module.add_class::<expression::Expression>()?;
     module.add_class::<function::FilterBatch>()?;
@@ -50,6 +52,8 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<event::Request>()?;
     module.add_class::<event::Answer>()?;
     module.add_class::<event::Closed>()?;
+    module.add_function(wrap_pyfunction!(compression::compress, module)?)?;
+    module.add_function(wrap_pyfunction!(compression::decompress, module)?)?;
     module.add_function(wrap_pyfunction!(frame::encode_frame, module)?)?;
     module.add_function(wrap_pyfunction!(frame::tag_code, module)?)?;
     module.add_function(wrap_pyfunction!(received::decode_messages, module)?)?;

@@ -208,6 +208,10 @@ impl SendBuffer {
         self.inner.flush()
     }
 
+    fn held_bytes(&self) -> usize {
+        self.inner.held_bytes()
+    }
+
     fn left(&self, epoch: u64) -> usize {
         self.inner.left(epoch)
     }

@@ -125,7 +125,7 @@ def line(record: Record) -> str:
     """A message for people."""
     from datetime import datetime
 
-    from metaq.protocol.compression import body_of
+    from metaq.client.compression import body_of
 
     stored = datetime.fromtimestamp(record.store_timestamp_ms / 1000).isoformat(" ", "milliseconds")
     tag = record.properties.get("TAGS")
@@ -144,7 +144,7 @@ def document(record: Record) -> dict[str, object]:
     """A message for programs."""
     from base64 import b64encode
 
-    from metaq.protocol.compression import body_of
+    from metaq.client.compression import body_of
 
     document: dict[str, object] = {
         "topic": record.topic,

@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
+from metaq.client.compression import Format
 from metaq.client.consumers_aio import Consuming
 from metaq.client.handling import CLOSE_TIMEOUT_S
-from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES
+from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, check_topic
 from metaq.client.options import KIB, MIB, ProducerOptions
 from metaq.client.producer import Producer
 from metaq.client.results import SendStatus
 from metaq.client.session import Session
+from metaq.client.trace_topic import TRACE_TOPIC, TraceTopic
 from metaq.errors import NotDelivered
 
 DEFAULT_GROUP = "metaq"
@@ -24,11 +29,33 @@ class Client(Consuming):
     It belongs to the event loop in which it is started:
 
         async with metaq.aio.Client("127.0.0.1:9876") as client: …
+
+    Spans and metrics go to OpenTelemetry's global providers, or to those given here. With `trace_topic` what
+    becomes of messages is also written to RocketMQ's own trace topic, or to one of that name.
     """
 
-    def __init__(self, nameservers: str = "127.0.0.1:9876", *, client_id: str | None = None) -> None:
+    def __init__(
+        self,
+        nameservers: str = "127.0.0.1:9876",
+        *,
+        client_id: str | None = None,
+        trace_topic: bool | str = False,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
         super().__init__()
-        self._session = Session(nameservers, client_id=client_id)
+        self._session = Session(
+            nameservers,
+            client_id=client_id,
+            tracer_provider=tracer_provider,
+            meter_provider=meter_provider,
+        )
+        self._trace_topic: TraceTopic | None = None
+        if trace_topic:
+            name = TRACE_TOPIC if trace_topic is True else trace_topic
+            check_topic(name)
+            self._trace_topic = TraceTopic(self._session, name)
+            self._session.telemetry.trace_to(self._trace_topic)
         self._producers: set[Producer] = set()
 
     @property
@@ -44,6 +71,7 @@ class Client(Consuming):
         attempt_timeout: float = 6.0,
         accept: Iterable[SendStatus | str] = (),
         body_bytes_max: int = BODY_BYTES_MAX,
+        compression: Format | None = "zlib",
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         linger: float = 0.002,
         batch_bytes_max: int = 256 * KIB,
@@ -53,7 +81,8 @@ class Client(Consuming):
 
         `timeout` is for a send with all its tries, `attempt_timeout` for one of them. `accept` names what is
         no error besides a message that is stored as it should be: flush-timeout, replica-missing or
-        replica-timeout. `linger`, `batch_bytes_max` and `buffer_bytes_max` are for `send_soon`.
+        replica-timeout. Bodies from `compress_from_bytes` on are compressed, unless `compression` is None.
+        `linger`, `batch_bytes_max` and `buffer_bytes_max` are for `send_soon`.
         """
         options = ProducerOptions(
             group,
@@ -61,6 +90,7 @@ class Client(Consuming):
             attempt_timeout_s=attempt_timeout,
             accept=SendStatus.all_of(accept),
             body_bytes_max=body_bytes_max,
+            compression=compression,
             compress_from_bytes=compress_from_bytes,
             linger_s=linger,
             batch_bytes_max=batch_bytes_max,
@@ -73,6 +103,8 @@ class Client(Consuming):
     async def start(self) -> None:
         """Safe to call twice."""
         await self._session.start()
+        if self._trace_topic is not None:
+            self._trace_topic.start()
         await self._start_consumers()
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
@@ -92,6 +124,8 @@ class Client(Consuming):
                     await producer.close()
                 except NotDelivered as error:
                     lost.append(error)
+            if self._trace_topic is not None:
+                await self._trace_topic.close()
         finally:
             await self._session.close()
         if lost:

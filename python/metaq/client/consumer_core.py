@@ -95,6 +95,7 @@ class GroupConsumer:
         self._pulls: dict[Queue, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
+        session.telemetry.watch_buffer("receive", self)
 
     @property
     def session(self) -> Session:
@@ -108,6 +109,10 @@ class GroupConsumer:
     @property
     def in_hand(self) -> int:
         return sum(buffer.in_hand for buffer in self.buffers.values())
+
+    @property
+    def buffered_bytes(self) -> int:
+        return sum(buffer.bytes_held for buffer in list(self.buffers.values()))
 
     # Its life
 

@@ -63,17 +63,19 @@ class ReceivedMessage(Message):
 class Processing:
     """A block in which a message is processed."""
 
-    __slots__ = ("_message",)
+    __slots__ = ("_message", "_told")
 
     def __init__(self, message: ReceivedMessage) -> None:
         self._message = message
+        self._told = message._delivery.processing()
 
     def __enter__(self) -> None:
-        pass
+        self._told.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        self._told.__exit__(kind, error, trace)
         message = self._message
         if error is None:
             message.ack()

@@ -134,7 +134,10 @@ class HandlerConsumer:
 
     async def invoke(self, messages: Sequence[Message]) -> None:
         """Calls the handler as it wants to be called."""
-        await self._caller.call(messages[0] if self._options.batch is None else list(messages))
+        telemetry = self.core.session.telemetry
+        telemetry.consumed(self._options.group, messages)
+        with telemetry.processing(self._options, messages):
+            await self._caller.call(messages[0] if self._options.batch is None else list(messages))
 
     async def _work(self) -> None:
         core, count = self.core, self._options.batch or 1
@@ -157,10 +160,13 @@ class HandlerConsumer:
     def _work_here(self, loop: asyncio.AbstractEventLoop) -> None:
         """The same in a thread."""
         is_batch = self._options.batch is not None
+        telemetry = self.core.session.telemetry
         while (taken := self.core.take_waiting(self._options.batch or 1)) is not None:
             buffer, messages = taken
+            telemetry.consumed(self._options.group, messages)
             try:
-                self._caller.call_here(messages if is_batch else messages[0], loop)
+                with telemetry.processing(self._options, messages):
+                    self._caller.call_here(messages if is_batch else messages[0], loop)
             except BaseException as error:
                 settled = asyncio.run_coroutine_threadsafe(
                     self._failed(buffer, messages, as_exception(error)), loop

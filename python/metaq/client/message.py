@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from metaq._core import Message
+from metaq.client import compression
+from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.client.properties import KEYS, SYSTEM_NAMES, TAGS, UNIQUE_KEY, encode_properties
-from metaq.errors import InvalidMessage, UnreadableBody
+from metaq.errors import InvalidMessage
 
 __all__ = [
     "BODY_BYTES_MAX",
-    "COMPRESSED",
     "COMPRESS_FROM_BYTES",
     "INFLATED_BYTES_MAX",
     "PROPERTIES_BYTES_MAX",
     "TRANSACTION_PREPARED",
-    "ZLIB",
     "Message",
     "Outgoing",
     "check_group",
@@ -32,36 +31,15 @@ __all__ = [
 MIB: Final = 1024 * 1024
 BODY_BYTES_MAX: Final = 4 * MIB
 """What a broker takes unless it is set up otherwise."""
-INFLATED_BYTES_MAX: Final = 64 * MIB
-"""What a compressed body may grow to when it is read."""
 PROPERTIES_BYTES_MAX: Final = 32_767
 COMPRESS_FROM_BYTES: Final = 4096
-ZLIB_LEVEL: Final = 5
 
-COMPRESSED: Final = 1
 TRANSACTION_PREPARED: Final = 4
-_COMPRESSION_SHIFT: Final = 8
-_COMPRESSIONS: Final = {0: "zlib", 1: "LZ4", 2: "zstd", 3: "zlib"}
-ZLIB: Final = 3 << _COMPRESSION_SHIFT
 
 
 def inflate(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
     """The body as it was before its sender compressed it; raises UnreadableBody."""
-    if not system_flag & COMPRESSED:
-        return body
-    number = (system_flag >> _COMPRESSION_SHIFT) & 7
-    name = _COMPRESSIONS.get(number, f"compression {number}")
-    if name != "zlib":
-        raise UnreadableBody(f"the body is compressed with {name}, which this client cannot undo")
-    stream = zlib.decompressobj()
-    try:
-        inflated = stream.decompress(body, bytes_max)
-    except zlib.error as error:
-        raise UnreadableBody(f"the body is said to be compressed with zlib, but is not: {error}") from None
-    if not stream.eof:
-        reason = f"is longer than {bytes_max} bytes" if stream.unconsumed_tail else "is cut off"
-        raise UnreadableBody(f"the decompressed body {reason}")
-    return inflated
+    return compression.decompress(body, system_flag, bytes_max)
 
 
 @dataclass(slots=True)
@@ -86,14 +64,10 @@ class Outgoing:
             len(self.body) + 24 + sum(len(name) + len(value) + 2 for name, value in self.properties.items())
         )
 
-    def compress(self, from_bytes: int) -> None:
+    def compress(self, from_bytes: int, format: compression.Format | None) -> None:
         """Where it is large enough and becomes smaller by it."""
-        if len(self.body) < from_bytes or self.system_flag & COMPRESSED:
-            return
-        smaller = zlib.compress(self.body, ZLIB_LEVEL)
-        if len(smaller) < len(self.body):
-            self.body = smaller
-            self.system_flag |= COMPRESSED | ZLIB
+        if format is not None and len(self.body) >= from_bytes:
+            self.body, self.system_flag = compression.compress(self.body, self.system_flag, format)
 
 
 def outgoing(

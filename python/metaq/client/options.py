@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypedDict
 
+from metaq.client.compression import FORMATS, Format
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, Outgoing, check_group, outgoing
 from metaq.client.properties import DELAY_MS, DELIVER_MS, PRIORITY, SHARDING_KEY
 from metaq.client.results import SendStatus
@@ -30,6 +31,8 @@ class ProducerOptions:
     accept: frozenset[SendStatus] = frozenset()
     """Statuses besides `stored` that are not errors."""
     body_bytes_max: int = BODY_BYTES_MAX
+    compression: Format | None = "zlib"
+    """In which format bodies from that size on are compressed; None in none."""
     compress_from_bytes: int = COMPRESS_FROM_BYTES
     linger_s: float = 0.002
     """How long `send_soon` waits for more to send with a message."""
@@ -46,6 +49,8 @@ class ProducerOptions:
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} is a whole number from 1 on, not {value!r}")
+        if self.compression is not None and self.compression not in FORMATS:
+            raise UsageError(f"compression is one of {', '.join(FORMATS)} or None, not {self.compression!r}")
         if not isinstance(self.linger_s, (int, float)) or not 0 <= self.linger_s <= 60:
             raise UsageError(f"linger_s is a number of seconds from 0 to 60, not {self.linger_s!r}")
 

@@ -99,7 +99,8 @@ class Producer:
         Waits only while the buffer is full. What failed is also told by `flush` and `close`.
         """
         soon = self._soon
-        if soon is not None and asyncio.get_running_loop() is soon.loop:
+        is_quiet = not self._session.telemetry.is_heard
+        if is_quiet and soon is not None and asyncio.get_running_loop() is soon.loop:
             future: asyncio.Future[SendResult] = soon.loop.create_future()
             taken: bool | None = None
             if not options:
@@ -114,7 +115,10 @@ class Producer:
         self._session.require_usable()
         soon = self._open_soon()
         wanted = soon.order(topic, body, **options)
-        return await soon.take_here(wanted, await soon.queue_of(wanted))
+        with self._session.telemetry.sending_later(self.group, wanted.message) as sending:
+            taken_in = await soon.take_here(wanted, await soon.queue_of(wanted))
+            sending.follow(taken_in)
+        return taken_in
 
     async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
         """Sends one message and waits for no answer: whether it was stored is never known."""
@@ -210,6 +214,7 @@ class Producer:
             raise ClientClosed("this producer is closed", hint="make another one")
         if not self._started:
             self._soon = Soon(self._session, self._sender, self._options)
+            self._session.telemetry.watch_buffer("send", self._soon)
             self._started = True
             await self._session.add_producer(self.group)
 

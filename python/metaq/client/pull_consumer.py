@@ -117,9 +117,11 @@ class PullConsumer:
         Raises what the broker refused, and UnreadableBody (once) for a message that cannot be decompressed.
         """
         self._require_open()
+        started_ns = time.time_ns()
         stream = self._pollable(count)
         messages = self._readable(*stream.take(count))
         if messages:
+            self._session.telemetry.received(self._group, messages, started_ns)
             # A caller who polls a long backlog and does nothing else would keep the loop from its heartbeats.
             await asyncio.sleep(0)
             return messages
@@ -129,6 +131,7 @@ class PullConsumer:
                     self._something.clear()
                     messages = self._readable(*stream.take(count))
                     if messages:
+                        self._session.telemetry.received(self._group, messages, started_ns)
                         return messages
                     self._raise_failure()
                     await self._something.wait()
@@ -139,12 +142,14 @@ class PullConsumer:
         """The same from any thread, which waits without holding the interpreter."""
         self._require_not_closed()
         stream = self._pollable(count)
+        started_ns = time.time_ns()
         deadline = time.monotonic() + timeout
         while True:
             wakes = stream.wakes()
             left = deadline - time.monotonic()
             messages = self._readable(*stream.wait(count, left, wakes))
             if messages:
+                self._session.telemetry.received(self._group, messages, started_ns)
                 return messages
             self._require_not_closed()
             self._raise_failure()

@@ -56,16 +56,10 @@ class Sender:
         self, message: Outgoing, timeout_s: float, *, key: str | None = None, queue: Queue | None = None
     ) -> SendResult:
         """One message; raises NotSent, NoRoute, Refused or NotDurable."""
-        message.compress(self._options.compress_from_bytes)
-        chosen, reply = await self._tries(
-            message.topic,
-            self._choice(key, queue),
-            lambda target, route, left_s: self._session.call(
-                target.broker, self._command(message, target, route), message.body, timeout=left_s
-            ),
-            timeout_s,
-        )
-        return self._result(message, chosen, reply)
+        with self._session.telemetry.sending(self._options.group, (message,)) as sending:
+            result = await self._send(message, timeout_s, self._choice(key, queue))
+            sending.stored((result,))
+        return result
 
     async def send_batch(
         self,
@@ -78,6 +72,26 @@ class Sender:
         """Messages of one topic in one request, of which all are stored or none is; raises as `send`."""
         if len(messages) == 1:
             return [await self.send(messages[0], timeout_s, key=key, queue=queue)]
+        with self._session.telemetry.sending(self._options.group, messages) as sending:
+            results = await self._send_batch(messages, timeout_s, self._choice(key, queue))
+            sending.stored(results)
+        return results
+
+    async def _send(self, message: Outgoing, timeout_s: float, choose: _Choose) -> SendResult:
+        message.compress(self._options.compress_from_bytes, self._options.compression)
+        chosen, reply = await self._tries(
+            message.topic,
+            choose,
+            lambda target, route, left_s: self._session.call(
+                target.broker, self._command(message, target, route), message.body, timeout=left_s
+            ),
+            timeout_s,
+        )
+        return self._result(message, chosen, reply)
+
+    async def _send_batch(
+        self, messages: Sequence[Outgoing], timeout_s: float, choose: _Choose
+    ) -> list[SendResult]:
         body = encode_batch(messages)
         topic = messages[0].topic
 
@@ -85,7 +99,7 @@ class Sender:
             command = self._batch_command(topic, target, route)
             return self._session.call(target.broker, command, body, timeout=left_s)
 
-        chosen, reply = await self._tries(topic, self._choice(key, queue), ask, timeout_s)
+        chosen, reply = await self._tries(topic, choose, ask, timeout_s)
         return self._batch_results(messages, chosen, reply)
 
     async def go_on(self, batch: UnsentBatch) -> None:
@@ -118,10 +132,12 @@ class Sender:
         self, message: Outgoing, *, key: str | None = None, queue: Queue | None = None
     ) -> None:
         """One try, and no answer; raises only where there is nobody to send it to."""
-        message.compress(self._options.compress_from_bytes)
-        route = await self.route(message.topic)
-        target = self._choice(key, queue)(route, set())
-        await self._session.send_oneway(target.broker, self._command(message, target, route), message.body)
+        with self._session.telemetry.sending(self._options.group, (message,)):
+            message.compress(self._options.compress_from_bytes, self._options.compression)
+            route = await self.route(message.topic)
+            target = self._choice(key, queue)(route, set())
+            command = self._command(message, target, route)
+            await self._session.send_oneway(target.broker, command, message.body)
 
     async def recall(self, topic: str, handle: str) -> str:
         """Asks the broker that the handle names; raises InvalidMessage, Unreachable or Refused."""

@@ -11,8 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
 from metaq._core import Frame, Network
 from metaq.client.routes import MASTER_ID, NameServers, Queue, Route, Routes
+from metaq.client.telemetry import Telemetry
 from metaq.client.unique_ids import month_start_ms, unique_ids
 from metaq.errors import ClientClosed, MetaqError, NoRoute, UsageError
 from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
@@ -55,6 +59,8 @@ class Session:
         *,
         client_id: str | None = None,
         heartbeat_interval_s: float = HEARTBEAT_INTERVAL_S,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
     ) -> None:
         """`nameservers` is `host:port`, several separated by semicolons. Raises UsageError."""
         addresses = _addresses(nameservers)
@@ -65,6 +71,9 @@ class Session:
         self.connections = Connections(on_request=self._take, on_open=self._greet, binary=True)
         self._nameservers = NameServers(addresses, self.connections.call)
         self.routes = Routes(self._nameservers.ask, self._brokers_changed)
+        self.telemetry = Telemetry(
+            self.client_id, self.routes, tracer_provider=tracer_provider, meter_provider=meter_provider
+        )
         self._heartbeat_interval_s = heartbeat_interval_s
         self._producers: dict[str, int] = {}
         self._consumers: list[Provider] = []
@@ -84,6 +93,7 @@ class Session:
             self.require_usable()
             return
         self._loop = asyncio.get_running_loop()
+        self.telemetry.look()
         self._spawn(self._keep_beating, "heartbeats")
         self._spawn(self._keep_routes, "routes")
 
@@ -185,6 +195,7 @@ class Session:
 
     async def add_producer(self, group: str) -> None:
         """From now on brokers know this client as a producer of the group."""
+        self.telemetry.look()
         self._producers[group] = self._producers.get(group, 0) + 1
         if self._producers[group] == 1:
             await self.beat()
@@ -200,6 +211,7 @@ class Session:
 
     async def add_consumer(self, provider: Provider) -> None:
         """From now on brokers know this client as a consumer, as the provider tells for each heartbeat."""
+        self.telemetry.look()
         self._consumers.append(provider)
         await self.beat()
 
@@ -285,6 +297,7 @@ class Session:
     async def _keep_beating(self) -> None:
         while True:
             await asyncio.sleep(self._heartbeat_interval_s)
+            self.telemetry.look()
             await self._reported(self.beat)
 
     async def _keep_routes(self) -> None:

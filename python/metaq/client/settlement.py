@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.buffers import QueueBuffer
@@ -35,6 +36,10 @@ class Settlement:
     def __init__(self, core: GroupConsumer, parking: Parking | None = None) -> None:
         self._core = core
         self._parking = parking
+
+    def processing(self, message: Message) -> AbstractContextManager[object]:
+        """Around what the user does with a message that is settled by that."""
+        return self._core.session.telemetry.processing(self._core.options, (message,))
 
     def acknowledge(self, buffer: QueueBuffer, messages: Sequence[Message]) -> None:
         """They are done with; told to the broker with the next commit. Any thread may call it."""
@@ -95,6 +100,7 @@ class Settlement:
                 except MetaqError as error:
                     _log.warning("group %s: %s is tried on: %s", options.group, message.id, error)
             kept.append(message.__replace__(reconsume_times=message.reconsume_times + 1))
+            self._core.session.telemetry.retried(options.group, message, "local")
         self._rest(buffer, kept, options.suspend if after is None else after)
 
     async def _retry_or_park(
@@ -121,6 +127,7 @@ class Settlement:
                     )
                     pause = SEND_BACK_PAUSE_S
             kept.append(message)
+            self._core.session.telemetry.retried(self._core.options.group, message, "local")
         pause = pause if after is None else after
         if self._core.options.ordered:
             self._rest(buffer, kept, pause)
@@ -158,6 +165,10 @@ async def send_back(core: GroupConsumer, message: Message, level: int) -> None:
         max_reconsume_times=options.retries_max,
     )
     (await core.session.call(queue.broker, command)).check()
+    if level == DEAD_LETTER_LEVEL:
+        core.session.telemetry.dead_lettered(options.group, message)
+    else:
+        core.session.telemetry.retried(options.group, message, "broker")
 
 
 async def send_to_dead_letters(core: GroupConsumer, message: Message) -> None:
@@ -186,3 +197,4 @@ async def send_to_dead_letters(core: GroupConsumer, message: Message) -> None:
         max_reconsume_times=0,
     )
     (await core.session.call(queue.broker, command, message.body)).check()
+    core.session.telemetry.dead_lettered(core.options.group, message)

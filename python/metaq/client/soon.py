@@ -56,6 +56,10 @@ class Soon:
         self.loop.add_reader(self.buffer.fileno(), self._drain)
         _alive.add(self)
 
+    @property
+    def buffered_bytes(self) -> int:
+        return self.buffer.held_bytes()
+
     # Putting
 
     def order(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Order:
@@ -121,7 +125,7 @@ class Soon:
             # In this order: a route that comes in between is seen by one of the two.
             self._topics.add(message.topic)
             self._take_route(message.topic)
-        message.compress(self._options.compress_from_bytes)
+        message.compress(self._options.compress_from_bytes, self._options.compression)
         properties = encode_properties(message.properties)
         size_bytes = len(message.body) + len(properties) + _BATCH_OVERHEAD_BYTES
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import Message
@@ -32,6 +33,10 @@ class Delivery:
         self.is_settled = False
         self.is_processed = False
         """Somebody called `process`: it will be settled by that."""
+
+    def processing(self) -> AbstractContextManager[object]:
+        """Around what the user does with it."""
+        return self._settlement.processing(self.message)
 
     def _settle(self) -> bool:
         first = not self.is_settled
@@ -123,6 +128,7 @@ class Stream:
             last.ack()
 
     def _deliver(self, buffer: QueueBuffer, messages: list[Message]) -> Delivery:
+        self.core.session.telemetry.consumed(self.core.options.group, messages)
         self._last = Delivery(self._settlement, buffer, messages[0])
         return self._last
 

@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
 from metaq.client import aio
+from metaq.client.compression import Format
 from metaq.client.consumers_sync import Consuming
 from metaq.client.handling import CLOSE_TIMEOUT_S
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES
@@ -23,11 +27,28 @@ class Client(Consuming):
     Any thread may call it:
 
         with metaq.Client("127.0.0.1:9876") as client: …
+
+    Spans and metrics go to OpenTelemetry's global providers, or to those given here. With `trace_topic` what
+    becomes of messages is also written to RocketMQ's own trace topic, or to one of that name.
     """
 
-    def __init__(self, nameservers: str = "127.0.0.1:9876", *, client_id: str | None = None) -> None:
+    def __init__(
+        self,
+        nameservers: str = "127.0.0.1:9876",
+        *,
+        client_id: str | None = None,
+        trace_topic: bool | str = False,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        self._client = aio.Client(
+            nameservers,
+            client_id=client_id,
+            trace_topic=trace_topic,
+            tracer_provider=tracer_provider,
+            meter_provider=meter_provider,
+        )
         self._portal = Portal()
-        self._client = aio.Client(nameservers, client_id=client_id)
 
     @property
     def client_id(self) -> str:
@@ -42,6 +63,7 @@ class Client(Consuming):
         attempt_timeout: float = 6.0,
         accept: Iterable[SendStatus | str] = (),
         body_bytes_max: int = BODY_BYTES_MAX,
+        compression: Format | None = "zlib",
         compress_from_bytes: int = COMPRESS_FROM_BYTES,
         linger: float = 0.002,
         batch_bytes_max: int = 256 * KIB,
@@ -51,7 +73,8 @@ class Client(Consuming):
 
         `timeout` is for a send with all its tries, `attempt_timeout` for one of them. `accept` names what is
         no error besides a message that is stored as it should be: flush-timeout, replica-missing or
-        replica-timeout. `linger`, `batch_bytes_max` and `buffer_bytes_max` are for `send_soon`.
+        replica-timeout. Bodies from `compress_from_bytes` on are compressed, unless `compression` is None.
+        `linger`, `batch_bytes_max` and `buffer_bytes_max` are for `send_soon`.
         """
         producer = self._client.producer(
             group,
@@ -59,6 +82,7 @@ class Client(Consuming):
             attempt_timeout=attempt_timeout,
             accept=accept,
             body_bytes_max=body_bytes_max,
+            compression=compression,
             compress_from_bytes=compress_from_bytes,
             linger=linger,
             batch_bytes_max=batch_bytes_max,

@@ -31,6 +31,7 @@ class Producer:
     def __init__(self, portal: Portal, producer: aio.Producer) -> None:
         self._portal = portal
         self._producer = producer
+        self._telemetry = producer._session.telemetry
         self._put: Callable[..., SendFuture | None] = _not_started
 
     @property
@@ -80,7 +81,9 @@ class Producer:
         """
         # Whatever is not plainly right is looked at more closely below, and told there.
         future: SendFuture | None = None
-        if not options:
+        if self._telemetry.is_heard:
+            pass
+        elif not options:
             future = self._put(topic, body)
         elif options.keys() <= PLAIN_OPTIONS:
             future = self._put(topic, body, **options)
@@ -90,8 +93,11 @@ class Producer:
         self._portal.require_usable()
         soon = self._producer._open_soon()
         wanted = soon.order(topic, body, **options)
-        queue = wanted.queue if wanted.key is None else self._portal.run(soon.queue_of, wanted)
-        return soon.take(wanted, queue)
+        with self._telemetry.sending_later(self.group, wanted.message) as sending:
+            queue = wanted.queue if wanted.key is None else self._portal.run(soon.queue_of, wanted)
+            future = soon.take(wanted, queue)
+            sending.follow(future)
+        return future
 
     def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
         """Sends one message and waits for no answer: whether it was stored is never known."""

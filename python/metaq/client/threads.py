@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import queue
 import threading
 from collections.abc import Callable
@@ -29,11 +30,12 @@ class DaemonThreads:
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What the function returns or raises."""
         loop = asyncio.get_running_loop()
+        context = contextvars.copy_context()  # The handler's span is the current one in its thread too.
         future: asyncio.Future[Any] = loop.create_future()
 
         def call() -> None:
             try:
-                result = function(*arguments)
+                result = context.run(function, *arguments)
             except BaseException as error:
                 tell(_fail, error)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
@@ -69,7 +69,7 @@ class Transactions:
         message.system_flag |= TRANSACTION_PREPARED
         return await self._sender.send(message, order.timeout_s, key=order.key, queue=order.queue)
 
-    async def end(self, half: SendResult, decision: int) -> None:
+    async def end(self, half: SendResult, decision: int, properties: Mapping[str, str]) -> None:
         """Raises Undecided where the broker did not take it: it will ask the checker."""
         command = EndTransaction(
             producer_group=self._options.group,
@@ -85,6 +85,7 @@ class Transactions:
             try:
                 reply = await self._session.call(half.queue.broker, command, timeout=END_TIMEOUT_S)
                 reply.check()
+                self._session.telemetry.ended_transaction(command, half.queue.broker, properties)
                 return
             except MetaqError as error:
                 failure = error
@@ -132,6 +133,7 @@ class Transactions:
         )
         reply = await self._session.call(address, end, timeout=END_TIMEOUT_S)
         reply.check()
+        self._session.telemetry.ended_transaction(end, address, message.system_properties)
         return None
 
 
@@ -188,7 +190,7 @@ class Transaction:
     async def _end(self, decision: int) -> None:
         half = self._require_open()
         self._decided = True
-        await self._transactions.end(half, decision)
+        await self._transactions.end(half, decision, self._order.message.properties)
 
     def _require_open(self) -> SendResult:
         if self._half is None:

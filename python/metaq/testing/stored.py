@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from metaq._core import Record, Store, decode_records
-from metaq.protocol.compression import body_of
+from metaq.client.compression import body_of
 
 ENTRIES_PER_READ = 1_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -21,7 +21,7 @@ class StoredMessage:
     queue_offset: int
     id: str
     body: bytes
-    """As it was sent; what is compressed by other means than zlib stays as it is."""
+    """As it was sent; what cannot be decompressed stays as it is."""
     tag: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import struct
 import time
-import zlib
 from datetime import datetime
 
 import pytest
 
 import metaq
-from metaq.client.message import COMPRESSED, ZLIB, Outgoing, encode_batch, inflate, outgoing
+from metaq.client.message import Outgoing, encode_batch, outgoing
 from metaq.client.properties import SYSTEM_NAMES, decode_properties, encode_properties
 from metaq.client.unique_ids import month_start_ms, unique_ids
-from metaq.errors import InvalidMessage, UnreadableBody
+from metaq.errors import InvalidMessage
 
 
 def test_properties_there_and_back() -> None:
@@ -40,36 +39,6 @@ def test_what_is_sent_carries_tag_keys_and_id() -> None:
 def test_no_user_sets_a_property_of_the_system(name: str) -> None:
     with pytest.raises(InvalidMessage, match="belongs to the system"):
         outgoing("t", b"x", "ID", properties={name: "v"})
-
-
-def test_only_what_becomes_smaller_is_compressed() -> None:
-    repeated = Outgoing("t", b"x" * 5000, {})
-    repeated.compress(4096)
-    assert repeated.system_flag == COMPRESSED | ZLIB
-    assert inflate(repeated.body, repeated.system_flag) == b"x" * 5000
-    small = Outgoing("t", b"x" * 100, {})
-    small.compress(4096)
-    assert (small.body, small.system_flag) == (b"x" * 100, 0)
-    dense = Outgoing("t", zlib.compress(bytes(range(256)) * 2, 9) * 1, {})
-    before = dense.body
-    dense.compress(1)
-    assert dense.body == before
-
-
-@pytest.mark.parametrize(
-    ("body", "flag", "why"),
-    [
-        (zlib.compress(bytes(1_000_001)), COMPRESSED, "longer than 1000000"),
-        (zlib.compress(b"hello")[:-3], COMPRESSED, "cut off"),
-        (b"hello", COMPRESSED, "but is not"),
-        (b"hello", COMPRESSED | 1 << 8, "LZ4"),
-        (b"hello", COMPRESSED | 2 << 8, "zstd"),
-        (b"hello", COMPRESSED | 7 << 8, "compression 7"),
-    ],
-)
-def test_bodies_that_cannot_be_read(body: bytes, flag: int, why: str) -> None:
-    with pytest.raises(UnreadableBody, match=why):
-        inflate(body, flag, 1_000_000)
 
 
 def test_a_batch_is_laid_out_record_after_record() -> None:

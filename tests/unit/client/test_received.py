@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 import metaq
 from metaq._core import FrameError, Record, decode_messages, decode_records
-from metaq.client.message import COMPRESSED, inflate
+from metaq.client.compression import COMPRESSED
+from metaq.client.message import inflate
 from metaq.client.properties import SYSTEM_NAMES, encode_properties
 from metaq.client.pulling import find_unreadable
 from metaq.client.routes import Queue

@@ -51,6 +51,7 @@ public final class Driver {
         Admins.register(OPERATIONS);
         Requests.register(OPERATIONS);
         Tools.register(OPERATIONS);
+        Traces.register(OPERATIONS);
         OPERATIONS.put("stop", Clients::stop);
 
         ExecutorService workers = Executors.newCachedThreadPool();

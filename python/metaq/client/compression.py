@@ -1,0 +1,59 @@
+"""Bodies that are compressed, and how the system flag of a message says so.
+
+Bit 0 says that a body is compressed, bits 8 to 10 in which format. Clients before 5.0 know only zlib and
+leave those bits empty.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+from metaq import _core
+from metaq._core import CompressionFailure, Record
+from metaq.errors import UnreadableBody
+
+Format = Literal["zlib", "lz4", "zstd"]
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+
+COMPRESSED: Final = 1
+FORMAT_BITS: Final = 0x700
+_FLAGS: Final[dict[str, int]] = {"lz4": 0x100, "zstd": 0x200, "zlib": 0x300}
+_NAMES: Final = {0: "zlib"} | {flag: name for name, flag in _FLAGS.items()}
+
+INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""What a compressed body may grow to when it is read."""
+
+
+def compress(body: bytes, system_flag: int, format: str) -> tuple[bytes, int]:
+    """The body and its flag: as they were, where it is compressed already or would not become smaller."""
+    if system_flag & COMPRESSED:
+        return body, system_flag
+    smaller = _core.compress(format, body)
+    if len(smaller) >= len(body):
+        return body, system_flag
+    return smaller, system_flag & ~FORMAT_BITS | COMPRESSED | _FLAGS[format]
+
+
+def decompress(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
+    """The body as it was before its sender compressed it; raises UnreadableBody."""
+    if not system_flag & COMPRESSED:
+        return body
+    bits = system_flag & FORMAT_BITS
+    try:
+        format = _NAMES[bits]
+    except KeyError:
+        raise UnreadableBody(
+            f"the body is compressed in format {bits >> 8}, which this client does not know"
+        ) from None
+    try:
+        return _core.decompress(format, body, bytes_max)
+    except CompressionFailure as error:
+        raise UnreadableBody(f"the body cannot be decompressed with {format}: {error}") from None
+
+
+def body_of(record: Record) -> bytes | None:
+    """The body as it was sent; None where it cannot be decompressed."""
+    try:
+        return decompress(record.body, record.system_flag)
+    except UnreadableBody:
+        return None

@@ -1,0 +1,80 @@
+"""The trace topic as our client writes it, read by Apache's own decoder and by mqadmin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import metaq
+from tests.interop.clients import Clients, unique
+from tests.interop.driver import eventually
+from tests.interop.kinds import java_id
+from tests.support.reading import stored
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+
+
+@pytest.mark.parametrize("java_kind", [("5.5.0", "json")], ids=java_id, indirect=True, scope="session")
+def test_apache_reads_what_became_of_our_messages(java: Clients) -> None:
+    topic, group = java.topic(queues=1), unique("G")
+    handled: list[str] = []
+
+    def handle(message: metaq.Message) -> None:
+        handled.append(message.id)
+        if message.body == b"bad":
+            raise metaq.Reject
+
+    with metaq.Client(java.cluster.namesrv, trace_topic=True) as client:
+        producer = client.producer("traced")
+        producer.start()
+        producer.check(lambda message: True)
+        good = producer.send(topic, b"good", tag="T", keys=["k1", "k2"]).id
+        bad = producer.send(topic, b"bad").id
+        with producer.transaction(topic, b"paid", keys=["k3"]) as transaction:
+            paid = transaction.id
+        later = producer.send(topic, b"later", delay=3600).id
+        client.consumer(topic, group=group, start="first")(handle)
+        eventually(lambda: set(handled), lambda found: found == {good, bad, paid}, 30, "all messages")
+
+    entries = [
+        entry for message in stored(java.cluster.namesrv, TRACE_TOPIC) for entry in decoded(java, message)
+    ]
+    ours = {
+        (entry["type"], entry["id"]): entry for entry in entries if entry["id"] in (good, bad, paid, later)
+    }
+    assert set(ours) == {
+        *(("Pub", message_id) for message_id in (good, bad, paid, later)),
+        *((kind, message_id) for kind in ("SubBefore", "SubAfter") for message_id in (good, bad, paid)),
+        ("EndTransaction", paid),
+    }
+    pub = ours["Pub", good]
+    broker = java.cluster.brokers["broker-a"].address
+    assert (pub["group"], pub["topic"], pub["tags"], pub["keys"]) == ("traced", topic, "T", "k1 k2")
+    assert (pub["store_host"], pub["body_bytes"], pub["success"]) == (broker, 4, True)
+    assert (pub["region"], len(pub["offset_id"])) == ("DefaultRegion", 32)
+    kinds = {message_id: ours["Pub", message_id]["message_type"] for message_id in (good, paid, later)}
+    assert kinds == {good: "Normal_Msg", paid: "Trans_Msg_Half", later: "Delay_Msg"}
+    for message_id, success, code in ((good, True, 0), (bad, False, 4), (paid, True, 0)):
+        before, after = ours["SubBefore", message_id], ours["SubAfter", message_id]
+        assert (before["group"], before["retries"], before["region"]) == (group, 0, "DefaultRegion")
+        assert (after["group"], after["success"], after["context_code"]) == (group, success, code)
+        assert before["request_id"] == after["request_id"]
+    end = ours["EndTransaction", paid]
+    assert (end["transaction_state"], end["from_check"], end["keys"]) == ("COMMIT_MESSAGE", False, "k3")
+    assert (end["message_type"], end["topic"], end["group"]) == ("Trans_msg_Commit", topic, "traced")
+    assert end["store_host"] == broker
+
+    def printed() -> str:
+        line = f"queryMsgTraceById -i {good} -n {java.cluster.namesrv}"
+        outcome: dict[str, Any] = java.driver.call("mqadmin", arguments=line.split())
+        return str(outcome["printed"])
+
+    found = eventually(printed, lambda text: "Pub" in text and group in text, 20, "the trace by mqadmin")
+    assert "success" in found
+    assert "traced" in found
+
+
+def decoded(java: Clients, message: metaq.Message) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = java.driver.call("decode_trace", data=message.body.decode())
+    return entries
