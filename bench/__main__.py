@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bench import report
 from bench.clients import kafka
+from bench.clients.task import READ_COUNT
 from bench.clients.workloads import CLIENT_WORKLOADS
 from bench.page_cache import filled_page_cache
 from bench.servers import Options
@@ -59,11 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scratch.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="bench-", dir=scratch))
     plan = _plan(chosen, home)
-    setting = (
-        f"{' against '.join(plan.kinds)}; {_peers(with_clients)}; flush {chosen.flush}; "
-        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; "
-        f"rounds of {plan.round_s:g} s" + (f", of clients {plan.client_round_s:g} s" if with_clients else "")
-    )
+    setting = _setting(plan, names, chosen.flush)
     say(setting)
     try:
         with _warm_machine(home, skip=chosen.cold_memory):
@@ -76,11 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _peers(with_clients: bool) -> str:
-    if not with_clients:
-        return f"Apache RocketMQ {VERSION}"
-    clients = ", ".join(f"{package} {metadata.version(package)}" for package in _PEER_CLIENTS)
-    return f"Apache RocketMQ {VERSION}, Kafka {kafka.VERSION}, {clients}"
+def _setting(plan: Plan, names: Sequence[str], flush: str) -> str:
+    peers, rounds = [], []
+    if not BROKER_WORKLOADS.keys().isdisjoint(names):
+        peers.append(f"{' against '.join(plan.kinds)}, Apache RocketMQ {VERSION}")
+        rounds.append(f"rounds of {plan.round_s:g} s")
+    if not CLIENT_WORKLOADS.keys().isdisjoint(names):
+        clients = ", ".join(f"{package} {metadata.version(package)}" for package in _PEER_CLIENTS)
+        peers.append(f"Python client against {clients}, Kafka {kafka.VERSION}")
+        rounds.append(f"clients' rounds of {plan.client_round_s:g} s")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+    return "; ".join([*peers, f"flush {flush}", machine, *rounds])
 
 
 def _is_installed(package: str) -> bool:
@@ -115,7 +118,10 @@ def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
         client_round_s=chosen.round_seconds or (5 if chosen.quick else 8),
         client_warmup_s=chosen.warmup_seconds or (5 if chosen.quick else 20),
         client_process_warmup_s=1.5,
-        client_backlog_messages=chosen.backlog_messages or (3_000_000 if chosen.quick else 8_000_000),
+        # Whole reads: confluent-kafka waits for as many as it is asked for.
+        client_backlog_messages=(chosen.backlog_messages or (3_000_000 if chosen.quick else 8_000_000))
+        // READ_COUNT
+        * READ_COUNT,
         options=Options(flush=chosen.flush, metaq=chosen.metaq, peer_heap=chosen.peer_heap),
         home=home,
     )

@@ -1,6 +1,6 @@
 """What one client process is told to do, what it tells afterwards, and the clock all of them are timed by.
 
-A process warms up with the same work first, so that neither the connections nor the first batches count.
+A process that sends does the same for a while first, so that neither connections nor first batches count.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 BODY = b"x" * 128
 SEND_BLOCK = 500
 """Messages between two looks at the clock."""
+READ_COUNT = 1000
+"""Messages that a reader asks for at once."""
 READ_TIMEOUT_S = 5.0
 EMPTY_READS_MAX = 3
 RESULT = "RESULT "
@@ -109,8 +111,8 @@ def time_filling(task: Task, send: Callable[[int], None], flush: Callable[[], ob
 
 
 def time_reading(task: Task, read: Callable[[], int]) -> Result:
-    """`read` reads some and says how many. The clock starts some time after the first came, and stops when
-    the time is over or the backlog is read."""
+    """`read` reads some and says how many. The clock starts with the second that came, after the warm-up,
+    and stops when the time is over or the backlog is read."""
     watch: Stopwatch | None = None
     total = before = empty = 0
     first_at = 0.0

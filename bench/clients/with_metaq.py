@@ -10,6 +10,7 @@ from itertools import islice
 import metaq
 from bench.clients.task import (
     BODY,
+    READ_COUNT,
     READ_TIMEOUT_S,
     Result,
     Stopwatch,
@@ -21,7 +22,6 @@ from bench.clients.task import (
 )
 from metaq import aio
 
-POLL_COUNT = 1000
 ITERATION_BLOCK = 100
 SAMPLE_EVERY_S = 0.05
 
@@ -42,7 +42,7 @@ def poll(task: Task) -> Result:
         puller.assign(task.topic)
 
         def read() -> int:
-            messages = puller.poll(READ_TIMEOUT_S, count=POLL_COUNT)
+            messages = puller.poll(READ_TIMEOUT_S, count=READ_COUNT)
             for message in messages:
                 if len(message.body) != len(BODY):
                     raise RuntimeError(f"a body of {len(message.body)} bytes")

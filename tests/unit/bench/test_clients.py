@@ -67,9 +67,7 @@ def test_each_send_is_timed() -> None:
 
 
 def test_the_windows_of_kafkas_tool_are_read() -> None:
-    line = (
-        "24 records sent, 480000.0 records/sec (58.5 MB/sec), 9.1 ms avg latency, 210.0 ms max latency.\n"
-    )
+    line = "24 records sent, 480000.0 records/sec (58.5 MB/sec), 9.1 ms avg latency, 210.0 ms max latency.\n"
     last = (
         "9 records sent, 460000.5 records/sec (56.1 MB/sec), 9.00 ms avg latency, 99.00 ms max latency, "
         "1 ms 50th, 2 ms 95th, 3 ms 99th, 4 ms 99.9th.\n"
