@@ -18,7 +18,7 @@ from bench.clients.task import (
 FLUSH_TIMEOUT_S = 120.0
 FULL_WAIT_S = 0.01
 # With its defaults it fetches so little ahead, and then pauses for a second at a time, that it stands still
-# most of the time when messages are small, and is several times slower. These are the fastest that were tried.
+# most of the time when messages are small, and is several times slower. These are the fastest of those tried.
 FETCH_AHEAD = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 10}
 
 

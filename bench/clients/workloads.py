@@ -93,8 +93,8 @@ def _alternate(plan: Plan, workload: str, sides: Sequence[Side], *, backlog: boo
     try:
         running["metaq"] = servers.start("metaq", "metaq", home / "metaq", plan.options)
         servers.create_topic(running["metaq"], _TOPIC, QUEUES, home)
-        running["kafka"] = KafkaBroker("kafka", home / "kafka")
-        kafka.create_topic(running["kafka"], _TOPIC, QUEUES)
+        running["kafka"] = peer = KafkaBroker("kafka", home / "kafka")
+        kafka.create_topic(peer, _TOPIC, QUEUES)
         for server in running.values():
             if backlog:
                 _fill(plan, workload, server, home)
