@@ -89,7 +89,7 @@ def soak(
                 if reply.code != SUCCESS:
                     raise RuntimeError(f"topic soak_{form} was not created: {reply.remark}")
         children = {form: _start(form, broker.nameserver, home, seconds, leaking) for form in forms}
-        watched = [Watched("broker", broker.pid)]
+        watched = [Watched("broker", broker.pid, broker.data.resolve())]
         watched += [Watched(form, child.process.pid) for form, child in children.items()]
         try:
             for child in children.values():

@@ -37,11 +37,13 @@ class Watched:
 
     name: str
     pid: int
+    store: Path | None = None
+    """Files in here may be open, as many as there are; those that are deleted may not."""
     samples: list[Sample] = field(default_factory=list)
 
     def look(self) -> None:
-        descriptors = sum(1 for _ in Path(f"/proc/{self.pid}/fd").iterdir())
-        self.samples.append(Sample(time.monotonic(), memory_bytes(self.pid)["own"], descriptors))
+        own_bytes = memory_bytes(self.pid)["own"]
+        self.samples.append(Sample(time.monotonic(), own_bytes, open_descriptors(self.pid, self.store)))
 
     def verdict(self, bounds: Bounds) -> Verdict:
         count = len(self.samples)
@@ -59,6 +61,19 @@ class Watched:
             - statistics.median(sample.descriptors for sample in early),
             bounds=bounds,
         )
+
+
+def open_descriptors(pid: int, store: Path | None) -> int:
+    """All but those of files that are in the store now."""
+    count = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = descriptor.readlink()
+        except FileNotFoundError:
+            continue  # Closed since.
+        # What is deleted has a name that no file has.
+        count += not (store is not None and target.is_relative_to(store) and target.exists())
+    return count
 
 
 @dataclass(frozen=True)

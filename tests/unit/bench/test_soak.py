@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from bench.soak.run import Flowed, Outcome
-from bench.soak.watch import Bounds, Sample, Watched
+from bench.soak.watch import Bounds, Sample, Watched, open_descriptors
 
 BOUNDS = Bounds(own_bytes=10e6, descriptors=4)
 
@@ -15,7 +18,7 @@ def _watched(own_mb: list[int], descriptors: list[int]) -> Watched:
         Sample(float(at), mb * 1_000_000, count)
         for at, (mb, count) in enumerate(zip(own_mb, descriptors, strict=True))
     ]
-    return Watched("some", 1, samples)
+    return Watched("some", 1, samples=samples)
 
 
 def test_a_start_and_a_peak_are_no_growth() -> None:
@@ -32,6 +35,15 @@ def test_what_grows_all_the_time_is_found(own_mb: list[int], descriptors: list[i
     verdict = _watched(own_mb, descriptors).verdict(BOUNDS)
     assert not verdict.is_flat
     assert "GROWS" in verdict.line()
+
+
+def test_files_of_the_store_may_be_open_unless_they_are_deleted(tmp_path: Path) -> None:
+    before = open_descriptors(os.getpid(), tmp_path)
+    with (tmp_path / "one").open("w"), (tmp_path / "two").open("w"):
+        assert open_descriptors(os.getpid(), tmp_path) == before
+        assert open_descriptors(os.getpid(), None) == before + 2
+        (tmp_path / "two").unlink()
+        assert open_descriptors(os.getpid(), tmp_path) == before + 1
 
 
 def test_too_few_samples_are_no_verdict() -> None:
