@@ -16,10 +16,13 @@ STAMPS := $(VENV)/stamps
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 hash_of = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
-REQUIREMENTS := $(wildcard requirements/*.txt)
+# The peers of our Python client are of use to `make bench` alone.
+BENCH_REQUIREMENTS := requirements/bench.txt
+REQUIREMENTS := $(filter-out $(BENCH_REQUIREMENTS),$(wildcard requirements/*.txt))
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(sort $(shell find crates -name target -prune -o -name fuzz -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print))
 INSTALLED := $(STAMPS)/requirements-$(call hash_of,$(REQUIREMENTS))
+BENCH_INSTALLED := $(STAMPS)/bench-$(call hash_of,$(BENCH_REQUIREMENTS))
 BUILT := $(STAMPS)/native-$(call hash_of,$(NATIVE_SOURCES))
 # Somebody else's build or a clean may have taken the module away: then the stamp means nothing.
 ifeq ($(wildcard python/metaq/_core*.so),)
@@ -67,8 +70,12 @@ docs: setup ## Write docs/configuration.md anew from the table of options
 	@exec $(BIN)/python scripts/configuration.py
 
 .PHONY: bench
-bench: setup setup-test peers ## Measure against Apache RocketMQ in alternating rounds; ARGS="--help" tells how
+bench: setup setup-test peers $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
 	@exec $(BIN)/python -m bench $(ARGS)
+
+.PHONY: soak
+soak: setup ## Client and broker at full rate for an hour: memory and descriptors stay flat; ARGS="--seconds 60"
+	@exec $(BIN)/python -m bench.soak $(ARGS)
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz
@@ -103,6 +110,10 @@ $(BIN)/python:
 $(INSTALLED): $(BIN)/python
 	$(BIN)/python -m pip install --quiet $(REQUIREMENTS:%=-r %)
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/requirements-* && touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -r $(BENCH_REQUIREMENTS)
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/bench-* && touch $@
 
 $(BUILT): $(INSTALLED)
 	@scripts/require.sh rust

@@ -1,9 +1,10 @@
-"""`python -m bench`: MetaQ and Apache RocketMQ side by side, in alternating rounds.
+"""`python -m bench`: MetaQ and its peers side by side, in alternating rounds.
 
-The tools are Apache's own, from Maven Central, and so is the peer. Both brokers run while either is measured;
-the one whose turn it is not gets no request, and the CPU it takes all the same is printed with every round.
-The peer's virtual machine is warmed up with the same load before the first round that counts, and so is the
-memory of the machine itself.
+The broker is measured against Apache RocketMQ, by Apache's own programs; the Python client against two of
+Kafka's, each with its own broker. Brokers and programs come from Maven Central. Both brokers run while either
+is measured; the one whose turn it is not gets no request, and the CPU it takes all the same is printed with
+every round. The peer's virtual machine is warmed up with the same load before the first round that counts,
+and so is the memory of the machine itself.
 """
 
 from __future__ import annotations
@@ -17,15 +18,22 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import metadata
 from pathlib import Path
 
 from bench import report
+from bench.clients import kafka
+from bench.clients.task import READ_COUNT
+from bench.clients.workloads import CLIENT_WORKLOADS
 from bench.page_cache import filled_page_cache
 from bench.servers import Options
-from bench.workloads import WORKLOADS, Plan, say
+from bench.workloads import WORKLOADS as BROKER_WORKLOADS
+from bench.workloads import Plan, say
 from tests.support.apache import VERSION, apache_classpath
 from tests.support.maven import REPOSITORY_ROOT
 
+WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS}
+_PEER_CLIENTS = ("confluent-kafka", "aiokafka")
 _ROUND_S_MIN = 13
 """A tool needs ten seconds for its first report, and some to start."""
 
@@ -37,27 +45,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.metaq.exists() and chosen.self != "apache":
         print(f"{chosen.metaq} is not there: run `make setup` first, or give --metaq", file=sys.stderr)
         return 2
-    say("Apache's servers and tools: asking Maven, which downloads them the first time")
+    # The peer against itself says nothing about clients.
+    names = chosen.only or list(WORKLOADS if chosen.self == "metaq" else BROKER_WORKLOADS)
+    with_clients = not CLIENT_WORKLOADS.keys().isdisjoint(names)
+    missing = [package for package in _PEER_CLIENTS if with_clients and not _is_installed(package)]
+    if missing:
+        print(f"{', '.join(missing)} not installed: see requirements/bench.txt", file=sys.stderr)
+        return 2
+    say("servers and tools of the peers: asking Maven, which downloads them the first time")
     apache_classpath()
+    if with_clients:
+        kafka.kafka_classpath()
     scratch = chosen.scratch or REPOSITORY_ROOT / "build"
     scratch.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="bench-", dir=scratch))
     plan = _plan(chosen, home)
-    setting = (
-        f"{' against '.join(plan.kinds)}; Apache RocketMQ {VERSION}; flush {chosen.flush}; "
-        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}; "
-        f"rounds of {plan.round_s:g} s"
-    )
+    setting = _setting(plan, names, chosen.flush)
     say(setting)
     try:
         with _warm_machine(home, skip=chosen.cold_memory):
-            outcomes = [WORKLOADS[name](plan) for name in chosen.only or WORKLOADS]
+            outcomes = [WORKLOADS[name](plan) for name in names]
     finally:
         if not chosen.keep:
             shutil.rmtree(home, ignore_errors=True)
     form = report.machine_form if chosen.output == "json" else report.table
     print(form(outcomes, setting))
     return 0
+
+
+def _setting(plan: Plan, names: Sequence[str], flush: str) -> str:
+    peers, rounds = [], []
+    if not BROKER_WORKLOADS.keys().isdisjoint(names):
+        peers.append(f"{' against '.join(plan.kinds)}, Apache RocketMQ {VERSION}")
+        rounds.append(f"rounds of {plan.round_s:g} s")
+    if not CLIENT_WORKLOADS.keys().isdisjoint(names):
+        clients = ", ".join(f"{package} {metadata.version(package)}" for package in _PEER_CLIENTS)
+        peers.append(f"Python client against {clients}, Kafka {kafka.VERSION}")
+        rounds.append(f"clients' rounds of {plan.client_round_s:g} s")
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}"
+    return "; ".join([*peers, f"flush {flush}", machine, *rounds])
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 @contextmanager
@@ -81,6 +115,13 @@ def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
         backlog_messages=chosen.backlog_messages or (3_000_000 if chosen.quick else 8_000_000),
         start_rounds=chosen.rounds or (1 if chosen.quick else 3),
         delayed_messages=chosen.delayed_messages or (100_000 if chosen.quick else 1_000_000),
+        client_round_s=chosen.round_seconds or (5 if chosen.quick else 8),
+        client_warmup_s=chosen.warmup_seconds or (5 if chosen.quick else 20),
+        client_process_warmup_s=1.5,
+        # Whole reads: confluent-kafka waits for as many as it is asked for.
+        client_backlog_messages=(chosen.backlog_messages or (3_000_000 if chosen.quick else 8_000_000))
+        // READ_COUNT
+        * READ_COUNT,
         options=Options(flush=chosen.flush, metaq=chosen.metaq, peer_heap=chosen.peer_heap),
         home=home,
     )
@@ -92,8 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--only", action="append", choices=list(WORKLOADS), help="only this workload (may be given again)")
     add("--flush", choices=["async", "sync"], default="async", help="on both sides (default: async)")
     add("--rounds", type=int, help="per side and workload (default: 5)")
-    add("--round-seconds", type=float, help="of which the last ten count (default: 22)")
-    add("--warmup-seconds", type=float, help="of load before the first round, per broker (default: 30)")
+    add("--round-seconds", type=float, help="of which the last ten count (default: 22, of clients 8)")
+    add(
+        "--warmup-seconds",
+        type=float,
+        help="of load first, per broker (default: 30, of clients 20)",
+    )
     add("--backlog-messages", type=int, help="before the consumers' rounds (default: 8,000,000)")
     add("--delayed-messages", type=int, help="that wait for one moment (default: 1,000,000)")
     add("--quick", action="store_true", help="two short rounds: a look, not a result")

@@ -44,10 +44,18 @@ _GOALS = {
     ("delay", "due_per_second"): "≥ 50,000",
     ("delay", "first_late_ms"): "≤ 1,000",
     ("delay", "waiting_own_bytes"): "≤ 200 MB",
+    ("client-produce", "per_second"): "≥ 0.8 ×, then 1",
+    ("client-consume", "per_second"): "≥ 1 ×",
+    ("client-aio", "per_second"): "≥ 5 ×",
+    ("client-send", "p50_ms"): "≤ 0.3 ms",
+    ("client-send", "p99_ms"): "≤ 2 ms",
 }
 _FORMS = {
     "per_second": ("messages per second", "{:,.0f}", 1.0),
     "average_ms": ("average time, ms", "{:.3f}", 1.0),
+    "p50_ms": ("time of a send, p50, ms", "{:.3f}", 1.0),
+    "p99_ms": ("time of a send, p99, ms", "{:.3f}", 1.0),
+    "client_cpu_us": ("client CPU per message, µs", "{:.2f}", 1.0),
     "broker_cpu_us": ("broker CPU per message, µs", "{:.2f}", 1.0),
     "start_to_ready_s": ("start to ready, s", "{:.2f}", 1.0),
     "idle_resident_bytes": ("resident memory, idle, MB", "{:,.1f}", _MB),
@@ -94,6 +102,22 @@ def rows(outcome: Outcome) -> list[Row]:
     return found
 
 
+def beside(outcome: Outcome) -> dict[str, float]:
+    """Sides that are neither ours nor the peer nor the limit: the messages a second of each."""
+    others = list(outcome.rounds)[2:]
+    middle = medians(outcome)
+    return {side: middle[side]["per_second"] for side in others if side != LIMIT}
+
+
+def beside_lines(outcome: Outcome) -> list[str]:
+    """For information: what else was measured in the same rounds, and how ours relates to it."""
+    mine = medians(outcome)[sides(outcome)[0]].get("per_second", 0.0)
+    return [
+        f"{'beside: ' + side:<34}{mine:>14,.0f}{figure:>14,.0f}{mine / figure:>9.3f}"
+        for side, figure in beside(outcome).items()
+    ]
+
+
 def limit_line(outcome: Outcome) -> str | None:
     """How near to a server that does nothing both come: there is no more to be had from this client."""
     middle = medians(outcome)
@@ -117,6 +141,7 @@ def table(outcomes: Sequence[Outcome], setting: str) -> str:
             other = "" if row.peer is None else row.form.format(row.peer)
             ratio = "" if row.peer is None else f"{row.ratio:.3f}"
             lines.append(f"{row.what:<34}{mine:>14}{other:>14}{ratio:>9}   {row.goal}".rstrip())
+        lines += beside_lines(outcome)
         lines += filter(None, [limit_line(outcome)])
     return "\n".join(lines)
 
@@ -135,6 +160,7 @@ def machine_form(outcomes: Sequence[Outcome], setting: str) -> str:
             else {
                 name: middle[ours][name] / middle[peer][name] for name in middle[ours] if middle[peer][name]
             },
+            "beside": {side: middle[ours]["per_second"] / figure for side, figure in beside(outcome).items()},
             "memory_after_bytes": outcome.memory,
         }
     return json.dumps(result, indent=2, ensure_ascii=False)

@@ -35,13 +35,19 @@ class Plan:
     backlog_messages: int
     start_rounds: int
     delayed_messages: int
+    client_round_s: float
+    client_warmup_s: float
+    """Of load for each broker before the rounds of Python clients."""
+    client_process_warmup_s: float
+    """Of every client process, before its clock starts."""
+    client_backlog_messages: int
     options: Options
     home: Path
 
 
 @dataclass
 class Outcome:
-    """Figures by side; one entry per round."""
+    """Figures by side, one entry per round: first ours, then the peer, then what is only told beside."""
 
     workload: str
     rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)

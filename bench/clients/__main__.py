@@ -1,0 +1,25 @@
+"""`python -m bench.clients TASK`: one client process, which does its task and prints what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import sys
+
+from bench.clients.task import Task
+
+
+def main() -> int:
+    task = Task.read(sys.argv[1])
+    # A process has one client library in it and no other.
+    module, _, function = task.program.partition(".")
+    outcome = getattr(importlib.import_module(f"bench.clients.{module}"), function)(task)
+    if inspect.iscoroutine(outcome):
+        outcome = asyncio.run(outcome)
+    print(outcome.written(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

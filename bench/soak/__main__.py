@@ -1,0 +1,65 @@
+"""`python -m bench.soak`: clients and a broker at full rate; fails where memory or descriptors grow."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.soak.client import FORMS
+from bench.soak.run import soak
+from bench.soak.watch import Bounds
+from bench.workloads import say
+from tests.support.maven import REPOSITORY_ROOT
+
+_SECONDS = 3600.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    chosen = _parser().parse_args(arguments)
+    # Told to end, it ends its processes and takes the store away, as it does for Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    scratch = chosen.scratch or REPOSITORY_ROOT / "build"
+    scratch.mkdir(parents=True, exist_ok=True)
+    home = Path(tempfile.mkdtemp(prefix="soak-", dir=scratch))
+    forms = chosen.form or FORMS
+    say(f"{', '.join(forms)} for {chosen.seconds:g} s at full rate")
+    try:
+        outcome = soak(
+            home,
+            chosen.seconds,
+            forms=forms,
+            bounds=Bounds(chosen.growth_mb * 1e6, chosen.growth_descriptors),
+            leaking=chosen.leak,
+            say=say,
+        )
+    finally:
+        if not chosen.keep:
+            shutil.rmtree(home, ignore_errors=True)
+    print(outcome.machine_form() if chosen.output == "json" else "\n".join(outcome.lines()))
+    for failure in outcome.failures:
+        print(f"failed: {failure}", file=sys.stderr)
+    return 1 if outcome.failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__.splitlines()[0] if __doc__ else None)
+    bounds = Bounds()
+    add = parser.add_argument
+    add("--seconds", type=float, default=_SECONDS, help="(default: 3600)")
+    add("--form", action="append", choices=FORMS, help="only this one (may be given again)")
+    add("--growth-mb", type=float, default=bounds.own_bytes / 1e6, help="allowed (default: 32)")
+    add("--growth-descriptors", type=int, default=bounds.descriptors, help="allowed (default: 16)")
+    add("--leak", action="store_true", help="let the clients leak, to see it found")
+    add("-o", "--output", choices=["table", "json"], default="table")
+    add("--scratch", type=Path, help="where store and logs go meanwhile (default: build/)")
+    add("--keep", action="store_true", help="leave them there")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,112 @@
+"""Samples of processes, and whether what they hold has grown."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.process_figures import memory_bytes
+
+_MB = 1e6
+_PARTS = 5
+"""Of a run: the first is left out, the medians of the second and of the last are compared."""
+SAMPLES_MIN = 10
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much more the end of a run may hold than its beginning."""
+
+    own_bytes: float = 32e6
+    """Of memory that is not pages of files; allocators keep some of what they are given back."""
+    descriptors: int = 16
+
+
+@dataclass(frozen=True)
+class Sample:
+    at: float
+    own_bytes: int
+    descriptors: int
+
+
+@dataclass
+class Watched:
+    """One process and what was seen of it."""
+
+    name: str
+    pid: int
+    store: Path | None = None
+    """Files in here may be open, as many as there are; those that are deleted may not."""
+    samples: list[Sample] = field(default_factory=list)
+
+    def look(self) -> None:
+        own_bytes = memory_bytes(self.pid)["own"]
+        self.samples.append(Sample(time.monotonic(), own_bytes, open_descriptors(self.pid, self.store)))
+
+    def verdict(self, bounds: Bounds) -> Verdict:
+        count = len(self.samples)
+        if count < SAMPLES_MIN:
+            raise ValueError(f"{self.name}: {count} samples say nothing about growth")
+        early = self.samples[count // _PARTS : 2 * count // _PARTS]
+        late = self.samples[-(count // _PARTS) :]
+        return Verdict(
+            name=self.name,
+            own_bytes=statistics.median(sample.own_bytes for sample in late),
+            own_growth_bytes=statistics.median(sample.own_bytes for sample in late)
+            - statistics.median(sample.own_bytes for sample in early),
+            descriptors=statistics.median(sample.descriptors for sample in late),
+            descriptors_growth=statistics.median(sample.descriptors for sample in late)
+            - statistics.median(sample.descriptors for sample in early),
+            bounds=bounds,
+        )
+
+
+def open_descriptors(pid: int, store: Path | None) -> int:
+    """All but those of files that are in the store now."""
+    count = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = descriptor.readlink()
+        except FileNotFoundError:
+            continue  # Closed since.
+        # What is deleted has a name that no file has.
+        count += not (store is not None and target.is_relative_to(store) and target.exists())
+    return count
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a process held at the end, and how much more than at the beginning."""
+
+    name: str
+    own_bytes: float
+    own_growth_bytes: float
+    descriptors: float
+    descriptors_growth: float
+    bounds: Bounds
+
+    @property
+    def is_flat(self) -> bool:
+        return (
+            self.own_growth_bytes <= self.bounds.own_bytes
+            and self.descriptors_growth <= self.bounds.descriptors
+        )
+
+    def line(self) -> str:
+        return (
+            f"{self.name:<10} own memory {self.own_bytes / _MB:8.1f} MB "
+            f"({self.own_growth_bytes / _MB:+.1f}), "
+            f"descriptors {self.descriptors:4.0f} ({self.descriptors_growth:+.0f}): "
+            f"{'flat' if self.is_flat else 'GROWS'}"
+        )
+
+    def figures(self) -> dict[str, float | bool]:
+        return {
+            "own_bytes": self.own_bytes,
+            "own_growth_bytes": self.own_growth_bytes,
+            "descriptors": self.descriptors,
+            "descriptors_growth": self.descriptors_growth,
+            "flat": self.is_flat,
+        }
