@@ -105,6 +105,10 @@ class MetaqServer:
     def restart(self) -> None:
         self.running = self._start(self.address)
 
+    def move(self) -> None:
+        """Starts it again with its store, at another address."""
+        self.running = self._start("127.0.0.1:0")
+
     def tail(self) -> str:
         return self.running.child.tail()
 

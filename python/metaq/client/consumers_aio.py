@@ -122,9 +122,11 @@ class Consumer:
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """Takes nothing of these queues, or of any, until resumed; they stay this consumer's."""
+        self._session.require_loop()
         self._consumption.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        self._session.require_loop()
         self._consumption.resume(queues)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
@@ -132,6 +134,8 @@ class Consumer:
 
         False where handlers were still at work: their messages come again. Safe to call twice.
         """
+        self._session.require_process()
+        self._session.require_loop()
         if self._starting is not None:
             await asyncio.wait((self._starting,), timeout=timeout)
         return await self._consumption.close(timeout)
@@ -175,13 +179,17 @@ class Subscribed:
         await self._stream.start()
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
+        self._stream.core.session.require_loop()
         self._stream.core.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        self._stream.core.session.require_loop()
         self._stream.core.resume(queues)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Waits for what is being processed, commits and leaves the group. Safe to call twice."""
+        self._stream.core.session.require_process()
+        self._stream.core.session.require_loop()
         return await self._stream.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -231,6 +239,8 @@ class Consuming:
 
         def declare(handler: Handler) -> Consumer:
             self._require_free(group)
+            if self._is_consuming:
+                self._session.require_usable()
             caller = HandlerCaller(handler, checked.concurrency, group)
             consumer = Consumer(self._session, handler, HandlerConsumer(self._session, checked, caller))
             self._declared.append(consumer)
@@ -315,6 +325,7 @@ class Consuming:
     def _require_open(self) -> None:
         if self._session.closed:
             raise ClientClosed("this client is closed", hint="make another one")
+        self._session.require_process()
 
     async def _start_consumers(self) -> None:
         self._is_consuming = True

@@ -85,12 +85,15 @@ class Stream:
 
     async def start(self) -> None:
         if not self._is_started:
+            self.core.session.require_usable()
             self._is_started = True
             self._requests.begin()
             await self.core.start()
 
     async def take(self, timeout: float | None = None) -> Delivery | None:
         """The next; None once it is closed, or where nothing came in time."""
+        if not self.is_closed:
+            self.core.session.require_usable()
         await self.start()
         last, self._last = self._last, None
         if last is not None and self._auto_ack and not last.is_processed:
