@@ -28,7 +28,8 @@ APACHE_SETTINGS = {
 }
 # By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that is busy.
 APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
-APACHE_DELAYS = {"timerWheelEnable": True}
+# What Apache leaves off unless told, and scenarios need.
+APACHE_FEATURES = {"timerWheelEnable": True, "enablePropertyFilter": True}
 
 
 class Server(Protocol):
@@ -182,7 +183,7 @@ def start_apache(
             flush=flush,
             settings={
                 **APACHE_PATIENCE,
-                **APACHE_DELAYS,
+                **APACHE_FEATURES,
                 **dict(_apache_setting(*setting) for setting in settings.items()),
             },
         )

@@ -32,6 +32,7 @@ from tests.interop.clients import (
 )
 from tests.interop.driver import ClientError, eventually
 from tests.interop.kinds import java_id
+from tests.interop.servers import uses_apache
 from tests.interop.test_java_retry import dead_letters, wait_for_try
 from tests.interop.test_java_timer import EARLY_MS
 
@@ -173,7 +174,8 @@ SENT_BY_PYTHON: list[tuple[str, bytes, dict[str, Any], dict[str, Any]]] = [
         {"tags": "t", "keys": "k1 k2", "properties": {"n": "1", "farbe": TEXT}},
     ),
     ("send", TEXT.encode(), {"tag": "größe", "keys": ["schlüssel"]}, {"tags": "größe", "keys": "schlüssel"}),
-    ("send", b"", {}, {"body_bytes": 0}),
+    # Apache's broker fails on it with a NullPointerException.
+    *(() if uses_apache() else (("send", b"", {}, {"body_bytes": 0}),)),
     ("send", LARGE, {}, {"body_bytes": len(LARGE)}),
     ("send", b"zipped " * 100_000, {}, {"body_bytes": 700_000}),
     ("send_soon", b"soon", {"tag": "t"}, {"tags": "t"}),
