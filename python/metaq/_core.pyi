@@ -555,8 +555,9 @@ class Server:
         """Readable when a pull waits for a function that none has waited for."""
     def functions_wanted(self) -> list[str]:
         """The functions that pulls wait for."""
-    def take_batch(self, function: str) -> FilterBatch | None:
-        """The first pull in the function's line that has messages to look at, and these."""
+    def take_batch(self, function: str, messages_max: int, bytes_max: int) -> FilterBatch | None:
+        """The first pull in the function's line that has messages to look at, and these; the first of them
+        whatever its size."""
     def set_permission(self, permission: int) -> None:
         """The broker's own permission bits, over every topic's."""
     def load_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> None:

@@ -82,6 +82,9 @@ class BrokerSettings:
     hold_max: int = 100_000
     send_hold_ms_max: int = 1_500
     """How long an acknowledgement waits for its topic's limit; half of what Java clients give a send."""
+    send_refusal_hold_ms: int = 500
+    """How long a refusal is kept back where that wait would be too long: clients repeat a refused send at
+    once, and three tries of a Java client then still fit its time."""
     send_hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000

@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,10 @@ TOPIC = "bad_input"
 FRAME_DEADLINE_MS = 1_000
 CONNECTIONS_PER_ADDRESS_MAX = 300
 FRAME_BYTES_MAX = 16 * MIB
-MESSAGE_ILLEGAL, NO_PERMISSION = 13, 16
+MESSAGE_ILLEGAL, SERVICE_NOT_AVAILABLE, NO_PERMISSION = 13, 14, 16
 REQUEST_CODE_NOT_SUPPORTED = 3
 CLOSE_TIMEOUT_S = 10
+QUEUE_FILE_ENTRIES = int(str(SMALL_FILES["consume_queue_file_entries"]))
 
 
 @pytest.fixture(scope="module")
@@ -327,20 +328,46 @@ def test_a_flood_from_one_address_is_capped(served: Serving, witness: PlainClien
 
 
 def test_the_accept_loop_survives_a_lack_of_file_descriptors(served: Serving, witness: PlainClient) -> None:
-    limits = resource.prlimit(served.pid, resource.RLIMIT_NOFILE)
-    in_use = len(list(Path(f"/proc/{served.pid}/fd").iterdir()))
-    resource.prlimit(served.pid, resource.RLIMIT_NOFILE, (in_use + 5, limits[1]))
-    try:
-        with ExitStack() as stack:
-            for _ in range(40):
-                stack.enter_context(served.connect())
-            time.sleep(0.5)
-            assert pull(witness, TOPIC, 0, 0).code == SUCCESS
-    finally:
-        resource.prlimit(served.pid, resource.RLIMIT_NOFILE, limits)
+    assert create_topic(witness, "lacking", 1).code == SUCCESS
+    assert send(witness, "lacking", 0, b"first").code == SUCCESS
+    refused: list[Reply] = []
+
+    def is_refused() -> bool:
+        refused.append(send(witness, "lacking", 0, b"on"))
+        return refused[-1].code != SUCCESS
+
+    with ExitStack() as stack:
+        stack.enter_context(_few_descriptors(served.pid))
+        for _ in range(40):
+            stack.enter_context(served.connect())
+        # More than its queue's file holds. What fails once may work a moment later: the second time counts.
+        record = struct.pack(">IIIII", 27, 0, 0, 0, 5) + b"hello" + b"\0\0"
+        full = witness.call(
+            SEND_BATCH_MESSAGE, {**send_fields("lacking", 0), "m": "true"}, record * QUEUE_FILE_ENTRIES
+        )
+        assert full.code == SUCCESS
+        wait_until(is_refused)
+        assert len(refused) > 1
+        assert refused[-1].code == SERVICE_NOT_AVAILABLE
+        assert "Too many open files" in refused[-1].remark
+        assert "full" not in refused[-1].remark
+        assert pull(witness, TOPIC, 0, 0).code == SUCCESS
+        assert pull(witness, "lacking", 0, 0).code == SUCCESS
     _until_served(served)
-    # Queue entries that could not be written meanwhile hold sends back until the next try, a second later.
-    wait_until(lambda: send(witness, TOPIC, 0, b"again").code == SUCCESS)
+    wait_until(lambda: send(witness, "lacking", 0, b"again").code == SUCCESS)
+    assert read_queue(witness, "lacking", 0)[-1].body == b"again"
+
+
+@contextmanager
+def _few_descriptors(pid: int) -> Iterator[None]:
+    """While it lasts, the process can open five files more and no others."""
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    in_use = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (in_use + 5, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
 
 
 def _is_closed(client: PlainClient) -> bool:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from metaq._core import Clock
+from metaq._core import Clock, FilterBatch
 from metaq.broker import Broker
 from metaq.broker.functions import WorkerSettings
+from metaq.broker.functions.pool import Pool
 from metaq.errors import ConfigError
+from metaq.filters.exchange import Ask
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import SubscriptionGroupConfig
 from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
@@ -212,6 +214,30 @@ def test_a_long_queue_is_gone_through_once(tmp_path: Path) -> None:
             info = await client.connection.call(GetBrokerRuntimeInfo())
             figures = json.loads(info.check().body)["table"]
             assert figures["filterFunction_color"] == "messages 1400, wanted 707, failures 0, workers lost 0"
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("limits", "counts"), [({"batch_messages_max": 3}, [3, 3, 1]), ({"batch_bytes_max": 1}, [1] * 7)]
+)
+def test_a_batch_is_as_large_as_the_operator_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], counts: list[int]
+) -> None:
+    asked: list[int] = []
+    look_at = Pool._look_at
+
+    async def counting(pool: Pool, ask: Ask, batch: FilterBatch) -> bytes:
+        asked.append(batch.count)
+        return await look_at(pool, ask, batch)
+
+    monkeypatch.setattr(Pool, "_look_at", counting)
+
+    async def scenario() -> None:
+        async with started(tmp_path, **limits) as (_, producer, client):
+            await send_colors(producer, "t", *["green"] * 6, "red")
+            assert await read_all(client, "t", "color('red')", 7) == [b"red-6"]
+            assert asked == counts
 
     run(scenario)
 

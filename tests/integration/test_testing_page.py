@@ -40,7 +40,7 @@ def test_the_files_pass_as_tests_and_as_programs(files: dict[str, Path], tmp_pat
     tests = [name for name in files if name.startswith("test_")]
     assert (len(files), len(tests)) == (4, 2)
     shown = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-    assert "3 passed" in shown
+    assert "4 passed" in shown
     run(tmp_path, "plain.py")
 
 

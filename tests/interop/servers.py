@@ -28,7 +28,8 @@ APACHE_SETTINGS = {
 }
 # By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that is busy.
 APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
-APACHE_DELAYS = {"timerWheelEnable": True}
+# What Apache leaves off unless told, and scenarios need.
+APACHE_FEATURES = {"timerWheelEnable": True, "enablePropertyFilter": True}
 
 
 class Server(Protocol):
@@ -105,6 +106,10 @@ class MetaqServer:
     def restart(self) -> None:
         self.running = self._start(self.address)
 
+    def move(self) -> None:
+        """Starts it again with its store, at another address."""
+        self.running = self._start("127.0.0.1:0")
+
     def tail(self) -> str:
         return self.running.child.tail()
 
@@ -178,7 +183,7 @@ def start_apache(
             flush=flush,
             settings={
                 **APACHE_PATIENCE,
-                **APACHE_DELAYS,
+                **APACHE_FEATURES,
                 **dict(_apache_setting(*setting) for setting in settings.items()),
             },
         )

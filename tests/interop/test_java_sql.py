@@ -9,6 +9,7 @@ import pytest
 
 from tests.interop.clients import Clients, Message, PullConsumer, bodies, wait_for_bodies
 from tests.interop.driver import ClientError, eventually
+from tests.interop.servers import uses_apache
 
 WANTED = "color IN ('red', 'it''s green') AND size BETWEEN 2 AND 7 OR note IS NOT NULL"
 
@@ -76,6 +77,8 @@ def test_a_pull_carries_its_expression(java: Clients) -> None:
     assert (found["status"], bodies(found["messages"])) == ("FOUND", wanted(12))
     nothing = consumer.call("pull", **queue, queue_offset=0, sql="color = 'black'")
     assert (nothing["status"], nothing["next_offset"]) == ("NO_MATCHED_MSG", 12)
+    if uses_apache():
+        return  # It means to answer code 23, by a Java `assert` that is off, and so filters nothing.
     with pytest.raises(ClientError, match="column 9") as raised:
         consumer.call("pull", **queue, queue_offset=0, sql="color = = 'red'")
     assert raised.value.broker_code == 23
@@ -84,6 +87,9 @@ def test_a_pull_carries_its_expression(java: Clients) -> None:
 def test_a_wrong_expression_is_refused_at_the_start(java: Clients) -> None:
     topic = java.topic()
     began = time.monotonic()
-    with pytest.raises(ClientError, match="line 1, column 9"):
+    with pytest.raises(
+        ClientError, match="cannot be compared" if uses_apache() else "line 1, column 9"
+    ) as raised:
         java.push_consumer(topic, sql="color > 'red'")
+    assert raised.value.code == 23
     assert time.monotonic() - began < 20

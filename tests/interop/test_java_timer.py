@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.interop.clients import Clients, Message, bodies, unique, wait_for_bodies
-from tests.interop.driver import ClientError, eventually
+from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once, java_id
 from tests.interop.servers import Cluster, uses_apache
 
@@ -118,8 +118,9 @@ def test_waiting_messages_and_recalls_outlive_a_kill(
     servers.brokers["broker-a"].restart()
     consumer = clients.push_consumer(topic, group=unique("G"))
     wanted = [f"m{number}" for number in range(20)]
-    assert sorted(bodies(wait_for_bodies([consumer], wanted, 60))) == sorted(wanted)
+    wait_for_bodies([consumer], wanted, 60)
     time.sleep(0.5)
-    eventually(
-        lambda: sorted(bodies(consumer.messages)), lambda found: found == sorted(wanted), 1, "each once"
-    )
+    found = bodies(consumer.messages)
+    assert set(found) == set(wanted)
+    # After a kill Apache's broker reads its waiting messages once more and delivers some of them twice.
+    assert uses_apache() or sorted(found) == sorted(wanted), "each once: it was killed long before their time"

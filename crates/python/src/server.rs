@@ -134,9 +134,15 @@ impl Server {
         Ok(self.broker()?.function_lines.wanted())
     }
 
-    fn take_batch(&self, py: Python<'_>, function: &str) -> PyResult<Option<FilterBatch>> {
+    fn take_batch(
+        &self,
+        py: Python<'_>,
+        function: &str,
+        messages_max: usize,
+        bytes_max: usize,
+    ) -> PyResult<Option<FilterBatch>> {
         let broker = self.broker()?;
-        let batch = enter_infallible(py, || broker.take_batch(function));
+        let batch = enter_infallible(py, || broker.take_batch(function, messages_max, bytes_max));
         Ok(batch.map(|batch| FilterBatch::new(batch, Arc::clone(broker))))
     }
 

@@ -3,8 +3,8 @@
 //!
 //! A message of a limited topic is stored at once and acknowledged when it has been paid for, so a sender that waits
 //! for its answer slows down by itself and sees no error. Only where the wait would be longer than
-//! `send_hold_ms_max` is the message refused, and the refusal is kept back as well: clients repeat a refused send
-//! without a pause.
+//! `send_hold_ms_max` is the message refused, and the refusal is kept back for `send_refusal_hold_ms`: clients repeat a
+//! refused send without a pause.
 //!
 //! Time is the store's clock where a test moves it and the monotonic one otherwise: a wall clock that is put back
 //! must not stop a topic for as long.
@@ -33,8 +33,6 @@ use crate::sink::{Parcel, Sink};
 pub const TICK: Duration = Duration::from_millis(5);
 /// Answers of one connection that wait for a limit.
 const HELD_PER_CONNECTION_MAX: usize = 16 * 1024;
-/// Of `send_hold_ms_max`, the part for which a refusal is kept back: the three tries of a client fit its time.
-const REFUSAL_PART: i64 = 3;
 const MILLISECOND_NS: i64 = 1_000_000;
 
 struct HeldAnswer {
@@ -144,7 +142,8 @@ impl Broker {
             }
             let mut own = Sink::default();
             let outcome = self.refuse_flow(ask, &remark, &mut own);
-            self.flow.hold(now_ns + hold_ns_max / REFUSAL_PART, ask.peer, own.into_parcel());
+            let refusal_ns = self.settings.send_refusal_hold_ms as i64 * MILLISECOND_NS;
+            self.flow.hold(now_ns.saturating_add(refusal_ns), ask.peer, own.into_parcel());
             return outcome;
         }
         let mut own = Sink::default();

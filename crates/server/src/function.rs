@@ -12,11 +12,6 @@ use crate::hold::Held;
 use crate::pull::{Pull, post_pull};
 use crate::sink::Sink;
 
-/// Candidates that a function is given at a time.
-const BATCH_MESSAGES_MAX: usize = 256;
-/// Their bytes; the first goes whatever its size.
-const BATCH_BYTES_MAX: usize = 1024 * 1024;
-
 /// Messages of a queue for a function to look at, and the pull that is after them.
 pub struct Batch {
     held: Held,
@@ -39,9 +34,9 @@ impl Broker {
         }
     }
 
-    /// The next batch for a function to look at. A pull for which there is nothing to look at any more is held on or
-    /// answered on the way.
-    pub fn take_batch(&self, function: &str) -> Option<Batch> {
+    /// The next batch for a function to look at, of so many messages and bytes; the first goes whatever its size. A pull
+    /// for which there is nothing to look at any more is held on or answered on the way.
+    pub fn take_batch(&self, function: &str, messages_max: usize, bytes_max: usize) -> Option<Batch> {
         loop {
             let (held, more) = self.function_lines.take(function)?;
             if held.peer.is_closing() {
@@ -56,8 +51,8 @@ impl Broker {
                 &pull.topic,
                 pull.queue_id,
                 pull.queue_offset,
-                BATCH_MESSAGES_MAX,
-                BATCH_BYTES_MAX,
+                messages_max,
+                bytes_max,
                 &pull.filter,
             );
             if got.status == GetStatus::Found {

@@ -37,6 +37,8 @@ pub struct BrokerSettings {
     pub hold_max: usize,
     /// How long an acknowledgement may wait for its topic's limit, before the message is refused instead.
     pub send_hold_ms_max: u64,
+    /// How long the refusal of such a message is kept back.
+    pub send_refusal_hold_ms: u64,
     /// Acknowledgements that wait for a limit at one time.
     pub send_hold_max: usize,
     pub long_polling: bool,

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::api::StoreEvents;
 use crate::commit_log::{CommitLog, is_queued};
 use crate::error::StoreError;
-use crate::gate::{Gate, Refusal, Reports};
+use crate::gate::{Gate, Reports};
 use crate::log_walk::{Step, walk};
 use crate::queue::{Put, Queue};
 use crate::queue_disk::Entry;
@@ -299,8 +299,7 @@ fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
 #[cold]
 fn relieve(with: &Context<'_>, queue: &Queue) {
     if let Err(error) = with.queues.flush_one(queue) {
-        if with.gate.shut(Refusal::QueuesStuck) {
-            with.reports.add(format!("queue entries cannot be written, appends are refused: {error}"));
-        }
+        // At once, whatever the cause: memory has to end somewhere.
+        with.gate.shut_for_queues(&error, with.reports);
     }
 }

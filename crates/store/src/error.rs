@@ -9,6 +9,8 @@ pub enum StoreError {
     Io { path: PathBuf, source: io::Error },
     #[error("the disk of {path} is full ({detail}); nothing is written until space returns", path = .path.display())]
     DiskFull { path: PathBuf, detail: String },
+    #[error("queue entries cannot be written ({cause}); nothing is taken until they can be")]
+    QueuesStuck { cause: String },
     #[error(
         "a sync failed: what reached the disk is unknown, so the store takes no more writes until it is restarted"
     )]

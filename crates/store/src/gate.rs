@@ -24,16 +24,32 @@ pub(crate) enum Refusal {
 pub(crate) struct Gate {
     refusals: AtomicU8,
     directory: PathBuf,
+    /// Why queue entries could not be written, while that holds appends back.
+    stuck: Mutex<Option<Stuck>>,
+}
+
+struct Stuck {
+    is_disk_full: bool,
+    cause: String,
 }
 
 impl Gate {
     pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { refusals: AtomicU8::new(0), directory }
+        Self { refusals: AtomicU8::new(0), directory, stuck: Mutex::new(None) }
     }
 
     /// True when that changed something.
     pub(crate) fn shut(&self, why: Refusal) -> bool {
         self.refusals.fetch_or(why as u8, Ordering::SeqCst) & why as u8 == 0
+    }
+
+    /// Refuses appends for as long as queue entries cannot be written, and says why to whoever appends.
+    pub(crate) fn shut_for_queues(&self, error: &StoreError, reports: &Reports) {
+        let is_disk_full = matches!(error, StoreError::DiskFull { .. });
+        *self.stuck.lock() = Some(Stuck { is_disk_full, cause: error.to_string() });
+        if self.shut(Refusal::QueuesStuck) {
+            reports.add(format!("queue entries cannot be written, appends are refused: {error}"));
+        }
     }
 
     /// True when that changed something; a failed sync is never lifted.
@@ -69,12 +85,15 @@ impl Gate {
         if refusals & Refusal::FailedSync as u8 != 0 {
             return StoreError::FailedSync;
         }
-        let detail = if refusals & Refusal::DiskLevel as u8 != 0 {
-            "past disk_refuse_percent"
-        } else {
-            "queue entries could not be written"
-        };
-        StoreError::DiskFull { path: self.directory.clone(), detail: detail.to_owned() }
+        let full =
+            |detail: &str| StoreError::DiskFull { path: self.directory.clone(), detail: detail.to_owned() };
+        if refusals & Refusal::DiskLevel as u8 != 0 {
+            return full("past disk_refuse_percent");
+        }
+        match &*self.stuck.lock() {
+            Some(Stuck { is_disk_full: false, cause }) => StoreError::QueuesStuck { cause: cause.clone() },
+            _ => full("queue entries could not be written"),
+        }
     }
 }
 
@@ -112,6 +131,9 @@ impl Reports {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -125,6 +147,23 @@ mod tests {
         assert!(gate.lift(Refusal::DiskLevel));
         assert!(!gate.lift(Refusal::FailedSync));
         assert!(matches!(gate.check(), Err(StoreError::FailedSync)));
+    }
+
+    #[test]
+    fn only_a_full_disk_is_called_one() {
+        let (gate, reports) = (Gate::new(PathBuf::from("store")), Reports::default());
+        let told = |kind: io::ErrorKind| {
+            gate.shut_for_queues(&StoreError::io(Path::new("queue"), io::Error::from(kind)), &reports);
+            gate.check()
+        };
+        assert!(matches!(told(io::ErrorKind::StorageFull), Err(StoreError::DiskFull { .. })));
+        match told(io::ErrorKind::PermissionDenied) {
+            Err(StoreError::QueuesStuck { cause }) => assert_eq!(cause, "queue: permission denied"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(reports.take().len(), 1, "told once");
+        assert!(gate.lift(Refusal::QueuesStuck));
+        assert!(gate.check().is_ok());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Housekeeping: one thread that writes queue entries, saves the checkpoint and watches the disk.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -19,6 +19,9 @@ const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 /// Of the commit log's mapping so much stays resident; more only while somebody reads it.
 const MAPPED_BYTES_KEPT: i64 = 64 << 20;
+/// Flushes of queues that may fail in a row, for another reason than a full disk, before appends are refused: what is
+/// short for a moment, such as file descriptors, is there again a moment later.
+const FLUSH_FAILURES_MAX: u32 = 1;
 /// A round that took long is followed by a pause so many times longer: many queues must not eat a core.
 const REST_FACTOR: u32 = 10;
 
@@ -30,6 +33,8 @@ pub(crate) struct Keep {
     queues_doubtful: AtomicBool,
     /// Nothing may be appended before the next checkpoint.
     must_save: AtomicBool,
+    /// Flushes of queues that failed since the last that did not.
+    flush_failures: AtomicU32,
     /// What a checkpoint says about the queues' files: something at an orderly stop only.
     pub(crate) queue_files: AtomicI64,
     saving: Mutex<()>,
@@ -45,6 +50,7 @@ impl Keep {
             saved_end: AtomicI64::new(saved_end),
             queues_doubtful: AtomicBool::new(false),
             must_save: AtomicBool::new(false),
+            flush_failures: AtomicU32::new(0),
             queue_files: AtomicI64::new(0),
             saving: Mutex::new(()),
             stop: Mutex::new(false),
@@ -111,22 +117,29 @@ impl Parts {
             pause = interval.max(begin.elapsed() * REST_FACTOR);
         }
     }
+
     /// Writes the queue entries that wait in memory; where they cannot be written, no more appends are let in.
     pub(crate) fn flush_queues(&self) {
         let mut outcome = self.queues.flush();
-        if outcome.is_ok() && self.keep.must_save.load(Ordering::Acquire) {
+        let must_save = self.keep.must_save.load(Ordering::Acquire);
+        if outcome.is_ok() && must_save {
             outcome = self.save_checkpoint(false, 0);
         }
         match outcome {
             Ok(()) => {
+                self.keep.flush_failures.store(0, Ordering::Relaxed);
                 if self.gate.lift(Refusal::QueuesStuck) {
                     self.reports.add("queue entries can be written again, appends are taken".to_owned());
                 }
             }
             Err(error) => {
-                if self.gate.shut(Refusal::QueuesStuck) {
+                let failures = self.keep.flush_failures.fetch_add(1, Ordering::Relaxed);
+                let is_disk_full = matches!(error, StoreError::DiskFull { .. });
+                if must_save || is_disk_full || failures >= FLUSH_FAILURES_MAX {
+                    self.gate.shut_for_queues(&error, &self.reports);
+                } else {
                     self.reports
-                        .add(format!("queue entries cannot be written, appends are refused: {error}"));
+                        .add(format!("queue entries could not be written, to be tried again: {error}"));
                 }
             }
         }

@@ -172,6 +172,50 @@ fn queue_entries_that_cannot_be_written_hold_appends_back_and_are_not_lost() {
 }
 
 #[test]
+fn one_queue_flush_that_fails_refuses_nothing_and_the_second_tells_why() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let store = open_on(&disk, &small(directory.path()));
+    let fault = |times| Fault {
+        call: Call::Write,
+        path_part: "consumequeue",
+        kind: ErrorKind::PermissionDenied,
+        after: 0,
+        times,
+    };
+    disk.add(fault(1));
+    send(&store, "t", 0, b"1");
+    let mut reports = Vec::new();
+    eventually("a report", || {
+        reports.append(&mut store.take_reports());
+        !reports.is_empty()
+    });
+    assert!(
+        reports[0].contains("to be tried again") && reports[0].contains("permission denied"),
+        "{reports:?}"
+    );
+    // Nobody was refused, or there would be a report of that, and another of its end.
+    eventually("the entry on the disk", || {
+        std::fs::read_dir(directory.path().join("consumequeue/t/0")).is_ok_and(|mut files| {
+            files.any(|file| std::fs::read(file.unwrap().path()).is_ok_and(|data| data[..20] != [0; 20]))
+        })
+    });
+    reports.append(&mut store.take_reports());
+    assert_eq!(reports.len(), 1, "{reports:?}");
+
+    disk.add(fault(u64::MAX));
+    send(&store, "t", 0, b"2");
+    eventually("refusal", || store.writable().is_err());
+    let refusal = store.append(&record("t", 0, b"x", "")).unwrap_err();
+    assert!(matches!(refusal, StoreError::QueuesStuck { .. }), "{refusal}");
+    assert!(refusal.to_string().contains("permission denied"), "{refusal}");
+    assert_eq!(bodies(&store, "t", 0).len(), 2, "entries in memory are served");
+    disk.heal();
+    eventually("recovery", || store.writable().is_ok());
+    send(&store, "t", 0, b"3");
+}
+
+#[test]
 fn a_failed_sync_of_queues_freezes_the_bound_only() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FaultyDisk::new());

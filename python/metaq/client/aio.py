@@ -115,6 +115,8 @@ class Client(Consuming):
         """
         if self._session.closed:
             return
+        self._session.require_process()
+        self._session.require_loop()
         lost: list[NotDelivered] = []
         try:
             # Handlers may still send something, so the producers come after them.

@@ -491,6 +491,8 @@ class GroupConsumer:
                 await asyncio.sleep(PAUSED_PAUSE_S)  # Until what we hold of the old place is settled.
             else:
                 buffer.move(pull.next_offset)
+                # The group was put elsewhere: what it had committed counts no longer, be it the same again.
+                self._committed.pop(buffer.queue, None)
             return
         for message, problem in pull.unreadable:
             # It would fail for ever; the dead letters keep it for somebody who can read it.

@@ -128,9 +128,11 @@ class Consumer:
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
         """Takes nothing of these queues, or of any, until resumed; they stay this consumer's."""
+        self._session.require_loop()
         self._consumption.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        self._session.require_loop()
         self._consumption.resume(queues)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
@@ -139,6 +141,8 @@ class Consumer:
         False where handlers were still at work: their messages come again. Safe to call twice.
         """
         begun = time.monotonic()
+        self._session.require_process()
+        self._session.require_loop()
         if self._starting is not None:
             await asyncio.wait((self._starting,), timeout=timeout)
         return await self._consumption.close(timeout - (time.monotonic() - begun))
@@ -183,13 +187,17 @@ class Subscribed:
         await self.stream.start()
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
+        self.stream.core.session.require_loop()
         self.stream.core.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        self.stream.core.session.require_loop()
         self.stream.core.resume(queues)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Waits for what is being processed, commits and leaves the group. Safe to call twice."""
+        self.stream.core.session.require_process()
+        self.stream.core.session.require_loop()
         return await self.stream.close(timeout)
 
     async def __aenter__(self) -> Self:
@@ -239,6 +247,8 @@ class Consuming:
 
         def declare(handler: Handler) -> Consumer:
             self._require_free(group)
+            if self._is_consuming:
+                self._session.require_usable()
             caller = HandlerCaller(handler, group)
             consumer = Consumer(self._session, handler, HandlerConsumer(self._session, checked, caller))
             self._declared.append(consumer)
@@ -323,6 +333,7 @@ class Consuming:
     def _require_open(self) -> None:
         if self._session.closed:
             raise ClientClosed("this client is closed", hint="make another one")
+        self._session.require_process()
 
     async def _start_consumers(self) -> None:
         self._is_consuming = True

@@ -24,7 +24,7 @@ from metaq.protocol.clients import HeartBeat, UnregisterClient
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Response
-from metaq.protocol.errors import Refused
+from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
 from metaq.remoting import Connection, Connections, split_address
 
@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_S: Final = 30.0
 ROUTE_INTERVAL_S: Final = 30.0
+ROUTE_LOST_INTERVAL_S: Final = 1.0
+"""At most so often routes are asked for because a broker could not be reached."""
 CALL_TIMEOUT_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 1.0
 
@@ -82,6 +84,7 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pid = os.getpid()
         self._closed = False
+        self._routes_due = 0.0
 
     # Its life
 
@@ -138,16 +141,24 @@ class Session:
         """Raises where a call cannot work: closed, not started, after a fork, on another event loop."""
         if self._closed:
             raise ClientClosed("this client is closed", hint="make another one")
+        self.require_process()
+        if self._loop is None:
+            raise ClientClosed(
+                "this client is not started", hint="use it as a context manager, or call start"
+            )
+        self.require_loop()
+
+    def require_process(self) -> None:
+        """Raises UsageError after a fork."""
         if os.getpid() != self._pid:
             raise UsageError(
                 "this client was made before a fork and belongs to the other process",
                 hint="make one in each process",
             )
-        if self._loop is None:
-            raise ClientClosed(
-                "this client is not started", hint="use it as a context manager, or call start"
-            )
-        if asyncio.get_running_loop() is not self._loop:
+
+    def require_loop(self) -> None:
+        """Raises UsageError where it was started on another event loop."""
+        if self._loop is not None and asyncio.get_running_loop() is not self._loop:
             raise UsageError(
                 "this client belongs to another event loop",
                 hint="make one in each event loop, or use metaq.Client, which any thread may call",
@@ -168,7 +179,11 @@ class Session:
 
         Raises Unreachable where no answer comes, NoRoute where the broker's name is unknown.
         """
-        return await self.connections.call(self.address(broker, broker_id), command, body, timeout)
+        try:
+            return await self.connections.call(self.address(broker, broker_id), command, body, timeout)
+        except (Unreachable, NoRoute):
+            self._refresh_routes_soon()
+            raise
 
     async def send_oneway(self, broker: str, command: Command, body: bytes = b"") -> None:
         """Tells a broker and waits for no answer; raises as `call` does."""
@@ -305,6 +320,13 @@ class Session:
             await asyncio.sleep(ROUTE_INTERVAL_S)
             await self._reported(self.routes.refresh_all)
             self.unique_ids.begin_month(month_start_ms())
+
+    def _refresh_routes_soon(self) -> None:
+        """A broker that cannot be reached may have moved: whoever tries again should find it."""
+        now = time.monotonic()
+        if not self._closed and now >= self._routes_due:
+            self._routes_due = now + ROUTE_LOST_INTERVAL_S
+            self._spawn(self.routes.refresh_all, "routes of lost brokers")
 
     async def _reported(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -92,12 +92,15 @@ class Stream:
 
     async def start(self) -> None:
         if not self._is_started and not self.is_closed:
+            self.core.session.require_usable()
             self._is_started = True
             self._requests.begin()
             await self.core.start()
 
     async def take(self, timeout: float | None = None) -> Delivery | None:
         """The next; None once it is closed, or where nothing came in time."""
+        if not self.is_closed:
+            self.core.session.require_usable()
         if not self._is_started:
             await self.start()
         self._end_last()

@@ -80,6 +80,8 @@ def worker_settings(config: Config) -> WorkerSettings:
         sources=tuple(_function_source(source) for source in config["filter_functions"]),
         timeout_ms=config["filter_timeout_ms"],
         memory_bytes=config["filter_memory_bytes"],
+        batch_messages_max=config["filter_batch_messages_max"],
+        batch_bytes_max=config["filter_batch_bytes_max"],
         workers_max=config["filter_workers"],
     )
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+import metaq
+from tests.support import apache
 from tests.support.clients import FACES, Face
 from tests.support.metaq import Metaq
 from tests.support.moved import MovedClock
+from tests.support.reading import eventually
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,55 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(metaq.nameserver, metaq.broker, clock)
     finally:
         metaq.stop()
+
+
+APACHE_SETTINGS = {
+    "timerWheelEnable": True,
+    "recallMessageEnable": True,
+    "enablePropertyFilter": True,
+    # By default it refuses what waited 200 ms for a thread: too little on a machine that is busy.
+    "waitTimeMillsInSendQueue": 10_000,
+    "waitTimeMillsInPullQueue": 10_000,
+}
+
+
+class RealClock(MovedClock):
+    """Nobody moves Apache's: what has to be older than something else gets a moment's time."""
+
+    def __init__(self) -> None:
+        pass
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def jump(self, by_ms: int) -> None:
+        time.sleep(2)
+
+
+@pytest.fixture(scope="package")
+def apache_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Apache's servers, for those contracts that hold there too."""
+    home = tmp_path_factory.mktemp("apache")
+    names = apache.start_nameserver(home / "names")
+    try:
+        broker = apache.start_broker(home / "broker", [names.address], settings=APACHE_SETTINGS)
+        try:
+            # Its name server knows it a little after it is up.
+            eventually(lambda: _registered(names.address))
+            yield Served(names.address, broker.address, RealClock())
+        finally:
+            broker.stop()
+    finally:
+        names.stop()
+
+
+def _registered(nameserver: str) -> bool:
+    with metaq.Client(nameserver) as client, client.producer("probe", timeout=1) as producer:
+        try:
+            producer.send("probe", b"x")
+        except metaq.MetaqError:
+            return False
+    return True
 
 
 @pytest.fixture(params=FACES)

@@ -23,7 +23,7 @@ from metaq.errors import (
     UsageError,
 )
 from metaq.protocol.errors import Refused
-from tests.support import apache
+from tests.integration.client.conftest import Served
 from tests.support.faces import FACES, opened
 from tests.support.metaq import Metaq
 from tests.support.processes import free_port
@@ -34,33 +34,13 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module", params=["metaq", "apache"])
 def nameserver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp(request.param)
     if request.param == "metaq":
-        served = Metaq.serve(home, "--flush", "async")
-        yield served.nameserver
-        assert served.stop() == 0
+        own = Metaq.serve(tmp_path_factory.mktemp("metaq"), "--flush", "async")
+        yield own.nameserver
+        assert own.stop() == 0
         return
-    names = apache.start_nameserver(home / "names")
-    try:
-        settings = {"timerWheelEnable": True, "recallMessageEnable": True}
-        broker = apache.start_broker(home / "broker", [names.address], settings=settings)
-        try:
-            # Its name server knows it a little after it is up.
-            eventually(lambda: _registered(names.address))
-            yield names.address
-        finally:
-            broker.stop()
-    finally:
-        names.stop()
-
-
-def _registered(nameserver: str) -> bool:
-    with metaq.Client(nameserver) as client, client.producer("probe", timeout=1) as producer:
-        try:
-            producer.send("probe", b"x")
-        except metaq.MetaqError:
-            return False
-    return True
+    served: Served = request.getfixturevalue("apache_served")
+    yield served.nameserver
 
 
 @pytest.fixture(params=FACES)

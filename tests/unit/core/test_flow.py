@@ -106,13 +106,13 @@ def test_a_topic_over_its_limit_answers_later_and_not_with_errors(plane: Callabl
 
 
 def test_a_topic_far_over_its_limit_refuses_and_says_why(plane: Callable[..., Plane]) -> None:
-    running = plane(send_hold_ms_max=1_000)
+    running = plane(send_hold_ms_max=1_000, send_refusal_hold_ms=333)
     running.limit_topic(messages=10)
     with running.connect() as wire:
         asked = [wire.write(310, send_fields("orders"), b"x") for _ in range(14)]
         assert wire.read().opaque == asked[0]
         running.until_waiting(13)
-        running.clock.advance_ms(334)  # Even the refusals wait, for a third of the time.
+        running.clock.advance_ms(334)  # Even the refusals wait.
         early = {frame.opaque: frame.code for frame in (wire.read() for _ in range(5))}
         assert early == {asked[1]: 0, asked[2]: 0, asked[3]: 0, asked[12]: 2, asked[13]: 2}
         running.clock.advance_ms(1_000)
@@ -122,7 +122,7 @@ def test_a_topic_far_over_its_limit_refuses_and_says_why(plane: Callable[..., Pl
 
 
 def test_what_a_refusal_tells(plane: Callable[..., Plane]) -> None:
-    running = plane(send_hold_ms_max=0)
+    running = plane(send_hold_ms_max=0, send_refusal_hold_ms=0)
     running.limit_topic(messages=1, size=1_000)
     with running.connect() as wire:
         for _ in range(2):

@@ -52,7 +52,7 @@ def test_a_folder_and_what_it_leaves_out(tmp_path: Path) -> None:
 
 def test_the_page_about_filters_shows_one_that_works(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "filters.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    text = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
     shown = load([put(tmp_path / "f", orders=text)])["larger_than"]
     assert shown.description.signature == "larger_than(amount: number, [*regions: text])"
     message = FilterMessage("Orders", b"17;100.0", {"region": "eu"})

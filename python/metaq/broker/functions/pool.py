@@ -71,7 +71,7 @@ class Pool:
 
     async def _run(self) -> None:
         # Gathering reads from the disk at times: not on the event loop.
-        while (batch := await asyncio.to_thread(self._server.take_batch, self._function)) is not None:
+        while (batch := await asyncio.to_thread(self._take)) is not None:
             if batch.more:
                 self.wake()
             try:
@@ -85,6 +85,10 @@ class Pool:
                 raise
             else:
                 batch.answer(verdicts)
+
+    def _take(self) -> FilterBatch | None:
+        settings = self._settings
+        return self._server.take_batch(self._function, settings.batch_messages_max, settings.batch_bytes_max)
 
     async def _verdicts(self, batch: FilterBatch) -> bytes:
         """One byte for each message that was looked at, at least one: whatever a function does, pulls go on.

@@ -54,6 +54,9 @@ class WorkerSettings:
     timeout_ms: int = 2_000
     """For one batch."""
     memory_bytes: int = 512 * MIB
+    batch_messages_max: int = 256
+    batch_bytes_max: int = MIB
+    """What one batch holds at most; its first message goes whatever its size."""
     workers_max: int = 2
     """Of one function."""
 

@@ -16,6 +16,7 @@ import org.apache.rocketmq.client.producer.MessageQueueSelector;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
@@ -41,6 +42,8 @@ final class Producers {
         senders.put("queue", (producer, message, described) -> producer.send(message, Messages.queue(described)));
         senders.put("selected", (producer, message, described) ->
             producer.send(message, BY_KEY, described.get("order_key").getAsString()));
+        senders.put("hashed", (producer, message, described) ->
+            producer.send(message, new SelectMessageQueueByHash(), described.get("order_key").getAsString()));
         senders.put("transaction", (producer, message, described) ->
             ((TransactionMQProducer) producer).sendMessageInTransaction(message, null));
         senders.put("oneway", (producer, message, described) -> {

@@ -1,0 +1,176 @@
+"""Consumption in order by two members of our client: queues go from one to the other, and locks are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from metaq import Queue
+from metaq.broker.locks import LEASE_MS
+from metaq.client import consumer_core
+from metaq.client.rebalance import Locks
+from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.java_json import MessageQueue
+from metaq.remoting import Connection
+from tests.integration.broker_cluster import run, until
+from tests.integration.client.conftest import Served
+from tests.integration.client.test_consumer_contract import _value, connected, name
+from tests.support.clients import Face, create_topic, send
+
+QUEUES = 2
+
+
+async def queues_of(face: Face, consumer: Any, topic: str) -> set[int]:
+    return {queue.id for queue in await _value(face, lambda: consumer.queues) if queue.topic == topic}
+
+
+async def shared(face: Face, topic: str, *consumers: Any) -> None:
+    """Until each has the same number of queues."""
+    async with asyncio.timeout(20):
+        while {len(await queues_of(face, consumer, topic)) for consumer in consumers} != {
+            QUEUES // len(consumers)
+        }:
+            await asyncio.sleep(0.02)
+
+
+def test_a_queue_is_handed_over_between_two_messages(face: Face, served: Served) -> None:
+    """The member that had it ends what it has in hand first, and the other goes on with the next."""
+
+    async def scenario() -> None:
+        topic, group = name(face, "handed"), name(face, "handed-group")
+        await create_topic(served.broker, topic, queues=QUEUES)
+        for queue_id in range(QUEUES):
+            await send(served.broker, topic, *(f"{n}" for n in range(6)), queue_id=queue_id)
+        seen: list[tuple[str, int, int]] = []
+        release = threading.Event()
+
+        def handler(who: str) -> Any:
+            def handle(message: Any) -> None:
+                # Plain in both faces: the message in hand blocks its thread.
+                if message.body == b"2":
+                    release.wait(30)
+                seen.append((who, message.queue.id, int(message.body)))
+
+            return handle
+
+        async with connected(face, served, client_id="a") as first:
+            declare = first.consumer(topic, group=group, start="first", ordered=True)
+            a = await face.call(declare, handler("a"))
+            await until(lambda: len(seen) == 2 * QUEUES)
+            async with connected(face, served, client_id="b") as second:
+                declare = second.consumer(topic, group=group, start="first", ordered=True)
+                b = await face.call(declare, handler("b"))
+                await asyncio.sleep(1.5)  # Long enough to be told of the newcomer and to ask for locks.
+                assert await queues_of(face, b, topic) == set(), "its lock is with what is in hand"
+                assert len(seen) == 2 * QUEUES
+                release.set()
+                await shared(face, topic, a, b)
+                await until(lambda: len(seen) == 6 * QUEUES, 20)
+                (theirs,) = await queues_of(face, b, topic)
+                assert [number for _, queue, number in seen if queue == theirs] == list(range(6))
+                assert ("a", theirs, 2) in seen, "who had it in hand ended it"
+                assert {who for who, queue, number in seen if queue == theirs and number > 2} == {"b"}
+            await shared(face, topic, a)
+        for queue_id in range(QUEUES):
+            assert [number for _, queue, number in seen if queue == queue_id] == list(range(6)), "each once"
+
+    run(scenario)
+
+
+class Stranger:
+    """Another member of the group, who wants queue 0."""
+
+    def __init__(self, served: Served, topic: str, group: str) -> None:
+        self._served = served
+        queue = MessageQueue(broker_name="broker-a", queue_id=0, topic=topic)
+        self._body = LockBatchRequestBody(client_id="stranger", consumer_group=group, mq_set=[queue]).encode()
+
+    async def _call(self, command: LockBatchQueues | UnlockBatchQueues) -> bytes:
+        connection = await Connection.open(self._served.broker)
+        try:
+            return (await connection.call(command, self._body)).check().body
+        finally:
+            await connection.close()
+
+    async def locks(self) -> bool:
+        """Whether the broker lets it."""
+        return bool(LockBatchResponseBody.decode(await self._call(LockBatchQueues())).lock_ok_mq_set)
+
+    async def unlocks(self) -> None:
+        await self._call(UnlockBatchQueues())
+
+
+# Both faces have their locks from the same place: the rest is tried with one of them.
+
+
+def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_core, "LOCK_INTERVAL_S", 0.05)
+    face = Face("aio")
+
+    async def scenario() -> None:
+        topic, group = "renewed", "renewed-group"
+        await create_topic(served.broker, topic, queues=1)
+        await send(served.broker, topic, "before")
+        bodies: list[str] = []
+        stranger = Stranger(served, topic, group)
+        async with connected(face, served) as client:
+            declare = client.consumer(topic, group=group, start="first", ordered=True)
+            await face.call(declare, face.handler(lambda message: bodies.append(message.body.decode())))
+            await until(lambda: bodies == ["before"])
+            await asyncio.to_thread(served.clock.pass_by, LEASE_MS + 8_000)
+            assert not await stranger.locks()
+            await send(served.broker, topic, "after")
+            await until(lambda: bodies == ["before", "after"])
+        assert await stranger.locks(), "left with the group"
+
+    run(scenario)
+
+
+def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its lease can end at the broker: a queue never has two readers."""
+    monkeypatch.setattr(consumer_core, "LOCK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(consumer_core, "LOCK_TRUSTED_S", 0.5)
+    is_answered = True
+    lock = Locks.lock
+
+    async def perhaps(locks: Locks, queues: frozenset[Queue]) -> frozenset[Queue]:
+        return await lock(locks, queues) if is_answered else frozenset()
+
+    monkeypatch.setattr(Locks, "lock", perhaps)
+    face = Face("aio")
+
+    async def scenario() -> None:
+        nonlocal is_answered
+        topic, group = "lapsed", "lapsed-group"
+        await create_topic(served.broker, topic, queues=1)
+        await send(served.broker, topic, "before")
+        bodies: list[str] = []
+        stranger = Stranger(served, topic, group)
+        async with connected(face, served) as client:
+            declare = client.consumer(topic, group=group, start="first", ordered=True)
+            consumer = await face.call(
+                declare, face.handler(lambda message: bodies.append(message.body.decode()))
+            )
+            await until(lambda: bodies == ["before"])
+            is_answered = False
+            await until(lambda: not consumer.queues)
+            await send(served.broker, topic, "another's")
+            await asyncio.to_thread(served.clock.pass_by, LEASE_MS + 4_000)
+            assert await stranger.locks()
+            is_answered = True
+            await asyncio.sleep(1.2)  # Long enough to ask for it twice.
+            assert bodies == ["before"]
+            await stranger.unlocks()
+            # Nothing was committed by then, so the first may come again.
+            await until(lambda: bodies[-1] == "another's")
+            assert bodies == sorted(bodies, reverse=True)
+
+    run(scenario)
