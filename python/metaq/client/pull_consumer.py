@@ -118,10 +118,11 @@ class PullConsumer:
         """
         self._require_open()
         stream = self._pollable(count)
+        # A caller who polls a long backlog and does nothing else would keep the loop from its heartbeats.
+        # Once they are taken nothing is awaited: a poll that is cancelled then would lose them.
+        await asyncio.sleep(0)
         messages = self._readable(*stream.take(count))
         if messages:
-            # A caller who polls a long backlog and does nothing else would keep the loop from its heartbeats.
-            await asyncio.sleep(0)
             return messages
         try:
             async with asyncio.timeout(timeout):
