@@ -234,6 +234,7 @@ class Producer:
             if self._soon is not None:
                 await self._soon.close(timeout)
         finally:
+            self._soon = None
             self._transactions.stop()
             self._requests.stop()
             await self._session.remove_producer(self.group)

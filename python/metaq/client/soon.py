@@ -191,6 +191,7 @@ class Soon:
                 if not turn.done():
                     turn.set_result(None)
             self._session.routes.remove_listener(self._take_route)
+            self._sender.faults.on_change = lambda: None
             while self.buffer.has_news():
                 self._drain()
             self.loop.remove_reader(self.buffer.fileno())

@@ -171,6 +171,7 @@ class Producer:
 
         Raises NotDelivered where something was not sent; the producer is closed all the same.
         """
+        self._put = _not_started
         if self._portal.usable:
             self._portal.run(self._producer.close, timeout)
 
