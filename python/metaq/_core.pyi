@@ -724,6 +724,8 @@ class SendBuffer:
     ) -> tuple[list[UnsentBatch], list[tuple[Callable[[SendFuture], Any], SendFuture]], list[str], list[str]]:
         """Sets the futures of what is done, and gives batches to go on with, callbacks to call, topics that a
         message has made and brokers that worked again."""
+    def has_news(self) -> bool:
+        """Whether `drain` has something left."""
     def flush(self) -> int:
         """Sends everything that is there now; what to ask `left` with."""
     def held_bytes(self) -> int:

@@ -283,6 +283,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         let left = lanes.drain();
         drop(lanes);
         self.room_was_made.notify_all();
+        self.work.notify_one();
         let abandoned = |batch| Crossed { batch, target: None, reason: Reason::Abandoned };
         left.into_iter().map(abandoned).collect()
     }
@@ -314,6 +315,11 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             self.bell.ring();
         }
         taken
+    }
+
+    /// Whether `drain` has something left.
+    pub fn has_news(&self) -> bool {
+        !self.events.lock().is_empty()
     }
 
     /// Says what became of a batch; the first word counts. Room that is watched over is given back by
@@ -355,7 +361,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
     // Sending
 
     async fn drive(self: Arc<Self>) {
-        loop {
+        while self.is_open() {
             let (due, next) = self.lanes.lock().take_due(Instant::now());
             for batch in due {
                 let sending = Arc::clone(&self);

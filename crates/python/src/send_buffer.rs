@@ -192,7 +192,7 @@ impl SendBuffer {
         for event in self.inner.drain(DRAIN_MESSAGES) {
             match event {
                 Event::Finished(batch) => {
-                    settle(py, &batch)?;
+                    settle(py, &batch);
                     callbacks.extend(batch.with(|attached, _| std::mem::take(&mut attached.callbacks)));
                     self.inner.release(&batch);
                 }
@@ -202,6 +202,10 @@ impl SendBuffer {
             }
         }
         Ok((unsent, callbacks, made, worked))
+    }
+
+    fn has_news(&self) -> bool {
+        self.inner.has_news()
     }
 
     fn flush(&self) -> u64 {

@@ -174,13 +174,14 @@ impl SendFuture {
     }
 }
 
-/// Brings the end of a batch to its futures.
-pub fn settle(py: Python<'_>, batch: &Batch<Attached>) -> PyResult<()> {
+/// Brings the end of a batch to its futures. One that cannot take it must not keep it from the others.
+pub fn settle(py: Python<'_>, batch: &Batch<Attached>) {
     let futures = batch.with(|attached, _| std::mem::take(&mut attached.futures));
     for (number, future) in futures {
-        settle_one(py, batch, number, future.bind(py))?;
+        if let Err(error) = settle_one(py, batch, number, future.bind(py)) {
+            error.write_unraisable(py, Some(future.bind(py)));
+        }
     }
-    Ok(())
 }
 
 pub fn settle_one(

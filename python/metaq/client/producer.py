@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Self, TypeVar, Unpack
 
 from metaq.client.message import Message, Outgoing, outgoing
 from metaq.client.options import MessageOptions, Order, ProducerOptions, check_timeout, order
@@ -106,8 +106,9 @@ class Producer:
             if not options:
                 taken = soon.buffer.put_into(future, topic, body)
             elif options.keys() <= PLAIN_OPTIONS:
-                plain: Any = options
-                taken = soon.buffer.put_into(future, topic, body, **plain)
+                # One by one: a call with ** would make two more dicts of them.
+                tag, keys, key = options.get("tag"), options.get("keys"), options.get("key")
+                taken = soon.buffer.put_into(future, topic, body, tag, keys, key)
             if taken is not None:
                 if taken:  # There were many in a row: whoever else is on the loop has a turn.
                     await asyncio.sleep(0)
@@ -238,6 +239,7 @@ class Producer:
             if self._soon is not None:
                 await self._soon.close(timeout)
         finally:
+            self._soon = None
             self._transactions.stop()
             self._requests.stop()
             await self._session.remove_producer(self.group)

@@ -119,11 +119,12 @@ class PullConsumer:
         self._require_open()
         started_ns = time.time_ns()
         stream = self._pollable(count)
+        # A caller who polls a long backlog and does nothing else would keep the loop from its heartbeats.
+        # Once they are taken nothing is awaited: a poll that is cancelled then would lose them.
+        await asyncio.sleep(0)
         messages = self._readable(*stream.take(count))
         if messages:
             self._session.telemetry.received(self._group, messages, started_ns)
-            # A caller who polls a long backlog and does nothing else would keep the loop from its heartbeats.
-            await asyncio.sleep(0)
             return messages
         try:
             async with asyncio.timeout(timeout):

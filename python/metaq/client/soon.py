@@ -165,8 +165,10 @@ class Soon:
                         await done
             finally:
                 del self._flushing[done]
-        # What was done meanwhile may not have been heard of yet.
-        self._drain()
+        # What is done may not have been told to its futures yet.
+        while self.buffer.has_news():
+            self._drain()
+            await asyncio.sleep(0)
         late = self.buffer.left(epoch)
         count, failures = self._failed_count + late, self._failures
         self._failed_count, self._failures = 0, []
@@ -191,15 +193,15 @@ class Soon:
                 if not turn.done():
                     turn.set_result(None)
             self._session.routes.unwatch(self._take_route)
-            while not self._drain():
-                pass
+            self._sender.faults.on_change = lambda: None
+            while self.buffer.has_news():
+                self._drain()
             self.loop.remove_reader(self.buffer.fileno())
             self._callbacks.stop()
 
     # What comes from below
 
-    def _drain(self) -> bool:
-        """Whether there was nothing."""
+    def _drain(self) -> None:
         unsent, callbacks, made, worked = self.buffer.drain()
         if callbacks:
             self._callbacks.run(callbacks)
@@ -214,7 +216,6 @@ class Soon:
             if not done.done() and not self.buffer.left(epoch):
                 done.set_result(None)
         self._next_in_line()
-        return not (unsent or callbacks or made or worked)
 
     async def _go_on(self, batch: UnsentBatch) -> None:
         try:

@@ -104,6 +104,9 @@ class Stream:
         if not self._is_started:
             await self.start()
         self._end_last()
+        if self._yields():
+            await asyncio.sleep(0)
+        # Once it is taken nothing is awaited: it would stay in nobody's hand.
         taken = self.core.take_now(1)
         if taken is None:
             try:
@@ -111,8 +114,6 @@ class Stream:
                     taken = await self.core.take(1)
             except TimeoutError:
                 return None
-        elif self._yields():
-            await asyncio.sleep(0)
         return None if taken is None else self._deliver(*taken)
 
     def take_waiting(self, timeout: float | None = None) -> Delivery | None:

@@ -86,7 +86,8 @@ class Producer:
         elif not options:
             future = self._put(topic, body)
         elif options.keys() <= PLAIN_OPTIONS:
-            future = self._put(topic, body, **options)
+            # One by one: a call with ** would make two more dicts of them.
+            future = self._put(topic, body, options.get("tag"), options.get("keys"), options.get("key"))
         return future if future is not None else self._send_soon(topic, body, options)
 
     def _send_soon(self, topic: str, body: bytes, options: MessageOptions) -> SendFuture:
@@ -176,6 +177,7 @@ class Producer:
 
         Raises NotDelivered where something was not sent; the producer is closed all the same.
         """
+        self._put = _not_started
         if self._portal.usable:
             self._portal.run(self._producer.close, timeout)
 
@@ -199,7 +201,7 @@ class Producer:
         return await function(topic, body, **options)
 
 
-def _not_started(topic: str, body: bytes, **options: Any) -> None:
+def _not_started(*_: Any) -> None:
     return None
 
 

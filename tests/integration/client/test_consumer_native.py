@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -294,5 +295,30 @@ def test_a_topic_that_was_deleted_is_let_go(face: Face, tmp_path: Path) -> None:
                 await until(lambda: bodies == ["a", "b"])
         finally:
             await asyncio.to_thread(server.stop)
+
+    run(scenario)
+
+
+def test_a_poll_that_is_cancelled_loses_nothing(served: Served) -> None:
+    async def scenario() -> None:
+        face, topic = Face("aio"), "cancelled-polls"
+        await create_topic(served.broker, topic, queues=2)
+        sent = await fill(served.broker, topic, 200, 2)
+        async with connected(face, served) as client:
+            puller = client.puller(start="begin")
+            await puller.assign(topic)
+            found: list[str] = []
+            async with asyncio.timeout(20):
+                while len(found) < 200:
+                    poll = asyncio.create_task(puller.poll(5, count=3))
+                    for _ in range(len(found) % 5):
+                        await asyncio.sleep(0)
+                    if len(found) % 2:
+                        poll.cancel()
+                    with contextlib.suppress(asyncio.CancelledError):
+                        found += [message.body.decode() for message in await poll]
+                    if len(found) % 2:
+                        found += [message.body.decode() for message in await puller.poll(5, count=2)]
+            assert sorted(found) == sorted(sent)
 
     run(scenario)

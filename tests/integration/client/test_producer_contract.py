@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 import time
@@ -139,6 +140,19 @@ def test_soon_keeps_the_order_of_a_key(producer: Any, topic: str, nameserver: st
     for key in range(3):
         offsets = [result.queue_offset for result in results[key::3]]
         assert offsets == sorted(offsets)
+
+
+def test_soon_has_told_every_future_when_a_flush_returns(nameserver: str, topic: str) -> None:
+    async def main() -> None:
+        async with metaq.aio.Client(nameserver) as client, client.producer("g") as producer:
+            futures = [await producer.send_soon(topic, b"x", tag="t") for _ in range(10_000)]
+            cancelled = futures[5000].cancel()
+            await producer.flush()
+            assert all(future.done() for future in futures)
+            assert len({future.result().id for future in futures if not future.cancelled()}) >= 9_999
+            assert cancelled == futures[5000].cancelled()
+
+    asyncio.run(main())
 
 
 def test_soon_waits_where_its_buffer_is_full(client: Any, topic: str, nameserver: str) -> None:
