@@ -724,8 +724,10 @@ class SendBuffer:
     ) -> tuple[list[UnsentBatch], list[tuple[Callable[[SendFuture], Any], SendFuture]], list[str], list[str]]:
         """Sets the futures of what is done, and gives batches to go on with, callbacks to call, topics that a
         message has made and brokers that worked again."""
-    def has_news(self) -> bool:
-        """Whether `drain` has something left."""
+    def news_end(self) -> int:
+        """Where the news ends now, for `has_news`."""
+    def has_news(self, until: int) -> bool:
+        """Whether `drain` has still to come to there."""
     def flush(self) -> int:
         """Sends everything that is there now; what to ask `left` with."""
     def held_bytes(self) -> int:

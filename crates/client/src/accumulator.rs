@@ -88,6 +88,18 @@ pub struct Plain<'a, F: FnOnce(&mut Vec<u8>)> {
     pub push_properties: F,
 }
 
+/// What has happened and was not looked at, and how much was.
+struct News<A> {
+    events: VecDeque<Event<A>>,
+    taken: u64,
+}
+
+impl<A> Default for News<A> {
+    fn default() -> Self {
+        News { events: VecDeque::new(), taken: 0 }
+    }
+}
+
 pub struct Accumulator<A> {
     settings: SendSettings,
     network: Arc<Network>,
@@ -99,7 +111,7 @@ pub struct Accumulator<A> {
     /// The driver has something to do.
     work: Notify,
     turn: AtomicUsize,
-    events: Mutex<VecDeque<Event<A>>>,
+    news: Mutex<News<A>>,
     pub bell: Bell,
 }
 
@@ -120,7 +132,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             // Many producers that start together should not all begin with the same queue.
             turn: AtomicUsize::new(ids.next().number()),
             ids,
-            events: Mutex::default(),
+            news: Mutex::default(),
             bell: Bell::new()?,
         });
         let driven = Arc::clone(&accumulator);
@@ -298,34 +310,44 @@ impl<A: Default + Send + 'static> Accumulator<A> {
     /// Takes what has happened, until it was about so many messages.
     pub fn drain(&self, messages_max: usize) -> Vec<Event<A>> {
         self.bell.hush();
-        let mut events = self.events.lock();
+        let mut news = self.news.lock();
         let mut taken = Vec::new();
         let mut messages = 0;
         while messages < messages_max
-            && let Some(event) = events.pop_front()
+            && let Some(event) = news.events.pop_front()
         {
+            news.taken += 1;
             if let Event::Finished(batch) = &event {
                 messages += batch.count();
             }
             taken.push(event);
         }
-        let more = !events.is_empty();
-        drop(events);
+        let more = !news.events.is_empty();
+        drop(news);
         if more {
             self.bell.ring();
         }
         taken
     }
 
-    /// Whether `drain` has something left.
-    pub fn has_news(&self) -> bool {
-        !self.events.lock().is_empty()
+    /// Where the news ends now; [`Accumulator::has_news`] tells when `drain` has come to there.
+    pub fn news_end(&self) -> u64 {
+        let news = self.news.lock();
+        news.taken + news.events.len() as u64
+    }
+
+    pub fn has_news(&self, until: u64) -> bool {
+        self.news.lock().taken < until
     }
 
     /// Says what became of a batch; the first word counts. Room that is watched over is given back by
     /// [`Accumulator::release`], when those who watch have been told.
     pub fn finish(&self, batch: &Arc<Batch<A>>, outcome: Outcome) {
         let Some(watched) = batch.finish(outcome) else { return };
+        // Told before it is counted as done: who has waited for the count finds all the news there.
+        if watched {
+            self.news.lock().events.push_back(Event::Finished(Arc::clone(batch)));
+        }
         let mut lanes = self.lanes.lock();
         let done = lanes.done(batch);
         let room = !watched && self.give_back(&mut lanes, batch);
@@ -333,9 +355,6 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         drop(done.kept);
         if done.wakes {
             self.work.notify_one();
-        }
-        if watched {
-            self.events.lock().push_back(Event::Finished(Arc::clone(batch)));
         }
         if watched || room || done.flushed {
             self.bell.ring();
@@ -418,7 +437,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
     }
 
     fn push(&self, event: Event<A>) {
-        self.events.lock().push_back(event);
+        self.news.lock().events.push_back(event);
         self.bell.ring();
     }
 

@@ -204,8 +204,12 @@ impl SendBuffer {
         Ok((unsent, callbacks, made, worked))
     }
 
-    fn has_news(&self) -> bool {
-        self.inner.has_news()
+    fn news_end(&self) -> u64 {
+        self.inner.news_end()
+    }
+
+    fn has_news(&self, until: u64) -> bool {
+        self.inner.has_news(until)
     }
 
     fn flush(&self) -> u64 {

@@ -117,9 +117,13 @@ class Sender:
             return self._session.call(target.broker, command, body, timeout=left_s)
 
         queue = None if batch.queue is None else Queue(topic, *batch.queue)
-        timeout_s = self._options.timeout_s - batch.spent_s
         chosen, reply = await self._tries(
-            topic, self._choice(None, queue), ask, timeout_s, earlier=_earlier(batch)
+            topic,
+            self._choice(None, queue),
+            ask,
+            self._options.timeout_s,
+            spent_s=batch.spent_s,
+            earlier=_earlier(batch),
         )
         sent = reply.header(Sent)
         stored_in = Queue(topic, chosen.broker, sent.queue_id)
@@ -164,12 +168,13 @@ class Sender:
         ask: Callable[[Queue, Route, float], Awaitable[Reply]],
         timeout_s: float,
         *,
+        spent_s: float = 0.0,
         earlier: _Earlier | None = None,
     ) -> tuple[Queue, Reply]:
         """Asks until a broker has stored it; the queue and the answer. `earlier` is what a first try came to
-        that was made elsewhere."""
+        that was made elsewhere, and took `spent_s` of the time."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        deadline = loop.time() + timeout_s - spent_s
         tried: set[str] = set()
         refusals = tries = 0
         route: Route | None = None

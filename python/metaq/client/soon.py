@@ -166,7 +166,8 @@ class Soon:
             finally:
                 del self._flushing[done]
         # What is done may not have been told to its futures yet.
-        while self.buffer.has_news():
+        end = self.buffer.news_end()
+        while self.buffer.has_news(end):
             self._drain()
             await asyncio.sleep(0)
         late = self.buffer.left(epoch)
@@ -194,7 +195,8 @@ class Soon:
                     turn.set_result(None)
             self._session.routes.unwatch(self._take_route)
             self._sender.faults.on_change = lambda: None
-            while self.buffer.has_news():
+            end = self.buffer.news_end()
+            while self.buffer.has_news(end):
                 self._drain()
             self.loop.remove_reader(self.buffer.fileno())
             self._callbacks.stop()
@@ -207,11 +209,12 @@ class Soon:
             self._callbacks.run(callbacks)
         for broker in worked:
             self._sender.faults.worked(broker)
-        for topic in made:
-            self._session.routes.made(topic)
-            self._spawn(self._ask_route(topic))
-        for batch in unsent:
-            self._spawn(self._go_on(batch))
+        if not self._closed:  # Nobody goes on with what was given up.
+            for topic in made:
+                self._session.routes.made(topic)
+                self._spawn(self._ask_route(topic))
+            for batch in unsent:
+                self._spawn(self._go_on(batch))
         for done, epoch in self._flushing.items():
             if not done.done() and not self.buffer.left(epoch):
                 done.set_result(None)
