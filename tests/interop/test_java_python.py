@@ -20,6 +20,7 @@ import pytest
 import metaq
 from metaq.client.sync_producer import Producer
 from tests.interop.clients import (
+    HEARTBEAT_INTERVAL_MS,
     Client,
     Clients,
     Message,
@@ -311,7 +312,12 @@ def test_transactions_both_ways(java: Clients, python: metaq.Client, producer: P
 
 def test_requests_and_replies_both_ways(java: Clients, python: metaq.Client, producer: Producer) -> None:
     topics = [java.topic(queues=1) for _ in range(2)]
-    arguments = {"namesrv": java.cluster.namesrv, "group": unique("R"), "topic": topics[0]}
+    arguments = {
+        "namesrv": java.cluster.namesrv,
+        "group": unique("R"),
+        "topic": topics[0],
+        "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
+    }
     theirs = Client(java.driver, "replier", arguments)
     reply = producer.request(topics[0], f"question {TEXT}".encode(), timeout=TIMEOUT_S)
     assert reply.body.decode() == f"re:question {TEXT}"

@@ -59,9 +59,14 @@ class ApacheServer:
         self._starts += 1
         log = self.home / f"console-{self._starts}.log"
         child = Child(self._command, log, {"ROCKETMQ_HOME": str(self.home)}, self.home)
-        child.wait_for(
-            lambda text: "up" if "boot success" in text else None, START_TIMEOUT_S, "'boot success'"
-        )
+        try:
+            child.wait_for(
+                lambda text: "up" if "boot success" in text else None, START_TIMEOUT_S, "'boot success'"
+            )
+        except BaseException:
+            # Nobody else knows of it.
+            child.kill()
+            raise
         return child
 
     @property

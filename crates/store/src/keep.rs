@@ -99,7 +99,7 @@ impl Parts {
             self.dispatch.run(&self.context(Replay::No));
             self.flush_queues();
             if with_checkpoint {
-                if let Err(error) = self.save_checkpoint(with_index, 0) {
+                if let Err(error) = self.save_checkpoint(with_index, false) {
                     self.reports.add(format!("the checkpoint could not be saved: {error}"));
                 }
             }
@@ -123,7 +123,7 @@ impl Parts {
         let mut outcome = self.queues.flush();
         let must_save = self.keep.must_save.load(Ordering::Acquire);
         if outcome.is_ok() && must_save {
-            outcome = self.save_checkpoint(false, 0);
+            outcome = self.save_checkpoint(false, false);
         }
         match outcome {
             Ok(()) => {
@@ -146,12 +146,12 @@ impl Parts {
     }
 
     /// Makes everything dispatched so far safe, log first, then queues, and only then says so in the checkpoint.
-    /// `queues_less` queues are about to be deleted.
-    pub(crate) fn save_checkpoint(&self, with_index: bool, queues_less: i64) -> Result<(), StoreError> {
+    /// `forced`: also where nothing was dispatched since the last one.
+    pub(crate) fn save_checkpoint(&self, with_index: bool, forced: bool) -> Result<(), StoreError> {
         let _one_at_a_time = self.keep.saving.lock();
         let (end, last_record) = self.dispatch.position();
         let is_saved = end == self.keep.saved_end();
-        if is_saved && queues_less == 0 && !with_index && !self.keep.must_save.load(Ordering::Acquire) {
+        if is_saved && !forced && !with_index && !self.keep.must_save.load(Ordering::Acquire) {
             return Ok(());
         }
         if self.flush.flushed() < end {
@@ -181,7 +181,7 @@ impl Parts {
             last_record,
             synced_end: self.flush.flushed(),
             index_synced_end: self.index.synced_end(),
-            queue_count: self.queues.disk.directory_count.load(Ordering::Acquire) - queues_less,
+            queue_count: self.queues.disk.directory_count.load(Ordering::Acquire),
             queue_files: self.keep.queue_files.load(Ordering::Acquire),
             boot_id: self.boot_id,
         };

@@ -140,7 +140,7 @@ pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
     parts.index.catch_up(&parts.log, parts.dispatch.dispatched_end())?;
     parts.queues.flush()?;
     parts.keep.queue_files.store(parts.queues.files_digest()?, std::sync::atomic::Ordering::Release);
-    parts.save_checkpoint(true, 0)?;
+    parts.save_checkpoint(true, false)?;
     parts.log.ahead.discard();
     let path = parts.settings.directory.join(ABORT);
     parts.disk.remove_file(&path).map_err(|source| StoreError::io(&path, source))?;

@@ -236,11 +236,10 @@ impl Queues {
         }
     }
 
-    /// Deletes the topic's files, those of `count` queues.
-    pub(crate) fn delete_files(&self, topic: &str, count: i64) -> Result<(), StoreError> {
+    /// Deletes the files of the topic, whose queues count no longer.
+    pub(crate) fn delete_files(&self, topic: &str) -> Result<(), StoreError> {
         checked_name(topic.as_bytes())?;
         let _one_at_a_time = self.flushing.lock();
-        self.disk.directory_count.fetch_sub(count, Ordering::AcqRel);
         let directory = self.disk.root.join(topic);
         self.disk.disk.remove_directory(&directory).map_err(|source| StoreError::io(&directory, source))
     }

@@ -33,7 +33,7 @@ impl Parts {
         if expired > 0 || used_percent >= self.settings.disk_force_clean_percent {
             // Queue entries must be on the disk before their records go: nothing could rebuild the offsets. Where the
             // full disk itself is in the way, files that an earlier checkpoint covers can still go.
-            let saved = self.save_checkpoint(false, 0);
+            let saved = self.save_checkpoint(false, false);
             saved.unwrap_or_else(|error| {
                 self.reports.add(format!("the checkpoint could not be saved: {error}"))
             });

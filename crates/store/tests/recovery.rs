@@ -466,3 +466,23 @@ fn lenient_read(store: &Store) -> Vec<(i64, Vec<u8>)> {
     let min_offset = store.min_offset("t", 0);
     if store.max_offset("t", 0) - min_offset > 100_000 { Vec::new() } else { read_all(store, "t", 0) }
 }
+
+#[test]
+fn a_deleted_topic_stays_so_whatever_checkpoint_is_saved_meanwhile() {
+    let directory = tempfile::tempdir().unwrap();
+    // Checkpoints come as often as they can, every thirtieth even when nothing is new.
+    let settings = StoreSettings { queue_flush_interval_ms: 1, ..small(&directory.path().join("store")) };
+    let store = open(&settings);
+    for round in 0..40 {
+        for queue_id in 0..4 {
+            send(&store, "gone", queue_id, b"x");
+        }
+        store.delete_topic("gone").unwrap();
+        let copy = directory.path().join(format!("copy-{round}"));
+        copy_store(&settings.directory, &copy);
+        let killed = open(&StoreSettings { directory: copy.clone(), ..settings.clone() });
+        assert_eq!(killed.queue_ids("gone"), Vec::<i32>::new(), "round {round}");
+        drop(killed);
+        std::fs::remove_dir_all(copy).unwrap();
+    }
+}
