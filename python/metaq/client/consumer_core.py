@@ -53,6 +53,8 @@ TURN_MESSAGES: Final = 32
 """How many messages in a row one queue gives before the next has its turn."""
 FAILURE_PAUSE_S: Final = 1.0
 BUSY_PAUSE_S: Final = 0.02
+END_AGAIN_S: Final = 0.5
+"""A task that did not hear that it is to end is told again."""
 RELEASE_TIMEOUT_S: Final = 25.0
 """How long a queue in order is kept for the message in hand before it goes to another member."""
 
@@ -358,8 +360,10 @@ class GroupConsumer:
             lacking = any(topic not in self._shares.known for topic in self._shares.topics)
             unmet = not self.options.ordered and self._wanted != self.buffers.keys()
             wait_s = ROUTE_WANTED_INTERVAL_S if lacking or unmet else REBALANCE_INTERVAL_S
+            # Not wait_for, which loses a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rebalance_now.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._rebalance_now.wait()
 
     async def _change_to(self, wanted: frozenset[Queue]) -> None:
         async with self._changing:
@@ -537,6 +541,8 @@ class GroupConsumer:
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=END_AGAIN_S)
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -147,7 +147,8 @@ class PullConsumer:
         deadline = time.monotonic() + timeout
         while True:
             wakes = stream.wakes()
-            left = deadline - time.monotonic()
+            # Where there is something to raise, what is there comes first, but nothing is waited for.
+            left = 0.0 if self._failure is not None else deadline - time.monotonic()
             messages = self._readable(*stream.wait(count, left, wakes))
             if messages:
                 self._session.telemetry.received(self._group, messages, started_ns)
