@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from metaq.client.compression import decompress
+from metaq.errors import UnreadableBody
 
 if TYPE_CHECKING:
     from metaq._core import Record
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 """The most that a compressed body may become."""
-
-COMPRESSED = 0x1
-COMPRESSION_BITS = 0x700
-ZLIB_BITS = (0x000, 0x300)
-"""Clients before 5.0 say nothing of the kind: it is always this one."""
-OTHER_COMPRESSIONS = {0x100: "lz4", 0x200: "zstd"}
 
 
 # Not frozen: one is made for every message, and frozen ones take longer to make.
@@ -62,26 +58,10 @@ class FilterMessage:
     def keys(self) -> tuple[str, ...]:
         return tuple(self.properties.get("KEYS", "").split())
 
-    @property
-    def compression(self) -> str | None:
-        """How `body` is still compressed: `lz4` or `zstd`, which stay as they are; None where it is not."""
-        if not self.system_flag & COMPRESSED:
-            return None
-        kind = self.system_flag & COMPRESSION_BITS
-        return None if kind in ZLIB_BITS else OTHER_COMPRESSIONS.get(kind, f"kind {kind >> 8}")
-
     @cached_property
     def body(self) -> bytes:
         """Decompressed when first asked for. Raises ValueError where that is damaged or becomes too large."""
-        if not self.system_flag & COMPRESSED or self.compression is not None:
-            return self.stored_body
-        decompressor = zlib.decompressobj()
         try:
-            body = decompressor.decompress(self.stored_body, BODY_BYTES_MAX)
-        except zlib.error as error:
-            raise ValueError(f"the body is said to be compressed and is not: {error}") from None
-        if decompressor.unconsumed_tail:
-            raise ValueError(f"the body has more than {BODY_BYTES_MAX} bytes when decompressed")
-        if not decompressor.eof:
-            raise ValueError("the compressed body is cut short")
-        return body
+            return decompress(self.stored_body, self.system_flag, BODY_BYTES_MAX)
+        except UnreadableBody as error:
+            raise ValueError(str(error)) from None
