@@ -32,6 +32,8 @@ const BATCH_PROPERTIES: &str = "WAIT\u{1}true\u{2}";
 pub struct SendSettings {
     pub group: String,
     pub attempt_timeout: Duration,
+    /// For all that is tried with a batch.
+    pub timeout: Duration,
     pub limits: LaneLimits,
 }
 
@@ -70,6 +72,8 @@ pub struct Crossed<A> {
 #[derive(Debug)]
 pub enum Reason {
     NoRoute,
+    /// Its time was over before it could be sent: those in front of it failed.
+    Late,
     Answered(Reply),
     Unanswered(ClientError),
     /// The buffer was closed.
@@ -397,7 +401,9 @@ impl<A: Default + Send + 'static> Accumulator<A> {
     }
 
     async fn send(&self, batch: Arc<Batch<A>>) {
-        batch.begin();
+        if batch.spent() >= self.settings.timeout {
+            return self.cross(batch, None, Reason::Late);
+        }
         let target = match &batch.queue {
             Some(place) => self.routes.given(&batch.topic, place),
             None => {

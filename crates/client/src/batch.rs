@@ -97,6 +97,7 @@ pub struct Batch<A> {
     pub(crate) epoch: u64,
     ids: Arc<UniqueIds>,
     contents: OnceLock<Contents>,
+    made: Instant,
     begun: OnceLock<Instant>,
     body: Mutex<Bytes>,
     outcome: OnceLock<Outcome>,
@@ -126,6 +127,7 @@ impl<A: Default> Batch<A> {
             epoch,
             ids,
             contents: OnceLock::new(),
+            made: Instant::now(),
             begun: OnceLock::new(),
             body: Mutex::default(),
             outcome: OnceLock::new(),
@@ -163,11 +165,13 @@ impl<A> Batch<A> {
         self.body.lock().clone()
     }
 
-    pub(crate) fn begin(&self) {
-        let _first = self.begun.set(Instant::now());
+    /// Its time begins: now, or where it stood behind others that failed, when it was made. Waiting behind a broker that
+    /// is slow costs nothing; behind one that is gone, all that wait come to their end together.
+    pub(crate) fn begin(&self, since_made: bool) {
+        let _first = self.begun.set(if since_made { self.made } else { Instant::now() });
     }
 
-    /// How long ago it was first sent.
+    /// How much of its time has passed.
     pub fn spent(&self) -> Duration {
         self.begun.get().map_or(Duration::ZERO, Instant::elapsed)
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use crate::batch::{Batch, Contents, Form, Home, Place};
+use crate::batch::{Batch, Contents, Form, Home, Outcome, Place};
 use crate::ids::{IdTail, UniqueIds};
 use crate::room::Room;
 
@@ -65,6 +65,8 @@ struct Lane<A> {
     open_is_due: bool,
     ready: VecDeque<Arc<Batch<A>>>,
     under_way: usize,
+    /// The last batch to end was not stored.
+    has_failed: bool,
     is_listed: bool,
     typical_bytes: usize,
 }
@@ -140,6 +142,7 @@ impl<A: Default> Lanes<A> {
             open_is_due: false,
             ready: VecDeque::new(),
             under_way: 0,
+            has_failed: false,
             is_listed: false,
             typical_bytes: FIRST_BYTES,
         });
@@ -251,6 +254,7 @@ impl<A: Default> Lanes<A> {
                 continue;
             };
             lane.under_way += 1;
+            batch.begin(lane.has_failed);
             self.under_way.insert(batch.id, Arc::clone(&batch));
             due.push(batch);
         }
@@ -272,6 +276,7 @@ impl<A: Default> Lanes<A> {
             && let Some(lane) = self.lanes.get_mut(batch.lane)
         {
             lane.under_way = lane.under_way.saturating_sub(1);
+            lane.has_failed = matches!(batch.outcome(), Some(Outcome::Failed));
             if !lane.ready.is_empty() || lane.open_is_due {
                 self.list(batch.lane);
                 wakes = true;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use metaq_wire::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
+use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
@@ -17,6 +18,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::connection::Connection;
 use crate::error::ClientError;
 use crate::frames::{Reply, Request};
+
+/// A peer that acknowledges nothing for so long, by its system and not by its broker, is gone: without this a host that
+/// vanished is spoken to for a quarter of an hour.
+const SILENCE_MS_MAX: u32 = 20_000;
 
 #[derive(Debug, Clone)]
 pub struct NetworkSettings {
@@ -156,6 +161,7 @@ impl Network {
             .map_err(|_| ClientError::ConnectTimeout { address: address.to_owned(), timeout: patience })?
             .map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
+        set_tcp_user_timeout(&stream, SILENCE_MS_MAX).map_err(|error| failed(error.into()))?;
         Ok(stream)
     }
 }

@@ -19,6 +19,8 @@ use crate::pull_desk::{Desk, Held, News, PullEvent, PullLimits, PullPlace, PullP
 
 /// What the answer may take beyond the time that the broker was asked to hold the pull.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
+/// A broker that does not hold a pull, though it was asked to, is not asked again at once.
+const IDLE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Messages of queues that were given to it, taken by any thread.
 pub struct PullStream {
@@ -78,6 +80,7 @@ impl PullStream {
                 };
                 let Some(network) = network.upgrade() else { return };
                 let request = wanted.request(queue_offset, count, bytes);
+                let asked = Instant::now();
                 let outcome = tokio::select! {
                     outcome = network.call(&place.address, request, patience) => outcome,
                     () = ended(&go_on, &stream, queue) => return,
@@ -87,7 +90,12 @@ impl PullStream {
                 match outcome {
                     Ok(reply) => {
                         let answer = Answer::read(&reply, &wanted, queue_offset);
+                        let is_idle = answer.is_idle(queue_offset) && asked.elapsed() < IDLE_PAUSE;
                         now.change(|desk| desk.put(queue, answer));
+                        drop(now);
+                        if is_idle {
+                            tokio::time::sleep(IDLE_PAUSE).await;
+                        }
                     }
                     Err(error) => now.change(|desk| desk.put_failure(queue, error.to_string())),
                 }
@@ -144,6 +152,10 @@ impl PullStream {
                 return desk.take(count_max);
             }
         }
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.desk.lock().is_closed
     }
 
     pub fn wakes(&self) -> u64 {

@@ -87,6 +87,12 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
+    /// It brought nothing and leads nowhere else.
+    pub(crate) fn is_idle(&self, from_offset: i64) -> bool {
+        matches!(self, Answer::Records { records, next_offset, .. }
+            if records.places.is_empty() && *next_offset == from_offset)
+    }
+
     /// `from_offset` is what was asked for: a broker that answers with older ones is not believed.
     pub(crate) fn read(reply: &Reply, wanted: &PullWanted, from_offset: i64) -> Answer {
         if !matches!(reply.code, SUCCESS | NOT_FOUND | RETRY_IMMEDIATELY | OFFSET_MOVED) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use metaq_client::{
     Accumulator, Batch, ClientError, Crossed, Event, Form, LaneLimits, Network, NetworkSettings, NotTaken,
-    Outcome, Place, Plain, Put, Reason, Route, SendSettings, Stored, UniqueIds,
+    OffsetIds, Outcome, Place, Plain, Put, Reason, Route, SendSettings, Stored, UniqueIds,
 };
 use metaq_wire::batch_records;
 use proptest::prelude::*;
@@ -28,16 +28,23 @@ struct Limits {
     batch_bytes_max: usize,
     buffer_bytes_max: usize,
     attempt_timeout: Duration,
+    timeout: Duration,
 }
 
-const USUAL: Limits =
-    Limits { linger_ms: 1, batch_bytes_max: 1000, buffer_bytes_max: 1 << 20, attempt_timeout: LONG };
+const USUAL: Limits = Limits {
+    linger_ms: 1,
+    batch_bytes_max: 1000,
+    buffer_bytes_max: 1 << 20,
+    attempt_timeout: LONG,
+    timeout: LONG,
+};
 
 fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
     let network = Network::start(NetworkSettings::default()).unwrap();
     let settings = SendSettings {
         group: "g".to_owned(),
         attempt_timeout: limits.attempt_timeout,
+        timeout: limits.timeout,
         limits: LaneLimits {
             linger: Duration::from_millis(limits.linger_ms),
             batch_bytes_max: limits.batch_bytes_max,
@@ -88,6 +95,17 @@ fn stored(asked: &Asked, queue_offset: usize) -> Act {
             ("queueOffset", queue_offset.to_string()),
         ],
         body: Vec::new(),
+    }
+}
+
+fn stored_at(queue_offset: i64) -> Stored {
+    Stored {
+        place: place(0),
+        queue_offset,
+        code: 0,
+        offset_ids: OffsetIds::default(),
+        recall_handle: None,
+        transaction_id: None,
     }
 }
 
@@ -180,6 +198,32 @@ fn a_queue_keeps_its_order_even_while_a_batch_of_it_is_decided_about() {
         outcome(batch);
     }
     assert_eq!(bodies(&server), (0..20).map(|number| vec![number]).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_waited_behind_a_failure_for_all_its_time_is_not_sent_any_more() {
+    let server = Server::start(|asked| vec![stored(asked, 0)]);
+    let timeout = Duration::from_millis(50);
+    let (_network, buffer) = buffer(&server, Limits { timeout, ..USUAL });
+    let gone = Place { broker: "gone".into(), queue_id: 0 };
+    let mut batches = Vec::new();
+    for body in [b"one", b"two", b"six"] {
+        batches.push(put(&buffer, Some(&gone), body).unwrap().0);
+        buffer.flush();
+    }
+    let first = crossed(&buffer);
+    assert!(matches!(first.reason, Reason::NoRoute), "{:?}", first.reason);
+    std::thread::sleep(timeout);
+    // A broker that is only slow costs those behind it nothing of their time.
+    let slow = stored_at(0);
+    buffer.finish(&first.batch, Outcome::Stored(slow));
+    let second = crossed(&buffer);
+    assert!(matches!(second.reason, Reason::NoRoute), "{:?}", second.reason);
+    buffer.finish(&second.batch, Outcome::Failed);
+    let third = crossed(&buffer);
+    assert!(matches!(third.reason, Reason::Late), "{:?}", third.reason);
+    assert!(third.batch.spent() >= timeout);
+    assert!(server.asked().is_empty());
 }
 
 #[test]

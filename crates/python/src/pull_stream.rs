@@ -65,7 +65,6 @@ impl From<PullEvent> for Event {
 
 #[pyclass(frozen, module = "metaq._core")]
 pub struct PullStream {
-    /// Its own: what is pulled is long and would keep what is sent waiting.
     stream: Arc<Stream>,
     settings: PullSettings,
     /// The queues by their number, as messages show them.
@@ -181,7 +180,7 @@ impl PullStream {
         loop {
             let step = deadline.min(Instant::now() + SIGNALS_EVERY);
             let portions = enter_infallible(py, || self.stream.take_until(count, step, wakes));
-            let is_over = step == deadline || self.stream.wakes() != wakes;
+            let is_over = step == deadline || self.stream.wakes() != wakes || self.stream.is_closed();
             if !portions.is_empty() || is_over {
                 return self.messages(py, portions);
             }

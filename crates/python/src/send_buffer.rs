@@ -28,6 +28,7 @@ const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
 struct ProducerOptions {
     group: String,
     attempt_timeout_s: f64,
+    timeout_s: f64,
     body_bytes_max: usize,
     compress_from_bytes: usize,
     linger_s: f64,
@@ -67,7 +68,12 @@ impl SendBuffer {
             buffer_bytes_max: options.buffer_bytes_max,
         };
         let attempt_timeout = seconds(options.attempt_timeout_s).min(Duration::from_secs(86_400));
-        let settings = SendSettings { group: options.group, attempt_timeout, limits };
+        let settings = SendSettings {
+            group: options.group,
+            attempt_timeout,
+            timeout: seconds(options.timeout_s),
+            limits,
+        };
         let inner = Accumulator::start(Arc::clone(&network.inner), Arc::clone(&ids.inner), settings)
             .map_err(Failure::from)?;
         Ok(SendBuffer {

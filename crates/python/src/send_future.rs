@@ -135,7 +135,12 @@ impl SendFuture {
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
         match self.outcome(py, timeout)? {
             Outcome::Stored(stored) => result(py, &self.batch, stored, self.number),
-            Outcome::Failed => Err(PyErr::from_value(error(py, &self.batch).into_bound(py))),
+            Outcome::Failed => {
+                // One error for a whole batch: without this every raise would leave its frames with it.
+                let error = error(py, &self.batch).into_bound(py);
+                error.setattr("__traceback__", py.None())?;
+                Err(PyErr::from_value(error))
+            }
         }
     }
 

@@ -83,7 +83,7 @@ impl UnsentBatch {
     fn failure(&self) -> Option<String> {
         match &self.reason {
             Reason::Unanswered(error) => Some(error.to_string()),
-            Reason::Answered(_) | Reason::NoRoute | Reason::Abandoned => None,
+            Reason::Answered(_) | Reason::NoRoute | Reason::Late | Reason::Abandoned => None,
         }
     }
 

@@ -20,7 +20,7 @@ from metaq.client.offsets import BrokerOffsets, end_offset, first_offset, offset
 from metaq.client.pulling import HOLD_MS, find_unreadable
 from metaq.client.routes import MASTER_ID, Queue
 from metaq.client.subscription import Subscription
-from metaq.errors import MetaqError, UnreadableBody, UsageError
+from metaq.errors import MetaqError, NoRoute, UnreadableBody, UsageError
 from metaq.protocol.errors import ProtocolError, Refused
 from metaq.settings import PullSettings
 
@@ -99,6 +99,7 @@ class PullConsumer:
             self._drop(queue)
         fresh = [queue for queue in dict.fromkeys(wanted) if queue not in self._numbers]
         positions = await asyncio.gather(*(self._first_position(queue) for queue in fresh))
+        self._require_open()
         for queue, queue_offset in zip(fresh, positions, strict=True):
             self._begin(queue, queue_offset)
         return self.queues
@@ -109,7 +110,10 @@ class PullConsumer:
         _check_position(position)
         for queue in queues or self.queues:
             self._number(queue)
-            self._begin(queue, await self._resolve(queue, position))
+            queue_offset = await self._resolve(queue, position)
+            self._require_open()
+            self._number(queue)  # It may have been given up meanwhile.
+            self._begin(queue, queue_offset)
 
     async def poll(self, timeout: float = 1.0, *, count: int = 32) -> list[Message]:
         """Up to `count` messages, as soon as there are any; an empty list where none came in time.
@@ -292,7 +296,7 @@ class PullConsumer:
             count_max=self._limits.count_max,
             bytes_max=self._limits.bytes_max,
         )
-        stream = PullStream(self._session.network, settings)
+        stream = PullStream(self._session.network("pull"), settings)
         self._session.routes.watch(self._route_changed)
         asyncio.get_running_loop().add_reader(stream.fileno(), self._look)
         return stream
@@ -322,19 +326,23 @@ class PullConsumer:
         self._something.set()
 
     def _decide(self, queue: Queue, event: PullEvent) -> None:
-        if event.kind == "suggested":
-            self._go_on(queue, event.number, broker_id=event.value)
-        elif event.kind == "moved" and self._is_left_behind(event):
-            self._go_on(queue, event.number, queue_offset=event.value)
-        else:
-            if event.kind == "refused":
-                self._refused(Refused(event.value, event.text))
-            elif event.kind == "malformed":
-                self._refused(ProtocolError(f"{queue}: {event.text}"))
-            elif event.kind == "failed":
-                _log.info("pull of %s: %s", queue, event.text)
-            # Moved: until what we hold of the old place is polled.
-            self._spawn(self._go_on_later(queue, event))
+        try:
+            if event.kind == "suggested":
+                self._go_on(queue, event.number, broker_id=event.value)
+                return
+            if event.kind == "moved" and self._is_left_behind(event):
+                self._go_on(queue, event.number, queue_offset=event.value)
+                return
+        except NoRoute as error:
+            _log.info("pull of %s: %s", queue, error)
+        if event.kind == "refused":
+            self._refused(Refused(event.value, event.text))
+        elif event.kind == "malformed":
+            self._refused(ProtocolError(f"{queue}: {event.text}"))
+        elif event.kind == "failed":
+            _log.info("pull of %s: %s", queue, event.text)
+        # Moved: until what we hold of the old place is polled, or its broker is known again.
+        self._spawn(self._go_on_later(queue, event))
 
     def _is_left_behind(self, event: PullEvent) -> bool:
         """Nothing is held of the place that the queue does not reach any more, so we may follow it."""

@@ -106,6 +106,11 @@ class Sender:
         """Takes over where the data plane has tried once, and tells it where the batch was stored; raises as
         `send`."""
         topic, body, alone = batch.topic, batch.body, batch.alone
+        if batch.target is None and batch.spent_s >= self._options.timeout_s:
+            raise NotSent(
+                f"not sent to {topic} within {self._options.timeout_s:g} s: what came before it failed",
+                hint="is the broker of its queue running?",
+            )
 
         def ask(target: Queue, route: Route, left_s: float) -> Awaitable[Reply]:
             command: SendMessageV2

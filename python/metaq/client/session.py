@@ -9,7 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Literal
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
@@ -69,7 +69,8 @@ class Session:
         self._host = _own_address(addresses[0])
         self.client_id = client_id or f"{self._host}@{os.getpid()}#{time.time_ns()}"
         self.unique_ids = unique_ids(self._host)
-        self._network: Network | None = None
+        self._networks: dict[str, Network] = {}
+        self._endings: list[Callable[[], None]] = []
         self.connections = Connections(on_request=self._take, on_open=self._greet, binary=True)
         self._nameservers = NameServers(addresses, self.connections.call)
         self.routes = Routes(self._nameservers.ask, self._brokers_changed)
@@ -105,6 +106,8 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        for ending in list(self._endings):
+            ending()
         for task in list(self._background):
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -120,18 +123,25 @@ class Session:
         self._producers.clear()
         self._consumers.clear()
         await self.connections.close()
-        if self._network is not None:
-            self._network.close()
+        for network in self._networks.values():
+            network.close()
 
-    @property
-    def network(self) -> Network:
-        """The data plane's connections, for what touches every message; started when first needed.
+    def at_end(self, ending: Callable[[], None]) -> None:
+        """Called when the session is closed, however that came about; it must not raise."""
+        self._endings.append(ending)
+
+    def remove_ending(self, ending: Callable[[], None]) -> None:
+        self._endings.remove(ending)
+
+    def network(self, purpose: Literal["send", "pull"]) -> Network:
+        """Connections of the data plane, for what touches every message; started when first needed. What is
+        pulled is long, and would keep the answers of what is sent waiting.
 
         Brokers ask nothing of us there: they know our groups by the connections of this session.
         """
-        if self._network is None:
-            self._network = Network()
-        return self._network
+        if purpose not in self._networks:
+            self._networks[purpose] = Network()
+        return self._networks[purpose]
 
     @property
     def closed(self) -> bool:

@@ -42,7 +42,7 @@ class Soon:
         self._sender = sender
         self._options = options
         self.loop = asyncio.get_running_loop()
-        self.buffer = SendBuffer(session.network, session.unique_ids, options)
+        self.buffer = SendBuffer(session.network("send"), session.unique_ids, options)
         self._topics: set[str] = set()
         self._callbacks = Callbacks()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,6 +54,7 @@ class Soon:
         session.routes.watch(self._take_route)
         sender.faults.on_change = self._take_faults
         self.loop.add_reader(self.buffer.fileno(), self._drain)
+        session.at_end(self.abandon)
         _alive.add(self)
 
     @property
@@ -183,38 +184,46 @@ class Soon:
         try:
             await self.flush(timeout)
         finally:
-            self._closed = True
-            left = self.buffer.close()
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            for unsent in left:
-                unsent.failed(NotSent("the producer was closed before it was sent"))
-            for turn in self._line:
-                if not turn.done():
-                    turn.set_result(None)
-            self._session.routes.unwatch(self._take_route)
-            self._sender.faults.on_change = lambda: None
-            end = self.buffer.news_end()
-            while self.buffer.has_news(end):
-                self._drain()
-            self.loop.remove_reader(self.buffer.fileno())
-            self._callbacks.stop()
+            tasks = list(self._tasks)
+            self.abandon()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Gives up what is left and waits for nothing, so that no future stays open. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._session.remove_ending(self.abandon)
+        left = self.buffer.close()
+        for task in self._tasks:
+            task.cancel()
+        for unsent in left:
+            unsent.failed(NotSent("the producer was closed before it was sent"))
+        for turn in self._line:
+            if not turn.done():
+                turn.set_result(None)
+        self._session.routes.unwatch(self._take_route)
+        self._sender.faults.on_change = lambda: None
+        end = self.buffer.news_end()
+        while self.buffer.has_news(end):
+            self._drain()
+        self.loop.remove_reader(self.buffer.fileno())
+        self._callbacks.stop()
 
     # What comes from below
 
     def _drain(self) -> None:
         unsent, callbacks, made, worked = self.buffer.drain()
-        if callbacks:
-            self._callbacks.run(callbacks)
-        for broker in worked:
-            self._sender.faults.worked(broker)
         if not self._closed:  # Nobody goes on with what was given up.
+            for batch in unsent:
+                self._spawn(self._go_on(batch))
             for topic in made:
                 self._session.routes.made(topic)
                 self._spawn(self._ask_route(topic))
-            for batch in unsent:
-                self._spawn(self._go_on(batch))
+        for broker in worked:
+            self._sender.faults.worked(broker)
+        if callbacks:
+            self._callbacks.run(callbacks)
         for done, epoch in self._flushing.items():
             if not done.done() and not self.buffer.left(epoch):
                 done.set_result(None)
@@ -242,11 +251,15 @@ class Soon:
 
     def _take_route(self, topic: str) -> None:
         route = self._session.routes.known(topic)
-        if route is not None and topic in self._topics:
+        while route is not None and topic in self._topics:
             queues = [
                 (queue.broker, route.brokers[queue.broker][MASTER_ID], queue.id) for queue in route.writable
             ]
             self.buffer.set_route(topic, queues, route.is_template)
+            # In a thread of the user's: the loop may have learned and told of another one meanwhile.
+            told, route = route, self._session.routes.known(topic)
+            if route is told:
+                break
 
     def _take_faults(self) -> None:
         self.buffer.set_faults(self._sender.faults.left())

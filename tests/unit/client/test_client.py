@@ -15,7 +15,7 @@ from metaq import aio
 from metaq.client import producer as aio_producer
 from metaq.client import sync_producer
 from metaq.client.transactions import Transaction
-from metaq.errors import ClientClosed, InvalidMessage, UsageError
+from metaq.errors import ClientClosed, InvalidMessage, NotSent, UsageError
 
 
 @pytest.mark.parametrize("nameservers", ["", ";", "host", "host:x", 9876])
@@ -115,3 +115,21 @@ def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert told.strip() == "['metaq.errors'] False"
+
+
+def test_a_close_that_is_cut_short_leaves_no_future_open() -> None:
+    async def scenario() -> None:
+        client = aio.Client("127.0.0.1:1")  # Nobody is there, so nothing is ever sent.
+        await client.start()
+        producer = client.producer("g")
+        await producer.start()
+        future = await producer.send_soon("t", b"x")
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        with pytest.raises(NotSent):
+            await asyncio.wait_for(future, timeout=60)
+
+    asyncio.run(scenario())

@@ -1,0 +1,76 @@
+"""What a puller decides where the native stream of its pulls does not go on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from metaq.client.pull_consumer import PullConsumer
+from metaq.client.routes import Queue
+from metaq.client.session import Session
+from metaq.errors import UsageError
+
+
+class Stream:
+    """Stands in for the native one, whose events a test cannot make happen when a route is gone."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.resumed: list[int] = []
+        self._events = [
+            SimpleNamespace(number=number, kind=kind, value=7, text="", is_empty=True)
+            for number, kind in enumerate(kinds)
+        ]
+
+    def events(self) -> list[Any]:
+        return self._events
+
+    def position(self, number: int) -> int:
+        return 0
+
+    def resume(self, number: int, address: str, **_: object) -> None:
+        self.resumed.append(number)
+
+
+@pytest.mark.parametrize("kind", ["suggested", "moved"])
+def test_a_broker_that_no_route_tells_of_stops_no_other_queue(kind: str) -> None:
+    async def scenario() -> None:
+        session = Session("127.0.0.1:1")
+        puller = PullConsumer(session)
+        stream = Stream(kind, kind)
+        queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address is its own route.
+        puller._stream = stream  # type: ignore[assignment]
+        puller._queues = dict(enumerate(queues))
+        puller._look()
+        assert stream.resumed == [1]
+        assert len(puller._tasks) == 1, "the other goes on when its broker is known again"
+        for task in puller._tasks:
+            task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
+    async def scenario() -> None:
+        session = Session("127.0.0.1:1")
+        await session.start()
+        puller = PullConsumer(session)
+
+        async def while_it_is_closed(queue: Queue) -> int:
+            puller.is_closed = True
+            return 0
+
+        puller._first_position = while_it_is_closed  # type: ignore[method-assign]
+        session.routes.get = _found  # type: ignore[method-assign]
+        with pytest.raises(UsageError, match="closed"):
+            await puller.assign(Queue("t", "127.0.0.1:2", 0))
+        assert puller._stream is None
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+async def _found(topic: str, **_: object) -> Any:
+    return SimpleNamespace(readable=[])
