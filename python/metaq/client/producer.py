@@ -143,6 +143,7 @@ class Producer:
         if timeout is not None:
             check_timeout(timeout, "a timeout")
         many = [self._one_of_many(message, key, queue) for message in messages]
+        self._session.telemetry.created([message for message, _ in many])
         places: dict[tuple[str, Queue | None], list[int]] = {}
         for place, (message, its_key) in enumerate(many):
             target = queue
