@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -11,7 +12,7 @@ from opentelemetry.trace import TracerProvider
 
 from metaq.client.compression import Format
 from metaq.client.consumers_aio import Consuming
-from metaq.client.handling import CLOSE_TIMEOUT_S
+from metaq.client.handling import CLOSE_TIMEOUT_S, LEAVE_TIMEOUT_MIN_S
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, check_topic
 from metaq.client.options import KIB, MIB, ProducerOptions
 from metaq.client.producer import Producer
@@ -57,6 +58,9 @@ class Client(Consuming):
             self._trace_topic = TraceTopic(self._session, name)
             self._session.telemetry.trace_to(self._trace_topic)
         self._producers: set[Producer] = set()
+        self._is_closing = False
+        self._ended = asyncio.Event()
+        """The close is over."""
 
     @property
     def client_id(self) -> str:
@@ -110,26 +114,38 @@ class Client(Consuming):
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Closes what was made of it, leaves its groups and closes its connections. Safe to call twice.
 
-        Consumers have `timeout` seconds to end what they have in hand. Raises NotDelivered where a producer
-        had something left that could not be sent.
+        Consumers have `timeout` seconds to end what they have in hand, and producers what is left of them to
+        send theirs. Raises NotDelivered where a producer had something left that could not be sent. A second
+        close waits for the first.
         """
-        if self._session.closed:
+        if self._ended.is_set():
             return
         self._session.require_process()
         self._session.require_loop()
+        if self._is_closing:
+            await self._ended.wait()
+            return
+        self._is_closing = True
         lost: list[NotDelivered] = []
         try:
+            loop = asyncio.get_running_loop()
+            deadline = loop.time() + timeout
             # Handlers may still send something, so the producers come after them.
             await self._close_consumers(timeout)
-            for producer in list(self._producers):
-                try:
-                    await producer.close()
-                except NotDelivered as error:
-                    lost.append(error)
+            left = max(deadline - loop.time(), LEAVE_TIMEOUT_MIN_S)
+            closings = [producer.close(left) for producer in self._producers]
+            for outcome in await asyncio.gather(*closings, return_exceptions=True):
+                if isinstance(outcome, NotDelivered):
+                    lost.append(outcome)
+                elif outcome is not None:
+                    raise outcome
             if self._trace_topic is not None:
                 await self._trace_topic.close()
         finally:
-            await self._session.close()
+            try:
+                await self._session.close()
+            finally:
+                self._ended.set()
         if lost:
             raise NotDelivered(
                 sum(error.count for error in lost),

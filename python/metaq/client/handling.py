@@ -80,6 +80,8 @@ class HandlerConsumer:
         self._workers: set[asyncio.Future[None]] = set()
         self._is_started = False
         self.is_closed = False
+        self._ended: asyncio.Future[bool] | None = None
+        """How the close that is under way, or was, ends."""
 
     async def start(self) -> None:
         if self._is_started:
@@ -105,12 +107,24 @@ class HandlerConsumer:
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Stops pulling, lets what is in hand end, commits and leaves the group, within the time.
 
-        False where handlers were still at work: their messages come again. Safe to call twice.
+        False where handlers were still at work: their messages come again. Safe to call twice: the second one
+        waits for the first.
         """
-        if self.is_closed or not self._is_started:
-            self.is_closed = True
-            return True
         self.is_closed = True
+        if not self._is_started:
+            return True
+        if self._ended is not None:
+            done, _ = await asyncio.wait((self._ended,), timeout=max(0.0, timeout))
+            return bool(done) and self._ended.result()
+        self._ended = asyncio.get_running_loop().create_future()
+        is_clean = False
+        try:
+            is_clean = await self._close(timeout)
+        finally:
+            self._ended.set_result(is_clean)
+        return is_clean
+
+    async def _close(self, timeout: float) -> bool:
         ending = Ending(timeout)
         self._requests.end()
         await self.core.stop_taking()

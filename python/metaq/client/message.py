@@ -53,16 +53,17 @@ class Outgoing:
     flag: int = 0
     batchable: bool = True
     """Brokers take no delayed or prioritised messages in batches."""
+    has_span: bool = False
+    """It was created in a span of its own."""
 
     @property
     def id(self) -> str:
         return self.properties[UNIQUE_KEY]
 
     def size_bytes(self) -> int:
-        """About what it takes in a batch."""
-        return (
-            len(self.body) + 24 + sum(len(name) + len(value) + 2 for name, value in self.properties.items())
-        )
+        """What it takes in a batch."""
+        properties = encode_properties(self.properties).encode()
+        return _BATCH_HEAD.size + len(self.body) + _BATCH_TAIL.size + len(properties)
 
     def compress(self, from_bytes: int, format: compression.Format | None) -> None:
         """Where it is large enough and becomes smaller by it."""

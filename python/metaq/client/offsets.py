@@ -6,12 +6,13 @@ import asyncio
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from metaq.client.routes import Queue
-from metaq.errors import CommandError
+from metaq.errors import ClientClosed, CommandError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.offsets import (
     GetMaxOffset,
@@ -83,10 +84,14 @@ class FileOffsets:
 
     The file is replaced as a whole after its content was synced, so that it is the old or the new one if the
     power goes; a file that cannot be read is an error, since starting anew would skip or repeat silently.
+
+    Commits may overlap, and one that is cancelled goes on in its thread: they write one after the other, each
+    the newest that is wanted, and the file is not given free before.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._writing = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -101,20 +106,33 @@ class FileOffsets:
         except BaseException:
             os.close(self._lock)
             raise
+        self._wanted = self._offsets
 
     async def read(self, queue: Queue) -> int | None:
         return self._offsets.get(queue)
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        changed = {**self._offsets, **offsets}
-        if changed != self._offsets:
-            await asyncio.to_thread(self._store, changed)
-            self._offsets = changed
+        self._wanted = {**self._wanted, **offsets}
+        if self._wanted != self._offsets:
+            await asyncio.to_thread(self._store_wanted)
 
     async def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        await asyncio.to_thread(self._unlock)
+
+    def _unlock(self) -> None:
+        with self._writing:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1
+
+    def _store_wanted(self) -> None:
+        with self._writing:
+            if self._lock < 0:
+                raise ClientClosed(f"{self._path}: the offsets are closed")
+            wanted = self._wanted
+            if wanted != self._offsets:
+                self._store(wanted)
+                self._offsets = wanted
 
     def _load(self) -> dict[Queue, int]:
         try:

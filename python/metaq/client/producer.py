@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -48,6 +49,8 @@ class Producer:
         self._requests = Requests(session, self._sender, options)
         self._started = False
         self._closed = False
+        self._ended = asyncio.Event()
+        """The close is over."""
 
     @property
     def group(self) -> str:
@@ -143,6 +146,7 @@ class Producer:
         if timeout is not None:
             check_timeout(timeout, "a timeout")
         many = [self._one_of_many(message, key, queue) for message in messages]
+        self._session.telemetry.created([message for message, _ in many])
         places: dict[tuple[str, Queue | None], list[int]] = {}
         for place, (message, its_key) in enumerate(many):
             target = queue
@@ -227,14 +231,23 @@ class Producer:
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Flushes, gives up what is left after the time-out, leaves the group. Safe to call twice.
 
-        Raises NotDelivered where something was not sent; the producer is closed all the same.
+        Raises NotDelivered where something was not sent; the producer is closed all the same. A second close
+        waits for the first.
         """
         if self._closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._ended.wait()
             return
         self._closed = True
-        self._on_close(self)
-        if not self._started or self._session.closed:
-            return
+        try:
+            if self._started and not self._session.closed:
+                await self._close(timeout)
+        finally:
+            self._on_close(self)
+            self._ended.set()
+
+    async def _close(self, timeout: float) -> None:
         try:
             if self._soon is not None:
                 await self._soon.close(timeout)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import FrameError, Message, decode_messages
+from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.client.routes import MASTER_ID, Queue
 from metaq.client.subscription import Subscription
 from metaq.errors import UnreadableBody
@@ -23,6 +24,8 @@ ANSWER_TIMEOUT_S: Final = 15.0
 
 BYTES_MAX: Final = 1024 * 1024
 """Asked for at once; a broker gives less where it is set up so."""
+INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
+"""What is beyond that when its bodies are inflated is left for the next pull: small ones may become huge."""
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
 
@@ -90,12 +93,32 @@ class Puller:
             # Going on would skip what cannot be read, silently.
             raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
         self._broker_ids[queue] = header.suggest_which_broker_id
-        unreadable = find_unreadable(compressed)
+        next_offset = header.next_begin_offset
+        unreadable, left = _inflate(compressed)
+        if left is not None:
+            next_offset = left.queue_offset
+            messages = [message for message in messages if message.queue_offset < next_offset]
         if unreadable:
             lost = {message.queue_offset for message, _ in unreadable}
             messages = [message for message in messages if message.queue_offset not in lost]
         is_moved = reply.code == ResponseCode.PULL_OFFSET_MOVED
-        return Pull(messages, header.next_begin_offset, is_moved, unreadable)
+        return Pull(messages, next_offset, is_moved, unreadable)
+
+
+def _inflate(
+    compressed: Iterable[Message],
+) -> tuple[list[tuple[Message, UnreadableBody]], Message | None]:
+    """One body after the other until they are too much; those of which nothing comes, and the first left."""
+    unreadable: list[tuple[Message, UnreadableBody]] = []
+    size_bytes = 0
+    for message in compressed:
+        if size_bytes >= INFLATED_TOGETHER_BYTES:
+            return unreadable, message
+        failed = find_unreadable((message,))
+        unreadable += failed
+        # One that is too large took as long as the largest.
+        size_bytes += INFLATED_BYTES_MAX if failed else message.body_size
+    return unreadable, None
 
 
 def find_unreadable(compressed: Iterable[Message]) -> list[tuple[Message, UnreadableBody]]:

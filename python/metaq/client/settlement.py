@@ -72,6 +72,7 @@ class Settlement:
             await self._send_back(buffer, messages, DEAD_LETTER_LEVEL)
 
     async def _send_back(self, buffer: QueueBuffer, messages: Sequence[Message], level: int) -> None:
+        kept: list[Message] = []
         for message in messages:
             if buffer.dropped:
                 return  # The queue is another member's, and with it the message.
@@ -81,9 +82,11 @@ class Settlement:
                 _log.warning(
                     "group %s: %s stays here for now: %s", self._core.options.group, message.id, error
                 )
-                self._again_later(buffer, message, SEND_BACK_PAUSE_S)
+                kept.append(message)
             else:
                 self.acknowledge(buffer, (message,))
+        if kept:
+            self._again(buffer, kept, SEND_BACK_PAUSE_S)
 
     async def _retry_in_order(
         self, buffer: QueueBuffer, messages: Sequence[Message], after: float | None
@@ -128,21 +131,19 @@ class Settlement:
                     pause = SEND_BACK_PAUSE_S
             kept.append(message)
             self._core.session.telemetry.retried(self._core.options.group, message, "local")
-        pause = pause if after is None else after
+        self._again(buffer, kept, pause if after is None else after)
+
+    def _again(self, buffer: QueueBuffer, messages: Sequence[Message], seconds: float) -> None:
         if self._core.options.ordered:
-            self._rest(buffer, kept, pause)
+            self._rest(buffer, messages, seconds)
         else:
-            for message in kept:
-                self._again_later(buffer, message, pause)
+            asyncio.get_running_loop().call_later(seconds, self._core.give_back, buffer, messages)
 
     def _rest(self, buffer: QueueBuffer, messages: Sequence[Message], seconds: float) -> None:
         """The queue stands still, so that nothing overtakes what failed."""
         buffer.resting_until = time.monotonic() + seconds
         self._core.give_back(buffer, messages)
         self._core.wake_later(seconds + 0.001)
-
-    def _again_later(self, buffer: QueueBuffer, message: Message, seconds: float) -> None:
-        asyncio.get_running_loop().call_later(seconds, self._core.give_back, buffer, (message,))
 
 
 def _failed_again(buffer: QueueBuffer, message: Message) -> int:

@@ -98,8 +98,9 @@ class Client(Consuming):
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Closes what was made of it, leaves its groups and closes its connections. Safe to call twice.
 
-        Consumers have `timeout` seconds to end what they have in hand. Raises NotDelivered where a producer
-        had something left that could not be sent.
+        Consumers have `timeout` seconds to end what they have in hand, and producers what is left of them to
+        send theirs. Raises NotDelivered where a producer had something left that could not be sent. A second
+        close waits for the first.
         """
         try:
             if self._portal.usable:

@@ -2,20 +2,24 @@
 
 Where nobody listens nothing is made: no span, no attribute, no entry, and what it costs is to look at
 `is_heard`. Providers of OpenTelemetry are looked for now and then, so that they may also be set after the
-client was made.
+client was made. Whatever goes wrong in telling is logged and goes no further: a message is worth more.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import Token
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, Self
 
 from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel_trace
+from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import TracerProvider
+from opentelemetry.trace import Span, TracerProvider
 
 from metaq import __version__
 from metaq.client.metrics import Buffer, Buffers, Instruments, instruments
@@ -29,6 +33,23 @@ if TYPE_CHECKING:
     from metaq.client.routes import Routes
     from metaq.client.trace_topic import TraceTopic
     from metaq.protocol.messages import EndTransaction
+
+_log = logging.getLogger(__name__)
+
+_Arguments = ParamSpec("_Arguments")
+
+
+def _harmless(tell: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Exporters and propagators are the user's: what they raise is no failure of a send or of a handler."""
+
+    @functools.wraps(tell)
+    def guarded(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> None:
+        try:
+            tell(*arguments, **named)
+        except Exception:
+            _log.exception("telemetry failed")
+
+    return guarded
 
 
 class Telemetry:
@@ -60,6 +81,7 @@ class Telemetry:
         self.trace_topic = trace_topic
         self.is_heard = True
 
+    @_harmless
     def look(self) -> None:
         """For providers, which may have come since."""
         if self.spans is None:
@@ -88,10 +110,18 @@ class Telemetry:
             return NOTHING
         return Sending(self, group, messages)
 
+    @_harmless
+    def created(self, messages: Sequence[Outgoing]) -> None:
+        """Many, before they are divided into requests by their sizes: their spans make them larger."""
+        if self.spans is not None and len(messages) > 1:
+            for message in messages:
+                self.spans.create(message)
+
     def sending_later(self, group: str, message: Outgoing) -> Sending | Nothing:
         """Around taking a message that will be sent with others; its future is followed to its end."""
         return Sending(self, group, (message,)) if self.is_heard else NOTHING
 
+    @_harmless
     def ended_transaction(self, command: EndTransaction, broker: str, properties: Mapping[str, str]) -> None:
         """Told to a broker, by its name or address; the properties are those of the message."""
         if self.trace_topic is not None:
@@ -104,6 +134,7 @@ class Telemetry:
         """Around the code of the user's that a message, or a batch of one topic, is given to."""
         return Processing(self, options, messages) if self.is_heard else NOTHING
 
+    @_harmless
     def received(self, group: str | None, messages: Sequence[Message], started_ns: int) -> None:
         """What a caller asked for since then, and got."""
         if messages and self.is_heard:
@@ -113,19 +144,28 @@ class Telemetry:
 
     def consumed(self, group: str | None, messages: Sequence[Message]) -> None:
         """Messages are given to the user."""
-        if self.instruments is not None:
-            for topic in {message.topic for message in messages}:
-                count = sum(message.topic == topic for message in messages)
-                self.instruments.consumed(topic, group, count)
+        if self.instruments is not None:  # Asked for every message: no further call where nobody listens.
+            self._count_consumed(self.instruments, group, messages)
 
+    @_harmless
+    def _count_consumed(
+        self, instruments: Instruments, group: str | None, messages: Sequence[Message]
+    ) -> None:
+        for topic in {message.topic for message in messages}:
+            count = sum(message.topic == topic for message in messages)
+            instruments.consumed(topic, group, count)
+
+    @_harmless
     def retried(self, group: str, message: Message, by: str) -> None:
         if self.instruments is not None:
             self.instruments.retried(message.topic, group, by)
 
+    @_harmless
     def dead_lettered(self, group: str, message: Message) -> None:
         if self.instruments is not None:
             self.instruments.dead_lettered(message.topic, group)
 
+    @_harmless
     def trace_dropped(self, count: int) -> None:
         if self.instruments is not None:
             self.instruments.trace_dropped(count)
@@ -167,13 +207,18 @@ class Sending:
         self._is_followed = False
         # Before they are compressed.
         self._body_sizes = [len(message.body) for message in messages]
+        self._span: Span | None = None
 
     def __enter__(self) -> Self:
         self._started_ms = time.time_ns() // 1_000_000
         self._started = time.perf_counter()
-        spans = self._telemetry.spans
-        self._span = None if spans is None else spans.send(self._messages)
+        self._begin()
         return self
+
+    @_harmless
+    def _begin(self) -> None:
+        if self._telemetry.spans is not None:
+            self._span = self._telemetry.spans.send(self._messages)
 
     def stored(self, results: Sequence[SendResult]) -> None:
         self._results = results
@@ -197,6 +242,7 @@ class Sending:
         if not self._is_followed:
             self._end(error)
 
+    @_harmless
     def _end(self, error: BaseException | None) -> None:
         seconds = time.perf_counter() - self._started
         telemetry = self._telemetry
@@ -223,22 +269,30 @@ class Processing:
         self._telemetry = telemetry
         self._options = options
         self._messages = messages
+        self._traced: str | None = None
+        self._spans = telemetry.spans
+        self._span: tuple[Span, Token[Context]] | None = None
 
     def __enter__(self) -> Self:
-        telemetry, options, messages = self._telemetry, self._options, self._messages
         self._started = time.perf_counter()
-        self._traced = None
+        self._begin()
+        return self
+
+    @_harmless
+    def _begin(self) -> None:
+        telemetry, options, messages = self._telemetry, self._options, self._messages
         if telemetry.trace_topic is not None:
             self._traced = telemetry.trace_topic.processing(options.group, messages)
-        self._span = None
-        self._spans = telemetry.spans
         if self._spans is not None:
             self._span = self._spans.process(options.group, options.is_broadcast, messages)
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._end(error)
+
+    @_harmless
+    def _end(self, error: BaseException | None) -> None:
         seconds = time.perf_counter() - self._started
         telemetry, messages = self._telemetry, self._messages
         if self._spans is not None and self._span is not None:

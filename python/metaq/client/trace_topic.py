@@ -98,7 +98,7 @@ class TraceTopic:
         """Messages are given to a handler; the name of that, by which its end refers to it."""
         request_id = self._session.unique_ids.next()
         now_ms = time.time_ns() // 1_000_000
-        for message in _traced(messages):
+        for message in self._traced(messages):
             region = message.system_properties.get("MSG_REGION", DEFAULT_REGION)
             keys = " ".join(message.keys)
             about = (message.id, message.reconsume_times, keys)
@@ -119,7 +119,7 @@ class TraceTopic:
         how = _SUCCESS
         if error is not None:
             how = _FAILED if isinstance(error, (Retry, Reject)) else _EXCEPTION
-        for message in _traced(messages):
+        for message in self._traced(messages):
             keys = " ".join(message.keys)
             about = (message.id, cost_ms, error is None, keys, how, now_ms, group)
             self._put(keys, message.id, "SubAfter", request_id, *about)
@@ -132,6 +132,14 @@ class TraceTopic:
         about = (command.producer_group, command.topic, command.msg_id, properties.get(TAGS), keys, address)
         end = (_DECIDED, command.transaction_id, state, command.from_transaction_check)
         self._put(keys, command.msg_id, "EndTransaction", now_ms, DEFAULT_REGION, *about, *end)
+
+    def _traced(self, messages: Iterable[Message]) -> Iterable[Message]:
+        """Without those whose broker wants no trace, and without traces: they would make more and more."""
+        return (
+            message
+            for message in messages
+            if message.topic != self.name and message.system_properties.get("TRACE_ON") != "false"
+        )
 
     def _put(self, keys: str | None, message_id: str, *fields: object) -> None:
         if len(self._waiting) >= ENTRIES_MAX:
@@ -201,11 +209,6 @@ class TraceTopic:
         if count:
             self.dropped += count
             self._session.telemetry.trace_dropped(count)
-
-
-def _traced(messages: Iterable[Message]) -> Iterable[Message]:
-    """Without those whose broker wants no trace."""
-    return (message for message in messages if message.system_properties.get("TRACE_ON") != "false")
 
 
 def _line(fields: Iterable[object]) -> str:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 SYSTEM: Final = "rocketmq"
 """What the conventions call this protocol."""
-PROPERTIES_BYTES_MAX: Final = 32_767
+PROPERTIES_BYTES_MAX: Final = 32_767 - 1024
+"""Up to which a context is added: what a message may have, less room for what its broker adds."""
 
 Attributes = dict[str, AttributeValue]
 
@@ -41,13 +42,14 @@ class Spans:
 
     def create(self, message: Outgoing) -> None:
         """Gives a message that will be sent with others a context of its own, unless it has one."""
-        if not span_context(message.properties).is_valid:
+        if not message.has_span and not span_context(message.properties).is_valid:
             attributes = self._attributes("create", message.topic) | _one(message)
             span = self._tracer.start_span(
                 f"create {message.topic}", kind=SpanKind.PRODUCER, attributes=attributes
             )
             _inject(message, trace.set_span_in_context(span))
             span.end()
+            message.has_span = True
 
     def send(self, messages: Sequence[Outgoing]) -> Span:
         """From where messages are given to us until they are stored."""

@@ -278,6 +278,24 @@ def test_a_batch_links_to_each_of_its_messages_and_a_block_is_processing(
     assert telemetry.count("messaging.client.consumed.messages", topic) == 4 + 1
 
 
+def test_many_are_divided_by_what_they_take_with_their_contexts(
+    face: Face, served: Served, telemetry: Telemetry
+) -> None:
+    topic = f"divided-{face.name}"
+    # Without their contexts both would just go into one request.
+    many = [Message(topic, bytes(2 * 1024 * 1024 - 100)) for _ in range(2)]
+
+    async def scenario() -> None:
+        await create_topic(served.broker, topic, queues=1)
+        async with connected(face, served, telemetry) as client:
+            producer = client.producer("divided")
+            await face.call(producer.start)
+            assert len(await face.call(producer.send_many, many)) == 2
+
+    run(scenario)
+    assert len(telemetry.spans(f"create {topic}")) == len(telemetry.spans(f"send {topic}")) == 2
+
+
 def test_the_trace_topic_has_an_entry_for_every_step(face: Face, served: Served) -> None:
     topic = f"trace-topic-{face.name}"
     trace_topic = f"trace-of-{face.name}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from metaq.client.offsets import FileOffsets
 from metaq.client.routes import Queue
-from metaq.errors import CommandError
+from metaq.errors import ClientClosed, CommandError
 
 QUEUE = Queue("T", "b", 1)
 
@@ -54,6 +57,60 @@ def test_a_file_belongs_to_one_consumer(tmp_path: Path) -> None:
         FileOffsets(tmp_path / "g.json")
     asyncio.run(first.close())
     asyncio.run(FileOffsets(tmp_path / "g.json").close())
+
+
+def test_commits_that_overlap_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_sync(monkeypatch)
+
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        queues = [Queue("T", "b", number) for number in range(8)]
+        await asyncio.gather(*(offsets.commit({queue: queue.id}) for queue in queues))
+        await offsets.close()
+        again = FileOffsets(tmp_path / "g.json")
+        assert [await again.read(queue) for queue in queues] == list(range(8))
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_is_cancelled_ends_before_the_file_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = slow_sync(monkeypatch)
+
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        first = asyncio.create_task(offsets.commit({QUEUE: 5, Queue("T", "b", 2): 1}))
+        assert await asyncio.to_thread(begun.wait, 20)
+        first.cancel()
+        await offsets.commit({QUEUE: 6})
+        first = asyncio.create_task(offsets.commit({QUEUE: 7}))
+        begun.clear()
+        assert await asyncio.to_thread(begun.wait, 20)
+        first.cancel()
+        await offsets.close()
+        again = FileOffsets(tmp_path / "g.json")
+        assert await again.read(QUEUE) == 7
+        assert await again.read(Queue("T", "b", 2)) == 1
+        await again.close()
+        with pytest.raises(ClientClosed):
+            await offsets.commit({QUEUE: 8})
+
+    asyncio.run(scenario())
+
+
+def slow_sync(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Syncs take a while from now on; set when one has begun."""
+    begun, sync = threading.Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        time.sleep(0.02)
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", slow)
+    return begun
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"offsets": [{"topic": "T"}]}', '{"offsets": [3]}'])

@@ -43,6 +43,8 @@ def test_no_user_sets_a_property_of_the_system(name: str) -> None:
 
 def test_a_batch_is_laid_out_record_after_record() -> None:
     data = encode_batch([Outgoing("t", b"one", {"a": "b"}, flag=7), Outgoing("t", b"", {})])
+    wide = Outgoing("t", b"x", {"ä": "日本"})
+    assert wide.size_bytes() == len(encode_batch([wide]))
     size, magic, checksum, flag, body_size = struct.unpack_from(">5i", data)
     assert (magic, checksum, flag, body_size) == (0, 0, 7, 3)
     assert data[20:23] == b"one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import pickle
 import struct
@@ -16,12 +17,17 @@ from hypothesis import strategies as st
 
 import metaq
 from metaq._core import FrameError, Record, decode_messages, decode_records
+from metaq.client import pulling
 from metaq.client.compression import COMPRESSED
 from metaq.client.message import inflate
 from metaq.client.properties import SYSTEM_NAMES, encode_properties
 from metaq.client.pulling import find_unreadable
 from metaq.client.routes import Queue
+from metaq.client.session import Session
+from metaq.client.subscription import Subscription
 from metaq.errors import UnreadableBody
+from metaq.protocol.messages import PullMessage
+from metaq.protocol.reply import Reply
 
 QUEUE = Queue("orders", "broker-a", 3)
 FIELDS = metaq.Message.__match_args__
@@ -102,6 +108,37 @@ records = st.builds(
     v6=st.booleans(),
     reconsume_times=st.integers(-(2**31), 2**31 - 1),
 )
+
+
+def test_what_would_become_too_large_is_left_for_the_next_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "INFLATED_TOGETHER_BYTES", 2500)
+    small = zlib.compress(bytes(1000))
+    stored = [
+        record(
+            b"plain" if number % 2 else small,
+            queue_offset=number,
+            system_flag=0 if number % 2 else COMPRESSED,
+        )
+        for number in range(10)
+    ]
+    stored[6] = record(b"broken", queue_offset=6, system_flag=COMPRESSED)
+
+    async def answer(_: str, command: PullMessage, **__: object) -> Reply:
+        header = {"suggestWhichBrokerId": "0", "nextBeginOffset": "10", "minOffset": "0", "maxOffset": "10"}
+        return Reply(0, None, header, b"".join(stored[command.queue_offset :]))
+
+    session = Session("127.0.0.1:1")
+    session.call = answer  # type: ignore[method-assign,assignment]
+    puller = pulling.Puller(session, "g", carries_subscription=False)
+
+    async def pull(queue_offset: int) -> tuple[list[int], list[int], int]:
+        pull = await puller.pull(QUEUE, queue_offset, Subscription.of("orders"), 32)
+        readable = [message.queue_offset for message in pull.messages]
+        return readable, [message.queue_offset for message, _ in pull.unreadable], pull.next_offset
+
+    assert asyncio.run(pull(0)) == ([0, 1, 2, 3, 4, 5], [], 6)
+    assert asyncio.run(pull(6)) == ([7], [6], 8)
+    assert asyncio.run(pull(8)) == ([8, 9], [], 10)
 
 
 @given(st.lists(records, max_size=4))

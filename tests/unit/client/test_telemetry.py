@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -16,8 +17,10 @@ from opentelemetry.trace import NoOpTracerProvider
 
 import metaq
 from metaq.client import tracing
+from metaq.client.consumer_options import ConsumerOptions
 from metaq.client.message import Outgoing, outgoing
 from metaq.client.session import Session
+from metaq.client.subscription import Subscription
 from metaq.client.telemetry import NOTHING, Telemetry
 from metaq.errors import NotSent, UsageError
 
@@ -106,6 +109,42 @@ def test_what_could_not_be_taken_is_told_at_once() -> None:
     assert span.status.description == "the buffer is full"
 
 
+class Broken:
+    """Spans, instruments or a trace topic whose every call fails."""
+
+    name = "trace"
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def fail(*_: object) -> None:
+            raise RuntimeError(f"{name} failed")
+
+        return fail
+
+
+@pytest.mark.parametrize("part", ["spans", "instruments", "trace_topic"])
+def test_telemetry_that_fails_harms_nobody(part: str, caplog: pytest.LogCaptureFixture) -> None:
+    client = silent()
+    setattr(client, part, Broken())
+    client.is_heard = True
+    options = ConsumerOptions("g", (Subscription.of("t"),))
+    received = metaq.Message("t", b"x")
+    with client.sending("g", [message()]) as sending:
+        sending.stored([metaq.SendResult("ID", metaq.Queue("t", "b", 3), 7, metaq.SendStatus.STORED)])
+    with pytest.raises(NotSent), client.sending_later("g", message()):
+        raise NotSent("the buffer is full")
+    with client.processing(options, [received]):
+        pass
+    with pytest.raises(KeyError), client.processing(options, [received]):
+        raise KeyError
+    client.consumed("g", [received])
+    client.received("g", [received], 0)
+    client.retried("g", received, "local")
+    client.dead_lettered("g", received)
+    client.trace_dropped(1)
+    client.ended_transaction(None, "b", {})  # type: ignore[arg-type]
+    assert "failed" in caplog.text
+
+
 def test_a_context_that_a_message_has_stays() -> None:
     spans = tracing.Spans(TracerProvider().get_tracer("test"), "client")
     given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -123,6 +162,24 @@ def test_a_context_gives_way_to_the_properties_of_a_message() -> None:
     small = outgoing("t", b"x", "ID")
     spans.send([small]).end()
     assert tracing.span_context(small.properties).is_valid
+
+
+def test_a_context_leaves_room_for_what_a_broker_adds() -> None:
+    spans = tracing.Spans(TracerProvider().get_tracer("test"), "client")
+    one = outgoing("t", b"x", "ID", properties={"p": "v" * 32_500})
+    spans.send([one]).end()
+    assert "traceparent" not in one.properties
+
+
+def test_a_message_is_created_once_also_where_it_has_no_room_for_a_context() -> None:
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    client = silent(tracer_provider=tracers)
+    many = [outgoing("t", b"x", "ID", properties={"p": "v" * 32_700}) for _ in range(2)]
+    client.created(many)
+    with client.sending("g", many):
+        pass
+    assert [span.name for span in exporter.get_finished_spans()] == ["create t", "create t", "send t"]
 
 
 def test_a_trace_topic_needs_a_name() -> None:

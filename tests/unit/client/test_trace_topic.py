@@ -103,6 +103,14 @@ def test_messages_that_were_processed(error: Exception | None, success: str, cod
     assert topic.messages[0].properties["KEYS"] == "1 a b 2"
 
 
+def test_traces_that_are_processed_make_no_further_ones() -> None:
+    topic = Kept()
+    messages = [Message(topic.name, b"", id="1")]
+    topic.processed("g", topic.processing("g", messages), messages, 0.031, None)
+    send_all(topic)
+    assert topic.lines == []
+
+
 @pytest.mark.parametrize(
     ("decision", "state"), [(8, "COMMIT_MESSAGE"), (12, "ROLLBACK_MESSAGE"), (0, "UNKNOW")]
 )
