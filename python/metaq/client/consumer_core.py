@@ -380,7 +380,7 @@ class GroupConsumer:
                 await self._tell(gained, frozenset())
 
     async def _commit_places(self) -> None:
-        """Where we begin is the group's place from now on: what comes while nobody runs must not be skipped."""
+        """Where we begin is the group's place from now on: what comes while nobody runs is not skipped."""
         try:
             await self.commit()
         except (MetaqError, OSError) as error:

@@ -152,7 +152,7 @@ class Subscribed:
     """Messages of a group to iterate over.
 
     Asking for the next message acknowledges the one before, unless it was settled or given to `process`; with
-    `auto_ack=False` only that settles it.
+    `auto_ack=False` only that settles it, which several tasks that share it need.
     """
 
     def __init__(self, stream: Stream, idle_timeout: float | None) -> None:
@@ -174,6 +174,8 @@ class Subscribed:
         return frozenset(self.stream.core.buffers)
 
     def __aiter__(self) -> Self:
+        self.stream.core.session.require_process()
+        self.stream.begin_again()
         return self
 
     async def __anext__(self) -> ReceivedMessage:

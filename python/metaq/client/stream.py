@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,10 @@ YIELD_EVERY: Final = 64
 class Delivery:
     """One message that was taken, until it is settled; settling twice is harmless, the first counts."""
 
-    def __init__(self, settlement: Settlement, buffer: QueueBuffer, message: Message) -> None:
+    def __init__(
+        self, core: GroupConsumer, settlement: Settlement, buffer: QueueBuffer, message: Message
+    ) -> None:
+        self._core = core
         self._settlement = settlement
         self._buffer = buffer
         self.message = message
@@ -51,11 +55,24 @@ class Delivery:
     async def retry(self, after: float | None = None, error: BaseException | None = None) -> None:
         if self._settle():
             reason = error or Retry(after=after)
-            await self._settlement.retry(self._buffer, (self.message,), after, reason)
+            await self._settling(self._settlement.retry(self._buffer, (self.message,), after, reason))
 
     async def reject(self) -> None:
         if self._settle():
-            await self._settlement.reject(self._buffer, (self.message,))
+            await self._settling(self._settlement.reject(self._buffer, (self.message,)))
+
+    def give_back(self) -> None:
+        """It comes again at once; any thread may call it."""
+        if self._settle():
+            self._core.give_back(self._buffer, (self.message,))
+
+    async def _settling(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            # Before the broker's answer: in nobody's hand it would hold up its queue for ever.
+            self._core.give_back(self._buffer, (self.message,))
+            raise
 
     async def end(self, error: BaseException | None) -> None:
         """What the end of a `process` block means."""
@@ -67,7 +84,8 @@ class Delivery:
             await self.retry(error.after, error)
         elif isinstance(error, Exception):
             await self.retry(None, error)
-        # Cancelled or interrupted: it is nobody's fault and comes again by itself.
+        else:
+            self.give_back()  # Cancelled or interrupted: it is nobody's fault.
 
 
 class Stream:
@@ -126,6 +144,13 @@ class Stream:
     def is_started(self) -> bool:
         return self._is_started
 
+    def begin_again(self) -> None:
+        """A new loop: what the one before was left at by `break` or an exception comes again."""
+        last = self._last
+        if last is not None and self._auto_ack and not last.is_processed:
+            self._last = None
+            last.give_back()
+
     def _end_last(self) -> None:
         last, self._last = self._last, None
         if last is not None and self._auto_ack and not last.is_processed:
@@ -133,7 +158,7 @@ class Stream:
 
     def _deliver(self, buffer: QueueBuffer, messages: list[Message]) -> Delivery:
         self.core.session.telemetry.consumed(self.core.options.group, messages)
-        self._last = Delivery(self._settlement, buffer, messages[0])
+        self._last = Delivery(self.core, self._settlement, buffer, messages[0])
         return self._last
 
     def _yields(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,10 +31,8 @@ def look(*answers: list[Queue] | NoRoute) -> Shares:
     routes = Routes()
     shares = Shares(SimpleNamespace(routes=routes), consumer_options("T", "g", {}))  # type: ignore[arg-type]
     for routes.answer in answers:
-        try:
+        with contextlib.suppress(NoRoute):
             asyncio.run(shares.look("T"))
-        except NoRoute:
-            pass
     return shares
 
 
