@@ -31,6 +31,9 @@ LEAVE_TIMEOUT_S: Final = 3.0
 LEAVE_TIMEOUT_MIN_S: Final = 0.25
 """Even where there was no time at all: what is settled should be committed."""
 
+START_AGAIN_S: Final = 0.5
+"""A start that did not hear that it is to end is told again."""
+
 
 class Ending:
     """The time that a close has, and who may use how much of it."""
@@ -46,6 +49,14 @@ class Ending:
 
     def for_leaving(self) -> float:
         return max(self._deadline - time.monotonic(), LEAVE_TIMEOUT_MIN_S)
+
+
+async def end_start(starting: asyncio.Task[None], timeout: float) -> None:
+    """Waits for a start, then stops it: one that went on would leave a member that nobody works for."""
+    await asyncio.wait((starting,), timeout=timeout)
+    while not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,), timeout=START_AGAIN_S)
 
 
 class Caller(Protocol):
@@ -82,7 +93,7 @@ class HandlerConsumer:
         self.is_closed = False
 
     async def start(self) -> None:
-        if self._is_started:
+        if self._is_started or self.is_closed:
             return
         self._is_started = True
         if self._options.on_failure == "local":

@@ -3,8 +3,8 @@
 One SQLite file per group, which any number of processes of that group on this machine may share. Every change
 is committed with `synchronous=FULL` before the call returns, and the broker is told only afterwards: a
 message is at any time at the broker (not acknowledged), here, or both. If the power goes between the two, the
-broker delivers it again and `park` recognises it by its queue, offset and id: the id too, because a topic that
-was made anew counts from zero again.
+broker delivers it again and `park` recognises it by its queue, offset and id: the id too, because a topic
+that was made anew counts from zero again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from metaq.client.broker_requests import BrokerRequests
 from metaq.client.buffers import QueueBuffer
 from metaq.client.consumer_core import GroupConsumer
 from metaq.client.consumer_options import ConsumerOptions
-from metaq.client.handling import CLOSE_TIMEOUT_S, Ending
+from metaq.client.handling import CLOSE_TIMEOUT_S, Ending, end_start
 from metaq.client.settlement import Settlement
 from metaq.client.subscription import Reject, Retry
 from metaq.errors import UsageError
@@ -105,21 +105,35 @@ class Stream:
         self._auto_ack = auto_ack
         self._last: Delivery | None = None
         self._taken = 0
-        self._is_started = False
+        self._starting: asyncio.Task[None] | None = None
         self.is_closed = False
 
     async def start(self) -> None:
-        if not self._is_started and not self.is_closed:
+        """Safe to call twice; who gives up waiting does not end it, closing does."""
+        if self._starting is None:
+            if self.is_closed:
+                return
             self.core.session.require_usable()
-            self._is_started = True
-            self._requests.begin()
+            self._starting = asyncio.create_task(self._start(), name="metaq start of a subscription")
+        await asyncio.wait((self._starting,))
+        if not self._starting.cancelled():
+            self._starting.result()
+
+    async def _start(self) -> None:
+        self._requests.begin()
+        try:
             await self.core.start()
+        except Exception:
+            self.is_closed = True
+            self._requests.end()
+            await self.core.leave()
+            raise
 
     async def take(self, timeout: float | None = None) -> Delivery | None:
         """The next; None once it is closed, or where nothing came in time."""
         if not self.is_closed:
             self.core.session.require_usable()
-        if not self._is_started:
+        if not self.is_started:
             await self.start()
         self._end_last()
         if self._yields():
@@ -142,7 +156,7 @@ class Stream:
 
     @property
     def is_started(self) -> bool:
-        return self._is_started
+        return self._starting is not None and self._starting.done()
 
     def begin_again(self) -> None:
         """A new loop: what the one before was left at by `break` or an exception comes again."""
@@ -171,11 +185,12 @@ class Stream:
 
         False where some were not settled in time: they come again. Safe to call twice.
         """
-        if self.is_closed or not self._is_started:
+        if self.is_closed or self._starting is None:
             self.is_closed = self.core.is_closing = True
             return True
         self.is_closed = True
         ending = Ending(timeout)
+        await end_start(self._starting, ending.for_handlers())
         self._requests.end()
         await self.core.stop_taking()
         if self._last is not None and not self._last.is_processed:
