@@ -454,8 +454,13 @@ class GroupConsumer:
         for queue in granted & frozenset(self.buffers):
             self.buffers[queue].locked_until = asked + LOCK_TRUSTED_S
         self.wake()
+        if held - granted:
+            # By itself: a rebalance may take long, and the next renewal must not wait for it.
+            self.spawn(self._drop_lapsed(held - granted), "lapsed locks")
+
+    async def _drop_lapsed(self, queues: frozenset[Queue]) -> None:
         async with self._changing:
-            for queue in (held - granted) & frozenset(self.buffers):
+            for queue in queues & frozenset(self.buffers):
                 if self.buffers[queue].locked_until < time.monotonic():
                     # Another member may have it: what we hold of it is worth nothing.
                     await self._drop(queue)
@@ -474,17 +479,18 @@ class GroupConsumer:
                 continue
             count = min(self.options.pull_count, max(1, buffer.limits.count_max - buffer.unsettled))
             try:
-                pull = await self._puller.pull(queue, buffer.pull_offset, subscription, count)
-            except Refused as error:
-                await self._refused(queue, error)
+                try:
+                    pull = await self._puller.pull(queue, buffer.pull_offset, subscription, count)
+                except Refused as error:
+                    await self._refused(queue, error)
+                else:
+                    await self._keep(buffer, pull)
             except MetaqError as error:
                 _log.info("group %s: pull of %s: %s", self.options.group, queue, error)
                 await asyncio.sleep(FAILURE_PAUSE_S)
             except Exception:
                 _log.exception("group %s: pull of %s failed", self.options.group, queue)
                 await asyncio.sleep(FAILURE_PAUSE_S)
-            else:
-                await self._keep(buffer, pull)
 
     async def _room(self, buffer: QueueBuffer) -> None:
         """Waits until there is some, for a while."""

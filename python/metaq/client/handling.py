@@ -31,6 +31,7 @@ LEAVE_TIMEOUT_S: Final = 3.0
 LEAVE_TIMEOUT_MIN_S: Final = 0.25
 """Even where there was no time at all: what is settled should be committed."""
 
+YIELD_EVERY: Final = 64
 START_AGAIN_S: Final = 0.5
 """A start that did not hear that it is to end is told again."""
 
@@ -152,6 +153,7 @@ class HandlerConsumer:
 
     async def _work(self) -> None:
         core, count = self.core, self._options.batch or 1
+        calls = 0
         while (taken := core.take_now(count) or await core.take(count)) is not None:
             buffer, messages = taken
             try:
@@ -159,6 +161,10 @@ class HandlerConsumer:
             except Exception:
                 # Ours, not the handler's: the messages stay unsettled and come again after a restart.
                 _log.exception("group %s: %d messages were not settled", self._options.group, len(messages))
+            calls += 1
+            if calls % YIELD_EVERY == 0:
+                # A handler that awaits nothing would keep the loop from its heartbeats.
+                await asyncio.sleep(0)
 
     async def _handle(self, buffer: QueueBuffer, messages: list[Message]) -> None:
         try:

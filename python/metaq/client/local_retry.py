@@ -77,7 +77,12 @@ class Parked:
     @classmethod
     def from_row(cls, row: tuple[object, ...]) -> Self:
         values = list(row)
-        values[6] = json.loads(str(row[6]))
+        try:
+            record = json.loads(str(row[6]))
+        except (ValueError, RecursionError):
+            record = None
+        # One that is unreadable must not keep the others from being listed and tried.
+        values[6] = record if isinstance(record, dict) else {}
         return cls(*values)  # type: ignore[arg-type]
 
 

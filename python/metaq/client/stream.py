@@ -12,7 +12,7 @@ from metaq.client.broker_requests import BrokerRequests
 from metaq.client.buffers import QueueBuffer
 from metaq.client.consumer_core import GroupConsumer
 from metaq.client.consumer_options import ConsumerOptions
-from metaq.client.handling import CLOSE_TIMEOUT_S, Ending, end_start
+from metaq.client.handling import CLOSE_TIMEOUT_S, YIELD_EVERY, Ending, end_start
 from metaq.client.settlement import Settlement
 from metaq.client.subscription import Reject, Retry
 from metaq.errors import UsageError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from metaq.client.session import Session
 
 _SETTLE_LOOK_S: Final = 0.01
-YIELD_EVERY: Final = 64
 
 
 class Delivery:
