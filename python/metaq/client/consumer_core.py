@@ -83,7 +83,6 @@ class GroupConsumer:
         self._paused: set[Queue] = set()
         self._all_paused = False
         self._wanted: frozenset[Queue] = frozenset()
-        self._seen: dict[str, frozenset[Queue]] = {}
         self._something = asyncio.Event()
         self._guard = threading.Lock()
         """Held by whoever takes, puts or settles."""
@@ -130,7 +129,7 @@ class GroupConsumer:
         for topic in self._shares.topics:
             # A heartbeat goes to the brokers of known routes; no route yet is no reason not to join.
             with contextlib.suppress(MetaqError):
-                await self._session.routes.get(topic)
+                await self._shares.look(topic)
         self._session.routes.watch(self._route_changed)
         await self._session.add_consumer(self.describe)
         self.spawn(self._keep_balanced(), "rebalance")
@@ -330,11 +329,11 @@ class GroupConsumer:
     async def _first_offset(self, queue: Queue) -> int:
         committed = await self.offsets.read(queue)
         if committed is not None and committed >= 0:
+            self._committed[queue] = committed
             return committed
         start = self.options.start
-        appeared = queue.topic in self._seen and queue not in self._seen[queue.topic]
         # A queue that came later has nothing older than us; what it got before we saw it must not be lost.
-        if queue.topic == self.options.retry_topic or start == "first" or appeared:
+        if queue.topic == self.options.retry_topic or start == "first" or self._shares.has_appeared(queue):
             return await first_offset(self._session, queue)
         if isinstance(start, datetime):
             return await offset_at(self._session, queue, int(start.timestamp() * 1000))
@@ -376,9 +375,16 @@ class GroupConsumer:
                 gained = await self._locks.lock(gained)
             if gained:
                 gained = frozenset(filter(None, await asyncio.gather(*(self._acquire(q) for q in gained))))
-            self._seen.update(self._shares.known)
             if gained:
+                await self._commit_places()
                 await self._tell(gained, frozenset())
+
+    async def _commit_places(self) -> None:
+        """Where we begin is the group's place from now on: what comes while nobody runs is not skipped."""
+        try:
+            await self.commit()
+        except (MetaqError, OSError) as error:
+            _log.info("group %s: where it begins is committed later: %s", self.options.group, error)
 
     async def _acquire(self, queue: Queue) -> Queue | None:
         try:
@@ -394,7 +400,6 @@ class GroupConsumer:
         buffer.locked_until = locked_until
         with self._guard:
             self.buffers[queue] = buffer
-        self._committed[queue] = queue_offset
         self._pulls[queue] = asyncio.create_task(
             self._keep_pulling(buffer), name=f"metaq {self.options.group} pull {queue.topic}/{queue.id}"
         )
@@ -449,8 +454,13 @@ class GroupConsumer:
         for queue in granted & frozenset(self.buffers):
             self.buffers[queue].locked_until = asked + LOCK_TRUSTED_S
         self.wake()
+        if held - granted:
+            # By itself: a rebalance may take long, and the next renewal must not wait for it.
+            self.spawn(self._drop_lapsed(held - granted), "lapsed locks")
+
+    async def _drop_lapsed(self, queues: frozenset[Queue]) -> None:
         async with self._changing:
-            for queue in (held - granted) & frozenset(self.buffers):
+            for queue in queues & frozenset(self.buffers):
                 if self.buffers[queue].locked_until < time.monotonic():
                     # Another member may have it: what we hold of it is worth nothing.
                     await self._drop(queue)
@@ -469,17 +479,18 @@ class GroupConsumer:
                 continue
             count = min(self.options.pull_count, max(1, buffer.limits.count_max - buffer.unsettled))
             try:
-                pull = await self._puller.pull(queue, buffer.pull_offset, subscription, count)
-            except Refused as error:
-                await self._refused(queue, error)
+                try:
+                    pull = await self._puller.pull(queue, buffer.pull_offset, subscription, count)
+                except Refused as error:
+                    await self._refused(queue, error)
+                else:
+                    await self._keep(buffer, pull)
             except MetaqError as error:
                 _log.info("group %s: pull of %s: %s", self.options.group, queue, error)
                 await asyncio.sleep(FAILURE_PAUSE_S)
             except Exception:
                 _log.exception("group %s: pull of %s failed", self.options.group, queue)
                 await asyncio.sleep(FAILURE_PAUSE_S)
-            else:
-                await self._keep(buffer, pull)
 
     async def _room(self, buffer: QueueBuffer) -> None:
         """Waits until there is some, for a while."""

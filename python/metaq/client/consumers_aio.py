@@ -13,7 +13,7 @@ from typing import Any, Self, Unpack
 
 from metaq.client.buffers import Limits
 from metaq.client.consumer_options import ConsumerKeywords, HandlerKeywords, consumer_options
-from metaq.client.handling import CLOSE_TIMEOUT_S, HandlerConsumer
+from metaq.client.handling import CLOSE_TIMEOUT_S, HandlerConsumer, end_start
 from metaq.client.message import Message
 from metaq.client.pull_consumer import Position, PullConsumer
 from metaq.client.routes import Queue
@@ -112,7 +112,10 @@ class Consumer:
         if self._starting is None:
             self.start_soon()
         assert self._starting is not None
-        await asyncio.shield(self._starting)
+        # Who gives up waiting does not end it; closing does, and that is no cancellation of who waits.
+        await asyncio.wait((self._starting,))
+        if not self._starting.cancelled():
+            self._starting.result()
 
     def start_soon(self) -> None:
         """Without waiting; what goes wrong is logged, and raised by `start`."""
@@ -144,7 +147,7 @@ class Consumer:
         self._session.require_process()
         self._session.require_loop()
         if self._starting is not None:
-            await asyncio.wait((self._starting,), timeout=timeout)
+            await end_start(self._starting, timeout)
         return await self._consumption.close(timeout - (time.monotonic() - begun))
 
 
@@ -152,7 +155,7 @@ class Subscribed:
     """Messages of a group to iterate over.
 
     Asking for the next message acknowledges the one before, unless it was settled or given to `process`; with
-    `auto_ack=False` only that settles it.
+    `auto_ack=False` only that settles it, which several tasks that share it need.
     """
 
     def __init__(self, stream: Stream, idle_timeout: float | None) -> None:
@@ -174,6 +177,8 @@ class Subscribed:
         return frozenset(self.stream.core.buffers)
 
     def __aiter__(self) -> Self:
+        self.stream.core.session.require_process()
+        self.stream.begin_again()
         return self
 
     async def __anext__(self) -> ReceivedMessage:

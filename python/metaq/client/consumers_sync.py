@@ -81,7 +81,8 @@ class Processing:
             message.ack()
             return False
         if not isinstance(error, Exception):
-            return False  # Interrupted: it is nobody's fault and comes again by itself.
+            message._delivery.give_back()  # Interrupted: it is nobody's fault.
+            return False
         _log.warning("processing of %s failed", message.id, exc_info=error)
         message._portal.run(message._delivery.end, error)
         return True
@@ -134,7 +135,7 @@ class Subscribed:
     """Messages of a group to iterate over.
 
     Asking for the next message acknowledges the one before, unless it was settled or given to `process`; with
-    `auto_ack=False` only that settles it.
+    `auto_ack=False` only that settles it, which several threads that share it need.
     """
 
     def __init__(self, portal: Portal, subscribed: consumers_aio.Subscribed) -> None:
@@ -155,6 +156,8 @@ class Subscribed:
         return _on_loop(self._portal, lambda: self._subscribed.queues)
 
     def __iter__(self) -> Self:
+        self._portal.require_own_process()
+        self._subscribed.stream.begin_again()
         return self
 
     def __next__(self) -> ReceivedMessage:

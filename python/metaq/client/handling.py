@@ -31,6 +31,10 @@ LEAVE_TIMEOUT_S: Final = 3.0
 LEAVE_TIMEOUT_MIN_S: Final = 0.25
 """Even where there was no time at all: what is settled should be committed."""
 
+YIELD_EVERY: Final = 64
+START_AGAIN_S: Final = 0.5
+"""A start that did not hear that it is to end is told again."""
+
 
 class Ending:
     """The time that a close has, and who may use how much of it."""
@@ -46,6 +50,14 @@ class Ending:
 
     def for_leaving(self) -> float:
         return max(self._deadline - time.monotonic(), LEAVE_TIMEOUT_MIN_S)
+
+
+async def end_start(starting: asyncio.Task[None], timeout: float) -> None:
+    """Waits for a start, then stops it: one that went on would leave a member that nobody works for."""
+    await asyncio.wait((starting,), timeout=timeout)
+    while not starting.done():
+        starting.cancel()
+        await asyncio.wait((starting,), timeout=START_AGAIN_S)
 
 
 class Caller(Protocol):
@@ -84,7 +96,7 @@ class HandlerConsumer:
         """How the close that is under way, or was, ends."""
 
     async def start(self) -> None:
-        if self._is_started:
+        if self._is_started or self.is_closed:
             return
         self._is_started = True
         if self._options.on_failure == "local":
@@ -155,6 +167,7 @@ class HandlerConsumer:
 
     async def _work(self) -> None:
         core, count = self.core, self._options.batch or 1
+        calls = 0
         while (taken := core.take_now(count) or await core.take(count)) is not None:
             buffer, messages = taken
             try:
@@ -162,6 +175,10 @@ class HandlerConsumer:
             except Exception:
                 # Ours, not the handler's: the messages stay unsettled and come again after a restart.
                 _log.exception("group %s: %d messages were not settled", self._options.group, len(messages))
+            calls += 1
+            if calls % YIELD_EVERY == 0:
+                # A handler that awaits nothing would keep the loop from its heartbeats.
+                await asyncio.sleep(0)
 
     async def _handle(self, buffer: QueueBuffer, messages: list[Message]) -> None:
         try:

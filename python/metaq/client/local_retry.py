@@ -3,7 +3,8 @@
 One SQLite file per group, which any number of processes of that group on this machine may share. Every change
 is committed with `synchronous=FULL` before the call returns, and the broker is told only afterwards: a
 message is at any time at the broker (not acknowledged), here, or both. If the power goes between the two, the
-broker delivers it again and `park` recognises it by its queue and offset.
+broker delivers it again and `park` recognises it by its queue, offset and id: the id too, because a topic
+that was made anew counts from zero again.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ CREATE TABLE IF NOT EXISTS parked (
     error TEXT NOT NULL,
     parked_ms INTEGER NOT NULL,
     due_ms INTEGER NOT NULL,
-    UNIQUE (broker, topic, queue_id, queue_offset)
+    UNIQUE (broker, topic, queue_id, queue_offset, message_id)
 );
 CREATE INDEX IF NOT EXISTS parked_due ON parked (due_ms);
 """
+_SCHEMA_VERSION: Final = 1
+"""0 had no message_id among what is unique."""
 _COLUMNS: Final = (
     "number, topic, broker, queue_id, queue_offset, message_id, record, body,"
     " attempts, error, parked_ms, due_ms"
@@ -74,7 +77,12 @@ class Parked:
     @classmethod
     def from_row(cls, row: tuple[object, ...]) -> Self:
         values = list(row)
-        values[6] = json.loads(str(row[6]))
+        try:
+            record = json.loads(str(row[6]))
+        except (ValueError, RecursionError):
+            record = None
+        # One that is unreadable must not keep the others from being listed and tried.
+        values[6] = record if isinstance(record, dict) else {}
         return cls(*values)  # type: ignore[arg-type]
 
 
@@ -101,9 +109,30 @@ class ParkedMessages:
             )
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
-            self._database.executescript(_SCHEMA)
+            self._make_tables()
         except sqlite3.Error as error:
             raise CommandError(f"{path}: parked messages cannot be kept there: {error}") from None
+
+    def _make_tables(self) -> None:
+        """All or nothing, also if the power goes, and by one process at a time."""
+        old = "ALTER TABLE parked RENAME TO parked_0; DROP INDEX IF EXISTS parked_due;"
+        copy = f"INSERT INTO parked ({_COLUMNS}) SELECT {_COLUMNS} FROM parked_0; DROP TABLE parked_0;"
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            if version < _SCHEMA_VERSION:
+                (is_old,) = self._database.execute(
+                    "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'parked'"
+                ).fetchone()
+                script = f"{old}{_SCHEMA}{copy}" if is_old else _SCHEMA
+                # Not executescript, which would commit what was begun.
+                for statement in filter(str.strip, script.split(";")):
+                    self._database.execute(statement)
+                self._database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+            self._database.execute("COMMIT")
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
 
     def close(self) -> None:
         with self._lock:

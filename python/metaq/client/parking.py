@@ -28,6 +28,8 @@ CLAIM_S: Final = 600.0
 """A try that takes longer may be made a second time by another process of the group."""
 CLAIM_COUNT: Final = 16
 WAIT_MAX_S: Final = 7200.0
+NEVER_MS: Final = 2**62
+"""What cannot be read is kept, and tried again only where somebody replays it."""
 
 Invoke = Callable[[list[Message]], Awaitable[object]]
 
@@ -58,6 +60,9 @@ class Parking:
             except (MetaqError, sqlite3.Error, OSError) as error:
                 _log.warning("group %s: parked messages wait: %s", self._core.options.group, error)
                 due = []
+            except Exception:
+                _log.exception("group %s: parked messages wait", self._core.options.group)
+                due = []
             if not due:
                 await asyncio.sleep(LOOK_INTERVAL_S)
 
@@ -77,7 +82,12 @@ class Parking:
         await asyncio.to_thread(self._store.close)
 
     async def _try(self, parked: Parked) -> None:
-        message = _message(parked)
+        try:
+            message = _message(parked)
+        except Exception as error:
+            _log.error("group %s: parked message %d is unreadable", self._core.options.group, parked.number)
+            await asyncio.to_thread(self._store.failed, parked.number, f"unreadable: {error!r}", NEVER_MS)
+            return
         after: float | None = None
         try:
             await self._invoke([message])

@@ -30,6 +30,8 @@ class Shares:
         self.known: dict[str, frozenset[Queue]] = {}
         """Every queue of each topic, as last seen."""
         self._shares: dict[str, frozenset[Queue]] = {}
+        self._first_seen: dict[str, frozenset[Queue]] = {}
+        """The queues that each topic had when we first looked; none where it was not there."""
 
     @property
     def topics(self) -> list[str]:
@@ -41,10 +43,25 @@ class Shares:
         await asyncio.gather(*(self._work_out_topic(topic) for topic in self.topics))
         return frozenset().union(*self._shares.values())
 
+    async def look(self, topic: str) -> list[Queue]:
+        """Every queue of a topic that can be read; raises MetaqError."""
+        try:
+            queues = sorted(set((await self._session.routes.get(topic)).readable))
+        except NoRoute as error:
+            if not error.retriable:
+                self._first_seen[topic] = frozenset()
+            raise
+        if queues:
+            self._first_seen.setdefault(topic, frozenset(queues))
+        return queues
+
+    def has_appeared(self, queue: Queue) -> bool:
+        """It came into being after we first looked at its topic."""
+        return queue not in self._first_seen.get(queue.topic, (queue,))
+
     async def _work_out_topic(self, topic: str) -> None:
         try:
-            route = await self._session.routes.get(topic)
-            queues = sorted(set(route.readable))
+            queues = await self.look(topic)
             if not queues:
                 return
             if self._options.is_broadcast:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +12,7 @@ from metaq.client.broker_requests import BrokerRequests
 from metaq.client.buffers import QueueBuffer
 from metaq.client.consumer_core import GroupConsumer
 from metaq.client.consumer_options import ConsumerOptions
-from metaq.client.handling import CLOSE_TIMEOUT_S, Ending
+from metaq.client.handling import CLOSE_TIMEOUT_S, YIELD_EVERY, Ending, end_start
 from metaq.client.settlement import Settlement
 from metaq.client.subscription import Reject, Retry
 from metaq.errors import UsageError
@@ -20,13 +21,15 @@ if TYPE_CHECKING:
     from metaq.client.session import Session
 
 _SETTLE_LOOK_S: Final = 0.01
-YIELD_EVERY: Final = 64
 
 
 class Delivery:
     """One message that was taken, until it is settled; settling twice is harmless, the first counts."""
 
-    def __init__(self, settlement: Settlement, buffer: QueueBuffer, message: Message) -> None:
+    def __init__(
+        self, core: GroupConsumer, settlement: Settlement, buffer: QueueBuffer, message: Message
+    ) -> None:
+        self._core = core
         self._settlement = settlement
         self._buffer = buffer
         self.message = message
@@ -51,11 +54,24 @@ class Delivery:
     async def retry(self, after: float | None = None, error: BaseException | None = None) -> None:
         if self._settle():
             reason = error or Retry(after=after)
-            await self._settlement.retry(self._buffer, (self.message,), after, reason)
+            await self._settling(self._settlement.retry(self._buffer, (self.message,), after, reason))
 
     async def reject(self) -> None:
         if self._settle():
-            await self._settlement.reject(self._buffer, (self.message,))
+            await self._settling(self._settlement.reject(self._buffer, (self.message,)))
+
+    def give_back(self) -> None:
+        """It comes again at once; any thread may call it."""
+        if self._settle():
+            self._core.give_back(self._buffer, (self.message,))
+
+    async def _settling(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            # Before the broker's answer: in nobody's hand it would hold up its queue for ever.
+            self._core.give_back(self._buffer, (self.message,))
+            raise
 
     async def end(self, error: BaseException | None) -> None:
         """What the end of a `process` block means."""
@@ -67,7 +83,8 @@ class Delivery:
             await self.retry(error.after, error)
         elif isinstance(error, Exception):
             await self.retry(None, error)
-        # Cancelled or interrupted: it is nobody's fault and comes again by itself.
+        else:
+            self.give_back()  # Cancelled or interrupted: it is nobody's fault.
 
 
 class Stream:
@@ -87,21 +104,35 @@ class Stream:
         self._auto_ack = auto_ack
         self._last: Delivery | None = None
         self._taken = 0
-        self._is_started = False
+        self._starting: asyncio.Task[None] | None = None
         self.is_closed = False
 
     async def start(self) -> None:
-        if not self._is_started and not self.is_closed:
+        """Safe to call twice; who gives up waiting does not end it, closing does."""
+        if self._starting is None:
+            if self.is_closed:
+                return
             self.core.session.require_usable()
-            self._is_started = True
-            self._requests.begin()
+            self._starting = asyncio.create_task(self._start(), name="metaq start of a subscription")
+        await asyncio.wait((self._starting,))
+        if not self._starting.cancelled():
+            self._starting.result()
+
+    async def _start(self) -> None:
+        self._requests.begin()
+        try:
             await self.core.start()
+        except Exception:
+            self.is_closed = True
+            self._requests.end()
+            await self.core.leave()
+            raise
 
     async def take(self, timeout: float | None = None) -> Delivery | None:
         """The next; None once it is closed, or where nothing came in time."""
         if not self.is_closed:
             self.core.session.require_usable()
-        if not self._is_started:
+        if not self.is_started:
             await self.start()
         self._end_last()
         if self._yields():
@@ -124,7 +155,14 @@ class Stream:
 
     @property
     def is_started(self) -> bool:
-        return self._is_started
+        return self._starting is not None and self._starting.done()
+
+    def begin_again(self) -> None:
+        """A new loop: what the one before was left at by `break` or an exception comes again."""
+        last = self._last
+        if last is not None and self._auto_ack and not last.is_processed:
+            self._last = None
+            last.give_back()
 
     def _end_last(self) -> None:
         last, self._last = self._last, None
@@ -133,7 +171,7 @@ class Stream:
 
     def _deliver(self, buffer: QueueBuffer, messages: list[Message]) -> Delivery:
         self.core.session.telemetry.consumed(self.core.options.group, messages)
-        self._last = Delivery(self._settlement, buffer, messages[0])
+        self._last = Delivery(self.core, self._settlement, buffer, messages[0])
         return self._last
 
     def _yields(self) -> bool:
@@ -146,11 +184,12 @@ class Stream:
 
         False where some were not settled in time: they come again. Safe to call twice.
         """
-        if self.is_closed or not self._is_started:
+        if self.is_closed or self._starting is None:
             self.is_closed = self.core.is_closing = True
             return True
         self.is_closed = True
         ending = Ending(timeout)
+        await end_start(self._starting, ending.for_handlers())
         self._requests.end()
         await self.core.stop_taking()
         if self._last is not None and not self._last.is_processed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,35 @@ def test_what_is_no_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "g.sqlite").write_bytes(b"this is text" * 100)
     with pytest.raises(CommandError, match="cannot be kept there"):
         ParkedMessages(tmp_path / "g.sqlite")
+
+
+def other(queue_offset: int) -> Message:
+    """What stands at that place after the topic was made anew."""
+    return Message("T", b"new", id="other", queue=Queue("T", "b", 1), queue_offset=queue_offset)
+
+
+def test_another_message_at_the_same_place_is_parked_too(tmp_path: Path) -> None:
+    parked = ParkedMessages(tmp_path / "g.sqlite")
+    assert parked.park(message(7), {}, "why", 0, 0)
+    assert parked.park(other(7), {}, "why", 0, 0)
+    assert [row.body for row in parked.rows()] == [b"body", b"new"]
+
+
+def test_a_file_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "g.sqlite")) as database:
+        database.executescript(
+            "CREATE TABLE parked (number INTEGER PRIMARY KEY, topic TEXT NOT NULL, broker TEXT NOT NULL,"
+            " queue_id INTEGER NOT NULL, queue_offset INTEGER NOT NULL, message_id TEXT NOT NULL,"
+            " record TEXT NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL, error TEXT NOT NULL,"
+            " parked_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL,"
+            " UNIQUE (broker, topic, queue_id, queue_offset));"
+            "CREATE INDEX parked_due ON parked (due_ms);"
+            "INSERT INTO parked VALUES (3, 'T', 'b', 1, 7, 'id-7', '{\"a\": 1}', x'6f6c64', 2, 'why', 5, 6);"
+        )
+    for _ in range(2):
+        with closing(ParkedMessages(tmp_path / "g.sqlite")) as parked:
+            assert not parked.park(message(7), {}, "again", 0, 0)
+            parked.park(other(7), {}, "why", 0, 0)
+            old, new = parked.rows()
+            assert (old.number, old.body, old.record, old.attempts) == (3, b"old", {"a": 1}, 2)
+            assert new.body == b"new"
