@@ -330,7 +330,6 @@ def test_figures_of_a_broker_that_works(tmp_path: Path) -> None:
     clock = Clock.manual(NOW_MS)
 
     async def scenario(broker: Broker, client: Client) -> None:
-        broker.statistics.sample()
         for _ in range(20):
             await client.send(T, b"x", TAGS="a")
         clock.advance_ms(10_000)
