@@ -167,7 +167,7 @@ def test_keys_that_change_and_statements_that_part(
         else:
             # Written before the column was there; the mirror has the default from the statement.
             assert {**row, "added": "new"} == wanted[key]
-    assert list(mirror.rows(f"{database}.b")) == [(2,), (3,)]
+    assert sorted(mirror.rows(f"{database}.b")) == [(2,), (3,)]
     assert list(mirror.rows(f"{database}.d")) == [(5,)]
     assert mirror.definitions.keys() >= {(f"{database}.a", 1), (f"{database}.a", 2)}
     assert [statement.split()[0] for statement in mirror.statements] == [
