@@ -13,6 +13,7 @@ from metaq.errors import CommandError, NotDelivered
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.binlog.config import BinlogConfig, read_config
 from metaq.pipelines.binlog.outbox import Outbox, Stopped
+from metaq.pipelines.binlog.sequence import NOWHERE
 from metaq.pipelines.binlog.snapshot import Chunks
 from metaq.pipelines.binlog.source import Server, Source, Table, gtid_at, snapshot_place
 from metaq.pipelines.binlog.state import State, StateFile
@@ -174,6 +175,7 @@ class BinlogSync:
             log.warning("another server answers: %s, it was %s", server.identity, state.server)
             state.server = server.identity
             state.era = max(state.era + 1, int(time.time()))
+            state.place = NOWHERE
             self._state_file.save(state)
         queues = queues_for(config.nameservers, config.topic, config.queues, state.queues)
         added = queues != state.queues

@@ -46,6 +46,10 @@ class Place(NamedTuple):
         return f"{self.file}:{self.position}"
 
 
+NOWHERE: Final = Place("none.0", 0)
+"""Before every place, of a server whose files are not known yet."""
+
+
 def file_number(file: str) -> int:
     """The number at the end of the name of a binlog file; raises BinlogError."""
     found = _FILE.fullmatch(file)

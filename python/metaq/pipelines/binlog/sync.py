@@ -29,7 +29,7 @@ from metaq.pipelines.binlog.messages import (
 from metaq.pipelines.binlog.outbox import Lane, Outbox, Stopped
 from metaq.pipelines.binlog.progress import Boundaries, Gtids, Position
 from metaq.pipelines.binlog.rows import Row, TableReader
-from metaq.pipelines.binlog.sequence import ROW_MAX, BinlogError, Place, sequence, transaction_prefix
+from metaq.pipelines.binlog.sequence import NOWHERE, ROW_MAX, BinlogError, sequence, transaction_prefix
 from metaq.pipelines.binlog.snapshot import Chunk, Chunks
 from metaq.pipelines.binlog.source import EXCLUDE, Server, Table
 from metaq.pipelines.binlog.state import Cursor, State, StateFile, TableState
@@ -41,8 +41,6 @@ log = logging.getLogger(__name__)
 REPORT_INTERVAL_S: Final = 1.0
 READERS_KEPT_MAX: Final = 10_000
 """Each file of the binlog has readers of its own."""
-NOWHERE: Final = Place("none.0", 0)
-"""Before every place, of a server whose files are not known yet."""
 
 
 @dataclass(slots=True)

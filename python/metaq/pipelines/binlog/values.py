@@ -151,6 +151,9 @@ def _decimal(precision: int, scale: int) -> Reader:
 
 # Times
 
+_TWO: Final = [f"{number:02d}" for number in range(64)]
+"""Two digits, as times have them: much quicker than to format each."""
+
 
 def _date(image: bytes, at: int) -> tuple[Value, int]:
     packed = image[at] | image[at + 1] << 8 | image[at + 2] << 16
@@ -165,20 +168,26 @@ def _fraction(stored: int, decimals: int) -> str:
 def _datetime(decimals: int) -> Reader:
     """40 bits: 1, year * 13 + month: 17, day: 5, hour: 5, minute: 6, second: 6; then the decimals."""
     part_bytes = (decimals + 1) // 2
+    part_bits = part_bytes * 8
+    part_mask = (1 << part_bits) - 1
 
     def read(image: bytes, at: int) -> tuple[Value, int]:
-        middle = at + 5
-        end = middle + part_bytes
-        raw = _exactly(image, at, end)
-        packed = int.from_bytes(raw[:5], "big") & 0x7FFFFFFFFF
-        year, month = divmod(packed >> 22, 13)
+        end = at + 5 + part_bytes
+        number = int.from_bytes(_exactly(image, at, end), "big")
+        packed = number >> part_bits & 0x7FFFFFFFFF
         text = (
-            f"{year:04d}-{month:02d}-{packed >> 17 & 31:02d}"
-            f" {packed >> 12 & 31:02d}:{packed >> 6 & 63:02d}:{packed & 63:02d}"
+            f"{_packed_day(packed >> 17)}"
+            f" {_TWO[packed >> 12 & 31]}:{_TWO[packed >> 6 & 63]}:{_TWO[packed & 63]}"
         )
-        return (text + _fraction(int.from_bytes(raw[5:], "big"), decimals) if part_bytes else text), end
+        return (text + _fraction(number & part_mask, decimals) if part_bytes else text), end
 
     return read
+
+
+@lru_cache(4096)
+def _packed_day(packed: int) -> str:
+    year, month = divmod(packed >> 5, 13)
+    return f"{year:04d}-{month:02d}-{packed & 31:02d}"
 
 
 @lru_cache(4096)
@@ -189,7 +198,7 @@ def _day(number: int) -> str:
 def timestamp_text(seconds: int) -> str:
     """In UTC."""
     days, rest = divmod(seconds, 86_400)
-    return f"{_day(days)} {rest // 3600:02d}:{rest // 60 % 60:02d}:{rest % 60:02d}"
+    return f"{_day(days)} {_TWO[rest // 3600]}:{_TWO[rest // 60 % 60]}:{_TWO[rest % 60]}"
 
 
 def _timestamp(decimals: int) -> Reader:
