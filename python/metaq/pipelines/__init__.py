@@ -33,6 +33,11 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "metaq.pipelines.binlog.pipeline:BinlogSync",
         "binlog",
     ),
+    "log-transport": Entry(
+        "Lines of files that are followed, or of standard input, into a topic.",
+        "metaq.pipelines.logs.pipeline:LogTransport",
+        "",
+    ),
 }
 
 
