@@ -5,7 +5,8 @@ request that the data plane does not answer itself is handed up by `Server.drain
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence, Set
+from contextvars import Context
 from typing import Any, Self, final, overload
 
 from typing_extensions import disjoint_base
@@ -28,11 +29,13 @@ __all__ = [
     "HOT_CODES",
     "WIRE_VERSION",
     "Answer",
+    "AsyncSendFuture",
     "Clock",
     "Closed",
     "CompressionFailure",
     "ConnectionGone",
     "CoreError",
+    "DoneBatch",
     "Expression",
     "FilterBatch",
     "Frame",
@@ -328,7 +331,8 @@ class PullStream:
     def position(self, number: int) -> int | None:
         """The offset of the message that is given next; None for a queue that was given up."""
     def take(self, count: int) -> tuple[list[Message], list[Message]]:
-        """Up to so many messages that are there, and those of them that are compressed."""
+        """Up to so many messages that are there, and those of them that are compressed: the last at most, so
+        that whoever inflates it decides whether there is room for more."""
     def wait(self, count: int, timeout_s: float, wakes: int) -> tuple[list[Message], list[Message]]:
         """The same, waiting for the first one without holding the interpreter, until the time is over or
         `wake` has been called since `wakes()` gave that number."""
@@ -654,14 +658,49 @@ class SendFuture:
         callback raises is logged."""
 
 @final
+class AsyncSendFuture(Awaitable[SendResult]):
+    """What becomes of one message that `send_soon` took, for the tasks of its event loop.
+
+    It is a future of asyncio in all but its class: `await`, `gather`, `wait`, `wait_for` and `shield` take
+    it. Cancelled, it only stops telling: the message is sent all the same."""
+
+    _asyncio_future_blocking: bool
+    @property
+    def _cancel_message(self) -> Any: ...
+    def _make_cancelled_error(self) -> asyncio.CancelledError: ...
+    def get_loop(self) -> asyncio.AbstractEventLoop: ...
+    def done(self) -> bool:
+        """Whether it is known what became of it."""
+    def cancelled(self) -> bool: ...
+    def cancel(self, msg: Any = None) -> bool:
+        """False where it is done."""
+    def result(self) -> SendResult:
+        """Raises what kept the message from being stored, CancelledError or InvalidStateError."""
+    def exception(self) -> Exception | None:
+        """What `result` would raise; raises CancelledError or InvalidStateError."""
+    def add_done_callback(
+        self, callback: Callable[[Self], object], *, context: Context | None = None
+    ) -> None:
+        """Its loop calls it, soon after the future is done."""
+    def remove_done_callback(self, callback: Callable[[Self], object]) -> int: ...
+    def __await__(self) -> Generator[Any, None, SendResult]: ...
+    def __iter__(self) -> Generator[Any, None, SendResult]: ...
+
+@final
 class SendBuffer:
     """The bounded buffer of one producer, from which batches are sent.
 
     Each batch is sent once; what that does not get stored is handed up by `drain` and waits for a word on it.
     """
 
-    def __new__(cls, network: Network, ids: UniqueIds, options: ProducerOptions) -> Self:
-        """Raises OSError."""
+    def __new__(
+        cls,
+        network: Network,
+        ids: UniqueIds,
+        options: ProducerOptions,
+        event_loop: asyncio.AbstractEventLoop,
+    ) -> Self:
+        """For the loop that calls `drain`; raises OSError."""
     def fileno(self) -> int:
         """Readable when `drain` has something, or something has changed that is waited for."""
     def put(
@@ -674,17 +713,17 @@ class SendBuffer:
     ) -> SendFuture | None:
         """Takes a message with nothing unusual about it, of a topic that `put_checked` took one for; None
         where it does not, for whatever reason. Any thread may call it."""
-    def put_into(
+    def put_here(
         self,
-        future: asyncio.Future[SendResult],
         topic: str,
         body: bytes,
         tag: str | None = None,
         keys: Iterable[str] | None = None,
         key: str | None = None,
-    ) -> bool | None:
-        """The same for an event loop, whose future is set by `drain`; True where it is time for the loop's
-        other tasks."""
+    ) -> AsyncSendFuture | None:
+        """The same on its event loop; None also where it is time for the loop's other tasks."""
+    def ends_turn(self) -> bool:
+        """Whether it is time for the loop's other tasks, once."""
     def put_checked(
         self,
         topic: str,
@@ -696,16 +735,16 @@ class SendBuffer:
         alone: bool = False,
         system_flag: int = 0,
         flag: int = 0,
-        wait_s: float = 0.0,
+        wait_s: float | None = ...,
     ) -> SendFuture | None:
-        """Takes a message that was checked, and waits while there is no room; None where it is closed.
+        """Takes a message that was checked, and waits while there is no room, or with None takes it all the
+        same; None where it is closed.
 
         `queue` is broker and number of the one queue it may go to, `alone` makes it a request of its own.
         Raises TimeoutError, ValueError.
         """
-    def put_checked_into(
+    def put_checked_here(
         self,
-        future: asyncio.Future[SendResult],
         topic: str,
         body: bytes,
         properties: str,
@@ -715,17 +754,19 @@ class SendBuffer:
         alone: bool = False,
         system_flag: int = 0,
         flag: int = 0,
-    ) -> bool:
-        """The same for an event loop: False where there is no room, of which the descriptor then tells."""
+    ) -> AsyncSendFuture | None:
+        """The same on its event loop. None where there is no room: the descriptor tells of it, and `put` and
+        `put_here` take nothing, until `want_no_room`."""
+    def want_no_room(self) -> None: ...
     def set_route(self, topic: str, queues: Sequence[tuple[str, str, int]], is_template: bool) -> None:
         """Where the topic can be written to: broker, address of its master, and number of each queue."""
     def set_faults(self, faults: Sequence[tuple[str, float]]) -> None:
         """All brokers that failed lately, and for how many seconds more each of them is avoided."""
     def drain(
         self,
-    ) -> tuple[list[UnsentBatch], list[tuple[Callable[[SendFuture], Any], SendFuture]], list[str], list[str]]:
-        """Sets the futures of what is done, and gives batches to go on with, callbacks to call, topics that a
-        message has made and brokers that worked again."""
+    ) -> tuple[list[UnsentBatch], list[DoneBatch], list[str], list[str]]:
+        """Tells those who await what is done, and gives batches to go on with, those whose callbacks are to
+        be called, topics that a message has made and brokers that worked again."""
     def news_end(self) -> int:
         """Where the news ends now, for `has_news`."""
     def has_news(self, until: int) -> bool:
@@ -740,6 +781,13 @@ class SendBuffer:
         """Takes no more, and gives up what is not done; each of these is waiting for `failed`."""
     def disable(self) -> None:
         """Takes no more, and touches nothing: after a fork."""
+
+@final
+class DoneBatch:
+    """Messages that are done and have callbacks. It keeps its room in the buffer until they were called."""
+
+    def call_back(self) -> None:
+        """Calls them, one after the other; what they raise is logged."""
 
 @final
 class UnsentBatch:
@@ -780,5 +828,10 @@ class UnsentBatch:
         offset_ids: str,
         recall_handle: str | None = None,
         transaction_id: str | None = None,
-    ) -> None: ...
+        *,
+        is_accepted: bool = True,
+    ) -> None:
+        """Where and how well; what is not accepted is an error of each message."""
     def failed(self, error: BaseException) -> None: ...
+    def errors(self, count_max: int) -> list[Exception]:
+        """Of the first so many messages, once one of the two was called."""

@@ -69,7 +69,7 @@ class Driven:
         self._loop.run(self._target.__aexit__(*error))
 
     def _wrap(self, outcome: Any) -> Any:
-        if isinstance(outcome, asyncio.Future):
+        if asyncio.isfuture(outcome):
             return _plain(self._loop, outcome)
         return Driven(self._loop, outcome) if isinstance(outcome, (Producer, Transaction)) else outcome
 

@@ -47,6 +47,19 @@ pub enum NotTaken {
     TooLong,
 }
 
+/// What whoever puts a message asks for where there is no room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    Nothing,
+    /// It is the turn of this ticket of [`Accumulator::stand_in_line`], if anybody's.
+    InTurn(u64),
+    /// The bell rings whenever there is more room, until [`Accumulator::want_no_room`]. Asked under the lock that the
+    /// room was looked at: what is given back in between would be told to nobody.
+    ToBeTold,
+    /// To be taken all the same: room may be kept by what waits for whoever puts this one.
+    Anyway,
+}
+
 /// A message's batch and its place there.
 pub type Put<A> = (Arc<Batch<A>>, usize);
 
@@ -159,21 +172,17 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             return Err(NotTaken::Full);
         }
         let Some(lane) = lanes.find(plain.topic, plain.queue) else { return Ok(None) };
-        self.put_into(&mut lanes, lane, plain, None).map(|taken| {
+        self.put_into(&mut lanes, lane, plain, Asks::Nothing).map(|taken| {
             drop(lanes);
             Some(self.told(taken))
         })
     }
 
-    /// Takes a message. With a ticket of [`Accumulator::stand_in_line`] it is that one's turn.
-    pub fn put<F: FnOnce(&mut Vec<u8>)>(
-        &self,
-        plain: Plain<'_, F>,
-        ticket: Option<u64>,
-    ) -> Result<Put<A>, NotTaken> {
+    /// Takes a message.
+    pub fn put<F: FnOnce(&mut Vec<u8>)>(&self, plain: Plain<'_, F>, asks: Asks) -> Result<Put<A>, NotTaken> {
         let mut lanes = self.lanes.lock();
         let lane = lanes.find_or_make(plain.topic, plain.queue);
-        let taken = self.put_into(&mut lanes, lane, plain, ticket);
+        let taken = self.put_into(&mut lanes, lane, plain, asks);
         drop(lanes);
         taken.map(|taken| self.told(taken))
     }
@@ -186,7 +195,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         id: IdTail,
         form: Form,
         body: Bytes,
-        ticket: Option<u64>,
+        asks: Asks,
     ) -> Result<Put<A>, NotTaken> {
         let properties_bytes = match &form {
             Form::Alone { properties, .. } => properties.len(),
@@ -194,7 +203,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         };
         let size_bytes = RECORD_FIXED_BYTES + body.len() + properties_bytes;
         let mut lanes = self.lanes.lock();
-        self.take_room(&mut lanes, size_bytes, ticket)?;
+        self.take_room(&mut lanes, size_bytes, asks)?;
         let lane = lanes.find_or_make(topic, queue);
         let taken = lanes.put_alone(lane, id, form, body, size_bytes);
         drop(lanes);
@@ -206,13 +215,13 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         lanes: &mut Lanes<A>,
         lane: usize,
         plain: Plain<'_, F>,
-        ticket: Option<u64>,
+        asks: Asks,
     ) -> Result<Taken<A>, NotTaken> {
         if plain.properties_bytes > i16::MAX as usize || plain.body.len() > i32::MAX as usize / 2 {
             return Err(NotTaken::TooLong);
         }
         let size_bytes = RECORD_FIXED_BYTES + plain.body.len() + plain.properties_bytes;
-        self.take_room(lanes, size_bytes, ticket)?;
+        self.take_room(lanes, size_bytes, asks)?;
         let fresh = Fresh {
             id: plain.id,
             flag: plain.flag,
@@ -223,17 +232,21 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         lanes.put(lane, fresh, Instant::now).ok_or(NotTaken::TooLong)
     }
 
-    fn take_room(
-        &self,
-        lanes: &mut Lanes<A>,
-        size_bytes: usize,
-        ticket: Option<u64>,
-    ) -> Result<(), NotTaken> {
+    fn take_room(&self, lanes: &mut Lanes<A>, size_bytes: usize, asks: Asks) -> Result<(), NotTaken> {
         // Looked at under the lock: what comes after `close` has emptied the lanes would be forgotten there.
         if !self.is_open() {
             return Err(NotTaken::Closed);
         }
+        let ticket = match asks {
+            Asks::InTurn(ticket) => Some(ticket),
+            Asks::Nothing | Asks::ToBeTold => None,
+            Asks::Anyway => {
+                lanes.room.take_anyway(size_bytes);
+                return Ok(());
+            }
+        };
         if !lanes.room.take(size_bytes, ticket) {
+            lanes.room.wanted |= asks == Asks::ToBeTold;
             return Err(NotTaken::Full);
         }
         if ticket.is_some() {
@@ -268,9 +281,9 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         self.room_was_made.notify_all();
     }
 
-    /// The bell rings when there is room again, once.
-    pub fn want_room(&self) {
-        self.lanes.lock().room.wanted = true;
+    /// Nobody who asked to be told waits any more.
+    pub fn want_no_room(&self) {
+        self.lanes.lock().room.wanted = false;
     }
 
     // Its end
@@ -378,7 +391,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         if lanes.room.is_waited_for() {
             self.room_was_made.notify_all();
         }
-        std::mem::take(&mut lanes.room.wanted)
+        lanes.room.wanted
     }
 
     // Sending
@@ -491,6 +504,7 @@ fn stored<A>(reply: &Reply, target: &Target, batch: &Batch<A>) -> Option<Stored>
         place: Place { broker: Arc::clone(&target.place.broker), queue_id: text("queueId")?.parse().ok()? },
         queue_offset: text("queueOffset")?.parse().ok()?,
         code: SUCCESS,
+        is_accepted: true,
         offset_ids: OffsetIds::new(text("msgId")?),
         recall_handle: optional("recallHandle"),
         transaction_id: optional("transactionId"),

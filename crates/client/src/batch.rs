@@ -46,8 +46,10 @@ pub enum Outcome {
 pub struct Stored {
     pub place: Place,
     pub queue_offset: i64,
-    /// 0, or the code of a lesser success that was accepted.
+    /// 0, or the code of a lesser success.
     pub code: i32,
+    /// The producer takes that for success.
+    pub is_accepted: bool,
     pub offset_ids: OffsetIds,
     pub recall_handle: Option<String>,
     pub transaction_id: Option<String>,
@@ -239,6 +241,7 @@ mod tests {
             place: Place { broker: "b".into(), queue_id: 0 },
             queue_offset: 0,
             code: 0,
+            is_accepted: true,
             offset_ids: OffsetIds::default(),
             recall_handle: None,
             transaction_id: None,

@@ -20,6 +20,8 @@ use crate::frames::{Reply, Request};
 const READ_BYTES: usize = 128 * 1024;
 /// Pieces that one call gives to the socket.
 const GATHER_MAX: usize = 64;
+/// While so many pieces wait for the socket, a peer that asks something of us is not answered.
+const UNWRITTEN_MAX: usize = 64;
 /// What a peer gets that asks something of us here.
 const REQUEST_CODE_NOT_SUPPORTED: i32 = 3;
 
@@ -132,7 +134,7 @@ impl Connection {
                 read = reader.read_buf(&mut input) => match read {
                     Ok(0) => return "the peer closed the connection".to_owned(),
                     Ok(_) => {
-                        if let Err(error) = self.take_frames(&mut input, frame_bytes_max) {
+                        if let Err(error) = self.take_frames(&mut input, frame_bytes_max, writing.len()) {
                             return format!("the peer sent no valid frame: {error}");
                         }
                     }
@@ -148,7 +150,13 @@ impl Connection {
         }
     }
 
-    fn take_frames(&self, input: &mut BytesMut, frame_bytes_max: usize) -> Result<(), WireError> {
+    /// `unwritten` is how many pieces the socket has not taken yet.
+    fn take_frames(
+        &self,
+        input: &mut BytesMut,
+        frame_bytes_max: usize,
+        unwritten: usize,
+    ) -> Result<(), WireError> {
         while let Some(frame) = next_frame(input, frame_bytes_max)? {
             let size = frame.size;
             let whole = input.split_to(size).freeze();
@@ -160,19 +168,24 @@ impl Connection {
                     let _gone = waiter.send(Ok(Reply::new(&whole, &frame, &header)));
                 }
             } else if !header.is_oneway() {
-                self.refuse(frame.encoding, &header)?;
+                self.refuse(frame.encoding, &header, unwritten)?;
             }
         }
         Ok(())
     }
 
-    /// Members of groups are asked on the connections that told of their membership, and never on these.
-    fn refuse(&self, encoding: Encoding, header: &Header<'_>) -> Result<(), WireError> {
+    /// Members of groups are asked on the connections that told of their membership, and never on these. A peer that
+    /// asks on and reads no answers gets none: they would be kept for it without end.
+    fn refuse(&self, encoding: Encoding, header: &Header<'_>, unwritten: usize) -> Result<(), WireError> {
+        let mut desk = self.desk.lock();
+        if unwritten + desk.output.len() >= UNWRITTEN_MAX {
+            return Ok(());
+        }
         let mut out = Vec::new();
         let mut frame = FrameEncoder::response(&mut out, encoding, REQUEST_CODE_NOT_SUPPORTED, header.opaque);
         frame.remark("this connection takes no requests");
         frame.finish(0)?;
-        self.desk.lock().output.push_back(Bytes::from(out));
+        desk.output.push_back(Bytes::from(out));
         Ok(())
     }
 }
@@ -246,5 +259,25 @@ fn advance(output: &mut VecDeque<Bytes>, mut written: usize) {
         }
         written -= first.len();
         output.pop_front();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_a_peer_does_not_read_are_not_kept_for_it_without_end() {
+        let mut asked = Vec::new();
+        for opaque in 0..1000 {
+            FrameEncoder::request(&mut asked, Encoding::Json, 220, opaque, 0).finish(0).unwrap();
+        }
+        let connection = Connection::new("peer".into());
+        connection.take_frames(&mut BytesMut::from(&asked[..]), 4096, 3).unwrap();
+        let kept = connection.desk.lock().output.len();
+        assert!((1..=UNWRITTEN_MAX).contains(&kept), "{kept} answers are kept");
+        connection.take_frames(&mut BytesMut::from(&asked[..]), 4096, UNWRITTEN_MAX).unwrap();
+        assert_eq!(connection.desk.lock().output.len(), kept);
     }
 }

@@ -44,7 +44,7 @@ pub struct Network {
     stop: Arc<Notify>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// A process that was forked off has this object, but not the thread.
-    process: u32,
+    pub(crate) process: u32,
 }
 
 /// The way to one address: its connection, once there is one. Who comes while it is being opened waits for that.
@@ -105,9 +105,15 @@ impl Network {
         self.connection(address).await?.tell(request)
     }
 
+    /// False in a process that was forked off. There is no thread there, and who held a lock at that moment holds it
+    /// for ever.
+    pub(crate) fn is_ours(&self) -> bool {
+        std::process::id() == self.process
+    }
+
     /// Ends the thread and with it every connection. Safe to call twice, and from a forked process.
     pub fn close(&self) {
-        if std::process::id() != self.process {
+        if !self.is_ours() {
             return;
         }
         self.stop.notify_one();

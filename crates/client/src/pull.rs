@@ -70,8 +70,8 @@ impl PullStream {
                 let Some(now) = stream.upgrade() else { return };
                 let next = {
                     let desk = now.desk.lock();
-                    let Some(held) = desk.get(queue) else { return };
-                    held.next_pull(&now.limits)
+                    let Some(next) = desk.next_pull(queue, &now.limits) else { return };
+                    next
                 };
                 drop(now);
                 let Some((place, queue_offset, count, bytes)) = next else {
@@ -131,7 +131,7 @@ impl PullStream {
         self.desk.lock().get(queue).map(Held::position)
     }
 
-    /// Up to so many messages that are there now. Where there are none, the descriptor tells of the next.
+    /// Up to so many messages that are there now, and none after one that is compressed. Where there are none, the descriptor tells of the next.
     pub fn take(&self, count_max: usize) -> Vec<PullPortion> {
         let mut desk = self.desk.lock();
         let portions = desk.take(count_max);
@@ -174,8 +174,11 @@ impl PullStream {
         self.desk.lock().events()
     }
 
-    /// Gives all queues up. Safe to call twice.
+    /// Gives all queues up. Safe to call twice, and from a forked process.
     pub fn close(&self) {
+        if !self.network.is_ours() {
+            return;
+        }
         let all = {
             let mut desk = self.desk.lock();
             desk.is_closed = true;

@@ -14,6 +14,8 @@ const OFFSET_MOVED: i32 = 21;
 
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
+/// `system_flag` bit of a record.
+const COMPRESSED: i32 = 1;
 const TAGS: &str = "TAGS";
 
 /// What is wanted of a queue's topic; the same for every pull of it.
@@ -63,6 +65,8 @@ pub struct Records {
     pub body: Bytes,
     /// Where those begin that are wanted; a whole record stands at each.
     pub places: Vec<u32>,
+    /// Of which bodies are compressed; in the order of `places`, and empty where none is.
+    pub compressed: Vec<bool>,
 }
 
 /// What an answer says.
@@ -109,8 +113,8 @@ impl Answer {
         }
         let body = if reply.code == SUCCESS { reply.body.clone() } else { Bytes::new() };
         match places(&body, wanted, from_offset) {
-            Ok(places) => Answer::Records {
-                records: Records { body, places },
+            Ok((places, compressed)) => Answer::Records {
+                records: Records { body, places, compressed },
                 next_offset,
                 suggested_broker_id: field("suggestWhichBrokerId").unwrap_or_default(),
             },
@@ -119,17 +123,21 @@ impl Answer {
     }
 }
 
-/// Where the wanted records begin; every record is checked whole, wanted or not.
-fn places(body: &Bytes, wanted: &PullWanted, from_offset: i64) -> Result<Vec<u32>, WireError> {
-    let mut places = Vec::new();
+/// Where the wanted records begin, and which are compressed; every record is checked whole, wanted or not.
+fn places(body: &Bytes, wanted: &PullWanted, from_offset: i64) -> Result<(Vec<u32>, Vec<bool>), WireError> {
+    let (mut places, mut compressed) = (Vec::new(), Vec::new());
     let mut at = 0;
     while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty()) {
         let record = Record::decode(rest)?;
         if record.queue_offset >= from_offset && wanted.wants(&record) {
+            if record.system_flag & COMPRESSED != 0 {
+                compressed.resize(places.len(), false);
+                compressed.push(true);
+            }
             places.push(u32::try_from(at).map_err(|_| WireError::BadRecord("lies too far behind"))?);
         }
         // A record says at least how long its header is, so this ends.
         at += record.size.max(1);
     }
-    Ok(places)
+    Ok((places, compressed))
 }

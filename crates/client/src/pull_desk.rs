@@ -9,10 +9,12 @@ use tokio::sync::Notify;
 
 use crate::pull_answer::{Answer, Records};
 
-/// How much of one queue is held before it is pulled no more.
+/// How much is held before nothing more is pulled.
 #[derive(Debug, Clone, Copy)]
 pub struct PullLimits {
+    /// Of one queue.
     pub count_max: usize,
+    /// Of all queues together: each has an equal share, so that one which nobody takes from stops no other.
     pub bytes_max: usize,
     /// The most that one pull asks for.
     pub pull_count_max: usize,
@@ -81,6 +83,12 @@ struct Taken {
     taken: usize,
 }
 
+impl PullLimits {
+    fn shared_by(&self, queues: usize) -> PullLimits {
+        PullLimits { bytes_max: (self.bytes_max / queues.max(1)).max(1), ..*self }
+    }
+}
+
 impl Held {
     pub(crate) fn new(place: PullPlace, queue_offset: i64, is_paused: bool) -> Self {
         Held {
@@ -103,7 +111,7 @@ impl Held {
 
     /// Where to pull from, and how much; None while there is no room or Python decides. Room is half of what may
     /// be held, for otherwise a reader that takes one by one would have us pull one by one.
-    pub(crate) fn next_pull(&self, limits: &PullLimits) -> Option<(PullPlace, i64, usize, usize)> {
+    fn next_pull(&self, limits: &PullLimits) -> Option<(PullPlace, i64, usize, usize)> {
         let count_room = limits.count_max.saturating_sub(self.count);
         let bytes_room = limits.bytes_max.saturating_sub(self.bytes);
         let is_full = count_room < limits.count_max.div_ceil(2) || bytes_room < limits.bytes_max.div_ceil(2);
@@ -119,13 +127,14 @@ impl Held {
         self.count > 0 && !self.is_paused
     }
 
+    /// How many more may be taken.
     fn take(&mut self, queue: u64, count_max: usize, portions: &mut Vec<PullPortion>) -> usize {
         let mut left = count_max;
         while left > 0
             && let Some(first) = self.answers.front_mut()
         {
-            let places = first.take(left);
-            left -= places.len();
+            let (places, is_compressed) = first.take(left);
+            left = if is_compressed { 0 } else { left - places.len() };
             self.count -= places.len();
             portions.push(PullPortion { queue, body: first.records.body.clone(), places });
             if first.taken == first.records.places.len() {
@@ -133,7 +142,7 @@ impl Held {
                 self.answers.pop_front();
             }
         }
-        count_max - left
+        left
     }
 }
 
@@ -143,11 +152,18 @@ impl Taken {
         Some(i64::from_be_bytes(*self.records.body.get(at..)?.first_chunk()?))
     }
 
-    fn take(&mut self, count_max: usize) -> Vec<u32> {
-        let end = (self.taken + count_max).min(self.records.places.len());
+    /// Whether the last one is compressed.
+    fn take(&mut self, count_max: usize) -> (Vec<u32>, bool) {
+        let mut end = (self.taken + count_max).min(self.records.places.len());
+        let compressed = self.records.compressed.get(self.taken..).unwrap_or_default();
+        let first = compressed.iter().position(|is_compressed| *is_compressed);
+        let is_compressed = first.is_some_and(|place| self.taken + place < end);
+        if is_compressed && let Some(place) = first {
+            end = self.taken + place + 1;
+        }
         let places = self.records.places.get(self.taken..end).unwrap_or_default().to_vec();
         self.taken = end;
-        places
+        (places, is_compressed)
     }
 }
 
@@ -253,7 +269,18 @@ impl Desk {
         held.is_ready()
     }
 
-    /// Up to so many messages; the queue that has waited longest comes first.
+    /// Where to pull a queue from, and how much; see [`Held::next_pull`].
+    pub(crate) fn next_pull(
+        &self,
+        queue: u64,
+        limits: &PullLimits,
+    ) -> Option<Option<(PullPlace, i64, usize, usize)>> {
+        let limits = limits.shared_by(self.queues.len());
+        self.queues.get(&queue).map(|held| held.next_pull(&limits))
+    }
+
+    /// Up to so many messages, and none after one that is compressed: how long that becomes is known to whoever
+    /// inflates it, and whether there is room for another. The queue that has waited longest comes first.
     pub(crate) fn take(&mut self, count_max: usize) -> Vec<PullPortion> {
         let mut ready: Vec<(u64, u64)> = self
             .queues
@@ -271,7 +298,7 @@ impl Desk {
             let Some(held) = self.queues.get_mut(&queue) else { continue };
             self.turns += 1;
             held.turn = self.turns;
-            left -= held.take(queue, left, &mut portions);
+            left = held.take(queue, left, &mut portions);
             held.go_on.notify_one();
         }
         portions

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metaq_client::{
-    Accumulator, Batch, ClientError, Crossed, Event, Form, LaneLimits, Network, NetworkSettings, NotTaken,
-    OffsetIds, Outcome, Place, Plain, Put, Reason, Route, SendSettings, Stored, UniqueIds,
+    Accumulator, Asks, Batch, ClientError, Crossed, Event, Form, IdTail, LaneLimits, Network,
+    NetworkSettings, NotTaken, OffsetIds, Outcome, Place, Plain, Put, Reason, Route, SendSettings, Stored,
+    UniqueIds,
 };
 use metaq_wire::batch_records;
 use proptest::prelude::*;
@@ -68,6 +69,10 @@ fn place(queue_id: i32) -> Place {
 }
 
 fn put(buffer: &Buffer, queue: Option<&Place>, body: &[u8]) -> Result<Put<()>, NotTaken> {
+    put_asking(buffer, queue, body, Asks::Nothing)
+}
+
+fn put_asking(buffer: &Buffer, queue: Option<&Place>, body: &[u8], asks: Asks) -> Result<Put<()>, NotTaken> {
     let plain = Plain {
         topic: TOPIC,
         queue,
@@ -77,7 +82,7 @@ fn put(buffer: &Buffer, queue: Option<&Place>, body: &[u8]) -> Result<Put<()>, N
         properties_bytes: 4,
         push_properties: |out: &mut Vec<u8>| out.extend_from_slice(b"a\x01b\x02"),
     };
-    buffer.put(plain, None)
+    buffer.put(plain, asks)
 }
 
 /// Stores a batch as a broker does, from this queue offset on.
@@ -103,6 +108,7 @@ fn stored_at(queue_offset: i64) -> Stored {
         place: place(0),
         queue_offset,
         code: 0,
+        is_accepted: true,
         offset_ids: OffsetIds::default(),
         recall_handle: None,
         transaction_id: None,
@@ -189,6 +195,7 @@ fn a_queue_keeps_its_order_even_while_a_batch_of_it_is_decided_about() {
         place: place(1),
         queue_offset: 5,
         code: 0,
+        is_accepted: true,
         offset_ids: Default::default(),
         recall_handle: None,
         transaction_id: None,
@@ -234,7 +241,7 @@ fn what_goes_alone_is_a_request_of_its_own_in_its_turn() {
     put(&buffer, Some(&queue), b"1").unwrap();
     let form = Form::Alone { properties: "k\u{1}v\u{2}".to_owned(), system_flag: 769, flag: 3 };
     let body = Bytes::from_static(b"2");
-    buffer.put_alone(TOPIC, Some(&queue), buffer.ids.next(), form, body, None).unwrap();
+    buffer.put_alone(TOPIC, Some(&queue), buffer.ids.next(), form, body, Asks::Nothing).unwrap();
     let last = put(&buffer, Some(&queue), b"3").unwrap();
     outcome(&last.0);
     assert_eq!(bodies(&server), [b"1", b"2", b"3"]);
@@ -263,6 +270,47 @@ fn a_full_buffer_takes_nothing_until_there_is_room() {
     let second = put(&buffer, None, &[0; 60]).unwrap();
     outcome(&second.0);
     outcome(&put(&buffer, None, &[0; 5000]).unwrap().0);
+}
+
+/// Without its properties.
+fn known(body: &[u8], id: IdTail) -> Plain<'_, impl FnOnce(&mut Vec<u8>)> {
+    Plain {
+        topic: TOPIC,
+        queue: None,
+        id,
+        flag: 0,
+        body,
+        properties_bytes: 0,
+        push_properties: |_: &mut Vec<u8>| (),
+    }
+}
+
+#[test]
+fn who_asked_to_be_told_of_room_comes_first_until_it_waits_no_more() {
+    let server = Server::start(|asked| vec![stored(asked, 0)]);
+    let (_network, buffer) = buffer(&server, Limits { buffer_bytes_max: 100, ..USUAL });
+    let first = put(&buffer, None, &[0; 60]).unwrap();
+    // One call: room that is made right after it, as it is here, is told all the same.
+    assert_eq!(put_asking(&buffer, None, &[0; 60], Asks::ToBeTold).err(), Some(NotTaken::Full));
+    outcome(&first.0);
+    eventually(|| buffer.held_bytes() == 0);
+    let id = buffer.ids.next();
+    assert_eq!(buffer.put_known(known(b"", id)).err(), Some(NotTaken::Full));
+    outcome(&put_asking(&buffer, None, &[0; 60], Asks::ToBeTold).unwrap().0);
+    eventually(|| buffer.held_bytes() == 0);
+    buffer.want_no_room();
+    assert!(buffer.put_known(known(b"", id)).unwrap().is_some());
+}
+
+#[test]
+fn what_must_not_wait_is_taken_past_the_limit_and_past_the_line() {
+    let server = Server::start(|_| vec![Act::Silence]);
+    let (_network, buffer) = buffer(&server, Limits { buffer_bytes_max: 100, ..USUAL });
+    put(&buffer, None, &[0; 60]).unwrap();
+    buffer.stand_in_line();
+    assert_eq!(put(&buffer, None, &[0; 60]).err(), Some(NotTaken::Full));
+    put_asking(&buffer, None, &[0; 60], Asks::Anyway).unwrap();
+    assert_eq!(buffer.held_bytes(), 2 * 86);
 }
 
 #[test]
@@ -373,7 +421,6 @@ fn watchers_are_told_and_their_room_is_kept_until_then() {
     assert!(batch.watch(|_| ()));
     outcome(&batch);
     assert_eq!(put(&buffer, None, &[0; 20]).err(), Some(NotTaken::Full));
-    buffer.want_room();
     let mut finished = None;
     eventually(|| {
         finished = buffer.drain(1000).into_iter().find_map(|event| match event {

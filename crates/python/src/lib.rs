@@ -2,8 +2,10 @@
 
 use pyo3::prelude::*;
 
+mod async_send_future;
 mod clock;
 mod compression;
+mod done_batch;
 mod enter;
 mod event;
 mod expression;
@@ -32,7 +34,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FrameError", py.get_type::<enter::FrameError>())?;
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
     module.add("CompressionFailure", py.get_type::<enter::CompressionFailure>())?;
+    module.add_class::<async_send_future::AsyncSendFuture>()?;
     module.add_class::<clock::Clock>()?;
+    module.add_class::<done_batch::DoneBatch>()?;
     module.add_class::<expression::Expression>()?;
     module.add_class::<function::FilterBatch>()?;
     module.add_class::<frame::Frame>()?;

@@ -203,7 +203,6 @@ impl PullStream {
     fn close(&self) {
         self.queues.lock().clear();
         self.stream.close();
-        self.stream.wake();
     }
 }
 

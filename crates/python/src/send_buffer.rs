@@ -5,15 +5,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use metaq_client::{Accumulator, Event, Form, LaneLimits, NotTaken, Place, Plain, Put, Route, SendSettings};
+use metaq_client::{
+    Accumulator, Asks, Event, Form, LaneLimits, NotTaken, Place, Plain, Put, Route, SendSettings,
+};
 use metaq_wire::properties::push;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pyclass::{PyTraverseError, PyVisit};
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
+use crate::async_send_future::AsyncSendFuture;
+use crate::done_batch::DoneBatch;
 use crate::enter::{Failure, enter_infallible};
 use crate::network::{Network, UniqueIds};
-use crate::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, settle, settle_one};
+use crate::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, settle};
 use crate::unsent::UnsentBatch;
 
 /// Messages of finished batches that one `drain` takes: about a millisecond's worth of futures.
@@ -51,16 +56,23 @@ pub struct SendBuffer {
     body_bytes_max: usize,
     /// What is larger is either compressed or a request of its own.
     plain_bytes_max: usize,
+    /// On which `drain` is called, and on which those wait whom it tells.
+    event_loop: Py<PyAny>,
+    /// Messages that the loop has put in a row.
     since_turn: AtomicU32,
 }
 
 type Unsent = Vec<UnsentBatch>;
-type Callbacks = Vec<(Py<PyAny>, Py<SendFuture>)>;
 
 #[pymethods]
 impl SendBuffer {
     #[new]
-    fn new(network: &Network, ids: &UniqueIds, options: ProducerOptions) -> PyResult<Self> {
+    fn new(
+        network: &Network,
+        ids: &UniqueIds,
+        options: ProducerOptions,
+        event_loop: Py<PyAny>,
+    ) -> PyResult<Self> {
         let seconds = |value: f64| Duration::try_from_secs_f64(value).unwrap_or(Duration::MAX);
         let limits = LaneLimits {
             linger: seconds(options.linger_s),
@@ -80,8 +92,14 @@ impl SendBuffer {
             inner,
             body_bytes_max: options.body_bytes_max,
             plain_bytes_max: (options.compress_from_bytes - 1).min(options.batch_bytes_max / 2),
+            event_loop,
             since_turn: AtomicU32::new(0),
         })
+    }
+
+    /// The loop has us, while it watches our descriptor.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.event_loop)
     }
 
     fn fileno(&self) -> i32 {
@@ -101,29 +119,32 @@ impl SendBuffer {
         self.put_usual(&usual).map(|(batch, number)| SendFuture { batch, number })
     }
 
-    #[pyo3(signature = (future, topic, body, tag=None, keys=None, key=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn put_into(
+    #[pyo3(signature = (topic, body, tag=None, keys=None, key=None))]
+    fn put_here(
         &self,
         py: Python<'_>,
-        future: Py<PyAny>,
         topic: &Bound<'_, PyAny>,
         body: &Bound<'_, PyAny>,
         tag: Option<&Bound<'_, PyAny>>,
         keys: Option<&Bound<'_, PyAny>>,
         key: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Option<bool>> {
-        let Some(usual) = self.usual(topic, body, tag, keys, key) else { return Ok(None) };
-        let Some(put) = self.put_usual(&usual) else { return Ok(None) };
-        self.attach(py, put, future)?;
-        let turns = self.since_turn.fetch_add(1, Ordering::Relaxed);
-        if turns >= TURN_MESSAGES {
-            self.since_turn.store(0, Ordering::Relaxed);
+    ) -> Option<AsyncSendFuture> {
+        if self.since_turn.fetch_add(1, Ordering::Relaxed) >= TURN_MESSAGES {
+            return None;
         }
-        Ok(Some(turns >= TURN_MESSAGES))
+        let usual = self.usual(topic, body, tag, keys, key)?;
+        self.put_usual(&usual).map(|put| self.future_here(py, put))
     }
 
-    #[pyo3(signature = (topic, body, properties, unique_id, *, queue=None, alone=false, system_flag=0, flag=0, wait_s=0.0))]
+    fn ends_turn(&self) -> bool {
+        let ends = self.since_turn.load(Ordering::Relaxed) >= TURN_MESSAGES;
+        if ends {
+            self.since_turn.store(0, Ordering::Relaxed);
+        }
+        ends
+    }
+
+    #[pyo3(signature = (topic, body, properties, unique_id, *, queue=None, alone=false, system_flag=0, flag=0, wait_s=Some(0.0)))]
     #[allow(clippy::too_many_arguments)]
     fn put_checked(
         &self,
@@ -136,22 +157,22 @@ impl SendBuffer {
         alone: bool,
         system_flag: i32,
         flag: i32,
-        wait_s: f64,
+        wait_s: Option<f64>,
     ) -> PyResult<Option<SendFuture>> {
         let message = Checked::new(topic, body, properties, unique_id, queue, alone, system_flag, flag);
-        let put = match self.put_message(&message, None) {
-            Err(NotTaken::Full) => self.put_in_turn(py, &message, wait_s)?,
-            other => other,
+        let put = match (self.put_message(&message, Asks::Nothing), wait_s) {
+            (Err(NotTaken::Full), Some(wait_s)) => self.put_in_turn(py, &message, wait_s)?,
+            (Err(NotTaken::Full), None) => self.put_message(&message, Asks::Anyway),
+            (other, _) => other,
         };
         taken(put).map(|put| put.map(|(batch, number)| SendFuture { batch, number }))
     }
 
-    #[pyo3(signature = (future, topic, body, properties, unique_id, *, queue=None, alone=false, system_flag=0, flag=0))]
+    #[pyo3(signature = (topic, body, properties, unique_id, *, queue=None, alone=false, system_flag=0, flag=0))]
     #[allow(clippy::too_many_arguments)]
-    fn put_checked_into(
+    fn put_checked_here(
         &self,
         py: Python<'_>,
-        future: Py<PyAny>,
         topic: &str,
         body: &[u8],
         properties: &str,
@@ -160,17 +181,15 @@ impl SendBuffer {
         alone: bool,
         system_flag: i32,
         flag: i32,
-    ) -> PyResult<bool> {
+    ) -> PyResult<Option<AsyncSendFuture>> {
         let message = Checked::new(topic, body, properties, unique_id, queue, alone, system_flag, flag);
-        let put = self.put_message(&message, None);
-        if put.as_ref().is_err_and(|why| *why == NotTaken::Full) {
-            self.inner.want_room();
-            return Ok(false);
-        }
-        match taken(put)? {
-            Some(put) => self.attach(py, put, future).map(|()| true),
-            None => Ok(false),
-        }
+        self.since_turn.fetch_add(1, Ordering::Relaxed);
+        let put = taken(self.put_message(&message, Asks::ToBeTold))?;
+        Ok(put.map(|put| self.future_here(py, put)))
+    }
+
+    fn want_no_room(&self) {
+        self.inner.want_no_room();
     }
 
     fn set_route(&self, topic: &str, queues: Vec<(String, String, i32)>, is_template: bool) {
@@ -192,22 +211,21 @@ impl SendBuffer {
     }
 
     #[allow(clippy::type_complexity)]
-    fn drain(&self, py: Python<'_>) -> PyResult<(Unsent, Callbacks, Vec<String>, Vec<String>)> {
-        let (mut unsent, mut callbacks) = (Vec::new(), Vec::new());
+    fn drain(&self, py: Python<'_>) -> (Unsent, Vec<DoneBatch>, Vec<String>, Vec<String>) {
+        let (mut unsent, mut done) = (Vec::new(), Vec::new());
         let (mut made, mut worked) = (Vec::new(), Vec::new());
         for event in self.inner.drain(DRAIN_MESSAGES) {
             match event {
                 Event::Finished(batch) => {
                     settle(py, &batch);
-                    callbacks.extend(batch.with(|attached, _| std::mem::take(&mut attached.callbacks)));
-                    self.inner.release(&batch);
+                    done.extend(DoneBatch::new(batch, &self.inner));
                 }
                 Event::Crossed(crossed) => unsent.push(UnsentBatch::new(crossed, &self.inner)),
                 Event::Made(topic) => made.push(topic.to_string()),
                 Event::Worked(broker) => worked.push(broker.to_string()),
             }
         }
-        Ok((unsent, callbacks, made, worked))
+        (unsent, done, made, worked)
     }
 
     fn news_end(&self) -> u64 {
@@ -222,8 +240,9 @@ impl SendBuffer {
         self.inner.flush()
     }
 
+    /// Asked by whoever measures, also in a process that was forked off, where a lock may be held for ever.
     fn held_bytes(&self) -> usize {
-        self.inner.held_bytes()
+        if self.inner.is_open() { self.inner.held_bytes() } else { 0 }
     }
 
     fn left(&self, epoch: u64) -> usize {
@@ -301,12 +320,12 @@ impl SendBuffer {
         self.inner.put_known(plain).ok().flatten()
     }
 
-    fn put_message(&self, message: &Checked<'_>, ticket: Option<u64>) -> Result<Put<Attached>, NotTaken> {
+    fn put_message(&self, message: &Checked<'_>, asks: Asks) -> Result<Put<Attached>, NotTaken> {
         let id = self.inner.ids.tail_of(message.unique_id).ok_or(NotTaken::TooLong)?;
         match &message.alone {
             Some(form) => {
                 let body = Bytes::copy_from_slice(message.body);
-                self.inner.put_alone(message.topic, message.queue.as_ref(), id, form.clone(), body, ticket)
+                self.inner.put_alone(message.topic, message.queue.as_ref(), id, form.clone(), body, asks)
             }
             None => self.inner.put(
                 Plain {
@@ -318,7 +337,7 @@ impl SendBuffer {
                     properties_bytes: message.properties.len(),
                     push_properties: |out: &mut Vec<u8>| out.extend_from_slice(message.properties.as_bytes()),
                 },
-                ticket,
+                asks,
             ),
         }
     }
@@ -333,7 +352,7 @@ impl SendBuffer {
         let deadline = deadline(wait_s.max(0.0));
         let ticket = self.inner.stand_in_line();
         let outcome = loop {
-            match self.put_message(message, Some(ticket)) {
+            match self.put_message(message, Asks::InTurn(ticket)) {
                 Err(NotTaken::Full) => {}
                 other => break Ok(other),
             }
@@ -351,12 +370,8 @@ impl SendBuffer {
         outcome
     }
 
-    fn attach(&self, py: Python<'_>, (batch, number): Put<Attached>, future: Py<PyAny>) -> PyResult<()> {
-        let kept = future.clone_ref(py);
-        if batch.watch(|attached| attached.futures.push((number, kept))) {
-            return Ok(());
-        }
-        settle_one(py, &batch, number, future.bind(py))
+    fn future_here(&self, py: Python<'_>, (batch, number): Put<Attached>) -> AsyncSendFuture {
+        AsyncSendFuture::new(batch, number, self.event_loop.clone_ref(py))
     }
 }
 

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 
+use crate::async_send_future::{AsyncSendFuture, call_soon};
 use crate::enter::enter_infallible;
 
 /// How long a wait may last before signals are looked at: a Ctrl-C must end it.
@@ -18,8 +19,8 @@ pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// What Python attaches to a batch.
 #[derive(Default)]
 pub struct Attached {
-    /// Futures of an event loop, by the place of their message.
-    pub futures: Vec<(usize, Py<PyAny>)>,
+    /// Those of an event loop that somebody waits for.
+    pub futures: Vec<Py<AsyncSendFuture>>,
     pub callbacks: Vec<(Py<PyAny>, Py<SendFuture>)>,
     /// Why it failed.
     pub error: Option<Py<PyAny>>,
@@ -32,6 +33,7 @@ struct Makers {
     result: Py<PyAny>,
     queue: Py<PyAny>,
     statuses: Py<PyDict>,
+    not_durable: Py<PyAny>,
     call_back: Py<PyAny>,
 }
 
@@ -45,14 +47,45 @@ impl Makers {
                 result: results.getattr("SendResult")?.unbind(),
                 queue: results.getattr("Queue")?.unbind(),
                 statuses: results.getattr("STATUSES")?.cast_into::<PyDict>()?.unbind(),
+                not_durable: results.getattr("not_durable")?.unbind(),
                 call_back: py.import("metaq.client.callbacks")?.getattr("call_back")?.unbind(),
             })
         })
     }
 }
 
-/// The `SendResult` of one message of a batch that was stored.
+/// What one message of a batch comes to: its `SendResult`, or an error to be raised.
 pub fn result(
+    py: Python<'_>,
+    batch: &Batch<Attached>,
+    number: usize,
+    outcome: &Outcome,
+) -> PyResult<Py<PyAny>> {
+    match outcome {
+        Outcome::Stored(stored) if stored.is_accepted => send_result(py, batch, stored, number),
+        _ => {
+            let error = error(py, batch, number, outcome)?.into_bound(py);
+            // One error for many: without this every raise would leave its frames with it.
+            error.setattr(intern!(py, "__traceback__"), py.None())?;
+            Err(PyErr::from_value(error))
+        }
+    }
+}
+
+/// The error alone; None where there is none.
+pub fn exception(
+    py: Python<'_>,
+    batch: &Batch<Attached>,
+    number: usize,
+    outcome: &Outcome,
+) -> PyResult<Option<Py<PyAny>>> {
+    match outcome {
+        Outcome::Stored(stored) if stored.is_accepted => Ok(None),
+        _ => error(py, batch, number, outcome).map(Some),
+    }
+}
+
+fn send_result(
     py: Python<'_>,
     batch: &Batch<Attached>,
     stored: &Stored,
@@ -82,12 +115,25 @@ fn queue(py: Python<'_>, makers: &Makers, batch: &Batch<Attached>, stored: &Stor
     Ok(queue)
 }
 
-/// The error of a batch that failed.
-pub fn error(py: Python<'_>, batch: &Batch<Attached>) -> Py<PyAny> {
+/// A batch fails as a whole; what is stored less safely than it should be is told of each message.
+fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outcome) -> PyResult<Py<PyAny>> {
+    if let Outcome::Stored(stored) = outcome {
+        let result = send_result(py, batch, stored, number)?;
+        return Makers::get(py)?.not_durable.call1(py, (result,));
+    }
     let error = batch.with(|attached, _| attached.error.as_ref().map(|error| error.clone_ref(py)));
-    error.unwrap_or_else(|| {
+    Ok(error.unwrap_or_else(|| {
         PyRuntimeError::new_err("the batch failed for no reason").into_value(py).into_any()
-    })
+    }))
+}
+
+/// In a word, for those who print a future.
+pub fn state_of(batch: &Batch<Attached>) -> &'static str {
+    match batch.outcome() {
+        None => "under way",
+        Some(Outcome::Stored(_)) => "stored",
+        Some(Outcome::Failed) => "failed",
+    }
 }
 
 /// Calls what a user gave us; what it raises is logged.
@@ -133,23 +179,12 @@ pub fn deadline(seconds: f64) -> Option<Instant> {
 impl SendFuture {
     #[pyo3(signature = (timeout=None))]
     fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
-        match self.outcome(py, timeout)? {
-            Outcome::Stored(stored) => result(py, &self.batch, stored, self.number),
-            Outcome::Failed => {
-                // One error for a whole batch: without this every raise would leave its frames with it.
-                let error = error(py, &self.batch).into_bound(py);
-                error.setattr("__traceback__", py.None())?;
-                Err(PyErr::from_value(error))
-            }
-        }
+        result(py, &self.batch, self.number, self.outcome(py, timeout)?)
     }
 
     #[pyo3(signature = (timeout=None))]
     fn exception(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        Ok(match self.outcome(py, timeout)? {
-            Outcome::Stored(_) => None,
-            Outcome::Failed => Some(error(py, &self.batch)),
-        })
+        exception(py, &self.batch, self.number, self.outcome(py, timeout)?)
     }
 
     fn done(&self) -> bool {
@@ -166,11 +201,7 @@ impl SendFuture {
     }
 
     fn __repr__(&self) -> String {
-        let state = match self.batch.outcome() {
-            None => "under way",
-            Some(Outcome::Stored(_)) => "stored",
-            Some(Outcome::Failed) => "failed",
-        };
+        let state = state_of(&self.batch);
         let topic = &self.batch.topic;
         match self.batch.message_id(self.number) {
             Some(id) => format!("<SendFuture of {id} to {topic}, {state}>"),
@@ -182,37 +213,9 @@ impl SendFuture {
 /// Brings the end of a batch to its futures. One that cannot take it must not keep it from the others.
 pub fn settle(py: Python<'_>, batch: &Batch<Attached>) {
     let futures = batch.with(|attached, _| std::mem::take(&mut attached.futures));
-    for (number, future) in futures {
-        if let Err(error) = settle_one(py, batch, number, future.bind(py)) {
+    for future in futures {
+        if let Err(error) = call_soon(future.bind(py)) {
             error.write_unraisable(py, Some(future.bind(py)));
         }
-    }
-}
-
-pub fn settle_one(
-    py: Python<'_>,
-    batch: &Batch<Attached>,
-    number: usize,
-    future: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let set = match batch.outcome() {
-        Some(Outcome::Stored(stored)) => {
-            let result = result(py, batch, stored, number)?;
-            future.call_method1(intern!(py, "set_result"), (result,))
-        }
-        Some(Outcome::Failed) => {
-            let set = future.call_method1(intern!(py, "set_exception"), (error(py, batch),));
-            // Looked at: a flush or the close reports it, if nobody else does.
-            set.and_then(|_| future.call_method0(intern!(py, "exception")))
-        }
-        None => return Ok(()),
-    };
-    match set {
-        Err(error) if future.call_method0(intern!(py, "done"))?.is_truthy()? => {
-            // Its owner has changed their mind: there is nobody to tell.
-            drop(error);
-            Ok(())
-        }
-        other => other.map(|_| ()),
     }
 }

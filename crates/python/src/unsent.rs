@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::enter::Failure;
-use crate::send_future::Attached;
+use crate::send_future::{Attached, exception};
 
 #[pyclass(frozen, module = "metaq._core")]
 pub struct UnsentBatch {
@@ -92,7 +92,7 @@ impl UnsentBatch {
         self.batch.spent().as_secs_f64()
     }
 
-    #[pyo3(signature = (broker, queue_id, queue_offset, code, offset_ids, recall_handle=None, transaction_id=None))]
+    #[pyo3(signature = (broker, queue_id, queue_offset, code, offset_ids, recall_handle=None, transaction_id=None, *, is_accepted=true))]
     #[allow(clippy::too_many_arguments)]
     fn stored(
         &self,
@@ -103,16 +103,26 @@ impl UnsentBatch {
         offset_ids: String,
         recall_handle: Option<String>,
         transaction_id: Option<String>,
+        is_accepted: bool,
     ) {
         let stored = Stored {
             place: Place { broker: Arc::from(broker), queue_id },
             queue_offset,
             code,
+            is_accepted,
             offset_ids: OffsetIds::new(offset_ids),
             recall_handle,
             transaction_id,
         };
         self.buffer.finish(&self.batch, Outcome::Stored(stored));
+    }
+
+    /// Of the first so many messages, once it is told what became of them.
+    fn errors(&self, py: Python<'_>, count_max: usize) -> PyResult<Vec<Py<PyAny>>> {
+        let Some(outcome) = self.batch.outcome() else { return Ok(Vec::new()) };
+        (0..self.batch.count().min(count_max))
+            .filter_map(|number| exception(py, &self.batch, number, outcome).transpose())
+            .collect()
     }
 
     fn failed(&self, error: Py<PyAny>) {

@@ -20,12 +20,15 @@ MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of one queue a consumer holds; above any of these it stops pulling that queue."""
+    """How much a consumer holds; above any of these it stops pulling."""
 
     count_max: int = 1000
+    """Of one queue."""
     bytes_max: int = 100 * MIB
+    """Of all queues together: each has an equal share of it."""
     span_max: int = 2000
-    """Between the oldest and the newest message that is not settled: what a crash would deliver again."""
+    """Of one queue, between the oldest and the newest message that is not settled: what a crash would deliver
+    again."""
 
     def __post_init__(self) -> None:
         for name in ("count_max", "bytes_max", "span_max"):
@@ -46,6 +49,8 @@ class QueueBuffer:
         self.pull_offset = queue_offset
         """Where the next pull begins."""
         self.limits = limits
+        self.bytes_max = limits.bytes_max
+        """The share of this queue; set anew by its consumer when it has more or fewer."""
         self.paused = False
         self.dropped = False
         self.revoked = False
@@ -90,7 +95,7 @@ class QueueBuffer:
     def is_full(self) -> bool:
         return (
             len(self._unsettled) >= self.limits.count_max
-            or self._unsettled.bytes >= self.limits.bytes_max
+            or self._unsettled.bytes >= self.bytes_max
             or self.span >= self.limits.span_max
         )
 

@@ -123,7 +123,7 @@ class GroupConsumer:
         self._loop = asyncio.get_running_loop()
         if self.options.is_broadcast:
             path = self.options.offsets_file or client_directory() / "offsets" / f"{self.options.group}.json"
-            self._offsets = await asyncio.to_thread(FileOffsets, path)
+            self._offsets = await FileOffsets.open(path)
         else:
             self._offsets = BrokerOffsets(self._session, self.options.group)
         for topic in self._shares.topics:
@@ -315,9 +315,11 @@ class GroupConsumer:
             self._committed.update(fresh)
 
     async def reset(self, offsets: dict[Queue, int]) -> None:
-        """Goes on elsewhere in these queues; what was pulled of them and is not settled does not count."""
+        """Goes on elsewhere in these queues; what was pulled of them and is not settled does not count. In
+        order the message in hand is waited for, or another one would overtake it."""
         async with self._changing:
             mine = {queue: offset for queue, offset in offsets.items() if queue in self.buffers}
+            await asyncio.gather(*(self._finish_in_hand(self.buffers[queue]) for queue in mine))
             for queue, queue_offset in mine.items():
                 locked_until = self.buffers[queue].locked_until
                 await self._drop(queue)
@@ -407,12 +409,7 @@ class GroupConsumer:
     async def _release(self, queue: Queue) -> None:
         """Gives a queue up: what is settled is committed, and in order its last message is waited for."""
         buffer = self.buffers[queue]
-        buffer.revoked = True
-        if self.options.ordered and buffer.in_hand:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                    while buffer.in_hand and buffer.locked_until > time.monotonic():
-                        await asyncio.sleep(0.01)
+        await self._finish_in_hand(buffer)
         try:
             if self._committed.get(queue) != buffer.committable:
                 await self.offsets.commit({queue: buffer.committable})
@@ -421,6 +418,15 @@ class GroupConsumer:
         await self._drop(queue)
         if self.options.ordered:
             await self._locks.unlock(frozenset((queue,)))
+
+    async def _finish_in_hand(self, buffer: QueueBuffer) -> None:
+        """Gives nothing more of it, and in order waits until what was given is settled."""
+        buffer.revoked = True
+        if self.options.ordered and buffer.in_hand:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                    while buffer.in_hand and buffer.locked_until > time.monotonic():
+                        await asyncio.sleep(0.01)
 
     async def _drop(self, queue: Queue) -> None:
         with self._guard:
@@ -474,13 +480,17 @@ class GroupConsumer:
             if self._is_paused(queue):
                 await asyncio.sleep(PAUSED_PAUSE_S)
                 continue
+            buffer.bytes_max = self._bytes_share()
             if buffer.is_full:
                 await self._room(buffer)
                 continue
             count = min(self.options.pull_count, max(1, buffer.limits.count_max - buffer.unsettled))
+            room_bytes = max(1, buffer.bytes_max - buffer.bytes_held)
             try:
                 try:
-                    pull = await self._puller.pull(queue, buffer.pull_offset, subscription, count)
+                    pull = await self._puller.pull(
+                        queue, buffer.pull_offset, subscription, count, bytes_max=room_bytes
+                    )
                 except Refused as error:
                     await self._refused(queue, error)
                 else:
@@ -491,6 +501,10 @@ class GroupConsumer:
             except Exception:
                 _log.exception("group %s: pull of %s failed", self.options.group, queue)
                 await asyncio.sleep(FAILURE_PAUSE_S)
+
+    def _bytes_share(self) -> int:
+        """What one queue may hold: equal shares, so that one which stands still stops no other."""
+        return max(1, self.options.limits.bytes_max // max(1, len(self.buffers)))
 
     async def _room(self, buffer: QueueBuffer) -> None:
         """Waits until there is some, for a while."""

@@ -114,7 +114,9 @@ class HandlerConsumer:
             else:
                 self._workers.add(asyncio.create_task(self._work(), name=name))
         if self._parking is not None:
-            self.core.spawn(self._parking.work(), "parked messages")
+            # One of the workers: what it has in hand has the same time to end as theirs.
+            name = f"metaq {self._options.group} parked messages"
+            self._workers.add(asyncio.create_task(self._parking.work(), name=name))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Stops pulling, lets what is in hand end, commits and leaves the group, within the time.
@@ -139,6 +141,8 @@ class HandlerConsumer:
     async def _close(self, timeout: float) -> bool:
         ending = Ending(timeout)
         self._requests.end()
+        if self._parking is not None:
+            self._parking.stop()
         await self.core.stop_taking()
         late: set[asyncio.Future[None]] = set()
         if self._workers:

@@ -108,6 +108,31 @@ class FileOffsets:
             raise
         self._wanted = self._offsets
 
+    @classmethod
+    async def open(cls, path: Path) -> FileOffsets:
+        """In a thread, which goes on where whoever waits for it gives up: then it leaves no lock behind.
+        Raises CommandError or OSError."""
+        guard = threading.Lock()
+        opened: list[FileOffsets] = []
+        is_given_up = False
+
+        def open_file() -> FileOffsets:
+            offsets = cls(path)
+            with guard:
+                opened.append(offsets)
+                if is_given_up:
+                    offsets._unlock()
+            return offsets
+
+        try:
+            return await asyncio.to_thread(open_file)
+        except asyncio.CancelledError:
+            with guard:
+                is_given_up = True
+                for offsets in opened:
+                    offsets._unlock()
+            raise
+
     async def read(self, queue: Queue) -> int | None:
         return self._offsets.get(queue)
 

@@ -41,6 +41,7 @@ class Parking:
         self._core = core
         self._store = store
         self._invoke = invoke
+        self._stopping = asyncio.Event()
 
     async def park(self, message: Message, error: BaseException) -> None:
         """On disk when it returns."""
@@ -50,8 +51,8 @@ class Parking:
         _log.warning("group %s: %s is parked after %r", self._core.options.group, message.id, error)
 
     async def work(self) -> None:
-        """Tries what is due, for as long as the consumer runs."""
-        while True:
+        """Tries what is due, until `stop`: what it has in hand then is tried to its end."""
+        while not self._stopping.is_set():
             try:
                 now_ms = _now_ms()
                 claimed_until_ms = now_ms + int(CLAIM_S * 1000)
@@ -64,19 +65,27 @@ class Parking:
                 _log.exception("group %s: parked messages wait", self._core.options.group)
                 due = []
             if not due:
-                await asyncio.sleep(LOOK_INTERVAL_S)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_INTERVAL_S):
+                        await self._stopping.wait()
+
+    def stop(self) -> None:
+        """Tries nothing more."""
+        self._stopping.set()
 
     async def _try_all(self, due: list[Parked]) -> None:
         left = [parked.number for parked in due]
         try:
             for parked in due:
+                if self._stopping.is_set():
+                    break
                 await self._try(parked)
                 left.remove(parked.number)
-        except BaseException:
+        finally:
             # The consumer ends, or its disk fails: the next one need not wait until the claim is over.
-            with contextlib.suppress(sqlite3.Error):
-                self._store.release(left, _now_ms())
-            raise
+            if left:
+                with contextlib.suppress(sqlite3.Error):
+                    self._store.release(left, _now_ms())
 
     async def close(self) -> None:
         await asyncio.to_thread(self._store.close)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from asyncio import get_running_loop
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from metaq._core import AsyncSendFuture
 from metaq.client.message import Message, Outgoing, outgoing
 from metaq.client.options import MessageOptions, Order, ProducerOptions, check_timeout, order
 from metaq.client.picking import by_key
@@ -41,6 +43,7 @@ class Producer:
         self, session: Session, options: ProducerOptions, *, on_close: Callable[[Producer], None]
     ) -> None:
         self._session = session
+        self._telemetry = session.telemetry
         self._on_close = on_close
         self._options = options
         self._sender = Sender(session, options)
@@ -94,35 +97,36 @@ class Producer:
         )
         return await self._sender.send(wanted.message, wanted.timeout_s, key=wanted.key, queue=wanted.queue)
 
-    async def send_soon(
-        self, topic: str, body: bytes, **options: Unpack[MessageOptions]
-    ) -> asyncio.Future[SendResult]:
+    async def send_soon(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> AsyncSendFuture:
         """Takes a message into the buffer, from where it is sent with others, and gives its future.
 
         Waits only while the buffer is full. What failed is also told by `flush` and `close`.
         """
+        # Whatever is not plainly right is looked at more closely below, and told there.
         soon = self._soon
-        is_quiet = not self._session.telemetry.is_heard
-        if is_quiet and soon is not None and asyncio.get_running_loop() is soon.loop:
-            future: asyncio.Future[SendResult] = soon.loop.create_future()
-            taken: bool | None = None
+        if soon is not None and not self._telemetry.is_heard and get_running_loop() is soon.loop:
+            future: AsyncSendFuture | None = None
             if not options:
-                taken = soon.buffer.put_into(future, topic, body)
+                future = soon.put_here(topic, body)
             elif options.keys() <= PLAIN_OPTIONS:
                 # One by one: a call with ** would make two more dicts of them.
-                tag, keys, key = options.get("tag"), options.get("keys"), options.get("key")
-                taken = soon.buffer.put_into(future, topic, body, tag, keys, key)
-            if taken is not None:
-                if taken:  # There were many in a row: whoever else is on the loop has a turn.
-                    await asyncio.sleep(0)
+                future = soon.put_here(
+                    topic, body, options.get("tag"), options.get("keys"), options.get("key")
+                )
+            if future is not None:
                 return future
+        return await self._send_soon(topic, body, options)
+
+    async def _send_soon(self, topic: str, body: bytes, options: MessageOptions) -> AsyncSendFuture:
         self._session.require_usable()
         soon = self._open_soon()
         wanted = soon.order(topic, body, **options)
-        with self._session.telemetry.sending_later(self.group, wanted.message) as sending:
-            taken_in = await soon.take_here(wanted, await soon.queue_of(wanted))
-            sending.follow(taken_in)
-        return taken_in
+        if soon.buffer.ends_turn():  # There were many in a row: whoever else is on the loop has a turn.
+            await asyncio.sleep(0)
+        with self._telemetry.sending_later(self.group, wanted.message) as sending:
+            future = await soon.take_here(wanted, await soon.queue_of(wanted))
+            sending.follow(future)
+        return future
 
     async def send_oneway(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> None:
         """Sends one message and waits for no answer: whether it was stored is never known."""
@@ -146,7 +150,7 @@ class Producer:
         if timeout is not None:
             check_timeout(timeout, "a timeout")
         many = [self._one_of_many(message, key, queue) for message in messages]
-        self._session.telemetry.created([message for message, _ in many])
+        self._telemetry.created([message for message, _ in many])
         places: dict[tuple[str, Queue | None], list[int]] = {}
         for place, (message, its_key) in enumerate(many):
             target = queue
@@ -163,6 +167,8 @@ class Producer:
                     found: Sequence[SendResult | MetaqError] = await self._sender.send_batch(
                         batch, timeout_s, queue=target
                     )
+                except NotAllSent as error:
+                    found = error.outcomes
                 except MetaqError as error:
                     found = [error] * len(chunk)
                 for place, outcome in zip(chunk, found, strict=True):
@@ -219,7 +225,7 @@ class Producer:
             raise ClientClosed("this producer is closed", hint="make another one")
         if not self._started:
             self._soon = Soon(self._session, self._sender, self._options)
-            self._session.telemetry.watch_buffer("send", self._soon)
+            self._telemetry.watch_buffer("send", self._soon)
             self._started = True
             await self._session.add_producer(self.group)
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from metaq._core import Message, PullEvent, PullStream
 from metaq.client.buffers import Limits
+from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.client.message import check_group, check_topic
 from metaq.client.offsets import BrokerOffsets, end_offset, first_offset, offset_at
-from metaq.client.pulling import HOLD_MS, find_unreadable
+from metaq.client.pulling import HOLD_MS, INFLATED_TOGETHER_BYTES, find_unreadable
 from metaq.client.routes import MASTER_ID, Queue
 from metaq.client.subscription import Subscription
 from metaq.errors import MetaqError, NoRoute, UnreadableBody, UsageError
@@ -77,6 +78,7 @@ class PullConsumer:
 
     def position(self, queue: Queue) -> int:
         """The offset of the message that `poll` gives next of this queue; raises UsageError."""
+        self._session.require_process()
         number = self._number(queue)
         position = None if self._stream is None else self._stream.position(number)
         if position is None:
@@ -126,7 +128,7 @@ class PullConsumer:
         # A caller who polls a long backlog and does nothing else would keep the loop from its heartbeats.
         # Once they are taken nothing is awaited: a poll that is cancelled then would lose them.
         await asyncio.sleep(0)
-        messages = self._readable(*stream.take(count))
+        messages = self._readable(stream, count, *stream.take(count))
         if messages:
             self._session.telemetry.received(self._group, messages, started_ns)
             return messages
@@ -134,7 +136,7 @@ class PullConsumer:
             async with asyncio.timeout(timeout):
                 while True:
                     self._something.clear()
-                    messages = self._readable(*stream.take(count))
+                    messages = self._readable(stream, count, *stream.take(count))
                     if messages:
                         self._session.telemetry.received(self._group, messages, started_ns)
                         return messages
@@ -153,7 +155,7 @@ class PullConsumer:
             wakes = stream.wakes()
             # Where there is something to raise, what is there comes first, but nothing is waited for.
             left = 0.0 if self._failure is not None else deadline - time.monotonic()
-            messages = self._readable(*stream.wait(count, left, wakes))
+            messages = self._readable(stream, count, *stream.wait(count, left, wakes))
             if messages:
                 self._session.telemetry.received(self._group, messages, started_ns)
                 return messages
@@ -207,17 +209,26 @@ class PullConsumer:
             raise UsageError("nothing is assigned", hint="call assign first")
         return self._stream
 
-    def _readable(self, messages: list[Message], compressed: list[Message]) -> list[Message]:
-        """Without those whose bodies cannot be inflated, of which the next poll tells that finds nothing."""
-        if not compressed:
-            return messages
-        unreadable = find_unreadable(compressed)
-        if not unreadable:
-            return messages
-        message, problem = unreadable[-1]
-        self._failure = UnreadableBody(f"{message.offset_id} of {message.queue}: {problem}")
-        lost = {id(message) for message, _ in unreadable}
-        return [message for message in messages if id(message) not in lost]
+    def _readable(
+        self, stream: PullStream, count: int, messages: list[Message], compressed: list[Message]
+    ) -> list[Message]:
+        """Inflates the body of the last one, where it is compressed, and takes more while there is room for
+        theirs. Without those of which nothing comes; the next poll tells of that which finds nothing."""
+        size_bytes = taken = 0
+        readable = messages
+        while compressed:
+            taken += len(messages)
+            unreadable = find_unreadable(compressed)
+            for message, problem in unreadable:
+                self._failure = UnreadableBody(f"{message.offset_id} of {message.queue}: {problem}")
+                readable.pop()
+            # One that is too large took as long as the largest.
+            size_bytes += INFLATED_BYTES_MAX if unreadable else sum(one.body_size for one in compressed)
+            if taken >= count or size_bytes >= INFLATED_TOGETHER_BYTES:
+                break
+            messages, compressed = stream.take(count - taken)
+            readable += messages
+        return readable
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -247,6 +258,7 @@ class PullConsumer:
             raise UsageError(f"{queue} is not assigned") from None
 
     def _set_paused(self, queues: Iterable[Queue], paused: bool) -> None:
+        self._session.require_process()
         for queue in queues:
             (self._paused.add if paused else self._paused.discard)(queue)
             number = self._numbers.get(queue)

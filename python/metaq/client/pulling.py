@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S: Final = 15.0
 BYTES_MAX: Final = 1024 * 1024
 """Asked for at once; a broker gives less where it is set up so."""
 INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
-"""What is beyond that when its bodies are inflated is left for the next pull: small ones may become huge."""
+"""What is beyond that when its bodies are inflated is left for the next time: small ones may become huge."""
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
 
@@ -58,8 +58,9 @@ class Puller:
         subscription: Subscription,
         count_max: int,
         hold_ms: int = HOLD_MS,
+        bytes_max: int = INFLATED_TOGETHER_BYTES,
     ) -> Pull:
-        """Raises Refused, Unreachable or NoRoute."""
+        """A message larger than `bytes_max` comes too; raises Refused, Unreachable or NoRoute."""
         flags = _SUSPEND if hold_ms else 0
         command = PullMessage(
             consumer_group=self._group,
@@ -70,7 +71,7 @@ class Puller:
             sys_flag=flags,
             suspend_timeout_millis=hold_ms,
             sub_version=subscription.version,
-            max_msg_bytes=BYTES_MAX,
+            max_msg_bytes=min(bytes_max, BYTES_MAX),
         )
         if self._carries_subscription:
             command.sys_flag |= _SUBSCRIPTION
@@ -94,7 +95,7 @@ class Puller:
             raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
         self._broker_ids[queue] = header.suggest_which_broker_id
         next_offset = header.next_begin_offset
-        unreadable, left = _inflate(compressed)
+        unreadable, left = _inflate(compressed, min(bytes_max, INFLATED_TOGETHER_BYTES))
         if left is not None:
             next_offset = left.queue_offset
             messages = [message for message in messages if message.queue_offset < next_offset]
@@ -106,13 +107,13 @@ class Puller:
 
 
 def _inflate(
-    compressed: Iterable[Message],
+    compressed: Iterable[Message], bytes_max: int
 ) -> tuple[list[tuple[Message, UnreadableBody]], Message | None]:
     """One body after the other until they are too much; those of which nothing comes, and the first left."""
     unreadable: list[tuple[Message, UnreadableBody]] = []
     size_bytes = 0
     for message in compressed:
-        if size_bytes >= INFLATED_TOGETHER_BYTES:
+        if size_bytes >= bytes_max:
             return unreadable, message
         failed = find_unreadable((message,))
         unreadable += failed

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from metaq.client.routes import Queue
-from metaq.errors import UsageError
+from metaq.errors import NotDurable, UsageError
 from metaq.protocol.codes import ResponseCode
 
 
@@ -53,3 +53,21 @@ class SendResult(msgspec.Struct, frozen=True, gc=False):
     recall_handle: str | None = None
     """Takes a delayed message back, with `recall`."""
     transaction_id: str | None = None
+
+
+_CODES: Final = {status: int(code) for code, status in STATUSES.items()}
+_WHAT: Final = {
+    SendStatus.FLUSH_TIMEOUT: "it was not flushed to disk in time",
+    SendStatus.REPLICA_MISSING: "the replica that it should have is not there",
+    SendStatus.REPLICA_TIMEOUT: "its replica did not have it in time",
+}
+
+
+def not_durable(result: SendResult) -> NotDurable:
+    """What is raised for a status that the producer does not accept."""
+    return NotDurable(
+        f"message {result.id} is stored at {result.queue.broker}, but: {_WHAT[result.status]}",
+        result,
+        code=_CODES[result.status],
+        hint=f"a producer made with accept={{{str(result.status)!r}}} takes that for success",
+    )

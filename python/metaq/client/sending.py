@@ -14,10 +14,10 @@ from metaq.client.message import Outgoing, check_topic, encode_batch
 from metaq.client.options import ProducerOptions
 from metaq.client.picking import Faults, Picker, by_key, given
 from metaq.client.properties import encode_properties
-from metaq.client.results import STATUSES, SendResult, SendStatus
+from metaq.client.results import STATUSES, SendResult, SendStatus, not_durable
 from metaq.client.routes import Queue, Route
 from metaq.client.session import Session
-from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotDurable, NotSent
+from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotAllSent, NotSent
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
@@ -69,12 +69,15 @@ class Sender:
         key: str | None = None,
         queue: Queue | None = None,
     ) -> list[SendResult]:
-        """Messages of one topic in one request, of which all are stored or none is; raises as `send`."""
+        """Messages of one topic in one request, of which all are stored or none is; raises as `send`, but for
+        what is stored less safely NotAllSent, with an error for each."""
         if len(messages) == 1:
             return [await self.send(messages[0], timeout_s, key=key, queue=queue)]
         with self._session.telemetry.sending(self._options.group, messages) as sending:
             results = await self._send_batch(messages, timeout_s, self._choice(key, queue))
             sending.stored(results)
+            if not self._is_accepted(results[0].status):
+                raise NotAllSent([not_durable(result) for result in results])
         return results
 
     async def _send(self, message: Outgoing, timeout_s: float, choose: _Choose) -> SendResult:
@@ -133,9 +136,19 @@ class Sender:
         sent = reply.header(Sent)
         stored_in = Queue(topic, chosen.broker, sent.queue_id)
         status = STATUSES[ResponseCode(reply.code)]
-        self._require_durable(SendResult(batch.first_id, stored_in, sent.queue_offset, status), reply)
+        is_accepted = self._is_accepted(status)
         optional = (None, None) if alone is None else (sent.recall_handle, sent.transaction_id)
-        batch.stored(chosen.broker, sent.queue_id, sent.queue_offset, reply.code, sent.msg_id, *optional)
+        batch.stored(
+            chosen.broker,
+            sent.queue_id,
+            sent.queue_offset,
+            reply.code,
+            sent.msg_id,
+            *optional,
+            is_accepted=is_accepted,
+        )
+        if not is_accepted:
+            raise not_durable(SendResult(batch.first_id, stored_in, sent.queue_offset, status))
 
     async def send_oneway(
         self, message: Outgoing, *, key: str | None = None, queue: Queue | None = None
@@ -267,7 +280,8 @@ class Sender:
             recall_handle=sent.recall_handle,
             transaction_id=sent.transaction_id,
         )
-        self._require_durable(result, reply)
+        if not self._is_accepted(result.status):
+            raise not_durable(result)
         return result
 
     def _batch_results(self, messages: Sequence[Outgoing], target: Queue, reply: Reply) -> list[SendResult]:
@@ -276,29 +290,13 @@ class Sender:
         offset_ids += [""] * (len(messages) - len(offset_ids))
         status = STATUSES[ResponseCode(reply.code)]
         queue = Queue(messages[0].topic, target.broker, sent.queue_id)
-        results = [
+        return [
             SendResult(message.id, queue, sent.queue_offset + place, status, offset_ids[place])
             for place, message in enumerate(messages)
         ]
-        self._require_durable(results[0], reply)
-        return results
 
-    def _require_durable(self, result: SendResult, reply: Reply) -> None:
-        if result.status is SendStatus.STORED or result.status in self._options.accept:
-            return
-        raise NotDurable(
-            f"message {result.id} is stored at {result.queue.broker}, but: {_WHAT[result.status]}",
-            result,
-            code=reply.code,
-            hint=f"a producer made with accept={{{str(result.status)!r}}} takes that for success",
-        )
-
-
-_WHAT: Final = {
-    SendStatus.FLUSH_TIMEOUT: "it was not flushed to disk in time",
-    SendStatus.REPLICA_MISSING: "the replica that it should have is not there",
-    SendStatus.REPLICA_TIMEOUT: "its replica did not have it in time",
-}
+    def _is_accepted(self, status: SendStatus) -> bool:
+        return status is SendStatus.STORED or status in self._options.accept
 
 
 def _earlier(batch: UnsentBatch) -> _Earlier | None:

@@ -14,19 +14,20 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Unpack
 
-from metaq._core import SendBuffer, SendFuture, UnsentBatch
+from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch
 from metaq.client.callbacks import Callbacks
 from metaq.client.message import Outgoing
 from metaq.client.options import MessageOptions, Order, ProducerOptions, order
 from metaq.client.picking import by_key
 from metaq.client.properties import encode_properties
-from metaq.client.results import SendResult
 from metaq.client.routes import MASTER_ID, Queue
 from metaq.client.sending import Sender
 from metaq.client.session import Session
 from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotDelivered, NotSent
 
 FAILURES_KEPT_MAX: Final = 100
+CALLBACKS_GRACE_S: Final = 0.25
+"""What callbacks have at a close even where there was no time at all: those of what was given up."""
 PLAIN_OPTIONS: Final = frozenset(("tag", "keys", "key"))
 """What the data plane takes by itself; whatever else a message has is looked at here."""
 _BATCH_OVERHEAD_BYTES: Final = 22
@@ -42,7 +43,8 @@ class Soon:
         self._sender = sender
         self._options = options
         self.loop = asyncio.get_running_loop()
-        self.buffer = SendBuffer(session.network("send"), session.unique_ids, options)
+        self.buffer = SendBuffer(session.network("send"), session.unique_ids, options, self.loop)
+        self.put_here = self.buffer.put_here
         self._topics: set[str] = set()
         self._callbacks = Callbacks()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,13 +83,15 @@ class Soon:
         return None if route is None else by_key(route, order.key)
 
     def take(self, order: Order, queue: Queue | None) -> SendFuture:
-        """Takes it into the buffer, for any thread; waits while the buffer is full.
+        """Takes it into the buffer, for any thread; waits while the buffer is full, but for a callback, which
+        would wait for itself.
 
         Raises NotSent where that is for too long.
         """
         arguments = self._arguments(order.message, queue)
+        wait_s = None if self._callbacks.is_here else order.timeout_s
         try:
-            future = self.buffer.put_checked(**arguments, wait_s=order.timeout_s)
+            future = self.buffer.put_checked(**arguments, wait_s=wait_s)
         except TimeoutError:
             raise self._full(order) from None
         except ValueError as error:
@@ -96,25 +100,29 @@ class Soon:
             raise ClientClosed("this producer is closed", hint="make another one")
         return future
 
-    async def take_here(self, order: Order, queue: Queue | None) -> asyncio.Future[SendResult]:
-        """The same on the event loop, with a future of its own."""
+    async def take_here(self, order: Order, queue: Queue | None) -> AsyncSendFuture:
+        """The same on the event loop."""
         arguments = self._arguments(order.message, queue)
-        future: asyncio.Future[SendResult] = self.loop.create_future()
         try:
-            if self._line or not self.buffer.put_checked_into(future, **arguments):
+            future = None if self._line else self.buffer.put_checked_here(**arguments)
+            if future is None:
                 async with asyncio.timeout(order.timeout_s):
-                    await self._take_in_turn(future, arguments)
+                    future = await self._take_in_turn(arguments)
         except TimeoutError:
             raise self._full(order) from None
         except ValueError as error:
             raise InvalidMessage(str(error)) from None
         return future
 
-    async def _take_in_turn(self, future: asyncio.Future[SendResult], arguments: dict[str, Any]) -> None:
+    async def _take_in_turn(self, arguments: dict[str, Any]) -> AsyncSendFuture:
         turn: asyncio.Future[None] = self.loop.create_future()
         self._line.append(turn)
         try:
-            while self._line[0] is not turn or not self.buffer.put_checked_into(future, **arguments):
+            while True:
+                if self._line[0] is turn:
+                    future = self.buffer.put_checked_here(**arguments)
+                    if future is not None:
+                        return future
                 if self._closed:
                     raise ClientClosed("this producer is closed", hint="make another one")
                 await turn
@@ -123,6 +131,8 @@ class Soon:
         finally:
             self._line.remove(turn)
             self._next_in_line()
+            if not self._line:
+                self.buffer.want_no_room()
 
     def _next_in_line(self) -> None:
         if self._line and not self._line[0].done():
@@ -160,24 +170,15 @@ class Soon:
     # Its end
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Sends everything that is in the buffer now and waits for it; raises NotDelivered for what failed
-        since the last flush, or is still open when the time is over."""
+        """Sends everything that is in the buffer now and waits for it and for its callbacks; raises
+        NotDelivered for what failed since the last flush, or is still open when the time is over."""
         epoch = self.buffer.flush()
-        late = self.buffer.left(epoch)
-        if late:
-            done: asyncio.Future[None] = self.loop.create_future()
-            self._flushing[done] = epoch
-            try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(timeout):
-                        await done
-            finally:
-                del self._flushing[done]
-        # What is done may not have been told to its futures yet.
-        end = self.buffer.news_end()
-        while self.buffer.has_news(end):
-            self._drain()
-            await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._done(epoch)
+                await self._tell_all()
+                await self._callbacks.wait()
+        await self._tell_all()
         late = self.buffer.left(epoch)
         count, failures = self._failed_count + late, self._failures
         self._failed_count, self._failures = 0, []
@@ -186,14 +187,39 @@ class Soon:
         if count:
             raise NotDelivered(count, failures)
 
+    async def _done(self, epoch: int) -> None:
+        if self.buffer.left(epoch):
+            done: asyncio.Future[None] = self.loop.create_future()
+            self._flushing[done] = epoch
+            try:
+                await done
+            finally:
+                del self._flushing[done]
+
+    async def _tell_all(self) -> None:
+        """What is done may not have been told to its futures yet."""
+        end = self.buffer.news_end()
+        while self.buffer.has_news(end):
+            self._drain()
+            await asyncio.sleep(0)
+
     async def close(self, timeout: float) -> None:
         """Flushes, then gives up what is left; raises NotDelivered."""
+        deadline = self.loop.time() + timeout
+        lost: NotDelivered | None = None
         try:
             await self.flush(timeout)
+        except NotDelivered as error:
+            lost = error
         finally:
             tasks = list(self._tasks)
             self.abandon()
             await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(deadline - self.loop.time(), CALLBACKS_GRACE_S)):
+                await self._callbacks.wait()
+        if lost is not None:
+            raise lost
 
     def abandon(self) -> None:
         """Gives up what is left and waits for nothing, so that no future stays open. Safe to call twice."""
@@ -220,7 +246,7 @@ class Soon:
     # What comes from below
 
     def _drain(self) -> None:
-        unsent, callbacks, made, worked = self.buffer.drain()
+        unsent, done_batches, made, worked = self.buffer.drain()
         if not self._closed:  # Nobody goes on with what was given up.
             for batch in unsent:
                 self._spawn(self._go_on(batch))
@@ -229,8 +255,7 @@ class Soon:
                 self._spawn(self._ask_route(topic))
         for broker in worked:
             self._sender.faults.worked(broker)
-        if callbacks:
-            self._callbacks.run(callbacks)
+        self._callbacks.run(done_batches)
         for done, epoch in self._flushing.items():
             if not done.done() and not self.buffer.left(epoch):
                 done.set_result(None)
@@ -240,10 +265,9 @@ class Soon:
         try:
             await self._sender.go_on(batch)
         except Exception as error:
+            batch.failed(error)  # The first word counts: it may be stored, only not as it should be.
             self._failed_count += batch.count
-            wanted = min(batch.count, FAILURES_KEPT_MAX - len(self._failures))
-            self._failures += [error] * wanted
-            batch.failed(error)
+            self._failures += batch.errors(FAILURES_KEPT_MAX - len(self._failures))
 
     async def _ask_route(self, topic: str) -> None:
         with contextlib.suppress(MetaqError):  # Asked again with the next message, or every so often.

@@ -106,6 +106,8 @@ class Stream:
         self._taken = 0
         self._starting: asyncio.Task[None] | None = None
         self.is_closed = False
+        self._ended: asyncio.Future[bool] | None = None
+        """How the close that is under way, or was, ends."""
 
     async def start(self) -> None:
         """Safe to call twice; who gives up waiting does not end it, closing does."""
@@ -182,14 +184,26 @@ class Stream:
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Waits for messages that are being processed, commits and leaves the group.
 
-        False where some were not settled in time: they come again. Safe to call twice.
+        False where some were not settled in time: they come again. Safe to call twice: the second one waits
+        for the first.
         """
+        if self._ended is not None:
+            done, _ = await asyncio.wait((self._ended,), timeout=max(0.0, timeout))
+            return bool(done) and self._ended.result()
         if self.is_closed or self._starting is None:
             self.is_closed = self.core.is_closing = True
             return True
         self.is_closed = True
-        ending = Ending(timeout)
-        await end_start(self._starting, ending.for_handlers())
+        self._ended = asyncio.get_running_loop().create_future()
+        is_clean = False
+        try:
+            is_clean = await self._close(self._starting, Ending(timeout))
+        finally:
+            self._ended.set_result(is_clean)
+        return is_clean
+
+    async def _close(self, starting: asyncio.Task[None], ending: Ending) -> bool:
+        await end_start(starting, ending.for_handlers())
         self._requests.end()
         await self.core.stop_taking()
         if self._last is not None and not self._last.is_processed:

@@ -171,7 +171,8 @@ class Producer:
         self._put = self._producer._open_soon().buffer.put
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until what `send_soon` took is sent; raises NotDelivered for what failed since the last."""
+        """Waits until what `send_soon` took is sent and its callbacks have run; raises NotDelivered for what
+        failed since the last. Called by a callback, it waits for no other."""
         self._portal.run(self._producer.flush, timeout)
 
     def close(self, timeout: float = aio.CLOSE_TIMEOUT_S) -> None:

@@ -34,13 +34,14 @@ def test_pulling_goes_on_after_what_was_pulled_could_not_be_kept(monkeypatch: py
         buffer.dropped = len(kept) == 3
         raise RuntimeError("ours")
 
-    async def pull(*arguments: Any) -> None:
+    async def pull(*_: Any, **__: Any) -> None:
         return None
 
     core: Any = SimpleNamespace(
         options=OPTIONS,
         _subscriptions={"T": Subscription.of("T")},
         _is_paused=lambda queue: False,
+        _bytes_share=lambda: 1000,
         _puller=SimpleNamespace(pull=pull),
         _keep=keep,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 
@@ -10,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.client.buffers import Limits, QueueBuffer, Turns
+from metaq.client.consumer_core import GroupConsumer
+from metaq.client.consumer_options import ConsumerOptions
 from metaq.client.message import Message
+from metaq.client.pulling import Pull, Puller
 from metaq.client.routes import Queue
+from metaq.client.session import Session
+from metaq.client.subscription import Subscription
 
 
 def messages(first: int, count: int, size: int = 1, queue: Queue | None = None) -> list[Message]:
@@ -144,3 +150,29 @@ def test_queues_of_the_same_priority_on_several_brokers_take_turns() -> None:
 def test_a_patience_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="patience"):
         Turns(priority=True, patience=0)
+
+
+def test_all_queues_together_hold_no_more_bytes_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    async def pull(puller: Puller, queue: Queue, queue_offset: int, *_: object, bytes_max: int) -> Pull:
+        asked.append(bytes_max)
+        found = messages(queue_offset, 1, size=min(100, bytes_max), queue=queue)
+        await asyncio.sleep(0)
+        return Pull(found, queue_offset + 1, False, [])
+
+    monkeypatch.setattr(Puller, "pull", pull)
+
+    async def scenario() -> None:
+        options = ConsumerOptions("g", (Subscription.of("T"),), limits=Limits(bytes_max=10_000))
+        core = GroupConsumer(Session("127.0.0.1:1"), options)
+        for number in range(20):
+            core._begin(Queue("T", "b", number), 0, 0.0)
+        while core.buffered_bytes < 10_000 or not all(held.awaits_room for held in core.buffers.values()):
+            await asyncio.sleep(0)
+        assert core.buffered_bytes == 10_000
+        assert max(asked) == 500
+        for number in range(20):
+            await core._drop(Queue("T", "b", number))
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from metaq.client.consumer_core import GroupConsumer
 from metaq.client.consumer_options import ConsumerOptions
 from metaq.client.handling import HandlerConsumer
+from metaq.client.local_retry import ParkedMessages, parked_file
+from metaq.client.message import Message
+from metaq.client.parking import _record
+from metaq.client.routes import Queue
 from metaq.client.session import Session
 from metaq.client.soon import Soon
+from metaq.client.stream import Stream
 from metaq.client.subscription import Subscription
 from tests.support.clients import FACES, Face
 
@@ -98,7 +109,19 @@ class Idle:
     def close(self) -> None: ...
 
 
-def test_a_second_close_of_a_consumer_waits_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+OPTIONS = ConsumerOptions("g", (Subscription.of("t"),))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda session: HandlerConsumer(session, OPTIONS, Idle()),
+        lambda session: Stream(session, OPTIONS, auto_ack=True),
+    ],
+)
+def test_a_second_close_of_a_consumer_waits_for_the_first(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[Session], Any]
+) -> None:
     leave: Callable[[GroupConsumer], Any] = GroupConsumer.leave
     may_leave = asyncio.Event()
 
@@ -111,7 +134,7 @@ def test_a_second_close_of_a_consumer_waits_for_the_first(monkeypatch: pytest.Mo
     async def scenario() -> None:
         session = Session(NOBODY)
         await session.start()
-        consumer = HandlerConsumer(session, ConsumerOptions("g", (Subscription.of("t"),)), Idle())
+        consumer = make(session)
         await consumer.start()
         first = asyncio.create_task(consumer.close())
         await asyncio.sleep(0)
@@ -124,5 +147,69 @@ def test_a_second_close_of_a_consumer_waits_for_the_first(monkeypatch: pytest.Mo
         assert await second
         assert await consumer.close()
         await session.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_parked_message_in_hand_is_tried_to_its_end(tmp_path: Path) -> None:
+    class Slow(Idle):
+        def __init__(self) -> None:
+            self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+            self.ended = 0
+
+        async def call(self, argument: Any) -> None:
+            self.begun.set()
+            await self.may_end.wait()
+            self.ended += 1
+
+    parked = ParkedMessages(parked_file(tmp_path, "g"))
+    for queue_offset in range(2):
+        message = Message(
+            "t", b"x", id=str(queue_offset), queue=Queue("t", "b", 0), queue_offset=queue_offset
+        )
+        parked.park(message, _record(message), "why", 0, 0)
+
+    async def scenario() -> None:
+        session = Session(NOBODY)
+        await session.start()
+        slow = Slow()
+        options = replace(OPTIONS, on_failure="local", local_directory=tmp_path)
+        consumer = HandlerConsumer(session, options, slow)
+        await consumer.start()
+        await asyncio.wait_for(slow.begun.wait(), 20)
+        closing = asyncio.create_task(consumer.close(20))
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        slow.may_end.set()
+        assert await closing
+        assert slow.ended == 1, "the other one is left for the next consumer"
+        await session.close()
+
+    asyncio.run(scenario())
+    (left,) = parked.rows()
+    assert left.queue_offset == 1
+    assert left.due_ms <= time.time_ns() // 1_000_000, "which need not wait until a claim is over"
+
+
+def test_a_reset_in_order_waits_for_the_message_in_hand() -> None:
+    async def scenario() -> None:
+        queue = Queue("t", "b", 0)
+        core = GroupConsumer(Session(NOBODY), replace(OPTIONS, ordered=True))
+        committed: list[dict[Queue, int]] = []
+        core._offsets = SimpleNamespace(commit=AsyncMock(side_effect=committed.append))  # type: ignore[assignment]
+        core._begin(queue, 0, math.inf)
+        before = core.buffers[queue]
+        before.put([Message("t", b"", queue=queue, queue_offset=number) for number in range(3)], 3)
+        taken = core.take_now(1)
+        assert taken is not None
+        resetting = asyncio.create_task(core.reset({queue: 2}))
+        await asyncio.sleep(0.05)
+        assert core.buffers[queue] is before
+        assert core.take_now(1) is None, "nothing overtakes it"
+        core.settle(*taken)
+        await asyncio.wait_for(resetting, 20)
+        assert core.buffers[queue].pull_offset == 2
+        assert committed == [{queue: 2}]
+        await core._drop(queue)
 
     asyncio.run(scenario())

@@ -118,3 +118,32 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> No
     (tmp_path / "g.json").write_text(text)
     with pytest.raises(CommandError, match="cannot be read"):
         FileOffsets(tmp_path / "g.json")
+
+
+def test_an_opening_that_is_given_up_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end, load = threading.Event(), threading.Event(), FileOffsets._load
+
+    def slowly(offsets: FileOffsets) -> dict[Queue, int]:
+        begun.set()
+        may_end.wait(20)
+        return load(offsets)
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(FileOffsets, "_load", slowly)
+            opening = asyncio.create_task(FileOffsets.open(tmp_path / "g.json"))
+            assert await asyncio.to_thread(begun.wait, 20)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            may_end.set()
+        for attempt in range(1000):
+            try:
+                offsets = await FileOffsets.open(tmp_path / "g.json")
+                break
+            except CommandError:
+                assert attempt < 999, "the lock is still held"
+                await asyncio.sleep(0.01)
+        await offsets.close()
+
+    asyncio.run(scenario())

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from metaq.client import pull_consumer
 from metaq.client.pull_consumer import PullConsumer
 from metaq.client.routes import Queue
 from metaq.client.session import Session
-from metaq.errors import UsageError
+from metaq.errors import UnreadableBody, UsageError
 
 
 class Stream:
@@ -74,3 +75,43 @@ def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
 
 async def _found(topic: str, **_: object) -> Any:
     return SimpleNamespace(readable=[])
+
+
+def test_a_poll_inflates_no_more_at_once_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_consumer, "INFLATED_TOGETHER_BYTES", 1000)
+    inflated: list[int] = []
+
+    class Compressed:
+        queue, offset_id, body_size = None, "id", 300
+
+        def __init__(self, number: int, problem: str = "") -> None:
+            self.number = number
+            self.problem = problem
+
+        @property
+        def body(self) -> bytes:
+            inflated.append(self.number)
+            if self.problem:
+                raise UnreadableBody(self.problem)
+            return b""
+
+    def take(count: int) -> tuple[list[Any], list[Any]]:
+        # As the native one does: nothing after one that is compressed.
+        taken = [left.pop(0) for _ in range(min(count, 1, len(left)))]
+        return taken, [message for message in taken if isinstance(message, Compressed)]
+
+    stream: Any = SimpleNamespace(take=take)
+    puller = PullConsumer(Session("127.0.0.1:1"))
+
+    def poll(count: int) -> list[int]:
+        return [message.number for message in puller._readable(stream, count, *take(count))]
+
+    left: list[Any] = [Compressed(number) for number in range(10)]
+    assert poll(2) == [0, 1]
+    assert poll(100) == [2, 3, 4, 5]
+    assert inflated == list(range(6))
+    left[:] = [Compressed(10), Compressed(11, "damaged"), Compressed(12)]
+    assert poll(100) == [10], "what cannot be read may have taken as much as anything can"
+    with pytest.raises(UnreadableBody, match="damaged"):
+        puller._raise_failure()
+    assert poll(100) == [12]

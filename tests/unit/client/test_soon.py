@@ -2,71 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import metaq
-from metaq._core import FrameDecoder, SendFuture, encode_frame
-from metaq.errors import InvalidMessage, NotDelivered, NotDurable, NotSent
-from metaq.protocol.bodies import BrokerData, QueueData, TopicRouteData
+from metaq._core import SendFuture
+from metaq.errors import InvalidMessage, NotAllSent, NotDelivered, NotDurable, NotSent
 from metaq.protocol.errors import Refused
-
-SENDS = (310, 320)
-Answer = tuple[int, dict[str, str]]
-
-
-class Broker:
-    """Name server and broker in one, in a thread; `answer` says what to say to each send."""
-
-    def __init__(self, answer: Callable[[int], Answer]) -> None:
-        self._answer = answer
-        self.asked: list[int] = []
-        self._loop = asyncio.new_event_loop()
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        decoder = FrameDecoder()
-        while data := await reader.read(65536):
-            for frame in decoder.feed(data):
-                code, fields, body = 0, {}, b""
-                if frame.code == 105:
-                    body = TopicRouteData(
-                        broker_datas=[BrokerData(broker_addrs={0: self.address}, broker_name="b")],
-                        queue_datas=[QueueData("b", read_queue_nums=1, write_queue_nums=1, perm=6)],
-                    ).encode()
-                elif frame.code in SENDS:
-                    self.asked.append(frame.code)
-                    code, fields = self._answer(len(self.asked))
-                writer.write(
-                    encode_frame(code, opaque=frame.opaque, flag=1, fields=fields, body=body, remark="why")
-                )
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-
-STORED = {"msgId": "A,B", "queueId": "0", "queueOffset": "7"}
-
-
-@pytest.fixture
-def broker() -> Iterator[Callable[[Callable[[int], Answer]], Broker]]:
-    made: list[Broker] = []
-
-    def make(answer: Callable[[int], Answer]) -> Broker:
-        made.append(Broker(answer))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
+from tests.support.written_broker import STORED, Answer
 
 
 def send_two(address: str, **options: Any) -> list[SendFuture]:
@@ -85,17 +30,37 @@ class _nothing:
 
 def test_what_is_stored_less_safely_is_an_error_unless_it_is_accepted(broker: Any) -> None:
     served = broker(lambda _: (10, STORED))
-    for future in send_two(served.address):
+    for place, future in enumerate(send_two(served.address)):
         error = future.exception()
         assert isinstance(error, NotDurable)
-        assert error.result.queue_offset == 7
-        with pytest.raises(NotDurable):
+        assert (error.result.queue_offset, error.result.offset_id) == (7 + place, "AB"[place])
+        assert (error.result.id in str(error), error.code) == (True, 10)
+        assert error.result.id in repr(future)
+        with pytest.raises(NotDurable, match=error.result.id):
             future.result()
     before = len(served.asked)
     results = [future.result() for future in send_two(served.address, accept=["flush-timeout"])]
     assert [result.status for result in results] == [metaq.SendStatus.FLUSH_TIMEOUT] * 2
     assert [(result.queue_offset, result.offset_id) for result in results] == [(7, "A"), (8, "B")]
     assert len(served.asked) - before == 2, "to send it again would store it twice"
+
+
+def test_each_of_many_that_are_stored_less_safely_is_named(broker: Any) -> None:
+    served = broker(lambda _: (10, STORED))
+    with metaq.Client(served.address) as client, client.producer("g", linger=0.02) as producer:
+        with pytest.raises(NotAllSent) as some:
+            producer.send_many([metaq.Message("t", b"1"), metaq.Message("t", b"2")])
+        producer.send_soon("t", b"warm").exception()
+        futures = [producer.send_soon("t", b"1"), producer.send_soon("t", b"2")]
+        with pytest.raises(NotDelivered) as lost:
+            producer.flush()
+        ids = [future.exception().result.id for future in futures]  # type: ignore[union-attr]
+    for outcomes in (some.value.outcomes, lost.value.failures[1:]):
+        assert all(isinstance(error, NotDurable) for error in outcomes)
+        found = [error.result for error in outcomes if isinstance(error, NotDurable)]
+        assert [result.queue_offset for result in found] == [7, 8]
+        assert found[0].id != found[1].id
+    assert ids == [result.id for result in found]
 
 
 def test_what_a_broker_refuses_for_now_is_tried_again(broker: Any) -> None:
@@ -161,3 +126,68 @@ def test_a_buffer_that_stays_full_is_told_at_the_call(broker: Any) -> None:
         for future in futures:
             future.result()
         assert producer.send_soon("t", bytes(400)).result().queue.id == 0
+
+
+def test_messages_keep_their_room_until_their_callbacks_have_run(broker: Any) -> None:
+    served = broker(lambda _: (0, STORED))
+    go_on, called = threading.Event(), []
+
+    def slow(future: SendFuture) -> None:
+        go_on.wait(20)
+        called.append(future)
+
+    with metaq.Client(served.address) as client:
+        producer = client.producer("g", buffer_bytes_max=1000, linger=0.1)
+        producer.start()
+        for _ in range(2):
+            future = producer.send_soon("t", bytes(400))
+            future.add_done_callback(slow)
+            future.result()
+        with pytest.raises(NotSent, match="was full for"):
+            producer.send_soon("t", bytes(400), timeout=0.2)
+        flushing = threading.Thread(target=producer.flush)
+        flushing.start()
+        flushing.join(0.1)
+        assert flushing.is_alive(), "a flush waits for callbacks"
+        producer.flush(timeout=0.01)  # Or for its time.
+        go_on.set()
+        flushing.join()
+        assert len(called) == 2
+        producer.send_soon("t", bytes(400)).add_done_callback(slow)
+        producer.close()
+        assert len(called) == 3, "and so does the close"
+
+
+def test_a_callback_may_send_and_flush_however_full_the_buffer_is(broker: Any) -> None:
+    served = broker(lambda _: (0, STORED))
+    outcomes: list[Any] = []
+
+    def send_more(_: SendFuture) -> None:
+        try:
+            sent = producer.send_soon("t", bytes(400))
+            producer.flush(20)
+            outcomes.append(sent.result(20).queue_offset)
+        except Exception as error:
+            outcomes.append(error)
+
+    with metaq.Client(served.address) as client:
+        with client.producer("g", buffer_bytes_max=1000, linger=0.05, timeout=60) as producer:
+            producer.send_soon("t", b"warm").result()
+            for _ in range(2):
+                producer.send_soon("t", bytes(400)).add_done_callback(send_more)
+            producer.flush()
+        assert outcomes == [7, 7]
+
+
+def test_a_forked_process_asks_a_buffer_for_nothing_that_is_locked(broker: Any) -> None:
+    served = broker(lambda _: (0, STORED))
+    with metaq.Client(served.address) as client:
+        producer = client.producer("g", linger=60)
+        producer.start()
+        producer.send_soon("t", b"x")
+        soon = producer._producer._open_soon()
+        assert soon.buffered_bytes > 0
+        soon.buffer.disable()
+        assert soon.buffered_bytes == 0
+        with pytest.raises(NotDelivered):
+            producer.close(timeout=0)

@@ -15,13 +15,17 @@ const LIMITS: PullLimits =
     PullLimits { count_max: 10, bytes_max: 1 << 20, pull_count_max: 8, pull_bytes_max: 1 << 18 };
 
 fn record(queue_offset: i64, properties: &[u8]) -> Vec<u8> {
+    record_with(queue_offset, properties, 0)
+}
+
+fn record_with(queue_offset: i64, properties: &[u8], system_flag: i32) -> Vec<u8> {
     let host = SocketAddr::from(([127, 0, 0, 1], 10_911));
     let body = format!("body {queue_offset}").into_bytes();
     let new = NewRecord {
         topic: b"orders",
         queue_id: 1,
         flag: 0,
-        system_flag: 0,
+        system_flag,
         born_timestamp_ms: 1,
         born_host: host,
         store_host: host,
@@ -91,7 +95,7 @@ fn an_answer_is_read_as_its_code_says() {
         let Answer::Records { records: found, .. } = read(code, "9", &body, 5) else {
             panic!("nothing found")
         };
-        assert_eq!(found, Records { body: Bytes::new(), places: vec![] });
+        assert_eq!(found, Records { body: Bytes::new(), places: vec![], compressed: vec![] });
     }
     assert_eq!(read(21, "2", b"", 5), Answer::Moved { next_offset: 2 });
     assert_eq!(read(24, "2", b"", 5), Answer::Refused { code: 24, remark: "because".to_owned() });
@@ -119,7 +123,7 @@ fn tags_are_compared_themselves() {
 #[test]
 fn a_queue_is_pulled_while_half_of_it_is_free() {
     let mut desk = desk(&[1]);
-    let next = |desk: &Desk| desk.get(1).unwrap().next_pull(&LIMITS).map(|(_, from, count, _)| (from, count));
+    let next = |desk: &Desk| desk.next_pull(1, &LIMITS).unwrap().map(|(_, from, count, _)| (from, count));
     assert_eq!(next(&desk), Some((0, 8)));
     desk.put(1, read(0, "5", &records(0..5), 0));
     assert_eq!(next(&desk), Some((5, 5)));
@@ -133,15 +137,51 @@ fn a_queue_is_pulled_while_half_of_it_is_free() {
 }
 
 #[test]
+fn all_queues_together_hold_no_more_bytes_than_allowed() {
+    let body = records(0..8);
+    let limits = PullLimits { count_max: 1000, bytes_max: 4 * body.len(), ..LIMITS };
+    let queues: Vec<u64> = (0..40).collect();
+    let mut desk = desk(&queues);
+    for _ in 0..10 {
+        for queue in &queues {
+            if let Some((_, from, _, bytes)) = desk.next_pull(*queue, &limits).unwrap() {
+                assert!(bytes <= limits.bytes_max / queues.len());
+                // A broker gives one message at least.
+                desk.put(*queue, read(0, &(from + 1).to_string(), &records(from..from + 1), from));
+            }
+        }
+    }
+    let held: usize = desk.take(10_000).iter().map(|portion| portion.body.len()).sum();
+    assert!(held <= limits.bytes_max + queues.len() * records(0..1).len(), "{held} bytes are held");
+    desk.end_all();
+    desk.begin(1, Held::new(place("b:1"), 0, false));
+    desk.put(1, read(0, "8", &body, 0));
+    assert!(desk.next_pull(1, &limits).unwrap().is_some(), "one alone may hold all of it");
+}
+
+#[test]
+fn nothing_is_taken_after_a_compressed_message() {
+    let mut desk = desk(&[1, 2]);
+    let mixed: Vec<u8> = (0..6).flat_map(|at| record_with(at, b"", i32::from(at % 3 == 1))).collect();
+    desk.put(1, read(0, "6", &mixed, 0));
+    desk.put(2, read(0, "2", &records(0..2), 0));
+    assert_eq!(offsets(&desk.take(9)), [(1, 0), (1, 1)]);
+    assert_eq!(offsets(&desk.take(9)), [(2, 0), (2, 1), (1, 2), (1, 3), (1, 4)]);
+    assert_eq!(offsets(&desk.take(9)), [(1, 5)]);
+    desk.put(1, read(0, "12", &mixed, 0));
+    assert_eq!(offsets(&desk.take(1)), [(1, 0)]);
+}
+
+#[test]
 fn a_queue_about_which_something_is_to_be_decided_stands_still() {
     let mut desk = desk(&[1, 2]);
     assert_eq!(desk.put(1, read(21, "3", b"", 0)), News { messages: false, event: true });
-    assert!(desk.get(1).unwrap().next_pull(&LIMITS).is_none());
-    assert!(desk.get(2).unwrap().next_pull(&LIMITS).is_some());
+    assert!(desk.next_pull(1, &LIMITS).unwrap().is_none());
+    assert!(desk.next_pull(2, &LIMITS).unwrap().is_some());
     assert_eq!(desk.events(), [PullEvent::Moved { queue: 1, next_offset: 3, is_empty: true }]);
     assert!(desk.events().is_empty());
     desk.resume(1, place("c:2"), Some(3));
-    let (place, from, ..) = desk.get(1).unwrap().next_pull(&LIMITS).unwrap();
+    let (place, from, ..) = desk.next_pull(1, &LIMITS).unwrap().unwrap();
     assert_eq!((&*place.address, from), ("c:2", 3));
     desk.put_failure(1, "gone".to_owned());
     desk.end(1);
@@ -167,13 +207,30 @@ fn what_is_paused_is_kept_and_the_longest_waiting_comes_first() {
 fn a_suggested_replica_is_told_of_once() {
     let mut desk = desk(&[1]);
     let answer = Answer::Records {
-        records: Records { body: Bytes::new(), places: vec![] },
+        records: Records { body: Bytes::new(), places: vec![], compressed: vec![] },
         next_offset: 0,
         suggested_broker_id: 1,
     };
     assert!(desk.put(1, answer.clone()).event);
     desk.resume(1, PullPlace { address: Arc::from("b:2"), broker_id: 1 }, None);
     assert!(!desk.put(1, answer).event);
+}
+
+#[test]
+fn a_forked_process_closes_without_the_lock_that_another_thread_holds_for_ever() {
+    let mut network = Network::start(crate::NetworkSettings::default()).unwrap();
+    Arc::get_mut(&mut network).unwrap().process += 1;
+    let stream = PullStream::new(network, LIMITS).unwrap();
+    let held = stream.desk.lock();
+    let (sender, ended) = std::sync::mpsc::channel();
+    let there = Arc::clone(&stream);
+    std::thread::spawn(move || {
+        there.close();
+        drop(there);
+        sender.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(20)).unwrap();
+    drop(held);
 }
 
 proptest! {

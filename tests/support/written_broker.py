@@ -1,0 +1,50 @@
+"""A broker whose answers to sends a test has written down."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+from metaq._core import FrameDecoder, encode_frame
+from metaq.protocol.bodies import BrokerData, QueueData, TopicRouteData
+
+SENDS = (310, 320)
+Answer = tuple[int, dict[str, str]]
+
+
+class WrittenBroker:
+    """Name server and broker in one, in a thread; `answer` says what to say to each send."""
+
+    def __init__(self, answer: Callable[[int], Answer]) -> None:
+        self._answer = answer
+        self.asked: list[int] = []
+        self._loop = asyncio.new_event_loop()
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        decoder = FrameDecoder()
+        while data := await reader.read(65536):
+            for frame in decoder.feed(data):
+                code, fields, body = 0, {}, b""
+                if frame.code == 105:
+                    body = TopicRouteData(
+                        broker_datas=[BrokerData(broker_addrs={0: self.address}, broker_name="b")],
+                        queue_datas=[QueueData("b", read_queue_nums=1, write_queue_nums=1, perm=6)],
+                    ).encode()
+                elif frame.code in SENDS:
+                    self.asked.append(frame.code)
+                    code, fields = self._answer(len(self.asked))
+                writer.write(
+                    encode_frame(code, opaque=frame.opaque, flag=1, fields=fields, body=body, remark="why")
+                )
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+STORED = {"msgId": "A,B", "queueId": "0", "queueOffset": "7"}
