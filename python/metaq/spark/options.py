@@ -206,7 +206,8 @@ def _value(name: str, text: str, kind: Kind) -> Any:
     try:
         return kind.parse(str(text))
     except (ValueError, KeyError, re.error, InvalidMessage, Refused) as error:
-        reason = "" if isinstance(error, KeyError) else f" ({error})"
+        # What is behind the first line only shows the place in the text.
+        reason = "" if isinstance(error, KeyError) else f" ({str(error).partition(chr(10))[0]})"
         raise OptionError(
             f"option {name} cannot be {_short(text)}{reason}", hint=f"it takes {kind.accepted}"
         ) from None
