@@ -18,11 +18,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 hash_of = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
 # The peers of our Python client are of use to `make bench` alone.
 BENCH_REQUIREMENTS := requirements/bench.txt
-REQUIREMENTS := $(filter-out $(BENCH_REQUIREMENTS),$(wildcard requirements/*.txt))
+# Spark is of use to tests, types and `make bench`: who only runs MetaQ does without.
+SPARK_REQUIREMENTS := requirements/spark.txt
+REQUIREMENTS := $(filter-out $(BENCH_REQUIREMENTS) $(SPARK_REQUIREMENTS),$(wildcard requirements/*.txt))
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
 	$(sort $(shell find crates -name target -prune -o -name fuzz -prune -o \( -name '*.rs' -o -name Cargo.toml \) -print))
 INSTALLED := $(STAMPS)/requirements-$(call hash_of,$(REQUIREMENTS))
 BENCH_INSTALLED := $(STAMPS)/bench-$(call hash_of,$(BENCH_REQUIREMENTS))
+SPARK_INSTALLED := $(STAMPS)/spark-$(call hash_of,$(SPARK_REQUIREMENTS))
 BUILT := $(STAMPS)/native-$(call hash_of,$(NATIVE_SOURCES))
 # Somebody else's build or a clean may have taken the module away: then the stamp means nothing.
 ifeq ($(wildcard python/metaq/_core*.so),)
@@ -41,11 +44,11 @@ run: setup ## Start name server and broker in the foreground; make run ARGS="--d
 	@exec $(BIN)/metaq serve $(ARGS)
 
 .PHONY: test
-test: setup setup-test peers ## Set up and run every test and check; make test ARGS="pytest arguments"
+test: setup setup-test peers $(SPARK_INSTALLED) ## Set up and run every test and check; make test ARGS="pytest arguments"
 	@exec $(BIN)/python scripts/test.py all $(ARGS)
 
 .PHONY: test-unit
-test-unit: setup ## Only the quick Python tests; ARGS as above
+test-unit: setup $(SPARK_INSTALLED) ## Only the quick Python tests; ARGS as above
 	@exec $(BIN)/python scripts/test.py unit $(ARGS)
 
 .PHONY: test-rust
@@ -54,7 +57,7 @@ test-rust: ## Only the Rust tests
 	@exec $(PYTHON) scripts/test.py rust
 
 .PHONY: lint
-lint: setup ## Check format, lint and types of Rust and Python
+lint: setup $(SPARK_INSTALLED) ## Check format, lint and types of Rust and Python
 	@scripts/require.sh rust_lint
 	@exec $(BIN)/python scripts/test.py lint
 
@@ -70,7 +73,7 @@ docs: setup ## Write docs/configuration.md anew from the table of options
 	@exec $(BIN)/python scripts/configuration.py
 
 .PHONY: bench
-bench: setup setup-test peers $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
+bench: setup setup-test peers $(BENCH_INSTALLED) $(SPARK_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
 	@exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: soak
@@ -98,10 +101,11 @@ clean: ## Remove everything that was built (data/ stays)
 setup-test:
 	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go mariadb
 
-# Apache's servers and tools, as Maven artefacts: fetched here, where a slow network breaks no time-out.
+# Apache's servers and tools and Delta's jars, as Maven artefacts: fetched here, where a slow network breaks no time-out.
 .PHONY: peers
 peers: setup setup-test
 	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
+	@$(BIN)/python -c "from tests.support.spark_jars import delta_jars; delta_jars()"
 
 $(BIN)/python:
 	@PYTHON=$(PYTHON) scripts/require.sh python
@@ -114,6 +118,10 @@ $(INSTALLED): $(BIN)/python
 $(BENCH_INSTALLED): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -r $(BENCH_REQUIREMENTS)
 	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/bench-* && touch $@
+
+$(SPARK_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -r $(SPARK_REQUIREMENTS)
+	@mkdir -p $(STAMPS) && rm -f $(STAMPS)/spark-* && touch $@
 
 $(BUILT): $(INSTALLED)
 	@scripts/require.sh rust

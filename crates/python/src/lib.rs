@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 
 mod async_send_future;
 mod clock;
+mod columns;
 mod compression;
 mod done_batch;
 mod enter;
@@ -16,6 +17,7 @@ mod network;
 mod pull_stream;
 mod received;
 mod record;
+mod scan;
 mod send_buffer;
 mod send_future;
 mod server;
@@ -45,6 +47,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pull_stream::Event>()?;
     module.add_class::<pull_stream::PullStream>()?;
     module.add_class::<record::Record>()?;
+    module.add_class::<scan::Scan>()?;
+    module.add_class::<scan::ScanBatch>()?;
+    module.add_class::<scan::ScanStop>()?;
     module.add_class::<network::Network>()?;
     module.add_class::<network::UniqueIds>()?;
     module.add_class::<send_buffer::SendBuffer>()?;

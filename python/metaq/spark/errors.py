@@ -1,0 +1,28 @@
+"""What `format("metaq")` raises on purpose.
+
+ClientError
+└── SparkError             the root
+    ├── OptionError        an option is unknown, malformed or contradicts another; nothing was read or written
+    ├── DataLost           messages that should be read are not there any more
+    └── WrongCheckpoint    the checkpoint belongs to another subscription
+"""
+
+from __future__ import annotations
+
+from metaq.errors import ClientError
+
+
+class SparkError(ClientError):
+    """The root of what only the Spark source and sink raise."""
+
+
+class OptionError(SparkError, ValueError):
+    """An option is unknown, malformed or contradicts another; nothing was read or written."""
+
+
+class DataLost(SparkError):
+    """Messages that should be read are not there any more."""
+
+
+class WrongCheckpoint(SparkError):
+    """The checkpoint belongs to another subscription."""

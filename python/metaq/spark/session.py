@@ -1,0 +1,59 @@
+"""A Spark session that is set up for MetaQ and Delta Lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Goes with the pyspark that the extra `spark` installs."""
+
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_OURS: Final = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Without it the source is never told which rows a batch query wants.
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+
+
+def session(
+    app_name: str = "metaq",
+    *,
+    master: str | None = None,
+    delta: bool = True,
+    jars: Iterable[str | Path] | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session of this process, or a new one, with `format("metaq")` registered.
+
+    Delta Lake's jars are resolved from Maven Central and kept by Spark, unless `jars` names files that hold
+    them, or `delta` is False. Without `master` it is what spark-submit says, or all cores of this machine.
+    `config` goes last and overrules what is set here.
+    """
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    settings = {**_OURS, **(_DELTA if delta else {})}
+    named = None if jars is None else ",".join(str(jar) for jar in jars)
+    if named:
+        settings["spark.jars"] = named
+    elif delta and named is None:
+        settings["spark.jars.packages"] = DELTA_PACKAGE
+    for name, value in {**settings, **(config or {})}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("metaq")` known to a session. Safe to call twice."""
+    from metaq.spark.datasource import MetaqDataSource
+
+    spark.dataSource.register(MetaqDataSource)

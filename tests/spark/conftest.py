@@ -1,0 +1,77 @@
+"""One Spark session and one broker for all tests here: a session takes seconds to start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import metaq.spark
+from tests.spark.support import Topics
+from tests.support.metaq import Metaq
+from tests.support.spark_jars import delta_jars
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    home = tmp_path_factory.mktemp("spark")
+    # Whatever the machine is called, everything here talks to itself.
+    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable)
+    # Workers unpickle what tests define.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    session = metaq.spark.session(
+        "tests",
+        master="local[2]",
+        jars=delta_jars(),
+        config={
+            "spark.ui.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.default.parallelism": "2",
+            "spark.sql.warehouse.dir": str(home / "warehouse"),
+            "spark.local.dir": str(home),
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={home}",
+            "spark.driver.memory": "1g",
+            # An idle query looks for messages all the time otherwise.
+            "spark.sql.streaming.pollingDelay": "50ms",
+        },
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metaq]:
+    """`metaq serve` for all tests that do not need one of their own."""
+    started = Metaq.serve(tmp_path_factory.mktemp("served"), "--flush", "async")
+    yield started
+    started.stop()
+
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def topics(served: Metaq) -> Iterator[Topics]:
+    found = Topics(served)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def make_topic(topics: Topics) -> Callable[..., str]:
+    """Creates a topic that no other test knows."""
+
+    def make(queues: int = 1) -> str:
+        topic = f"topic-{next(_numbers)}"
+        topics.create(topic, queues)
+        return topic
+
+    return make
