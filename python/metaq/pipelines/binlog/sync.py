@@ -297,7 +297,7 @@ class Sync:
             raise BinlogError(
                 f"the binlog has an XA transaction before {stream.place}, which is not synchronised"
             )
-        if kind is ddl.Kind.ROLLBACK and self._row:
+        if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._row:
             raise BinlogError(f"the binlog takes rows back before {stream.place}, which is not synchronised")
         if kind is ddl.Kind.ROWS and self._config.may_select_from(item.database):
             raise BinlogError(
