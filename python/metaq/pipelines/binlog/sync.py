@@ -220,7 +220,7 @@ class Sync:
 
     def _changes(self, item: Rows, key: tuple[str, ...]) -> Iterable[tuple[str, Row]]:
         """What becomes of rows. A delete has the key alone; an update that changes the key is two changes."""
-        images = item.reader.images(item.event)
+        images = item.reader.images(item.images)
         if item.operation == UPDATE:
             for before, after in zip(images, images, strict=True):
                 if any(before[name] != after[name] for name in key):
