@@ -18,6 +18,8 @@ class Kind(StrEnum):
     BEGIN = "begin"
     COMMIT = "commit"
     ROLLBACK = "rollback"
+    ROLLBACK_TO = "rollback to"
+    """Back to a savepoint: the transaction goes on."""
     TRUNCATE = "truncate"
     TABLE = "table"
     """Something else that changes tables."""
@@ -49,6 +51,7 @@ _OPTIONS: Final = r"(?:(?:OR\s+REPLACE|TEMPORARY|ONLINE|OFFLINE|IGNORE|UNIQUE|FU
 _EXISTS: Final = r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
 _WAIT: Final = r"(?:(?:WAIT\s+\d+|NOWAIT)\s+)?"
 
+_SAVEPOINT: Final = re.compile(r"ROLLBACK\s+(?:WORK\s+)?TO\b", re.IGNORECASE)
 _TRUNCATE: Final = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?{_WAIT}({_TABLE})", re.IGNORECASE)
 _DROP: Final = re.compile(
     rf"DROP\s+(TEMPORARY\s+)?TABLES?\s+{_WAIT}{_EXISTS}({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE
@@ -87,6 +90,8 @@ def parse(statement: str, database: str) -> Statement:
     text = _CONDITIONAL.sub(" ", _COMMENT.sub(" ", statement)).strip().rstrip(";").rstrip()
     word = re.match(r"\w*", text)
     kind = _WORDS.get(word[0].upper() if word else "")
+    if kind is Kind.ROLLBACK and _SAVEPOINT.match(text):
+        kind = Kind.ROLLBACK_TO
     if kind is not None:
         return Statement(kind)
     if found := _TRUNCATE.match(text):

@@ -11,13 +11,23 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaq.pipelines.binlog.columns import Definition, Unsuitable, definition_of_binlog
 from metaq.pipelines.binlog.sequence import BinlogError
 from metaq.pipelines.binlog.values import Reader, Value, reader_of
 
 Row = dict[str, Value]
+
+
+class Images(NamedTuple):
+    """The part of an event that holds rows."""
+
+    data: bytes
+    begin: int
+    end: int
+    bitmaps: tuple[bytes, ...]
+    """Which columns are present: of the one image of a row, or of that before and that after an update."""
 
 
 class TableReader:
@@ -39,18 +49,15 @@ class TableReader:
         self._null_bytes = (len(self._columns) + 7) // 8
         self._all = (1 << len(self._columns)) - 1
 
-    def images(self, event: Any) -> Iterator[Row]:
+    def images(self, images: Images) -> Iterator[Row]:
         """Every image of an event in its order: one for each row, of an update two; raises BinlogError."""
-        bitmaps = [event.columns_present_bitmap, getattr(event, "columns_present_bitmap2", b"")]
-        for bitmap in bitmaps:
-            if bitmap and int.from_bytes(bitmap, "little") & self._all != self._all:
+        for bitmap in images.bitmaps:
+            if int.from_bytes(bitmap, "little") & self._all != self._all:
                 raise BinlogError(
                     f"the binlog has only some columns of a row of {self.database}.{self.table}",
                     hint="SET GLOBAL binlog_row_image = FULL, and end sessions that set it otherwise",
                 )
-        packet = event.packet
-        image, at = packet.packet.get_all_data(), packet.packet._position
-        end = at + event.event_size - packet.read_bytes
+        image, at, end, _ = images
         if end > len(image):
             raise BinlogError(f"a row event of {self.database}.{self.table} ends too early")
         while at < end:

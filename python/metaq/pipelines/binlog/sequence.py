@@ -18,6 +18,7 @@ Reading the same binlog again gives the same numbers, so what is sent twice can 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from metaq.errors import MetaqError
@@ -50,6 +51,7 @@ NOWHERE: Final = Place("none.0", 0)
 """Before every place, of a server whose files are not known yet."""
 
 
+@lru_cache(64)
 def file_number(file: str) -> int:
     """The number at the end of the name of a binlog file; raises BinlogError."""
     found = _FILE.fullmatch(file)

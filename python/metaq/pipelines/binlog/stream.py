@@ -22,7 +22,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, TableMapEvent, UpdateR
 
 from metaq.pipelines.binlog.columns import Unsuitable
 from metaq.pipelines.binlog.messages import DELETE, INSERT, UPDATE
-from metaq.pipelines.binlog.rows import TableReader
+from metaq.pipelines.binlog.rows import Images, TableReader
 from metaq.pipelines.binlog.sequence import BinlogError, Place
 from metaq.pipelines.binlog.source import Source
 
@@ -40,6 +40,31 @@ _SEQUENCE: Final = "next_not_cached_value"
 """A column of sequences, which the server keeps as tables of their own kind."""
 
 _OPERATIONS: Final = {WriteRowsEvent: INSERT, UpdateRowsEvent: UPDATE, DeleteRowsEvent: DELETE}
+
+
+_HEADER: Final = struct.Struct("<IBIIIH")
+_HEADER_BYTES: Final = _HEADER.size
+_GTID_FIELDS: Final = struct.Struct("<QIB")
+_XID, _TABLE_MAP, _GTID = 16, 19, 162
+_ROWS_V1: Final = {23: INSERT, 24: UPDATE, 25: DELETE}
+_COLUMNS_QUICK_MAX: Final = 251
+
+
+class _Unknown:
+    """An event that is left to the library."""
+
+
+_UNKNOWN: Final = _Unknown()
+
+
+class _Connection(pymysql.connections.Connection):  # type: ignore[misc]
+    """Gives a packet that was looked at once more."""
+
+    pushed: Any = None
+
+    def _read_packet(self, *arguments: Any) -> Any:
+        packet, self.pushed = self.pushed, None
+        return super()._read_packet(*arguments) if packet is None else packet
 
 
 class StreamLost(Exception):
@@ -61,7 +86,7 @@ class Rows:
 
     reader: TableReader
     operation: str
-    event: Any
+    images: Images
     committed: int
 
 
@@ -76,6 +101,9 @@ class Query:
 @dataclass(frozen=True, slots=True)
 class Commit:
     """The transaction is over."""
+
+
+_COMMIT: Final = Commit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +140,9 @@ class Stream:
         settings = source.settings()
         settings["read_timeout"] = SILENCE_MAX_S
         self._opened = 0
+        self._connection: Any = None
+        """That of the stream, once the library has opened it."""
+        self._checksum_bytes = 0
         self._reader = BinLogStreamReader(
             connection_settings=settings,
             ctl_connection_settings=source.settings(),
@@ -151,26 +182,90 @@ class Stream:
         """Never ends by itself; raises StreamLost, BinlogError, CommandError."""
         while True:
             try:
-                event = self._reader.fetchone()
+                item = self._next()
             except pymysql.MySQLError as error:
                 raise self._told(error) from None
             except OSError as error:
                 raise StreamLost(str(error)) from None
             except (AssertionError, LookupError, ValueError, TypeError, struct.error) as error:
                 raise BinlogError(f"the binlog cannot be read behind {self.place}: {error}") from error
-            if event is None:
-                raise StreamLost("the server has ended the stream")
-            item = self._item(event)
             if item is not None:
                 yield item
 
     # Inside
 
+    def _next(self) -> Item | None:
+        """What comes with every transaction is understood here, much faster; all else by the library."""
+        connection = self._connection
+        if connection is not None:
+            packet = connection._read_packet()
+            found = self._quick(packet.get_all_data())
+            if not isinstance(found, _Unknown):
+                return found
+            connection.pushed = packet
+        event = self._reader.fetchone()
+        if event is None:
+            raise StreamLost("the server has ended the stream")
+        # The library knows by now whether events end with a checksum.
+        self._checksum_bytes = event.packet.event_size - _HEADER_BYTES - event.event_size
+        self._connection = self._reader._stream_connection
+        return self._item(event)
+
+    def _quick(self, data: bytes) -> Item | _Unknown | None:
+        """An event of one of the usual kinds.
+
+        | 0: i8 | time: u32 | type: u8 | server: u32 | size: u32 | next position: u32 | flags: u16 | … |
+        """
+        if len(data) < _HEADER_BYTES + 1 or data[0]:
+            return _UNKNOWN
+        time, kind, server, size, position, _ = _HEADER.unpack_from(data, 1)
+        item: Item | None
+        if kind in _ROWS_V1:
+            rows = self._quick_rows(data, kind, time)
+            if isinstance(rows, _Unknown):
+                return rows
+            item = rows
+        elif kind == _TABLE_MAP:
+            if int.from_bytes(data[20:26], "little") not in self._readers:
+                return _UNKNOWN
+            item = None
+        elif kind == _GTID:
+            number, domain, flags = _GTID_FIELDS.unpack_from(data, 20)
+            begin = Place(self.place.file, position - size)
+            item = Begin(begin, f"{domain}-{server}-{number}", bool(flags & _STANDALONE))
+        elif kind == _XID:
+            item = _COMMIT
+        else:
+            return _UNKNOWN
+        self.place = Place(self.place.file, position)
+        self.committed = time
+        return item
+
+    def _quick_rows(self, data: bytes, kind: int, time: int) -> Rows | _Unknown | None:
+        """
+        | table: u48 | flags: u16 | columns: u8 below 251 | present: bitmap, of an update two | images |
+        """
+        table_id = int.from_bytes(data[20:26], "little")
+        columns = data[28]
+        if table_id not in self._readers or columns >= _COLUMNS_QUICK_MAX:
+            return _UNKNOWN
+        reader = self._readers[table_id]
+        if reader is None:
+            return None
+        size = (columns + 7) // 8
+        operation = _ROWS_V1[kind]
+        begin = 29 + size
+        bitmaps: tuple[bytes, ...] = (data[29:begin],)
+        if operation == UPDATE:
+            bitmaps = (bitmaps[0], data[begin : begin + size])
+            begin += size
+        return Rows(reader, operation, Images(data, begin, len(data) - self._checksum_bytes, bitmaps), time)
+
     def _connect(self, **settings: Any) -> Any:
         # The library would connect again by itself, and begin where it began at first.
         if self._opened == 2:
             raise StreamLost("the connection to the server was lost")
-        connection = pymysql.connect(**settings)
+        connection = _Connection(**settings)
         self._opened += 1
         return connection
 
@@ -199,7 +294,19 @@ class Stream:
             self.committed = packet.timestamp
         if kind in _OPERATIONS:
             reader = self._table_reader(event.table_id)
-            return None if reader is None else Rows(reader, _OPERATIONS[kind], event, packet.timestamp)
+            if reader is None:
+                return None
+            begin = packet.packet._position
+            bitmaps = [event.columns_present_bitmap]
+            if kind is UpdateRowsEvent:
+                bitmaps.append(event.columns_present_bitmap2)
+            images = Images(
+                packet.packet.get_all_data(),
+                begin,
+                begin + event.event_size - packet.read_bytes,
+                tuple(bitmaps),
+            )
+            return Rows(reader, _OPERATIONS[kind], images, packet.timestamp)
         if kind is MariadbGtidEvent:
             begin = Place(self.place.file, packet.log_pos - packet.event_size)
             return Begin(begin, event.gtid, bool(event.flags & _STANDALONE))

@@ -220,7 +220,7 @@ class Sync:
 
     def _changes(self, item: Rows, key: tuple[str, ...]) -> Iterable[tuple[str, Row]]:
         """What becomes of rows. A delete has the key alone; an update that changes the key is two changes."""
-        images = item.reader.images(item.event)
+        images = item.reader.images(item.images)
         if item.operation == UPDATE:
             for before, after in zip(images, images, strict=True):
                 if any(before[name] != after[name] for name in key):
@@ -297,7 +297,7 @@ class Sync:
             raise BinlogError(
                 f"the binlog has an XA transaction before {stream.place}, which is not synchronised"
             )
-        if kind is ddl.Kind.ROLLBACK and self._row:
+        if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._row:
             raise BinlogError(f"the binlog takes rows back before {stream.place}, which is not synchronised")
         if kind is ddl.Kind.ROWS and self._config.may_select_from(item.database):
             raise BinlogError(
