@@ -25,7 +25,7 @@ mod pull_desk;
 mod room;
 mod routes;
 
-pub use accumulator::{Accumulator, Crossed, Event, NotTaken, Plain, Put, Reason, SendSettings};
+pub use accumulator::{Accumulator, Crossed, Event, NotTaken, Part, Plain, Put, Reason, SendSettings};
 pub use batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
 pub use bell::Bell;
 pub use error::ClientError;

@@ -14,6 +14,7 @@ mod network;
 mod pull_stream;
 mod received;
 mod record;
+mod rows;
 mod send_buffer;
 mod send_future;
 mod server;
