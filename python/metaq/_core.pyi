@@ -20,6 +20,7 @@ from metaq.settings import (
     GroupPolicy,
     Program,
     PullSettings,
+    ScanSettings,
     ServerSettings,
     StoreSettings,
     TopicPolicy,
@@ -45,6 +46,9 @@ __all__ = [
     "PullStream",
     "Record",
     "Request",
+    "Scan",
+    "ScanBatch",
+    "ScanStop",
     "SendBuffer",
     "SendFuture",
     "Server",
@@ -341,6 +345,63 @@ class PullStream:
         """Gives all queues up and ends its connections. Safe to call twice."""
 
 @final
+class ScanBatch:
+    """Rows of a range as columns in Arrow's layout."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def from_offset(self) -> int: ...
+    @property
+    def to_offset(self) -> int:
+        """Every message between the two was looked at; those that are not among the rows were not wanted, or
+        the broker did not give them."""
+    @property
+    def unreadable(self) -> list[tuple[int, str]]:
+        """Queue offsets of rows whose body could not be inflated and is missing, and why; not all of very
+        many."""
+    def columns(self) -> list[tuple[int, list[bytes | None]]]:
+        """Of each column the number of missing values and its buffers, handed over once. Fixed width: none,
+        values; text and bytes: validity, ends, bytes; properties: ends, names' ends and bytes, values' ends
+        and bytes."""
+
+@final
+class ScanStop:
+    """Why a scan ended. `kind` is done, moved (`value`: where the queue begins or ends instead), stalled,
+    refused (`value`: the code), failed, malformed or closed."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def queue_offset(self) -> int:
+        """What was asked for; −1 for done and closed."""
+    @property
+    def value(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+
+@final
+class Scan:
+    """A range of a queue, read ahead with several pulls under way and given as columns."""
+
+    def __new__(
+        cls,
+        network: Network,
+        settings: ScanSettings,
+        queue: Queue,
+        subscription: Subscription,
+        address: str,
+        from_offset: int,
+        to_offset: int,
+    ) -> Self:
+        """ValueError for a range or a column that cannot be."""
+    def take(self, timeout_s: float) -> tuple[ScanBatch | None, ScanStop | None]:
+        """The next rows, and with the last of them why there are no more. Neither where the time is over
+        before. Waits and decodes without holding the interpreter."""
+    def close(self) -> None:
+        """Gives the rest up. Safe to call twice."""
+
+@final
 class Unsettled:
     """What was pulled of one queue and is not done with; any thread may settle."""
 
@@ -394,6 +455,12 @@ class Store:
         self, topic: str, queue_id: int, queue_offset: int, count_max: int
     ) -> list[tuple[int, int, int]]:
         """Physical offset, size in bytes and tag code of these lines of a consume queue."""
+    def measure(
+        self, topic: str, queue_id: int, from_offset: int, to_offset: int, bytes_max: int
+    ) -> tuple[int, int, int | None, int | None]:
+        """Where the messages from `from_offset` on end that together have at most so many bytes as stored (a
+        million messages at most, none past `to_offset`), how many bytes they have, and the physical offsets
+        of the message before them and of the last of them."""
     def queue_ids(self, topic: str) -> list[int]:
         """The queues of the topic that hold or held messages."""
     def search_offset(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int: ...

@@ -116,6 +116,27 @@ class PullSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ScanSettings:
+    """How a range of a queue is read into columns."""
+
+    group: str
+    columns: tuple[str, ...]
+    """Named as in `metaq.spark.schema`."""
+    hidden_names: frozenset[str]
+    """Properties that the column `properties` leaves out."""
+    rows_max: int = 16_384
+    bytes_max: int = 16 * MIB
+    """Of one batch, bodies inflated; the last row may pass it."""
+    held_bytes_max: int = 32 * MIB
+    """Read ahead and not taken yet, as stored."""
+    pull_count_max: int = 1024
+    pull_bytes_max: int = 1 * MIB
+    """Asked for at once; a broker may give less. Apache's gives 32 messages and 256 KiB at most."""
+    inflated_bytes_max: int = 64 * MIB
+    """What one compressed body may grow to."""
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPolicy:
     """What the data plane may do with one topic."""
 

@@ -5,6 +5,7 @@
 //! [`lanes`] and leave as a [`batch`].
 //!
 //! Messages come in through [`pull`]: what is asked and answered is in [`pull_answer`], what is held in [`pull_desk`].
+//! [`scan`] reads a range of one queue to its end.
 //!
 //! Nothing is decided here. Where messages go arrives as data ([`routes`]), and whatever does not go well is handed
 //! up whole, to be decided in Python.
@@ -24,6 +25,7 @@ mod pull_answer;
 mod pull_desk;
 mod room;
 mod routes;
+mod scan;
 
 pub use accumulator::{Accumulator, Crossed, Event, NotTaken, Part, Plain, Put, Reason, SendSettings};
 pub use batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
@@ -37,3 +39,4 @@ pub use pull::PullStream;
 pub use pull_answer::PullWanted;
 pub use pull_desk::{PullEvent, PullLimits, PullPlace, PullPortion};
 pub use routes::Route;
+pub use scan::{Scan, ScanEnd, ScanLimits, ScanPortion};

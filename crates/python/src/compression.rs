@@ -21,6 +21,8 @@ pub enum CompressionError {
     TooLong(usize),
     CutOff,
     Damaged(String),
+    /// The number of a format that nobody knows here.
+    Unknown(i32),
 }
 
 impl std::fmt::Display for CompressionError {
@@ -29,6 +31,7 @@ impl std::fmt::Display for CompressionError {
             CompressionError::TooLong(bytes_max) => write!(out, "it is longer than {bytes_max} bytes"),
             CompressionError::CutOff => out.write_str("it is cut off"),
             CompressionError::Damaged(reason) => write!(out, "it is damaged: {reason}"),
+            CompressionError::Unknown(number) => write!(out, "it is compressed in format {number}"),
         }
     }
 }
@@ -58,6 +61,16 @@ impl Format {
             _ => Err(PyValueError::new_err(format!("there is no compression {name:?}"))),
         }
     }
+
+    /// As the system flag of a message says it; clients before 5.0 know only zlib and leave the bits empty.
+    fn of_flag(system_flag: i32) -> Result<Format, CompressionError> {
+        match system_flag >> 8 & 7 {
+            0 | 3 => Ok(Format::Zlib),
+            1 => Ok(Format::Lz4),
+            2 => Ok(Format::Zstd),
+            number => Err(CompressionError::Unknown(number)),
+        }
+    }
 }
 
 #[pyfunction]
@@ -81,7 +94,17 @@ pub fn decompress<'py>(
     bytes_max: usize,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let format = Format::named(format)?;
-    let body = enter(py, || match format {
+    let body = enter(py, || undo(format, data, bytes_max))?;
+    Ok(PyBytes::new(py, &body))
+}
+
+/// The body of a message whose flag says that it is compressed.
+pub fn inflate_body(system_flag: i32, data: &[u8], bytes_max: usize) -> Result<Vec<u8>, CompressionError> {
+    undo(Format::of_flag(system_flag)?, data, bytes_max)
+}
+
+fn undo(format: Format, data: &[u8], bytes_max: usize) -> Result<Vec<u8>, CompressionError> {
+    match format {
         // Readers take nothing for the end of a body that is empty.
         _ if data.is_empty() => Err(CompressionError::CutOff),
         Format::Zlib => inflate(data, bytes_max),
@@ -91,8 +114,7 @@ pub fn decompress<'py>(
             reader.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
             read_all(reader, bytes_max)
         }
-    })?;
-    Ok(PyBytes::new(py, &body))
+    }
 }
 
 fn deflate(data: &[u8]) -> Result<Vec<u8>, CompressionError> {

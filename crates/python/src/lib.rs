@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 
 mod clock;
+mod columns;
 mod compression;
 mod enter;
 mod event;
@@ -15,6 +16,7 @@ mod pull_stream;
 mod received;
 mod record;
 mod rows;
+mod scan;
 mod send_buffer;
 mod send_future;
 mod server;
@@ -42,6 +44,9 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pull_stream::Event>()?;
     module.add_class::<pull_stream::PullStream>()?;
     module.add_class::<record::Record>()?;
+    module.add_class::<scan::Scan>()?;
+    module.add_class::<scan::ScanBatch>()?;
+    module.add_class::<scan::ScanStop>()?;
     module.add_class::<network::Network>()?;
     module.add_class::<network::UniqueIds>()?;
     module.add_class::<send_buffer::SendBuffer>()?;

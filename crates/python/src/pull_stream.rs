@@ -38,6 +38,22 @@ pub struct Subscription {
     version: i64,
 }
 
+impl Subscription {
+    /// What is asked of the broker for a queue.
+    pub fn wanted(self, group: String, topic: String, queue_id: i32, hold_ms: i64) -> PullWanted {
+        PullWanted {
+            group,
+            topic,
+            queue_id,
+            expression: self.expression,
+            expression_type: self.kind,
+            version: self.version,
+            tags: self.tags.into_iter().collect(),
+            hold_ms,
+        }
+    }
+}
+
 /// What has to be decided about one queue, which stands still meanwhile.
 #[pyclass(frozen, get_all, name = "PullEvent", module = "metaq._core")]
 pub struct Event {
@@ -129,16 +145,8 @@ impl PullStream {
         paused: bool,
     ) -> PyResult<u64> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        let wanted = PullWanted {
-            group: self.settings.group.clone(),
-            topic: queue.getattr("topic")?.extract()?,
-            queue_id: queue.getattr("id")?.extract()?,
-            expression: subscription.expression,
-            expression_type: subscription.kind,
-            version: subscription.version,
-            tags: subscription.tags.into_iter().collect(),
-            hold_ms: self.settings.hold_ms,
-        };
+        let (topic, queue_id) = (queue.getattr("topic")?.extract()?, queue.getattr("id")?.extract()?);
+        let wanted = subscription.wanted(self.settings.group.clone(), topic, queue_id, self.settings.hold_ms);
         self.queues.lock().insert(number, queue.clone().unbind());
         self.stream.begin(number, wanted, PullStream::place(address, 0), queue_offset, paused);
         Ok(number)

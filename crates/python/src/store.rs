@@ -61,6 +61,21 @@ impl Store {
         entries.iter().map(|entry| (entry.physical_offset, entry.size, entry.tag_code)).collect()
     }
 
+    fn measure(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i32,
+        from_offset: i64,
+        to_offset: i64,
+        bytes_max: i64,
+    ) -> (i64, i64, Option<i64>, Option<i64>) {
+        let measured =
+            enter_infallible(py, || self.inner.measure(topic, queue_id, from_offset, to_offset, bytes_max));
+        let (before, last) = (measured.before_physical_offset, measured.last_physical_offset);
+        (measured.end_offset, measured.bytes, before, last)
+    }
+
     fn queue_ids(&self, topic: &str) -> Vec<i32> {
         self.inner.queue_ids(topic)
     }

@@ -7,6 +7,9 @@ use crate::store::Store;
 
 /// Entries that one look may ask for.
 const ENTRIES_MAX: usize = 10_000;
+/// Entries that one measurement goes through (20 bytes each); who wants more asks again from where it ended.
+const MEASURED_MAX: i64 = 1_000_000;
+const MEASURED_CHUNK: usize = 1_000;
 
 /// One line of a consume queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +17,19 @@ pub struct QueueEntry {
     pub physical_offset: i64,
     pub size: i32,
     pub tag_code: i64,
+}
+
+/// How much a part of a queue holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// Behind the last record that was counted.
+    pub end_offset: i64,
+    /// Of the records as stored.
+    pub bytes: i64,
+    /// Where the record before the part lies in the commit log, and the last one of it; that of another record would
+    /// be elsewhere.
+    pub before_physical_offset: Option<i64>,
+    pub last_physical_offset: Option<i64>,
 }
 
 impl Store {
@@ -64,5 +80,50 @@ impl Store {
                 tag_code: entry.tag_code,
             })
             .collect()
+    }
+
+    /// How far from `from_offset` records go that together have at most `bytes_max` bytes, but not past `to_offset`. A
+    /// hole counts as nothing.
+    pub fn measure(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        from_offset: i64,
+        to_offset: i64,
+        bytes_max: i64,
+    ) -> Measured {
+        let from_offset = from_offset.max(0);
+        let mut measured = Measured { end_offset: from_offset, ..Measured::default() };
+        measured.before_physical_offset = self.entry_place(topic, queue_id, from_offset - 1);
+        let to_offset = to_offset.min(from_offset.saturating_add(MEASURED_MAX));
+        let mut entries = Vec::new();
+        self.with_queue(topic, queue_id, |queue| {
+            while measured.end_offset < to_offset {
+                let count = (to_offset - measured.end_offset).clamp(0, MEASURED_CHUNK as i64) as usize;
+                queue.read(&self.parts.queues.disk, measured.end_offset, count, &mut entries)?;
+                for entry in &entries {
+                    let size = if entry.is_void() { 0 } else { i64::from(entry.size) };
+                    if measured.bytes + size > bytes_max {
+                        return Ok(());
+                    }
+                    measured.bytes += size;
+                    measured.end_offset += 1;
+                    measured.last_physical_offset = Some(entry.physical_offset);
+                }
+                if entries.is_empty() {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        });
+        measured
+    }
+
+    /// Where the record of an entry lies in the commit log; none for what is deleted or was never there.
+    fn entry_place(&self, topic: &str, queue_id: i32, queue_offset: i64) -> Option<i64> {
+        if queue_offset < self.min_offset(topic, queue_id) {
+            return None;
+        }
+        self.queue_entries(topic, queue_id, queue_offset, 1).first().map(|entry| entry.physical_offset)
     }
 }

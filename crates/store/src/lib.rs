@@ -55,7 +55,7 @@ pub use disk::{Disk, SystemDisk};
 pub use dispatch::SCHEDULE_TOPIC;
 pub use error::StoreError;
 pub use expression::Program;
-pub use inspect::QueueEntry;
+pub use inspect::{Measured, QueueEntry};
 pub use settings::StoreSettings;
 pub use store::Store;
 pub use timer::{Place, TIMER_TOPIC, TimerEntry, TimerLog, TimerStart};

@@ -33,7 +33,7 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.groups import QuerySubscriptionByConsumer, QueryTopicConsumeByWho, QueryTopicsByConsumer
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import QueryConsumeQueue
+from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
 from metaq.protocol.offsets import (
     GetBrokerConsumeStats,
     GetConsumeStats,
@@ -219,6 +219,33 @@ class Consumption:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {command.topic} has no queue {command.queue_id}")
         lines = await asyncio.to_thread(self._lines, command)
         return Response(body=lines.encode())
+
+    @handles(MeasureQueue)
+    async def measure_queue(self, command: MeasureQueue, request: Request) -> Response:
+        topic = self._existing(command.topic)
+        if not 0 <= command.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"topic {command.topic} has no queue {command.queue_id}"
+            )
+        return Response(fields=await asyncio.to_thread(self._measure, command))
+
+    def _measure(self, command: MeasureQueue) -> QueueMeasured:
+        store = self._parts.store
+        end, size_bytes, before, last = store.measure(
+            command.topic,
+            command.queue_id,
+            command.queue_offset,
+            command.end_offset,
+            max(command.size_bytes_max, 0),
+        )
+        stored_ms = store.store_time_ms(command.topic, command.queue_id, end)
+        return QueueMeasured(
+            end_offset=end,
+            size_bytes=size_bytes,
+            before_physical_offset=-1 if before is None else before,
+            last_physical_offset=-1 if last is None else last,
+            delay_ms=max(self._parts.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0,
+        )
 
     def _lines(self, command: QueryConsumeQueue) -> ConsumeQueueLines:
         store = self._parts.store

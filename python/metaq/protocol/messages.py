@@ -166,6 +166,29 @@ class QueryMessage(Command, code=12, reply=MessagesFound):
     unique_key: bool = msgspec.field(default=False, name="_UNIQUE_KEY_QUERY")
 
 
+class QueueMeasured(Fields):
+    """What the part of the queue up to `end_offset` holds."""
+
+    end_offset: Int64
+    size_bytes: Int64
+    """Of its records as stored."""
+    before_physical_offset: Int64 = -1
+    """Of the record before the part; −1 where there is none any more."""
+    last_physical_offset: Int64 = -1
+    delay_ms: Int64 = 0
+    """How long the record at `end_offset` has been there; 0 where there is none."""
+
+
+class MeasureQueue(Command, code=30_321, permission="sub", reply=QueueMeasured):
+    """How many messages from `queue_offset` on fit into so many bytes. MetaQ's brokers alone know it."""
+
+    topic: str
+    queue_id: Int32
+    queue_offset: Int64
+    end_offset: Int64
+    size_bytes_max: Int64 = 2**63 - 1
+
+
 class QueryConsumeQueue(Command, code=321):
     """Lines of a consume queue from `index` on; body of the answer: ConsumeQueueLines."""
 

@@ -1,0 +1,52 @@
+"""`format("metaq")` as Spark knows it. Every method only reads options and hands over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from metaq.spark.errors import OptionError
+from metaq.spark.options import SourceOptions, source_options
+from metaq.spark.schema import spark_schema
+
+if TYPE_CHECKING:
+    from metaq.spark.source import BatchReader
+    from metaq.spark.stream_source import StreamReader
+
+
+class MetaqDataSource(DataSource):
+    """Topics of a MetaQ or RocketMQ cluster as tables and streams."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "metaq"
+
+    def schema(self) -> StructType:
+        return spark_schema(source_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> BatchReader:
+        from metaq.spark.filtering import batch_reader
+
+        options = source_options(self.options, streaming=False)
+        _check_schema(schema, options)
+        return batch_reader(options)
+
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from metaq.spark.stream_source import StreamReader
+
+        options = source_options(self.options, streaming=True)
+        _check_schema(schema, options)
+        return StreamReader(options)
+
+
+def _check_schema(given: StructType, options: SourceOptions) -> None:
+    """Someone may have named a schema of their own."""
+    own = spark_schema(options.columns)
+    shown = [(field.name, field.dataType.simpleString()) for field in given]
+    if shown != [(field.name, field.dataType.simpleString()) for field in own]:
+        raise OptionError(
+            f"the columns of a message are not {given.simpleString()}",
+            hint=f"leave the schema out: it is {own.simpleString()}, or less by the option columns",
+        )

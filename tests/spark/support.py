@@ -1,0 +1,139 @@
+"""Topics with known content, and queries on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import metaq
+from metaq.protocol.messages import SendMessageV2
+from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
+from metaq.remoting import Connection
+from tests.support.clients import create_topic
+from tests.support.metaq import Metaq
+
+BROKER = "broker-a"
+QUERY_TIMEOUT_S = 60
+
+
+class Topics:
+    """Makes and fills topics of one broker."""
+
+    def __init__(self, served: Metaq) -> None:
+        self._served = served
+        self._client = metaq.Client(served.nameserver)
+        self._client.start()
+        self._producer = self._client.producer("tests")
+        self._producer.start()
+
+    def close(self) -> None:
+        self._client.close()
+
+    def create(self, topic: str, queues: int = 1) -> None:
+        asyncio.run(create_topic(self._served.broker, topic, queues))
+
+    def change(self, topic: str, queues: int) -> None:
+        self._ask(UpdateAndCreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues))
+
+    def delete(self, topic: str) -> None:
+        self._ask(DeleteTopicInBroker(topic=topic))
+
+    def _ask(self, command: Any) -> None:
+        async def ask() -> None:
+            connection = await Connection.open(self._served.broker)
+            try:
+                (await connection.call(command)).check()
+            finally:
+                await connection.close()
+
+        asyncio.run(ask())
+
+    def fill(self, topic: str, bodies: Iterable[bytes | str], *, queue: int = 0, **options: Any) -> None:
+        """In this order, into one queue."""
+        place = metaq.Queue(topic, BROKER, queue)
+        for body in bodies:
+            data = body.encode() if isinstance(body, str) else body
+            self._producer.send_soon(topic, data, queue=place, **options)
+        self._producer.flush()
+
+
+def send_raw(broker: str, topic: str, body: bytes, *, system_flag: int) -> None:
+    """Whatever its flag says."""
+
+    async def send() -> None:
+        connection = await Connection.open(broker)
+        try:
+            command = SendMessageV2(producer_group="tests", topic=topic, sys_flag=system_flag)
+            (await connection.call(command, body)).check()
+        finally:
+            await connection.close()
+
+    asyncio.run(send())
+
+
+def read(spark: SparkSession, served: Metaq, options: Mapping[str, object]) -> DataFrame:
+    texts = {name: str(value) for name, value in options.items()}
+    return spark.read.format("metaq").options(nameservers=served.nameserver, **texts).load()
+
+
+def rows(spark: SparkSession, served: Metaq, **options: object) -> list[Row]:
+    """By queue and offset."""
+    return sorted(
+        read(spark, served, options).collect(),
+        key=lambda row: tuple(row[name] for name in ("topic", "queueId", "queueOffset") if name in row),
+    )
+
+
+def bodies(found: Iterable[Row]) -> list[str]:
+    return [row.body.decode() for row in found]
+
+
+class Stream:
+    """A query that keeps what each of its batches brought; every run goes on where the last one ended."""
+
+    def __init__(self, spark: SparkSession, served: Metaq, home: Path, **options: object) -> None:
+        self._spark = spark
+        self._nameserver = served.nameserver
+        self._checkpoint = str(home / "checkpoint")
+        self.options = options
+        self.batches: dict[int, list[Row]] = {}
+        self.query: StreamingQuery | None = None
+
+    def begin(self, **trigger: Any) -> StreamingQuery:
+        texts = {name: str(value) for name, value in self.options.items()}
+        source = self._spark.readStream.format("metaq").options(nameservers=self._nameserver, **texts).load()
+
+        def keep(frame: DataFrame, number: int) -> None:
+            self.batches[number] = frame.collect()
+
+        writer = source.writeStream.option("checkpointLocation", self._checkpoint).foreachBatch(keep)
+        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        return self.query
+
+    def run(self) -> list[list[str]]:
+        """Takes all that is there; the bodies of each batch since the first run, empty batches left out."""
+        query = self.begin(availableNow=True)
+        assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
+        return self.bodies
+
+    @property
+    def bodies(self) -> list[list[str]]:
+        return [sorted(bodies(found)) for _, found in sorted(self.batches.items()) if found]
+
+    def stop(self) -> None:
+        if self.query is not None:
+            self.query.stop()
+
+
+def failure(query: StreamingQuery) -> str:
+    """What a query that has to fail says."""
+    try:
+        query.awaitTermination(QUERY_TIMEOUT_S)
+    except Exception as error:
+        return str(error)
+    raise AssertionError("the query did not fail")

@@ -1,0 +1,273 @@
+"""`spark.readStream.format("metaq")` on the real Spark and a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import metaq
+import metaq.spark
+from tests.spark.support import BROKER, Stream, Topics, failure
+from tests.support.metaq import Metaq
+from tests.support.reading import eventually
+
+MakeTopic = Callable[..., str]
+MakeStream = Callable[..., Stream]
+
+
+@pytest.fixture
+def stream(spark: SparkSession, served: Metaq, tmp_path: Path) -> Iterator[MakeStream]:
+    made: list[Stream] = []
+
+    def make(**options: object) -> Stream:
+        made.append(Stream(spark, served, tmp_path, **{"startingOffsets": "earliest", **options}))
+        return made[-1]
+
+    yield make
+    for query in made:
+        query.stop()
+
+
+def committed(served: Metaq, group: str, topic: str, queue: int = 0) -> int | None:
+    with metaq.Client(served.nameserver) as client, client.puller(group=group) as puller:
+        return puller.committed(metaq.Queue(topic, BROKER, queue))
+
+
+def test_each_message_comes_once_over_restarts(
+    stream: MakeStream, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    topics.fill(topic, ["a0", "a1"])
+    topics.fill(topic, ["b0"], queue=1)
+    query = stream(subscribe=topic)
+    assert query.run() == [["a0", "a1", "b0"]]
+    assert query.run() == [["a0", "a1", "b0"]]
+    topics.fill(topic, ["b1"], queue=1)
+    assert query.run() == [["a0", "a1", "b0"], ["b1"]]
+
+
+def test_limits_of_rows_are_exact(stream: MakeStream, topics: Topics, make_topic: MakeTopic) -> None:
+    topic = make_topic(queues=3)
+    for queue, number in ((0, 10), (1, 3), (2, 1)):
+        topics.fill(topic, (f"{queue}-{at}" for at in range(number)), queue=queue)
+    found = stream(subscribe=topic, maxOffsetsPerTrigger=4).run()
+    assert [len(batch) for batch in found] == [4, 4, 4, 2]
+    assert len({body for batch in found for body in batch}) == 14
+
+
+def test_limits_of_bytes_are_exact(
+    stream: MakeStream, served: Metaq, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    topics.fill(topic, ["s" * 10] * 6)
+    topics.fill(topic, ["l" * 2_000], queue=1)
+    small, large = (_stored_bytes(served, topic, queue) for queue in (0, 1))
+    found = stream(subscribe=topic, maxBytesPerTrigger=2 * small + small // 2).run()
+    lengths = [[len(body) for body in batch] for batch in found]
+    # The large one is past the limit by itself: it comes alone, the others in twos.
+    assert sorted(lengths) == [[10, 10], [10, 10], [10, 10], [2_000]]
+    assert large > 2 * small + small // 2
+
+
+def _stored_bytes(served: Metaq, topic: str, queue: int) -> int:
+    from metaq.spark.cluster import Cluster
+    from metaq.spark.options import Subscribed
+
+    place = metaq.Queue(topic, BROKER, queue)
+    with Cluster(served.nameserver, 5) as cluster:
+        cluster.queues(Subscribed(topics=(topic,)))
+        return cluster.measure({place: (0, 1)})[place].size_bytes
+
+
+def test_a_trigger_waits_for_enough_messages(
+    stream: MakeStream, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    topics.fill(topic, ["a"])
+    query = stream(subscribe=topic, minOffsetsPerTrigger=3, maxTriggerDelay="30m")
+    query.begin(processingTime="100 milliseconds")
+    eventually(lambda: query.bodies == [["a"]])  # The first trigger has waited for ever.
+    topics.fill(topic, ["b", "c"])
+    time.sleep(1.0)
+    assert query.bodies == [["a"]]
+    topics.fill(topic, ["d"])
+    eventually(lambda: query.bodies == [["a"], ["b", "c", "d"]])
+
+
+def test_new_queues_are_read_from_their_beginning(
+    stream: MakeStream, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    topics.fill(topic, ["a"])
+    query = stream(subscribe=topic)
+    query.begin(processingTime="100 milliseconds")
+    eventually(lambda: query.bodies == [["a"]])
+    topics.change(topic, queues=2)
+    topics.fill(topic, ["b"], queue=1)
+    eventually(lambda: [body for batch in query.bodies for body in batch] == ["a", "b"])
+
+
+def test_offsets_show_as_those_of_a_group(
+    stream: MakeStream, spark: SparkSession, served: Metaq, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    topics.fill(topic, ["a", "b"])
+    query = stream(subscribe=topic, group="mirror", maxOffsetsPerTrigger=1)
+    query.run()
+    assert committed(served, "mirror", topic) == 1, "the last batch is known when the next one is planned"
+    listener = metaq.spark.GroupOffsets("listened", served.nameserver)
+    spark.streams.addListener(listener)
+    try:
+        topics.fill(topic, ["c"])
+        query.run()
+        eventually(lambda: committed(served, "listened", topic) == 3)
+    finally:
+        spark.streams.removeListener(listener)
+    topics.fill(topic, ["d"])
+    assert query.run()[-1] == ["d"]
+    assert committed(served, "mirror", topic) == 3
+    fresh = Stream(
+        spark,
+        served,
+        Path(query._checkpoint) / "other",
+        subscribe=topic,
+        startingOffsets="group",
+        group="mirror",
+    )
+    assert fresh.run() == [["d"]]
+
+
+def test_progress_tells_how_far_behind_it_is(
+    stream: MakeStream, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    topics.fill(topic, ["a", "b", "c"])
+    topics.fill(topic, ["d"], queue=1)
+    query = stream(subscribe=topic, maxOffsetsPerTrigger=2)
+    query.run()
+    assert query.query is not None
+    found = [
+        metaq.spark.lags(progress)[0] for progress in query.query.recentProgress if progress.numInputRows
+    ]
+    assert [lag.messages for lag in found] == [2, 0]
+    assert found[0].messages_max >= found[0].messages_avg >= found[0].messages_min
+    assert found[0].bytes > 2 * 91 and found[0].seconds > 0
+    assert (found[1].bytes, found[1].seconds) == (0, 0)
+
+
+def test_a_topic_that_was_made_anew_is_loud(
+    stream: MakeStream, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    topics.fill(topic, ["a", "b"])
+    query = stream(subscribe=topic)
+    assert query.run() == [["a", "b"]]
+    topics.delete(topic)
+    topics.create(topic)
+    # As many messages and more: offsets alone would not tell.
+    topics.fill(topic, ["new-a", "new-b", "new-c"])
+    assert "its topic was made anew" in failure(query.begin(availableNow=True))
+    query.options = {**query.options, "failOnDataLoss": "false"}
+    assert query.run() == [["a", "b"], ["new-a", "new-b", "new-c"]]
+    topics.fill(topic, ["new-d"])
+    assert query.run()[2:] == [["new-d"]]
+
+
+def test_a_topic_that_is_gone_and_one_that_lost_its_messages(
+    stream: MakeStream, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    topics.fill(topic, ["a", "b"])
+    query = stream(subscribe=topic, timeout="1s")
+    query.run()
+    topics.delete(topic)
+    assert f"there is no topic {topic}" in failure(query.begin(availableNow=True))
+    topics.create(topic)
+    topics.fill(topic, ["c"])
+    said = failure(query.begin(availableNow=True))
+    assert f"messages are lost: {topic}/{BROKER}/0 [2, 2): the queue ends at 1 now" in said
+
+
+def test_a_queue_that_vanished_is_loud(stream: MakeStream, topics: Topics, make_topic: MakeTopic) -> None:
+    topic = make_topic(queues=2)
+    topics.fill(topic, ["a"])
+    topics.fill(topic, ["b"], queue=1)
+    query = stream(subscribe=topic, timeout="1s")
+    query.run()
+    topics.change(topic, queues=1)
+    topics.fill(topic, ["c"])
+    said = failure(query.begin(availableNow=True))
+    assert f"{topic}/{BROKER}/1 [1, 1): the queue is not there any more" in said
+    query.options = {**query.options, "failOnDataLoss": "false"}
+    assert query.run()[1:] == [["c"]]
+    topics.change(topic, queues=2)
+    topics.fill(topic, ["d"], queue=1)
+    assert query.run()[2:] == [["d"]], "it goes on where it was"
+
+
+def test_bad_input_of_streams(stream: MakeStream, topics: Topics, make_topic: MakeTopic) -> None:
+    topic, other = make_topic(), make_topic()
+    topics.fill(topic, ["a"])
+    query = stream(subscribe=topic)
+    query.run()
+    query.options = {**query.options, "subscribe": other}
+    said = failure(query.begin(availableNow=True))
+    assert f"the checkpoint is of topic {topic}, and the query reads {other}" in said
+    query.options = {"subscribe": topic, "endingOffsets": "latest"}
+    with pytest.raises(Exception, match="option endingOffsets has no meaning in a stream"):
+        query.begin(availableNow=True).awaitTermination(60)
+
+
+def test_a_broker_that_is_started_anew_is_waited_for(
+    spark: SparkSession, tmp_path: Path, start_metaq: Callable[..., Metaq]
+) -> None:
+    nameserver = start_metaq("nameserver", "--listen", "127.0.0.1:0")
+    arguments = ("--namesrv", nameserver.ready["nameserver"], "--data", str(tmp_path / "data"))
+    broker = start_metaq("broker", "--listen", "127.0.0.1:0", *arguments)
+    both = _Both(nameserver, broker)
+    topics = Topics(both)  # type: ignore[arg-type]
+    topics.create("orders", 2)
+    topics.fill("orders", ["a"])
+    query = Stream(spark, both, tmp_path, subscribe="orders", startingOffsets="earliest")  # type: ignore[arg-type]
+    try:
+        query.begin(processingTime="100 milliseconds")
+        eventually(lambda: query.bodies == [["a"]])
+        topics.close()
+        broker.stop()
+        time.sleep(0.5)
+        both.broker_process = start_metaq("broker", "--listen", "127.0.0.1:0", *arguments)
+        topics = Topics(both)  # type: ignore[arg-type]
+        topics.fill("orders", ["b"], queue=1)
+        eventually(lambda: query.bodies == [["a"], ["b"]], timeout_s=40)
+    finally:
+        query.stop()
+        topics.close()
+
+
+class _Both:
+    """Name server and broker in two processes, of which one comes and goes."""
+
+    def __init__(self, nameserver: Metaq, broker: Metaq) -> None:
+        self.nameserver = nameserver.ready["nameserver"]
+        self.broker_process = broker
+
+    @property
+    def broker(self) -> str:
+        return self.broker_process.ready["broker"]
+
+
+def test_the_checkpoint_is_plain_to_read(
+    stream: MakeStream, tmp_path: Path, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    topics.fill(topic, ["a", "b"])
+    stream(subscribe=topic).run()
+    stored = json.loads((tmp_path / "checkpoint" / "offsets" / "0").read_text().splitlines()[-1])
+    assert list(stored) == ["metaq", "queues"]
+    places = stored["queues"][topic][BROKER]
+    assert [places["0"][0], places["1"]] == [2, [0, -1]]
