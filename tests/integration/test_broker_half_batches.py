@@ -1,4 +1,4 @@
-"""Half messages that hold many: taken apart when they are committed, and finished where a kill cut that short."""
+"""Half messages that hold many: taken apart by a commit, which a restart finishes after a kill."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Part(NamedTuple):
     queue_id: int
     half_offset: int
     physical_offset: int
-    count: int
+    message_count: int
 
 
 class RowSender:
@@ -62,8 +62,8 @@ class RowSender:
             self._known.add(topic)
 
     def put(self, rows: Rows) -> None:
-        """Takes them into the buffer and waits while that is full. Raises InvalidMessage, which names the row,
-        and NotSent where brokers take nothing for too long."""
+        """Takes them into the buffer and waits while that is full. Raises InvalidMessage, which names the
+        row, and NotSent where brokers take nothing for too long."""
         try:
             taken = self._open().buffer.put_rows(rows, self._options.timeout_s)
         except ValueError as error:
