@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 
 from metaq._core import Message
 from tests.interop.servers import Cluster, start_metaq
+from tests.support.metaq import ROOT
 from tests.support.reading import eventually, stored
 
 
@@ -218,6 +220,15 @@ def test_a_stream_goes_on_where_it_stopped(
     numbered(spark, 1_500, 4).filter("CAST(body AS INT) >= 1000").write.mode("append").text(str(source))
     run()
     assert bodies(cluster, topic) == sorted(map(str, range(1_500)))
+
+
+def test_the_page(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "spark-sink.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+    code = code.replace("127.0.0.1:9876", cluster.namesrv).replace("/tmp/", f"{tmp_path}/")
+    exec(compile(code, "page", "exec"), {})
+    for topic in ("Orders", "PaidOrders", "Nightly"):
+        assert len(stored(cluster.namesrv, topic)) == 1_000, topic
 
 
 def test_a_write_with_an_identity_is_shown_once(spark: SparkSession, cluster: Cluster) -> None:

@@ -89,7 +89,9 @@ impl Half {
         let patience_ms = if self.kind.immunity_ms < 0 { look.timeout_ms } else { self.kind.immunity_ms };
         let lain_ms = look.now_ms.saturating_sub(self.stored_ms);
         if self.kind.is_batch {
-            return lain_ms > patience_ms.max(look.renew_ms).max(self.stored_ms - self.since_ms);
+            // Of one that was stored once both times are the same, but for a producer's clock that is wrong.
+            let age_ms = if self.before < 0 { 0 } else { self.stored_ms - self.since_ms };
+            return lain_ms > patience_ms.max(look.renew_ms).max(age_ms);
         }
         look.now_ms.saturating_sub(self.since_ms) > patience_ms || lain_ms > look.renew_ms
     }
@@ -416,6 +418,13 @@ mod tests {
         assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
         ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
         assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
+        assert_eq!(
+            looks(&ledger, 3_600_000, 3_700_000),
+            Some(3_660_000),
+            "its producer's clock is an hour late"
+        );
     }
 
     #[test]
