@@ -50,7 +50,7 @@ def shell(script: str, directory: Path, **variables: str) -> str:
 
 
 def test_every_block_is_run_by_a_test() -> None:
-    known = ["mermaid", "bash", "bash", "java", "python", "python", "bash", "toml", "bash"]
+    known = ["mermaid", "bash", "bash", "java", "python", "python", "python", "bash", "toml", "bash"]
     assert [language for language, _ in BLOCKS] == known
 
 

@@ -214,7 +214,7 @@ def test_bad_input_is_told_before_any_work(
     topic = make_topic(queues=2)
     topics.fill(topic, ["a"])
     at_once = {
-        "no option startingOffset; did you mean startingOffsets": {"startingOffset": "earliest"},
+        "no option startingoffset; did you mean startingOffsets": {"startingOffset": "earliest"},
         "option columns cannot be .* it takes some of topic": {"columns": "price"},
         "option startingOffsets cannot be .* it takes earliest": {"startingOffsets": "{"},
     }

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -241,7 +242,7 @@ class Cluster:
         wanted = list(queues)
 
         async def all_of_them() -> list[_T]:
-            return await asyncio.gather(*(self._patiently(lambda q=queue: ask(q)) for queue in wanted))
+            return await asyncio.gather(*(self._patiently(partial(ask, queue)) for queue in wanted))
 
         return dict(zip(wanted, self._portal.run(all_of_them), strict=True))
 

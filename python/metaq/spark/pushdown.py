@@ -56,7 +56,7 @@ def _take(options: SourceOptions, narrowed: Narrowed, wanted: Filter) -> Narrowe
     from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
     column = ".".join(getattr(wanted, "attribute", ()))
-    value = getattr(wanted, "value", None)
+    value: Any = getattr(wanted, "value", None)
     if isinstance(wanted, EqualTo | In):
         values = frozenset((value,) if isinstance(wanted, EqualTo) else value)
         if column in _QUEUE_COLUMNS:

@@ -94,7 +94,7 @@ def _array(kind: Any, rows: int, missing: int, buffers: list[bytes | None]) -> A
     if not pa.types.is_map(kind):
         return pa.Array.from_buffers(kind, rows, wrapped, null_count=missing)
     ends, name_ends, names, value_ends, values = wrapped
-    entries = len(name_ends) // 4 - 1
+    entries = len(buffers[1] or b"") // 4 - 1
     return pa.MapArray.from_arrays(
         pa.Array.from_buffers(pa.int32(), rows + 1, [None, ends]),
         pa.Array.from_buffers(pa.string(), entries, [None, name_ends, names]),

@@ -39,7 +39,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._narrowed = narrowed or Narrowed()
 
-    def partitions(self) -> list[RangePartition]:  # type: ignore[override]
+    def partitions(self) -> list[RangePartition]:
         options = self._options
         with Cluster(options.nameservers, options.timeout_s) as cluster:
             queues = [queue for queue in cluster.queues(options.subscribed) if self._narrowed.wants(queue)]
@@ -47,8 +47,8 @@ class BatchReader(DataSourceReader):
             ranges = [self._narrowed.cut(part) for part in batch_ranges(cluster, options, bounds)]
             return tasks(cluster, options, ranges)
 
-    def read(self, partition: RangePartition | None) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        if partition is None:  # Spark's way of reading what has no partitions.
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):  # Where there are none, Spark makes up one.
             return iter(())
         options = self._narrowed.filtered(self._options)
         return Reading(options).batches(partition.part, partition.address)

@@ -115,9 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._report
 
-    def partitions(  # type: ignore[override]
-        self, start: Mapping[str, Any], end: Mapping[str, Any]
-    ) -> Sequence[RangePartition]:
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[RangePartition]:
         begun, ended = self._loaded(start), self._loaded(end)
         if not self._queues:
             self._look(refresh=True)
