@@ -96,10 +96,10 @@ clean: ## Remove everything that was built (data/ stays)
 	rm -rf $(VENV) target build python/metaq/_core*.so .pytest_cache .mypy_cache .ruff_cache
 	find python tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# What only the tests need: unmodified Java and Go clients are run against MetaQ.
+# What only the tests need: unmodified Java and Go clients are run against MetaQ, a real database is mirrored.
 .PHONY: setup-test
 setup-test:
-	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go
+	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go mariadb
 
 # Apache's servers and tools and Delta's jars, as Maven artefacts: fetched here, where a slow network breaks no time-out.
 .PHONY: peers

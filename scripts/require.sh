@@ -43,6 +43,14 @@ have_go() { command -v go >/dev/null; }
 go_packages="golang-go"
 go_advice="Go (go on the PATH)"
 
+# Only the programs: the full package would start a server of its own.
+have_mariadb() {
+    local PATH=$PATH:/usr/sbin
+    command -v mariadbd >/dev/null && command -v mariadb-install-db >/dev/null
+}
+mariadb_packages="mariadb-server-core mariadb-client-core"
+mariadb_advice="MariaDB 10.5 or newer (mariadbd and mariadb-install-db)"
+
 have_fuzz() { cargo +nightly fuzz --version >/dev/null 2>&1; }
 fuzz_packages=""
 fuzz_advice="a nightly Rust and cargo-fuzz (rustup toolchain install nightly && cargo install cargo-fuzz)"

@@ -106,7 +106,8 @@ def soak(
 
 
 def _settings(home: Path) -> dict[str, object]:
-    """The oldest files go as soon as the store has taken its share of the disk, read or not."""
+    """The oldest files go as soon as the store has taken its share of the disk, read or not. Whoever else
+    fills the disk meanwhile makes that share smaller, and stops nothing."""
     home.mkdir(parents=True, exist_ok=True)
     usage = shutil.disk_usage(home)
     used = round(100 * usage.used / (usage.used + usage.free))
@@ -114,7 +115,7 @@ def _settings(home: Path) -> dict[str, object]:
     return {
         "disk_clean_percent": limit - 1,
         "disk_force_clean_percent": limit,
-        "disk_refuse_percent": min(99, limit + 5),
+        "disk_refuse_percent": 99,
         "delete_unconsumed": "true",
         "commit_log_file_bytes": 256 * MIB,
     }

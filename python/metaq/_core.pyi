@@ -637,6 +637,8 @@ class Server:
     def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Puts a group to another place of a queue, whether or not its consumers run: the answer to
         their next pull sends them there, and what they commit until they follow is not heard."""
+    def resets(self) -> dict[str, dict[int, int]]:
+        """`topic@group` → queue → where it was put to, of those whose consumers have not followed yet."""
     def remove_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
     def load_delay_offsets(self, offsets: Mapping[int, int]) -> None:
         """Level → where its delivery goes on, before `start`."""

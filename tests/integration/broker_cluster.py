@@ -22,7 +22,7 @@ SUSPEND = 2
 SUBSCRIPTION = 4
 
 
-def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 60.0) -> None:
+def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 120.0) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(timeout_s):
             await scenario()
@@ -30,8 +30,8 @@ def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 60.0) -> Non
     asyncio.run(bounded())
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Waits for something that happens soon by itself."""
+async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
+    """Waits for something that happens soon by itself; less than what happens at intervals anyway."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)

@@ -138,6 +138,34 @@ def test_a_stopped_group_begins_where_it_was_put_to_also_after_a_restart(tmp_pat
     in_broker(tmp_path, second)
 
 
+def test_a_running_group_that_has_not_followed_is_sent_there_by_the_next_life(tmp_path: Path) -> None:
+    """A consumer with much in its hands may not pull for minutes: a restart must not undo the reset."""
+
+    async def first(broker: Broker, client: Client) -> None:
+        for number in range(6):
+            await client.send(T, b"%d" % number)
+        await client.heartbeat("g", T)
+        await commit(client, 4)
+        await reset(client, 0)
+
+    async def second(broker: Broker, client: Client) -> None:
+        await client.heartbeat("g", T)
+        await commit(client, 5)
+        assert await committed(client) == 0, "the consumer has not followed yet"
+        assert (await client.pull("g", T, 5))[::2] == (MOVED, 0)
+        code, records, _ = await client.pull("g", T, 0)
+        assert code == 0 and records[0].body == b"0"
+        await commit(client, 3)
+
+    async def third(broker: Broker, client: Client) -> None:
+        assert await committed(client) == 3
+        await client.heartbeat("g", T)
+        assert (await client.pull("g", T, 5))[0] == 0, "it has followed in the life before"
+
+    for life in (first, second, third):
+        in_broker(tmp_path, life)
+
+
 def test_lag_in_messages_and_in_time(tmp_path: Path) -> None:
     clock = Clock.manual(NOW_MS)
 
@@ -302,7 +330,6 @@ def test_figures_of_a_broker_that_works(tmp_path: Path) -> None:
     clock = Clock.manual(NOW_MS)
 
     async def scenario(broker: Broker, client: Client) -> None:
-        broker.statistics.sample()
         for _ in range(20):
             await client.send(T, b"x", TAGS="a")
         clock.advance_ms(10_000)

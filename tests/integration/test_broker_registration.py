@@ -28,7 +28,7 @@ async def route(client: Client, topic: str) -> TopicRouteData | None:
 
 
 async def route_appears(client: Client, topic: str) -> TopicRouteData:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while (found := await route(client, topic)) is None:
             await asyncio.sleep(0.02)
     return found

@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.clients import Clients, PushConsumer, bodies, numbered, unique, wait_for_bodies
 from tests.interop.driver import ClientError
-from tests.interop.kinds import each_once, java_id
+from tests.interop.kinds import each_once, newest_once
 from tests.interop.servers import Cluster, uses_apache
 from tests.support.metaq import run
 
@@ -89,12 +89,6 @@ def test_a_group_is_served_at_its_rate(java: Clients) -> None:
     found = wait_for_bodies(consumers, bodies(numbered(400, "free")))
     seen = Counter(body for body in bodies(found) if body.startswith("free"))
     assert set(seen.values()) == {1}
-
-
-# A pull of 4.9.8 that is under way when its broker dies is given up after 30 s only.
-newest_once = pytest.mark.parametrize(
-    "java_kind", [("5.5.0", "json")], ids=java_id, indirect=True, scope="session"
-)
 
 
 @newest_once

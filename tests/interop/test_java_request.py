@@ -8,8 +8,8 @@ from tests.interop.clients import Client, Clients, unique
 from tests.interop.driver import ClientError
 
 
-def replier(java: Clients, topic: str) -> Client:
-    arguments = {"namesrv": java.cluster.namesrv, "group": unique("R"), "topic": topic}
+def replier(java: Clients, topic: str, **options: object) -> Client:
+    arguments = {"namesrv": java.cluster.namesrv, "group": unique("R"), "topic": topic, **options}
     return Client(java.driver, "replier", arguments)
 
 

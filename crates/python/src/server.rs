@@ -182,6 +182,10 @@ impl Server {
         Ok(())
     }
 
+    fn resets(&self) -> PyResult<BTreeMap<String, BTreeMap<i32, i64>>> {
+        Ok(self.broker()?.offsets.resets().into_iter().collect())
+    }
+
     #[pyo3(signature = (group=None, topic=None))]
     fn remove_offsets(&self, group: Option<&str>, topic: Option<&str>) -> PyResult<()> {
         self.broker()?.offsets.remove(group, topic);

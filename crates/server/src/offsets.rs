@@ -67,6 +67,7 @@ impl Offsets {
         table.resets.entry(key.clone()).or_default().insert(queue_id, Reset { queue_offset, told: false });
         self.put(&mut table, key, queue_id, queue_offset);
         self.count_resets(&table);
+        self.version.fetch_add(1, Relaxed);
     }
 
     /// Where a pull has to be sent instead; None where no reset is under way, or this pull ends it. A consumer that was
@@ -88,6 +89,7 @@ impl Offsets {
             table.resets.remove(&key);
         }
         self.count_resets(&table);
+        self.version.fetch_add(1, Relaxed);
         None
     }
 
@@ -99,6 +101,16 @@ impl Offsets {
         let table = self.table.read();
         let queues = table.resets.get(&key(group, topic));
         queues.and_then(|queues| queues.get(&queue_id)).is_some_and(|reset| !reset.told)
+    }
+
+    /// Where groups were put to whose consumers have not followed yet. A broker that starts anew has to know, or what
+    /// such a consumer commits would undo the reset.
+    pub fn resets(&self) -> Vec<(String, Queues)> {
+        let table = self.table.read();
+        let places = |queues: &BTreeMap<i32, Reset>| {
+            queues.iter().map(|(queue_id, reset)| (*queue_id, reset.queue_offset)).collect()
+        };
+        table.resets.iter().map(|(key, queues)| (key.clone(), places(queues))).collect()
     }
 
     /// Grows with every change.
@@ -182,10 +194,14 @@ mod tests {
         offsets.commit("g", "t", 1, 7);
         assert_eq!(offsets.get("g", "t", 1), Some(7), "other queues are not touched");
         assert!(offsets.awaits_reset("g", "t", 0) && !offsets.awaits_reset("h", "t", 0));
+        assert_eq!(offsets.resets(), [("t@g".to_owned(), Queues::from([(0, 5)]))]);
         assert_eq!(offsets.follow_reset("g", "t", 0, 51), Some(5));
         offsets.commit("g", "t", 0, 52);
         assert_eq!(offsets.get("g", "t", 0), Some(5));
+        let before = offsets.version();
         assert_eq!(offsets.follow_reset("g", "t", 0, 5), None, "it has followed");
+        assert!(offsets.resets().is_empty());
+        assert!(offsets.version() > before, "that it has followed is to be kept");
         offsets.commit("g", "t", 0, 6);
         assert_eq!(offsets.get("g", "t", 0), Some(6));
     }
@@ -196,7 +212,9 @@ mod tests {
         offsets.reset("g", "t", 0, 5);
         assert_eq!(offsets.follow_reset("g", "t", 0, 9), Some(5));
         assert_eq!(offsets.follow_reset("g", "t", 0, 9), None, "a consumer that insists is served");
+        let before = offsets.version();
         offsets.reset("g", "t", 0, 5);
+        assert!(offsets.version() > before, "a reset to where the group is already is to be kept too");
         offsets.remove(Some("g"), None);
         assert_eq!(offsets.follow_reset("g", "t", 0, 9), None);
         offsets.assign("g", "t", 0, 3);

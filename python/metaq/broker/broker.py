@@ -101,6 +101,8 @@ class Broker:
             await self.topics.publish(())
             await self.groups.publish(())
             await self.offsets.protect()
+            # What comes from now on counts, also what comes before the next look.
+            await asyncio.to_thread(self.statistics.sample)
             self.server.start()
             self.pump.start()
             undo.push_async_callback(self.pump.stop)

@@ -41,6 +41,10 @@ class Offsets:
         if stored is not None:
             self._data_version = stored.data_version or self._data_version
             self._server.load_offsets(stored.offset_table)
+            for key, queues in (stored.reset_table or {}).items():
+                topic, group = topic_and_group(key)
+                for queue_id, queue_offset in queues.items():
+                    self._server.reset_offset(group, topic, queue_id, queue_offset)
             self._version_kept = self._server.offsets_version()
 
     async def persist(self) -> bool:
@@ -59,7 +63,10 @@ class Offsets:
             return True
 
     def _write(self, version: int) -> None:
-        self._file.write(encode_offsets(self._server.offsets(), self._data_version), version)
+        # In this order: a reset that is followed between the two must not be kept with what came of it.
+        offsets = self._server.offsets()
+        content = encode_offsets(offsets, self._data_version, self._server.resets())
+        self._file.write(content, version)
 
     async def protect(self) -> None:
         """Tells the store what nobody has consumed yet, so that it does not delete that to make room."""
@@ -86,11 +93,18 @@ class Offsets:
         return Response(body=await asyncio.to_thread(lambda: encode_offsets(self._server.offsets(), version)))
 
 
-def encode_offsets(table: OffsetTable, version: DataVersion) -> bytes:
+def encode_offsets(table: OffsetTable, version: DataVersion, resets: OffsetTable | None = None) -> bytes:
     """The file's content, with bare integers as keys as Apache writes them. Written by hand because it is
     done every few seconds and the table can be large."""
+    parts = [b'"dataVersion":' + version.encode(), b'"offsetTable":' + _encode_table(table)]
+    if resets:
+        parts.append(b'"resetTable":' + _encode_table(resets))
+    return b"{" + b",".join(parts) + b"}\n"
+
+
+def _encode_table(table: OffsetTable) -> bytes:
     entries = ",\n".join(f"{json.dumps(key)}:{{{_queues(queues)}}}" for key, queues in sorted(table.items()))
-    return b'{"dataVersion":%s,"offsetTable":{\n%s\n}}\n' % (version.encode(), entries.encode())
+    return f"{{\n{entries}\n}}".encode()
 
 
 def _queues(queues: Mapping[int, int]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from metaq import __version__
-from metaq.cli import config, dlq, filter, group, message, parked, serve, topic
+from metaq.cli import config, dlq, filter, group, message, parked, pipeline, serve, topic
 from metaq.errors import ConfigError, MetaqError
 
 app = typer.Typer(
@@ -46,6 +46,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(filter.app, name="filter")
 app.add_typer(parked.app, name="parked")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("send")(message.send)
 app.command("tail")(message.tail)
 

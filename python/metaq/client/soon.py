@@ -73,6 +73,13 @@ class Soon:
             return order.queue
         return by_key(await self._sender.route(order.message.topic), order.key)
 
+    def known_queue_of(self, order: Order) -> Queue | None:
+        """The same for any thread; None where that needs a route that has to be asked for."""
+        if order.key is None:
+            return order.queue
+        route = self._session.routes.known(order.message.topic)
+        return None if route is None else by_key(route, order.key)
+
     def take(self, order: Order, queue: Queue | None) -> SendFuture:
         """Takes it into the buffer, for any thread; waits while the buffer is full.
 

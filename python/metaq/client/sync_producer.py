@@ -95,7 +95,9 @@ class Producer:
         soon = self._producer._open_soon()
         wanted = soon.order(topic, body, **options)
         with self._telemetry.sending_later(self.group, wanted.message) as sending:
-            queue = wanted.queue if wanted.key is None else self._portal.run(soon.queue_of, wanted)
+            queue = soon.known_queue_of(wanted)
+            if queue is None and wanted.key is not None:
+                queue = self._portal.run(soon.queue_of, wanted)
             future = soon.take(wanted, queue)
             sending.follow(future)
         return future

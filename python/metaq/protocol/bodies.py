@@ -262,6 +262,8 @@ class ConsumerOffsets(Body):
 
     data_version: DataVersion | None = None
     offset_table: dict[str, dict[int, int]] = always(factory=_mapping)
+    reset_table: dict[str, dict[int, int]] | None = None
+    """Where groups were put to that have not gone there yet: in our file alone, Apache passes over it."""
 
 
 class DelayOffsets(Body):

@@ -130,7 +130,7 @@ def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> N
             )
             await face.call(declare, handle)
             info = GetConsumerRunningInfo(consumer_group=group, client_id=client.client_id)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(15):
                 # Not answered before the heartbeat has arrived, not full before both were pulled.
                 while (await connection.call(info)).body.count(b'"cachedMsgCount":20,') < 2:
                     await asyncio.sleep(0.02)
@@ -163,7 +163,7 @@ def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: 
         query = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=0)
 
         async def committed(wanted: int) -> None:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(15):
                 while (await connection.call(query)).fields.get("offset") != str(wanted):
                     await asyncio.sleep(0.02)
 
@@ -227,8 +227,7 @@ def test_what_keeps_failing_is_parked_and_tried_across_restarts(
                 topic, group=group, start="first", on_failure="local", local_after=2, local_first_wait=3600
             )
             await face.call(declare, face.handler(handle))
-            await until(lambda: tries.count("bad") == 2 and tries.count("hopeless") == 2)
-            assert tries.count("good") == 1
+            await until(lambda: sorted(tries) == ["bad", "bad", "good", "hopeless", "hopeless"])
             async with asyncio.timeout(20):
                 while len(await listed()) < 2:
                     await asyncio.sleep(0.05)

@@ -286,7 +286,7 @@ def test_a_topic_that_was_deleted_is_let_go(face: Face, tmp_path: Path) -> None:
                 def topics() -> set[str]:
                     return {queue.topic for queue in consumer.queues}
 
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(15):
                     while "deleted" in (await asyncio.to_thread(topics) if face.is_sync else topics()):
                         await asyncio.sleep(0.05)
                 with pytest.raises(NoRoute):

@@ -85,6 +85,12 @@ def test_any_table_reads_back_as_it_was(table: dict[str, dict[int, int]], counte
     assert stored.data_version == version
 
 
+def test_resets_under_way_are_kept_beside_the_offsets() -> None:
+    stored = decode_offsets(encode_offsets(TABLE, DataVersion(), {"orders@billing": {1: 2}}))
+    assert (stored.offset_table, stored.reset_table) == (TABLE, {"orders@billing": {1: 2}})
+    assert b"resetTable" not in encode_offsets(TABLE, DataVersion(), {}), "as Apache writes it, mostly"
+
+
 @given(content=st.binary(max_size=60))
 def test_no_bytes_do_harm(content: bytes) -> None:
     with contextlib.suppress(ProtocolError, ValueError):

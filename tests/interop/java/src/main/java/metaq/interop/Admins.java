@@ -44,6 +44,17 @@ final class Admins {
             }
             return ids;
         });
+        operations.put("topic_groups", request ->
+            admin(request).queryTopicConsumeByWho(request.get("topic").getAsString()).getGroupList());
+        operations.put("consume_stats", Admins::consumeStats);
+        operations.put("time_spans", Admins::timeSpans);
+        operations.put("reset_offsets", Admins::resetOffsets);
+        operations.put("clone_offsets", request -> {
+            admin(request).cloneGroupOffset(
+                request.get("group").getAsString(), request.get("to").getAsString(), request.get("topic").getAsString(),
+                Clients.flag(request, "offline", false));
+            return null;
+        });
     }
 
     /** The class of a group's settings moved too, and here it has to be made: the method tells which one it is. */
@@ -106,6 +117,49 @@ final class Admins {
                 told.put("min_offset", bounds.getMinOffset());
                 told.put("max_offset", bounds.getMaxOffset());
                 told.put("last_update_ms", bounds.getLastUpdateTimestamp());
+                queues.add(told);
+            });
+        return queues;
+    }
+
+    /** How far a group is, and how many messages there are. */
+    private static Object consumeStats(JsonObject request) throws Exception {
+        List<Map<String, Object>> queues = new ArrayList<>();
+        admin(request).examineConsumeStats(request.get("group").getAsString()).getOffsetTable()
+            .forEach((queue, place) -> {
+                Map<String, Object> told = Messages.describe(queue);
+                told.put("max_offset", place.getBrokerOffset());
+                told.put("committed_offset", place.getConsumerOffset());
+                told.put("consumed_ms", place.getLastTimestamp());
+                queues.add(told);
+            });
+        return queues;
+    }
+
+    /** How far a group is in time. */
+    private static Object timeSpans(JsonObject request) throws Exception {
+        List<Map<String, Object>> queues = new ArrayList<>();
+        for (var span : admin(request).queryConsumeTimeSpan(
+            request.get("topic").getAsString(), request.get("group").getAsString())) {
+            Map<String, Object> told = Messages.describe(span.getMessageQueue());
+            told.put("first_ms", span.getMinTimeStamp());
+            told.put("last_ms", span.getMaxTimeStamp());
+            told.put("consumed_ms", span.getConsumeTimeStamp());
+            told.put("behind_ms", span.getDelayTime());
+            queues.add(told);
+        }
+        return queues;
+    }
+
+    /** Where the group goes on in each queue. */
+    private static Object resetOffsets(JsonObject request) throws Exception {
+        List<Map<String, Object>> queues = new ArrayList<>();
+        admin(request).resetOffsetByTimestamp(
+            request.get("topic").getAsString(), request.get("group").getAsString(),
+            request.get("timestamp_ms").getAsLong(), Clients.flag(request, "force", true))
+            .forEach((queue, queueOffset) -> {
+                Map<String, Object> told = Messages.describe(queue);
+                told.put("queue_offset", queueOffset);
                 queues.add(told);
             });
         return queues;

@@ -25,6 +25,9 @@ final class Clients {
         client.setPersistConsumerOffsetInterval(number(request, "persist_interval_ms", 5000));
         client.setHeartbeatBrokerInterval(number(request, "heartbeat_interval_ms", 30000));
         client.setPollNameServerInterval(number(request, "route_interval_ms", 30000));
+        if (request.has("callback_threads")) {
+            client.setClientCallbackExecutorThreads(number(request, "callback_threads", 0));
+        }
         if (request.has("namespace")) {
             client.setNamespace(request.get("namespace").getAsString());
         }

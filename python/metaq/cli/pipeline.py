@@ -1,0 +1,132 @@
+"""metaq pipeline: jobs that move data into topics and out of them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metaq.cli.flags import Format, Output
+
+if TYPE_CHECKING:
+    from metaq.pipelines import Plan, Progress, Report
+
+app = typer.Typer(help="List and run data pipelines.", no_args_is_help=True)
+
+LINE_INTERVAL = 10
+"""Of how many reports one is a line, where nobody watches."""
+
+
+@app.command("list")
+def list_pipelines(output: Output = Format.text) -> None:
+    """List the pipelines that there are."""
+    from metaq.cli.output import print_json, print_table
+    from metaq.pipelines import PIPELINES
+
+    if output is Format.json:
+        print_json([{"name": name, "summary": entry.summary} for name, entry in PIPELINES.items()])
+    else:
+        print_table(("pipeline", "does"), [(name, entry.summary) for name, entry in PIPELINES.items()])
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)],
+    config: Annotated[
+        Path, typer.Option("--config", help="TOML file of the pipeline.", metavar="FILE", show_default=False)
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
+    ] = False,
+    output: Output = Format.text,
+) -> None:
+    """Run a pipeline until it is done, or ended by Ctrl-C or SIGTERM; it goes on from there next time."""
+    import logging
+
+    from metaq.pipelines import load
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
+    pipeline = load(name).from_file(config)
+    if dry_run:
+        _print_plan(pipeline.plan(), output)
+        return
+    with _stopped_by_signals() as stop, _reporting(name, output) as report:
+        done = pipeline.run(report, stop)
+    if output is Format.text:
+        typer.echo(f"{name} ended; {_line(done)}")
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """The first signal lets it end in order, the second one ends it at once."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, frame: object) -> None:
+        stop.set()
+        for again, handler in before.items():
+            signal.signal(again, handler)
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _reporting(name: str, output: Format) -> Iterator[Report]:
+    if output is Format.json:
+        from dataclasses import asdict
+
+        from metaq.cli.output import print_json_line
+
+        yield lambda progress: print_json_line({"pipeline": name, **asdict(progress)})
+    elif sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status(f"{name}: starting") as status:
+            yield lambda progress: status.update(f"{name}: {_line(progress)}")
+    else:
+        reports = 0
+
+        def tell(progress: Progress) -> None:
+            nonlocal reports
+            if reports % LINE_INTERVAL == 0:
+                print(f"{name}: {_line(progress)}", file=sys.stderr, flush=True)
+            reports += 1
+
+        yield tell
+
+
+def _line(progress: Progress) -> str:
+    lag = "unknown" if progress.lag_s is None else f"{progress.lag_s:.1f} s"
+    details = ", ".join(f"{name} {value}" for name, value in progress.details.items())
+    return (
+        f"{progress.phase}, {progress.rows:,} rows, {progress.bytes:,} bytes,"
+        f" {progress.rows_per_second:,.0f} rows/s, lag {lag}{f', {details}' if details else ''}"
+    )
+
+
+def _print_plan(plan: Plan, output: Format) -> None:
+    from metaq.cli.output import print_json, print_table
+
+    if output is Format.json:
+        print_json({"facts": plan.facts, "tables": plan.tables, "warnings": plan.warnings})
+        return
+    for name, value in plan.facts.items():
+        typer.echo(f"{name:<8} {value}")
+    if plan.tables:
+        heads = list(plan.tables[0])
+        numbers = [head for head in heads if isinstance(plan.tables[0][head], int)]
+        print_table(heads, [[str(row[head]) for head in heads] for row in plan.tables], numbers)
+    for warning in plan.warnings:
+        typer.echo(f"warning: {warning}")

@@ -1,0 +1,101 @@
+"""Data pipelines: long-running jobs with a TOML file, run by `metaq pipeline run NAME --config FILE`.
+
+A pipeline is a class with the methods of `Pipeline`. It is registered here by name, and imported when it is
+asked for, because each has dependencies of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from metaq.errors import CommandError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One registered pipeline."""
+
+    summary: str
+    place: str
+    """`module:class`."""
+    extra: str
+    """The extra of the package that brings what it needs."""
+
+
+PIPELINES: Final[Mapping[str, Entry]] = {
+    "binlog-sync": Entry(
+        "The tables of a MariaDB server, and every change of them, into an ordered topic.",
+        "metaq.pipelines.binlog.pipeline:BinlogSync",
+        "binlog",
+    ),
+    "log-transport": Entry(
+        "Lines of files that are followed, or of standard input, into a topic.",
+        "metaq.pipelines.logs.pipeline:LogTransport",
+        "",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would do. Nothing in it is secret."""
+
+    facts: Mapping[str, object]
+    tables: Sequence[Mapping[str, object]] = ()
+    """Rows of one table for people, with the same names in each."""
+    warnings: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is. Counters only grow."""
+
+    phase: str = "starting"
+    rows: int = 0
+    bytes: int = 0
+    lag_s: float | None = None
+    """How far it is behind its source; None where that is not known."""
+    rows_per_second: float = 0.0
+    details: dict[str, object] = field(default_factory=dict)
+
+
+Report = Callable[[Progress], None]
+
+
+class Pipeline(Protocol):
+    """What the command needs of one."""
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Reads and checks the configuration; raises ConfigError."""
+
+    def plan(self) -> Plan:
+        """Looks at source and target, and changes nothing; raises MetaqError."""
+
+    def run(self, report: Report, stop: threading.Event) -> Progress:
+        """Runs until it is done or `stop` is set, and keeps how far it came; raises MetaqError.
+
+        `report` is called about once a second.
+        """
+
+
+def load(name: str) -> type[Pipeline]:
+    """Raises CommandError."""
+    entry = PIPELINES.get(name)
+    if entry is None:
+        raise CommandError(f"there is no pipeline {name}", hint=f"there are: {', '.join(PIPELINES)}")
+    module, _, attribute = entry.place.partition(":")
+    try:
+        pipeline: type[Pipeline] = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "metaq":
+            raise
+        raise CommandError(
+            f"{name} needs the module {error.name}", hint=f"pip install 'pymetaq[{entry.extra}]'"
+        ) from None
+    return pipeline

@@ -1,0 +1,141 @@
+"""The TOML file of binlog-sync."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from metaq.client.compression import FORMATS, Format
+from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Number, Seconds, Text
+from metaq.errors import ConfigError
+from metaq.pipelines.settings import Key, Sections, Texts, read_secret, read_sections
+
+KIB, MIB = 1024, 1024 * 1024
+
+_TABLES: Final = Texts('a list of DATABASE.TABLE, where * stands for anything, such as ["shop.*"]')
+
+SECTIONS: Final[Sections] = {
+    "source": {
+        "host": Key(Text(says="a host name or an address"), "127.0.0.1"),
+        "port": Key(Number(1, 65_535), 3306),
+        "socket": Key(Text(says="the path of the server's socket"), None),
+        "user": Key(Text(says="the name of a user of the database")),
+        "password_env": Key(Text(says="the name of an environment variable"), None),
+        "password_file": Key(Text(says="the path of a file"), None),
+        "tls_ca": Key(Text(says="the path of a file with certificates"), None),
+        "tables": Key(_TABLES),
+        "exclude": Key(_TABLES, ()),
+        "unsuitable": Key(Choice(("error", "skip")), "error"),
+        "server_id": Key(Number(1, 2**32 - 1), None),
+    },
+    "topic": {
+        "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
+        "name": Key(
+            Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
+        ),
+        "queues": Key(Number(1, 1024), 8),
+        "compression": Key(Choice((*FORMATS, "none")), "lz4"),
+        "message_bytes": Key(Bytes(KIB, 2 * MIB), 256 * KIB),
+        "buffer_bytes": Key(Bytes(MIB, 4096 * MIB), 64 * MIB),
+    },
+    "snapshot": {
+        "enabled": Key(Flag(), True),
+        "chunk_rows": Key(Number(1, 1_000_000), 5_000),
+    },
+    "state": {
+        "file": Key(Text(says="the path of a file, which the pipeline keeps")),
+        "save_interval_s": Key(Seconds(0.05, 60), 1.0),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogConfig:
+    """Checked. The password shows nowhere, not even in a traceback's representation of this."""
+
+    host: str
+    port: int
+    socket: str | None
+    user: str
+    password: str = field(repr=False)
+    tls_ca: str | None
+    tables: tuple[str, ...]
+    exclude: tuple[str, ...]
+    unsuitable: str
+    server_id: int
+    nameservers: str
+    topic: str
+    queues: int
+    compression: Format | None
+    message_bytes: int
+    buffer_bytes: int
+    snapshot: bool
+    chunk_rows: int
+    state_file: Path
+    save_interval_s: float
+
+    @property
+    def source(self) -> str:
+        """Where the database is, for people."""
+        return self.socket or f"{self.host}:{self.port}"
+
+    def selects(self, database: str, table: str) -> bool:
+        name = f"{database}.{table}"
+        return database not in SYSTEM_DATABASES and (
+            any(fnmatch.fnmatchcase(name, pattern) for pattern in self.tables)
+            and not any(fnmatch.fnmatchcase(name, pattern) for pattern in self.exclude)
+        )
+
+    def may_select_from(self, database: str) -> bool:
+        return database not in SYSTEM_DATABASES and any(
+            fnmatch.fnmatchcase(database, pattern.partition(".")[0]) for pattern in self.tables
+        )
+
+
+SYSTEM_DATABASES: Final = frozenset(("mysql", "information_schema", "performance_schema", "sys"))
+
+
+def read_config(path: Path) -> BinlogConfig:
+    """Raises ConfigError."""
+    values = read_sections(path, SECTIONS)
+    source, topic, snapshot, state = (values[name] for name in ("source", "topic", "snapshot", "state"))
+    for name in ("tables", "exclude"):
+        for pattern in source[name]:
+            if not re.fullmatch(r"[^.]+\.[^.]+", pattern):
+                raise ConfigError(f"{path}: source.{name} has {pattern!r}: it must be DATABASE.TABLE")
+    if not source["tables"]:
+        raise ConfigError(f"{path}: source.tables is empty: it must be {_TABLES.describe()}")
+    # Relative to the file, so that a run does not depend on the directory it was started from.
+    state_file = path.parent / state["file"]
+    secret_file = source["password_file"] and str(path.parent / source["password_file"])
+    return BinlogConfig(
+        host=source["host"],
+        port=source["port"],
+        socket=source["socket"],
+        user=source["user"],
+        password=read_secret(path, "source.password", source["password_env"], secret_file),
+        tls_ca=source["tls_ca"] and str(path.parent / source["tls_ca"]),
+        tables=source["tables"],
+        exclude=source["exclude"],
+        unsuitable=source["unsuitable"],
+        server_id=source["server_id"] or _own_server_id(state_file),
+        nameservers=";".join(topic["namesrv"]),
+        topic=topic["name"],
+        queues=topic["queues"],
+        compression=None if topic["compression"] == "none" else topic["compression"],
+        message_bytes=topic["message_bytes"],
+        buffer_bytes=topic["buffer_bytes"],
+        snapshot=snapshot["enabled"],
+        chunk_rows=snapshot["chunk_rows"],
+        state_file=state_file,
+        save_interval_s=state["save_interval_s"],
+    )
+
+
+def _own_server_id(state_file: Path) -> int:
+    """The same with every start, and far from the small numbers that servers are given."""
+    return 2**31 + zlib.crc32(str(state_file.resolve()).encode()) % (2**31 - 1)

@@ -1,0 +1,126 @@
+"""What a statement of the binlog means for the tables that are synchronised.
+
+Only the beginning of a statement is understood, as far as its kind and the tables it names. Whatever could
+change a table is told; statements on users, rights, views and programs are not, as they may hold secrets.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class Kind(StrEnum):
+    """What a statement is, as far as that matters."""
+
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    TRUNCATE = "truncate"
+    TABLE = "table"
+    """Something else that changes tables."""
+    DATABASE = "database"
+    ROWS = "rows"
+    """A change of rows that is not logged by row."""
+    XA = "xa"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement and the tables it names, each with its database."""
+
+    kind: Kind
+    tables: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[tuple[tuple[str, str], tuple[str, str]], ...] = ()
+    """Pairs of old and new name."""
+    database: str = ""
+    """Of CREATE, ALTER and DROP DATABASE."""
+
+
+_NAME: Final = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\".,;(]+)"
+_TABLE: Final = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
+_COMMENT: Final = re.compile(r"/\*(?![!M]).*?\*/|--\s[^\n]*\n|#[^\n]*\n", re.DOTALL)
+# What is written for some servers only is a part of the statement.
+_CONDITIONAL: Final = re.compile(r"/\*M?!\d*|\*/")
+_OPTIONS: Final = r"(?:(?:OR\s+REPLACE|TEMPORARY|ONLINE|OFFLINE|IGNORE|UNIQUE|FULLTEXT|SPATIAL)\s+)*"
+_EXISTS: Final = r"(?:IF\s+(?:NOT\s+)?EXISTS\s+)?"
+_WAIT: Final = r"(?:(?:WAIT\s+\d+|NOWAIT)\s+)?"
+
+_TRUNCATE: Final = re.compile(rf"TRUNCATE\s+(?:TABLE\s+)?{_WAIT}({_TABLE})", re.IGNORECASE)
+_DROP: Final = re.compile(
+    rf"DROP\s+(TEMPORARY\s+)?TABLES?\s+{_WAIT}{_EXISTS}({_TABLE}(?:\s*,\s*{_TABLE})*)", re.IGNORECASE
+)
+_CREATE_OR_ALTER: Final = re.compile(
+    rf"(?:CREATE|ALTER)\s+{_OPTIONS}TABLE\s+{_WAIT}{_EXISTS}({_TABLE})", re.IGNORECASE
+)
+_TEMPORARY: Final = re.compile(r"CREATE\s+(?:OR\s+REPLACE\s+)?TEMPORARY\s", re.IGNORECASE)
+_ALTER_RENAME: Final = re.compile(
+    rf"\bRENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)(?:TO\s+|AS\s+)?({_TABLE})\s*$", re.IGNORECASE
+)
+_RENAME: Final = re.compile(r"RENAME\s+TABLES?\s+(.*)", re.IGNORECASE | re.DOTALL)
+_RENAME_PAIR: Final = re.compile(rf"{_EXISTS}({_TABLE})\s+{_WAIT}TO\s+({_TABLE})", re.IGNORECASE)
+_INDEX: Final = re.compile(
+    rf"(?:CREATE|DROP)\s+{_OPTIONS}INDEX\s+{_EXISTS}{_NAME}[^(]*?\bON\s+({_TABLE})", re.IGNORECASE
+)
+_DATABASE: Final = re.compile(
+    rf"(?:CREATE|ALTER|DROP)\s+(?:OR\s+REPLACE\s+)?(?:DATABASE|SCHEMA)\s+{_EXISTS}({_NAME})", re.IGNORECASE
+)
+_WORDS: Final = {
+    "BEGIN": Kind.BEGIN,
+    "START": Kind.BEGIN,
+    "COMMIT": Kind.COMMIT,
+    "ROLLBACK": Kind.ROLLBACK,
+    "INSERT": Kind.ROWS,
+    "REPLACE": Kind.ROWS,
+    "UPDATE": Kind.ROWS,
+    "DELETE": Kind.ROWS,
+    "LOAD": Kind.ROWS,
+    "XA": Kind.XA,
+}
+
+
+def parse(statement: str, database: str) -> Statement:
+    """`database` is the one that names without one are in."""
+    text = _CONDITIONAL.sub(" ", _COMMENT.sub(" ", statement)).strip().rstrip(";").rstrip()
+    word = re.match(r"\w*", text)
+    kind = _WORDS.get(word[0].upper() if word else "")
+    if kind is not None:
+        return Statement(kind)
+    if found := _TRUNCATE.match(text):
+        return Statement(Kind.TRUNCATE, (_name(found[1], database),))
+    if found := _DROP.match(text):
+        if found[1]:
+            return Statement(Kind.OTHER)
+        return Statement(Kind.TABLE, tuple(_name(name, database) for name in re.findall(_TABLE, found[2])))
+    if found := _RENAME.match(text):
+        pairs = tuple(
+            (_name(old, database), _name(new, database)) for old, new in _RENAME_PAIR.findall(found[1])
+        )
+        return Statement(Kind.TABLE, tuple(name for pair in pairs for name in pair), pairs)
+    if found := _CREATE_OR_ALTER.match(text):
+        if _TEMPORARY.match(text):
+            return Statement(Kind.OTHER)
+        name = _name(found[1], database)
+        if text[:5].upper() == "ALTER" and (renamed := _ALTER_RENAME.search(text)):
+            new = _name(renamed[1], database)
+            return Statement(Kind.TABLE, (name, new), ((name, new),))
+        return Statement(Kind.TABLE, (name,))
+    if found := _INDEX.match(text):
+        return Statement(Kind.TABLE, (_name(found[1], database),))
+    if found := _DATABASE.match(text):
+        return Statement(Kind.DATABASE, database=_unquoted(found[1]))
+    return Statement(Kind.OTHER)
+
+
+def _name(text: str, database: str) -> tuple[str, str]:
+    parts = [_unquoted(part) for part in re.findall(_NAME, text)]
+    return (parts[0], parts[1]) if len(parts) > 1 else (database, parts[0])
+
+
+def _unquoted(name: str) -> str:
+    if name[0] in '`"':
+        return name[1:-1].replace(name[0] * 2, name[0])
+    return name

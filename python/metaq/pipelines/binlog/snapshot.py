@@ -1,0 +1,207 @@
+"""Reading tables in chunks along their primary keys, each at a place of the binlog that is known exactly.
+
+Why nothing is missing and nothing stale wins, without a lock:
+
+A chunk is read in a transaction that sees one moment of the database. MariaDB says which place of its binlog
+that moment is (`binlog_snapshot_file`, `binlog_snapshot_position`): the transaction sees all that was
+committed before that place and nothing that came after. So low and high watermark of a chunk are the same
+place P. The reader of the binlog goes on until it has sent everything before P, then the rows of the chunk
+are sent with the sequence number (P, row 0), then the reader goes on behind P. For every key of the chunk,
+what was sent before P is already in its row and has a smaller number, and what comes after P has a larger
+one. In its queue, the row stands between the two.
+
+Rows that are inserted behind the last key of the last chunk, or below the cursor, come by the binlog, which
+is read from a place before the first chunk on. A run that ends in between takes up the cursor; a chunk that
+was sent and not yet noted is read again, at a later P, so its rows get larger numbers and are not older than
+the first ones.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+import pymysql
+from pymysql import converters
+
+from metaq.pipelines.binlog.columns import Column, Definition, Unsuitable
+from metaq.pipelines.binlog.rows import Row
+from metaq.pipelines.binlog.sequence import BinlogError, Place
+from metaq.pipelines.binlog.source import NO_SUCH_TABLE, TABLE_CHANGED, Source, snapshot_place
+from metaq.pipelines.binlog.state import Cursor
+from metaq.pipelines.binlog.values import Value, json_text
+
+TRIES_MAX: Final = 50
+PAUSE_S: Final = 0.02
+# Values come as the text that the server prints; what goes there is quoted as ever.
+_RAW: Final = {key: convert for key, convert in converters.conversions.items() if not isinstance(key, int)}
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows of one table at one place."""
+
+    database: str
+    table: str
+    place: Place
+    definition: Definition
+    rows: list[Row]
+    last: tuple[Any, ...]
+    """The key of the last row, as a cursor keeps it; that of the chunk before where there is none."""
+    is_last: bool
+
+
+class Chunks:
+    """Reads chunks over a connection of its own."""
+
+    def __init__(self, source: Source, chunk_rows: int) -> None:
+        self._source = source
+        self._chunk_rows = chunk_rows
+        self._connection: Any = None
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection._force_close()
+            self._connection = None
+
+    def read(self, database: str, table: str, cursor: Cursor | None, reached: Place) -> Chunk | None:
+        """The next chunk, at `reached` or later; None where the table is gone or not suitable any more.
+
+        Begins anew where the primary key is no longer that of the cursor. Raises CommandError, BinlogError.
+        """
+        for _ in range(TRIES_MAX):
+            try:
+                with self._source.errors():
+                    chunk = self._try(database, table, cursor, reached)
+            except _Again:
+                time.sleep(PAUSE_S)
+                continue
+            except Unsuitable:
+                return None
+            except BaseException:
+                self.close()
+                raise
+            return chunk
+        raise BinlogError(f"{database}.{table} changes so often that no chunk of it can be read")
+
+    def _try(self, database: str, table: str, cursor: Cursor | None, reached: Place) -> Chunk | None:
+        if self._connection is None:
+            self._connection = pymysql.connect(
+                **{**self._source.settings(), "conv": _RAW, "read_timeout": 600}
+            )
+            with self._connection.cursor() as query:
+                query.execute("SET SESSION time_zone = '+00:00', SESSION sql_mode = ''")
+                query.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection = self._connection
+        with connection.cursor() as query:
+            query.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+            try:
+                place = snapshot_place(connection)
+                if place.order < reached.order:
+                    # A transaction comes into the binlog a moment before others see it.
+                    raise _Again
+                # From here to the end of the transaction nobody can change the definition.
+                query.execute(f"SELECT 1 FROM {_quoted(database)}.{_quoted(table)} LIMIT 0", ())
+                definition = self._source.definition(connection, database, table)
+                last = cursor.last if cursor is not None and cursor.key == definition.key else ()
+                statement, values = chunk_query(database, table, definition, last, self._chunk_rows)
+                query.execute(statement, values)
+                found = query.fetchall()
+            except pymysql.MySQLError as error:
+                code = error.args[0] if error.args else 0
+                if code == TABLE_CHANGED:
+                    raise _Again from None
+                if code == NO_SUCH_TABLE:
+                    return None
+                raise
+            finally:
+                if connection.open:
+                    query.execute("COMMIT")
+        rows, last = _converted(definition, found, last)
+        return Chunk(database, table, place, definition, rows, last, len(rows) < self._chunk_rows)
+
+
+class _Again(Exception):
+    pass
+
+
+def chunk_query(
+    database: str, table: str, definition: Definition, last: tuple[Any, ...], rows: int
+) -> tuple[str, tuple[object, ...]]:
+    """The rows behind a key, in its order. Behind the columns comes what a cursor keeps of the key."""
+    by_name = {column.name: column for column in definition.columns}
+    key = [by_name[name] for name in definition.key]
+    selected = [_expression(column) for column in definition.columns]
+    selected += [f"{_quoted(column.name)} + 0" for column in key if column.type in ("enum", "set")]
+    statement = f"SELECT {', '.join(selected)} FROM {_quoted(database)}.{_quoted(table)}"
+    values: list[object] = []
+    if last:
+        literals = [_literal(column, value) for column, value in zip(key, last, strict=True)]
+        names = [_quoted(column.name) for column in key]
+        # The first condition alone lets the server use the index; the others part what is equal there.
+        conditions = []
+        for depth in range(len(key)):
+            equal = [f"{name} = %s" for name in names[:depth]]
+            conditions.append(f"({' AND '.join([*equal, f'{names[depth]} > %s'])})")
+            values += literals[: depth + 1]
+        statement += f" WHERE {names[0]} >= %s AND ({' OR '.join(conditions)})"
+        values.insert(0, literals[0])
+    order = ", ".join(_quoted(name) for name in definition.key)
+    return f"{statement} ORDER BY {order} LIMIT {rows}", tuple(values)
+
+
+def _expression(column: Column) -> str:
+    name = _quoted(column.name)
+    if column.type in ("float", "double"):
+        # A FLOAT alone is printed with six digits, which are not enough for its value.
+        return f"{name} * 1e0"
+    if column.type.startswith("bit("):
+        return f"CAST({name} AS UNSIGNED)"
+    return name
+
+
+def _literal(column: Column, value: Any) -> object:
+    """So that it is compared as the column is, and neither as text nor as a float."""
+    return Decimal(value) if column.type.startswith("decimal(") else value
+
+
+def _quoted(name: str) -> str:
+    # What is quoted goes through the formatting of pymysql.
+    return "`" + name.replace("`", "``").replace("%", "%%") + "`"
+
+
+def _converted(
+    definition: Definition, found: tuple[tuple[Any, ...], ...], before: tuple[Any, ...]
+) -> tuple[list[Row], tuple[Any, ...]]:
+    convert = [_of_text(column.type) for column in definition.columns]
+    names = [column.name for column in definition.columns]
+    rows: list[Row] = []
+    for cells in found:
+        rows.append(
+            {
+                name: None if cell is None else value_of(cell)
+                for name, value_of, cell in zip(names, convert, cells, strict=False)
+            }
+        )
+    if not rows:
+        return rows, before
+    types = {column.name: column.type for column in definition.columns}
+    numbers = iter(found[-1][len(names) :])
+    last = tuple(
+        int(next(numbers)) if types[name] in ("enum", "set") else rows[-1][name] for name in definition.key
+    )
+    return rows, last
+
+
+def _of_text(kind: str) -> Callable[[Any], Value]:
+    if kind.startswith(("int", "bit(", "year")):
+        return int
+    if kind in ("float", "double"):
+        return float
+    if kind == "json":
+        return lambda text: json_text(json.loads(text))
+    return lambda text: text

@@ -1,0 +1,116 @@
+"""The TOML file of a pipeline: sections of keys, each with a kind of value.
+
+Every error names the file, the key and what may be written there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from metaq.config.kinds import Kind
+from metaq.errors import ConfigError
+
+
+class _Required:
+    pass
+
+
+REQUIRED: Final = _Required()
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A list of texts, none of them empty."""
+
+    says: str = 'a list of texts such as ["a", "b"]'
+
+    def parse(self, raw: object) -> object:
+        if not isinstance(raw, list) or not all(isinstance(part, str) and part.strip() for part in raw):
+            raise ValueError(f"must be {self.describe()}")
+        return tuple(part.strip() for part in raw)
+
+    def describe(self) -> str:
+        return self.says
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a section."""
+
+    kind: Kind
+    default: object = REQUIRED
+
+
+Sections = Mapping[str, Mapping[str, Key]]
+
+
+def read_sections(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
+    """The value of every key, by section; raises ConfigError."""
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    for section, entries in document.items():
+        if section not in sections:
+            raise ConfigError(f"{path}: there is no section {section}{_advice(section, sections)}")
+        if not isinstance(entries, dict):
+            raise ConfigError(f"{path}: {section} must be a section, [{section}]")
+    return {name: _section(path, name, document.get(name, {}), keys) for name, keys in sections.items()}
+
+
+def _section(
+    path: Path, section: str, entries: Mapping[str, object], keys: Mapping[str, Key]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name in entries:
+        if name not in keys:
+            raise ConfigError(f"{path}: there is no key {section}.{name}{_advice(name, keys)}")
+    for name, key in keys.items():
+        if name not in entries:
+            if key.default is REQUIRED:
+                raise ConfigError(f"{path}: {section}.{name} is missing", hint=f"it {_says(key)}")
+            values[name] = key.default
+            continue
+        raw = entries[name]
+        try:
+            values[name] = key.kind.parse(raw)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {section}.{name} = {raw!r}: it {error}") from None
+    return values
+
+
+def _says(key: Key) -> str:
+    return f"must be {key.kind.describe()}"
+
+
+def _advice(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]}?)" if close else f"; there are: {', '.join(known)}"
+
+
+def read_secret(path: Path, where: str, variable: str | None, file: str | None) -> str:
+    """A secret by the name of a variable or of a file; raises ConfigError, which never shows it."""
+    if variable is not None and file is not None:
+        raise ConfigError(f"{path}: {where}_env and {where}_file are both given; one is enough")
+    if variable is not None:
+        secret = os.environ.get(variable)
+        if secret is None:
+            raise ConfigError(f"{path}: {where}_env names {variable}, which is not in the environment")
+        return secret
+    if file is not None:
+        try:
+            # Editors end a file with a line feed, which is no part of it.
+            return Path(file).read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise ConfigError(f"{path}: {where}_file {file} cannot be read: {reason}") from None
+    return ""

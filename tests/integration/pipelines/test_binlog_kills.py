@@ -1,0 +1,141 @@
+"""binlog-sync with a hard life: it and its broker are killed at random moments while the tables change.
+
+Afterwards the topic, applied by key and sequence number, is the tables, row by row. The seed is printed;
+give it as BINLOG_SEED to see the same again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.binlog import QUEUES, Running, write_config
+from tests.support.mariadb import MariaDb
+from tests.support.metaq import Metaq
+from tests.support.mirror import Mirror
+from tests.support.processes import free_port
+
+KILLS = 5
+ROWS_BEFORE = 1500
+
+
+class Writer(threading.Thread):
+    """Changes three tables in all ways, in transactions of random size, until it is told to stop."""
+
+    def __init__(self, mariadb: MariaDb, database: str, chance: random.Random) -> None:
+        super().__init__(daemon=True)
+        self._connection = mariadb.root(database=database)
+        self._connection.autocommit(False)
+        self._chance = chance
+        self._ended = threading.Event()
+        self.failure: Exception | None = None
+        self.transactions = 0
+
+    def run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                with self._connection.cursor() as cursor:
+                    for _ in range(self._chance.choice((1, 1, 2, 5, 30))):
+                        self._change(cursor)
+                self._connection.commit() if self._chance.random() < 0.9 else self._connection.rollback()
+                self.transactions += 1
+                time.sleep(self._chance.random() * 0.01)
+        except Exception as error:
+            self.failure = error
+        finally:
+            self._connection.close()
+
+    def _change(self, cursor: Any) -> None:
+        chance = self._chance
+        identity = chance.randrange(2 * ROWS_BEFORE)
+        what = chance.random()
+        if what < 0.35:
+            cursor.execute(
+                "REPLACE INTO numbers VALUES (%s, %s, %s)",
+                (identity, chance.random(), "x" * chance.randrange(200)),
+            )
+        elif what < 0.55:
+            cursor.execute(
+                "UPDATE numbers SET amount = amount + 1 WHERE id BETWEEN %s AND %s", (identity, identity + 20)
+            )
+        elif what < 0.65:
+            cursor.execute("DELETE FROM numbers WHERE id = %s", (identity,))
+        elif what < 0.75:
+            cursor.execute(
+                "UPDATE IGNORE numbers SET id = %s WHERE id = %s", (identity, chance.randrange(3000))
+            )
+        elif what < 0.9:
+            key = (f"k{chance.randrange(50)}", chance.randrange(5))
+            cursor.execute("REPLACE INTO texts VALUES (%s, %s, %s)", (*key, chance.randrange(10**6)))
+        elif what < 0.99:
+            cursor.execute(
+                "UPDATE IGNORE texts SET part = %s WHERE name = %s",
+                (chance.randrange(5), f"k{identity % 50}"),
+            )
+        elif what < 0.995:
+            cursor.execute("TRUNCATE TABLE texts")
+        else:
+            cursor.execute("ALTER TABLE numbers COMMENT = %s", (str(identity),))
+
+    def stop(self) -> None:
+        self._ended.set()
+        self.join(30)
+        if self.failure is not None:
+            raise self.failure
+
+
+def _serve(home: Path, ports: tuple[int, int]) -> Metaq:
+    namesrv, broker = ports
+    return Metaq(
+        "serve",
+        *("--namesrv-port", str(namesrv), "--broker-port", str(broker), "--data", str(home / "data")),
+        home=home,
+    )
+
+
+def test_killed_at_random_moments(mariadb: MariaDb, database: str, password: str, tmp_path: Path) -> None:
+    seed = int(os.environ.get("BINLOG_SEED", random.randrange(10**9)))
+    print(f"BINLOG_SEED={seed}")
+    chance = random.Random(seed)
+    ports = (free_port(), free_port(neighbours=(-2, 1)))
+    metaq = _serve(tmp_path, ports)
+    with mariadb.root(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))")
+        cursor.execute("CREATE TABLE texts (name VARCHAR(20), part INT, v INT, PRIMARY KEY (name, part))")
+        rows = [(number, chance.random(), "before") for number in range(ROWS_BEFORE)]
+        cursor.executemany("INSERT INTO numbers VALUES (%s, %s, %s)", rows)
+    config = write_config(tmp_path / "sync.toml", mariadb, metaq.nameserver, database)
+    writer = Writer(mariadb, database, random.Random(seed + 1))
+    running = Running(config)
+    try:
+        writer.start()
+        for kill in range(KILLS):
+            time.sleep(chance.random() * 1.5 + 0.3)
+            if kill % 2:
+                metaq.child.kill()
+                time.sleep(chance.random() * 0.5)
+                metaq = _serve(tmp_path, ports)
+            else:
+                running.kill()
+                running = Running(config)
+        writer.stop()
+        running.wait_for_phase("following")
+        running.wait_until_at(mariadb)
+        running.stop()
+        mirror = Mirror.of_topic(metaq.nameserver, database, QUEUES)
+    finally:
+        running.kill()
+        metaq.child.kill()
+    print(f"{writer.transactions} transactions, {mirror.changes} changes, {mirror.duplicates} of them twice")
+    with mariadb.root(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT id, amount, note FROM numbers")
+        numbers = {(n,): {"id": n, "amount": amount, "note": note} for n, amount, note in cursor}
+        cursor.execute("SELECT name, part, v FROM texts")
+        texts = {(name, part): {"name": name, "part": part, "v": v} for name, part, v in cursor}
+    assert mirror.rows(f"{database}.numbers") == numbers
+    assert mirror.rows(f"{database}.texts") == texts
+    assert mirror.changes > ROWS_BEFORE

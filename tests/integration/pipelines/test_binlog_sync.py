@@ -1,0 +1,280 @@
+"""binlog-sync against a real MariaDB and a real broker."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaq.errors import CommandError
+from metaq.pipelines.binlog.pipeline import BinlogSync
+from tests.support.binlog import QUEUES, Running, write_config
+from tests.support.mariadb import MariaDb
+from tests.support.metaq import Metaq, run
+from tests.support.mirror import Mirror
+from tests.support.reading import stored
+
+
+@pytest.fixture
+def config(mariadb: MariaDb, served: Metaq, database: str, password: str, tmp_path: Path) -> Iterator[Path]:
+    return write_config(tmp_path / "sync.toml", mariadb, served.nameserver, database)
+
+
+# Name, type, literal, what it is in JSON. Every value is written before and after the snapshot.
+VALUES: list[tuple[str, str, Any]] = [
+    ("TINYINT", "-128", -128),
+    ("TINYINT UNSIGNED", "255", 255),
+    ("SMALLINT", "-32768", -32768),
+    ("SMALLINT UNSIGNED", "65535", 65535),
+    ("MEDIUMINT", "-8388608", -8388608),
+    ("MEDIUMINT", "8388607", 8388607),
+    ("MEDIUMINT UNSIGNED", "16777215", 16777215),
+    ("INT", "-2147483648", -(2**31)),
+    ("INT UNSIGNED ZEROFILL", "4294967295", 2**32 - 1),
+    ("BIGINT", "-9223372036854775808", -(2**63)),
+    ("BIGINT UNSIGNED", "18446744073709551615", 2**64 - 1),
+    ("BOOLEAN", "TRUE", 1),
+    ("FLOAT", "0.1", 0.10000000149011612),
+    ("FLOAT", "16777216.0", 16777216.0),
+    ("DOUBLE", "0.1", 0.1),
+    ("DOUBLE", "1.7976931348623157e308", 1.7976931348623157e308),
+    ("DOUBLE(10,3)", "-1.5", -1.5),
+    ("DECIMAL(10,2)", "-12.5", "-12.50"),
+    ("DECIMAL(65,30)", "12345678901234567890123456789012345.000000000000000000000000000001",
+     "12345678901234567890123456789012345.000000000000000000000000000001"),
+    ("DECIMAL(9,9)", "-0.000000001", "-0.000000001"),
+    ("DECIMAL(20,0)", "0", "0"),
+    ("DECIMAL(4,1) UNSIGNED", "999.9", "999.9"),
+    ("BIT(1)", "b'1'", 1),
+    ("BIT(17)", "b'10000000000000001'", 65537),
+    ("BIT(64)", "b'1111111111111111111111111111111111111111111111111111111111111111'", 2**64 - 1),
+    ("YEAR", "2026", 2026),
+    ("YEAR", "0", 0),
+    ("DATE", "'2026-01-31'", "2026-01-31"),
+    ("DATE", "'0000-00-00'", "0000-00-00"),
+    ("DATE", "'2026-02-00'", "2026-02-00"),
+    ("DATE", "'9999-12-31'", "9999-12-31"),
+    ("TIME", "'838:59:59'", "838:59:59"),
+    ("TIME", "'-00:00:01'", "-00:00:01"),
+    ("TIME(1)", "'-00:00:00.5'", "-00:00:00.5"),
+    ("TIME(3)", "'-12:34:56.789'", "-12:34:56.789"),
+    ("TIME(6)", "'-838:59:58.999999'", "-838:59:58.999999"),
+    ("DATETIME", "'2026-01-31 23:59:58'", "2026-01-31 23:59:58"),
+    ("DATETIME(2)", "'2026-01-31 23:59:58.07'", "2026-01-31 23:59:58.07"),
+    ("DATETIME(5)", "'2026-01-31 23:59:58.00001'", "2026-01-31 23:59:58.00001"),
+    ("DATETIME(6)", "'0000-00-00 00:00:00'", "0000-00-00 00:00:00.000000"),
+    ("DATETIME", "'2026-00-00 00:00:00'", "2026-00-00 00:00:00"),
+    ("TIMESTAMP NULL", "'2026-01-31 05:30:00'", "2026-01-31 00:00:00"),
+    ("TIMESTAMP(4) NULL", "'2026-01-31 05:30:00.1234'", "2026-01-31 00:00:00.1234"),
+    ("TIMESTAMP NULL", "'0000-00-00 00:00:00'", "0000-00-00 00:00:00"),
+    ("CHAR(5)", "'ab'", "ab"),
+    ("CHAR(255)", "REPEAT('ü', 255)", "ü" * 255),
+    ("VARCHAR(300)", "REPEAT('x', 300)", "x" * 300),
+    ("VARCHAR(20)", "'😀 \\0 \\n \"'", '😀 \0 \n "'),
+    ("VARCHAR(20) CHARACTER SET latin1", "CONVERT(UNHEX('80e981') USING latin1)", "€é\x81"),
+    ("VARCHAR(20) CHARACTER SET ucs2", "'žluť'", "žluť"),
+    ("VARCHAR(20) CHARACTER SET gbk", "'中文'", "中文"),
+    ("TEXT", "''", ""),
+    ("MEDIUMTEXT", "REPEAT('y', 70000)", "y" * 70000),
+    ("BINARY(4)", "UNHEX('00ff0000')", "AP8AAA=="),
+    ("BINARY(2)", "UNHEX('2020')", "ICA="),
+    ("VARBINARY(10)", "UNHEX('ff00')", "/wA="),
+    ("BLOB", "UNHEX('0001')", "AAE="),
+    ("ENUM('a','b''c','ü')", "'b''c'", "b'c"),
+    ("ENUM('a','b')", "0", ""),
+    ("SET('z','a','m')", "'m,z'", "z,m"),
+    ("SET('z','a')", "''", ""),
+    ("JSON", "'{\"b\": 1.10, \"a\": [null, \"ü\"]}'", '{"b": 1.10, "a": [null, "ü"]}'),
+    ("POINT", "ST_GeomFromText('POINT(1 2)')", "AAAAAAEBAAAAAAAAAAAA8D8AAAAAAAAAQA=="),
+    ("INT GENERATED ALWAYS AS (id + 1) STORED", "DEFAULT", None),
+    ("INT GENERATED ALWAYS AS (id + 1) VIRTUAL", "DEFAULT", None),
+    ("INT INVISIBLE", "5", 5),
+]  # fmt: skip
+
+
+def test_all_types_before_and_after(mariadb: MariaDb, served: Metaq, database: str, config: Path) -> None:
+    columns = ", ".join(f"c{number} {kind}" for number, (kind, _, _) in enumerate(VALUES))
+    names = ", ".join(f"c{number}" for number in range(len(VALUES)))
+    literals = ", ".join(literal for _, literal, _ in VALUES)
+    empty = ", ".join("DEFAULT" if literal == "DEFAULT" else "NULL" for _, literal, _ in VALUES)
+    table = f"`{database}`.wide"
+    insert = f"INSERT INTO {table} (id, {names}) VALUES"
+    mariadb.execute(
+        "SET SESSION sql_mode = '', time_zone = '+05:30'",
+        f"CREATE TABLE {table} (id INT PRIMARY KEY, {columns})",
+    )
+    with mariadb.root() as connection, connection.cursor() as cursor:
+        cursor.execute("SET SESSION sql_mode = '', time_zone = '+05:30'")
+        cursor.execute(f"{insert} (1, {literals}), (2, {empty})")
+        running = Running(config)
+        running.wait_for_phase("following")
+        cursor.execute(f"{insert} (3, {literals}), (4, {empty})")
+    running.wait_until_at(mariadb)
+    running.stop()
+
+    mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
+    rows = {key[0]: row for key, row in mirror.rows(f"{database}.wide").items()}
+    assert rows.keys() == {1, 2, 3, 4}
+    for number, (kind, literal, expected) in enumerate(VALUES):
+        for identity in (1, 3):
+            wanted = identity + 1 if literal == "DEFAULT" else expected
+            assert rows[identity][f"c{number}"] == wanted, (kind, literal, identity)
+        for identity in (2, 4):
+            wanted = identity + 1 if literal == "DEFAULT" else None
+            assert rows[identity][f"c{number}"] == wanted, (kind, "NULL", identity)
+    # The binlog and the tables were described alike.
+    assert [version for _, version in mirror.definitions] == [1]
+
+
+def test_keys_that_change_and_statements_that_part(
+    mariadb: MariaDb, served: Metaq, database: str, config: Path
+) -> None:
+    mariadb.execute(
+        f"CREATE TABLE `{database}`.a (id INT, part VARCHAR(20), v INT, PRIMARY KEY (part, id))",
+        f"CREATE TABLE `{database}`.b (id INT PRIMARY KEY)",
+    )
+    with mariadb.root(database=database) as connection, connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO a VALUES (%s, %s, %s)", [(n, f"p{n % 7}", n) for n in range(120)])
+        running = Running(config)
+        running.wait_for_phase("following")
+        for statement in (
+            "UPDATE a SET v = v + 1",
+            "UPDATE a SET id = id + 1000 WHERE part = 'p3'",
+            "INSERT INTO b VALUES (1), (2)",
+            "TRUNCATE TABLE b",
+            "INSERT INTO b VALUES (2), (3)",
+            "ALTER TABLE a ADD COLUMN added VARCHAR(9) DEFAULT 'new' AFTER id",
+            "UPDATE a SET v = 0 WHERE part = 'p1'",
+            "DELETE FROM a WHERE part = 'p2'",
+            "CREATE TABLE c (id INT PRIMARY KEY) AS SELECT 5 AS id",
+            "RENAME TABLE c TO d",
+            "CREATE TEMPORARY TABLE scratch (id INT)",
+        ):
+            cursor.execute(statement)
+        running.wait_until_at(mariadb)
+        running.wait_for_phase("following")
+        cursor.execute("SELECT id, added, part, v FROM a")
+        wanted = {(part, n): {"id": n, "added": added, "part": part, "v": v} for n, added, part, v in cursor}
+    running.stop()
+
+    mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
+    found = mirror.rows(f"{database}.a")
+    assert found.keys() == wanted.keys()
+    for key, row in found.items():
+        if "added" in row:
+            assert row == wanted[key]
+        else:
+            # Written before the column was there; the mirror has the default from the statement.
+            assert {**row, "added": "new"} == wanted[key]
+    assert sorted(mirror.rows(f"{database}.b")) == [(2,), (3,)]
+    assert list(mirror.rows(f"{database}.d")) == [(5,)]
+    assert mirror.definitions.keys() >= {(f"{database}.a", 1), (f"{database}.a", 2)}
+    assert [statement.split()[0] for statement in mirror.statements] == [
+        "TRUNCATE",
+        "ALTER",
+        "CREATE",
+        "RENAME",
+    ]
+    for queue in range(QUEUES):
+        kinds = [
+            json.loads(message.body)["kind"]
+            for message in stored(served.nameserver, database)
+            if message.queue.id == queue
+        ]
+        assert kinds.count("ddl") == 4, "a statement stands in every queue"
+
+
+def test_a_second_run_goes_on(mariadb: MariaDb, served: Metaq, database: str, config: Path) -> None:
+    mariadb.execute(
+        f"CREATE TABLE `{database}`.t (id INT AUTO_INCREMENT PRIMARY KEY, v INT)",
+        f"INSERT INTO `{database}`.t (v) VALUES (1), (2), (3)",
+    )
+    first = Running(config)
+    first.wait_for_phase("following")
+    first.stop()
+    mariadb.execute(f"INSERT INTO `{database}`.t (v) VALUES (4)", "FLUSH BINARY LOGS")
+    mariadb.restart()
+    mariadb.execute(f"UPDATE `{database}`.t SET v = 9 WHERE id = 1")
+    # As if it had been another server until now: GTIDs go on, files and places begin anew.
+    state = config.parent / "state" / f"{database}.json"
+    state.write_text(state.read_text().replace('"server": "', '"server": "other '))
+
+    plan = run("pipeline", "run", "binlog-sync", "--config", str(config), "--dry-run", "-o", "json")
+    told = json.loads(plan.stdout)
+    assert told["tables"] == [
+        {"table": f"{database}.t", "key": "id", "columns": 2, "rows": told["tables"][0]["rows"],
+         "snapshot": "done"}
+    ]  # fmt: skip
+    second = Running(config)
+    second.wait_until_at(mariadb)
+    # A server that dies under it is found again.
+    mariadb.kill()
+    mariadb.restart()
+    mariadb.execute(f"DELETE FROM `{database}`.t WHERE id = 2")
+    second.wait_until_at(mariadb)
+    second.stop()
+    mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
+    assert {key: row["v"] for key, row in mirror.rows(f"{database}.t").items()} == {(1,): 9, (3,): 3, (4,): 4}
+    assert (mirror.changes, mirror.duplicates) == (6, 0)
+    eras = {number[:8] for number, _ in mirror.tables[f"{database}.t"].values()}
+    assert len(eras) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "told"),
+    [
+        ("binlog_format", "MIXED", "binlog_format is MIXED, it must be ROW; SET GLOBAL binlog_format = ROW"),
+        ("binlog_row_metadata", "NO_LOG", "SET GLOBAL binlog_row_metadata = FULL"),
+        ("binlog_row_image", "MINIMAL", "SET GLOBAL binlog_row_image = FULL"),
+    ],
+)
+def test_settings_of_the_server_are_checked(
+    mariadb: MariaDb, config: Path, setting: str, value: str, told: str
+) -> None:
+    pipeline = BinlogSync.from_file(config)
+    with mariadb.root() as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT @@GLOBAL.{setting}")
+        (before,) = cursor.fetchone()
+        cursor.execute(f"SET GLOBAL {setting} = {value}")
+        try:
+            with pytest.raises(CommandError) as raised:
+                pipeline.run(lambda progress: None, threading.Event())
+        finally:
+            cursor.execute(f"SET GLOBAL {setting} = {before}")
+    assert told in f"{raised.value}; {raised.value.hint}"
+
+
+def test_tables_that_cannot_be_synchronised(
+    mariadb: MariaDb, served: Metaq, database: str, config: Path, password: str
+) -> None:
+    mariadb.execute(
+        f"CREATE TABLE `{database}`.keyless (id INT)",
+        f"CREATE TABLE `{database}`.old (id INT PRIMARY KEY) ENGINE = MyISAM",
+        f"CREATE TABLE `{database}`.good (id INT PRIMARY KEY)",
+    )
+    with pytest.raises(CommandError) as refused:
+        BinlogSync.from_file(config).plan()
+    assert "keyless: it has no primary key" in str(refused.value)
+    assert "old: its engine is MyISAM" in str(refused.value)
+    assert "source.exclude" in refused.value.hint
+
+    write_config(config, mariadb, served.nameserver, database, source='unsuitable = "skip"')
+    planned = run("pipeline", "run", "binlog-sync", "--config", str(config), "--dry-run")
+    assert planned.returncode == 0, planned.stderr
+    assert f"{database}.good" in planned.stdout
+    assert f"warning: {database}.keyless" in planned.stdout
+    assert not (config.parent / "state").exists(), "a dry run changes nothing"
+    assert password not in planned.stdout + planned.stderr
+
+
+def test_a_wrong_password_is_told_and_not_shown(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_DATABASE_PASSWORD", "wrong-one")
+    outcome = run("pipeline", "run", "binlog-sync", "--config", str(config))
+    assert outcome.returncode == 1
+    assert "Access denied" in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "wrong-one" not in outcome.stderr

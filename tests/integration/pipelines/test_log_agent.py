@@ -1,0 +1,250 @@
+"""The log agent on real files and a real broker: rotation, restarts, kills."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import metaq
+from metaq.errors import CommandError, MetaqError
+from metaq.pipelines.logs.agent import AgentSettings, LogAgent
+from metaq.pipelines.logs.positions import Positions
+from tests.support.metaq import Metaq
+from tests.support.processes import Child
+
+TIMEOUT_S = 30.0
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+class Topic:
+    """Everything that was sent to a topic so far."""
+
+    def __init__(self, served: Metaq, topic: str) -> None:
+        self._client = metaq.Client(served.nameserver)
+        self._client.start()
+        with self._client.producer("maker") as producer:
+            producer.send(topic, b"made", tag="first")
+        self._puller = self._client.puller(start="begin")
+        self._puller.assign(topic)
+        self.messages: list[metaq.Message] = []
+
+    def read(self) -> list[metaq.Message]:
+        while found := self._puller.poll(0.05, count=1000):
+            self.messages += [message for message in found if message.tag != "first"]
+        return self.messages
+
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.read()]
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@pytest.fixture
+def topic(served: Metaq, request: pytest.FixtureRequest) -> Iterator[Topic]:
+    read = Topic(served, request.node.name)
+    yield read
+    read.close()
+
+
+@pytest.fixture
+def settings(served: Metaq, tmp_path: Path, request: pytest.FixtureRequest) -> AgentSettings:
+    return AgentSettings(
+        nameserver=served.nameserver,
+        topic=request.node.name,
+        paths=(str(tmp_path / "logs" / "*.log"),),
+        state=tmp_path / "positions.json",
+        look_interval_s=0.05,
+        idle_pause_s=0.02,
+        keep_interval_s=0.1,
+        rotated_after_s=0.3,
+    )
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    return folder
+
+
+@contextmanager
+def running(settings: AgentSettings) -> Iterator[LogAgent]:
+    agent = LogAgent(settings)
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def work() -> None:
+        try:
+            agent.run(lambda progress: None, stop)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield agent
+    finally:
+        stop.set()
+        thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+def append(path: Path, *lines: str) -> None:
+    with path.open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+
+
+def test_lines_arrive_in_order_with_where_they_stood(
+    settings: AgentSettings, logs: Path, topic: Topic
+) -> None:
+    append(logs / "a.log", "one", "two")
+    with running(settings) as agent:
+        eventually(lambda: len(topic.read()) == 2, "two lines")
+        append(logs / "a.log", "three")
+        append(logs / "b.log", "other")
+        eventually(lambda: len(topic.read()) == 4, "four lines")
+        assert agent.progress.rows == 4
+    of_a = [m for m in topic.messages if m.properties["log.file"] == str(logs / "a.log")]
+    assert [m.body for m in of_a] == [b"one", b"two", b"three"]
+    assert [m.properties["log.at"] for m in of_a] == ["0", "4", "8"]
+    assert len({m.properties["log.id"] for m in of_a}) == 1
+    assert len({m.queue for m in of_a}) == 1
+    with running(settings):
+        append(logs / "a.log", "four")
+        eventually(lambda: len(topic.read()) == 5, "the fifth")
+    assert topic.messages[-1].body == b"four", "nothing comes again after an end in order"
+    assert topic.messages[-1].properties["log.id"] == of_a[0].properties["log.id"]
+
+
+def test_rotation_loses_nothing(settings: AgentSettings, logs: Path, topic: Topic) -> None:
+    path = logs / "a.log"
+    append(path, "1")
+    with running(settings):
+        eventually(lambda: topic.bodies() == [b"1"], "the first")
+        with path.open("a") as old:
+            path.rename(logs / "a.log.1")
+            append(path, "of the new file")
+            old.write("2, to the old name's file\nno end")
+        eventually(lambda: len(topic.read()) == 4, "both files")
+        path.write_text("after a truncation\n")
+        eventually(lambda: len(topic.read()) == 5, "the truncated file")
+    assert sorted(topic.bodies()) == sorted(
+        [b"1", b"2, to the old name's file", b"no end", b"of the new file", b"after a truncation"]
+    )
+    with running(settings):
+        append(path, "last")
+        eventually(lambda: len(topic.read()) == 6, "the last")
+    assert topic.messages[-1].body == b"last"
+
+
+def test_what_was_rotated_away_meanwhile_is_found(settings: AgentSettings, logs: Path, topic: Topic) -> None:
+    path = logs / "a.log"
+    append(path, "1")
+    with running(settings):
+        eventually(lambda: topic.bodies() == [b"1"], "the first")
+    append(path, "2")
+    path.rename(logs / "a.log.1")
+    append(path, "3")
+    with running(settings):
+        eventually(lambda: len(topic.read()) == 3, "both files")
+    assert sorted(topic.bodies()) == [b"1", b"2", b"3"]
+
+
+def test_a_quiet_file_is_closed_and_opened_again(settings: AgentSettings, logs: Path, topic: Topic) -> None:
+    append(logs / "a.log", "1")
+    with running(replace(settings, rest_after_s=0.1)) as agent:
+        eventually(lambda: agent.progress.rows == 1 and not open_files(logs), "closed")
+        append(logs / "a.log", "2")
+        eventually(lambda: len(topic.read()) == 2, "opened again")
+    assert topic.bodies() == [b"1", b"2"]
+
+
+def open_files(folder: Path) -> list[str]:
+    found = []
+    for entry in os.scandir("/proc/self/fd"):
+        try:
+            name = str(Path(entry.path).readlink())
+        except OSError:
+            continue
+        if name.startswith(str(folder)):
+            found.append(name)
+    return found
+
+
+def test_two_agents_do_not_share_their_positions(settings: AgentSettings) -> None:
+    with Positions(settings.state), pytest.raises(CommandError, match="another log transport"):
+        LogAgent(settings)
+    settings.state.write_text("[}")
+    with pytest.raises(MetaqError, match="cannot be read"):
+        LogAgent(settings)
+
+
+PROGRAM = """
+import sys
+import threading
+from pathlib import Path
+from metaq.pipelines.logs.agent import AgentSettings, LogAgent
+
+nameserver, topic, pattern, state = sys.argv[1:]
+settings = AgentSettings(
+    nameserver=nameserver, topic=topic, paths=(pattern,), state=Path(state),
+    look_interval_s=0.02, idle_pause_s=0.01, keep_interval_s=0.05, rotated_after_s=0.3,
+)
+LogAgent(settings).run(lambda progress: None, threading.Event())
+"""
+
+
+def test_killed_at_any_moment_it_loses_no_line(
+    served: Metaq, tmp_path: Path, logs: Path, topic: Topic, request: pytest.FixtureRequest
+) -> None:
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    choice = random.Random(seed)
+    (tmp_path / "agent.py").write_text(PROGRAM)
+    arguments = [sys.executable, str(tmp_path / "agent.py"), served.nameserver, request.node.name]
+    arguments += [str(logs / "a*"), str(tmp_path / "positions.json")]
+    written: list[str] = []
+    for life in range(4):
+        child = Child(arguments, tmp_path / f"agent-{life}.log", dict(os.environ), directory=tmp_path)
+        try:
+            until = time.monotonic() + choice.uniform(0.5, 1.2)
+            while time.monotonic() < until:
+                lines = [f"{len(written) + n}" for n in range(choice.randrange(1, 200))]
+                append(logs / "a.log", *lines)
+                written += lines
+                if choice.random() < 0.05:
+                    (logs / "a.log").rename(logs / f"a.{len(written)}")
+                time.sleep(choice.uniform(0, 0.02))
+        finally:
+            child.process.send_signal(signal.SIGKILL)
+            child.process.wait()
+    child = Child(arguments, tmp_path / "agent-last.log", dict(os.environ), directory=tmp_path)
+    try:
+        eventually(lambda: {m.body.decode() for m in topic.read()} == set(written), "every line")
+    finally:
+        child.kill()
+    once: dict[tuple[str, int], Any] = {}
+    for message in topic.messages:
+        place = (message.properties["log.id"], int(message.properties["log.at"]))
+        assert once.setdefault(place, message.body) == message.body
+    assert len(once) == len(written), "by file and place, each line once"

@@ -1,0 +1,87 @@
+"""binlog-sync as a process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.support.mariadb import USER, MariaDb
+from tests.support.metaq import COMMAND
+from tests.support.processes import Child
+from tests.support.reading import eventually
+
+QUEUES = 4
+
+
+def write_config(path: Path, mariadb: MariaDb, nameserver: str, database: str, **more: str) -> Path:
+    """A file of binlog-sync for all tables of a database; `more` are lines for a section."""
+    path.write_text(
+        f"""
+[source]
+host = "127.0.0.1"
+port = {mariadb.port}
+user = "{USER}"
+password_env = "TEST_DATABASE_PASSWORD"
+tables = ["{database}.*"]
+{more.get("source", "")}
+[topic]
+namesrv = "{nameserver}"
+name = "{database}"
+queues = {QUEUES}
+{more.get("topic", "")}
+[snapshot]
+chunk_rows = 50
+{more.get("snapshot", "")}
+[state]
+file = "state/{database}.json"
+save_interval_s = 0.1
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+class Running:
+    """`metaq pipeline run binlog-sync`, which tells how far it is."""
+
+    def __init__(self, config: Path) -> None:
+        number = len(list(config.parent.glob("run-*.log")))
+        self.child = Child(
+            [*COMMAND, "pipeline", "run", "binlog-sync", "--config", str(config), "-o", "json"],
+            config.parent / f"run-{number:03}.log",
+        )
+
+    def reports(self) -> list[dict[str, Any]]:
+        lines = self.child.log.read_text(errors="replace").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+
+    def wait_for_phase(self, phase: str) -> None:
+        def found() -> bool:
+            assert self.child.alive, self.child.tail()
+            return any(report["phase"] == phase for report in self.reports())
+
+        eventually(found, 30)
+
+    def wait_until_at(self, mariadb: MariaDb) -> None:
+        """Until everything that the server has committed by now is acknowledged and noted."""
+        with mariadb.root() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT @@gtid_binlog_pos")
+            (wanted,) = cursor.fetchone()
+
+        def there() -> bool:
+            assert self.child.alive, self.child.tail()
+            reports = self.reports()
+            return bool(reports) and _number(reports[-1]["details"]["gtid"]) >= _number(wanted)
+
+        eventually(there, 40)
+
+    def stop(self) -> None:
+        assert self.child.stop() == 0, self.child.tail()
+
+    def kill(self) -> None:
+        self.child.kill()
+
+
+def _number(gtid: str) -> int:
+    return int(gtid.rpartition("-")[2] or 0)

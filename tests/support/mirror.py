@@ -1,0 +1,117 @@
+"""A mirror of tables in memory, kept by the rules that docs/pipelines.md gives to appliers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.reading import stored
+
+Key = tuple[Any, ...]
+
+
+@dataclass
+class Mirror:
+    """Rows by table and key, each with its sequence number; None is a row that was deleted."""
+
+    tables: dict[str, dict[Key, tuple[str, dict[str, Any] | None]]] = field(default_factory=dict)
+    floors: dict[str, str] = field(default_factory=dict)
+    """What has a smaller number is gone."""
+    keys: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+    definitions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    statements: list[str] = field(default_factory=list)
+    changes: int = 0
+    duplicates: int = 0
+    _ends: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    _seen: set[tuple[str, Key, str]] = field(default_factory=set)
+
+    @classmethod
+    def of_topic(cls, nameserver: str, topic: str, queues: int) -> Mirror:
+        """Reads queue by queue, so a mirror that relied on an order between queues would be wrong."""
+        mirror = cls()
+        by_queue: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for message in stored(nameserver, topic):
+            by_queue.setdefault((message.queue.broker, message.queue.id), []).append(json.loads(message.body))
+        for messages in by_queue.values():
+            mirror.check_order(messages)
+            for message in messages:
+                mirror.apply(message, queues)
+        return mirror
+
+    def check_order(self, messages: Iterable[dict[str, Any]]) -> None:
+        """In a queue, what is new has a larger number than all before of its key, and barriers part."""
+        newest: dict[tuple[str, Key], str] = {}
+        seen: set[tuple[str, Key, str]] = set()
+        barrier = ""
+        for message in messages:
+            if message["kind"] == "ddl":
+                assert all(number < message["seq"] for number in newest.values()) or message["seq"] <= barrier
+                barrier = max(barrier, message["seq"])
+            if message["kind"] == "schema":
+                self._take_schema(message)
+            if message["kind"] != "rows":
+                continue
+            table = f"{message['database']}.{message['table']}"
+            for change in message["changes"]:
+                key = self._key(table, message["schema"], change["row"])
+                if (table, key, change["seq"]) in seen:
+                    continue
+                seen.add((table, key, change["seq"]))
+                assert change["seq"] > newest.get((table, key), ""), f"{table} {key} is out of order"
+                assert change["seq"] >= barrier, f"{table} {key} is on the wrong side of a statement"
+                newest[table, key] = change["seq"]
+
+    def apply(self, message: dict[str, Any], queues: int) -> None:
+        kind = message["kind"]
+        if kind == "rows":
+            self._apply_rows(message)
+        elif kind == "schema":
+            self._take_schema(message)
+        elif kind == "ddl":
+            if message["statement"] not in self.statements:
+                self.statements.append(message["statement"])
+            words = message["statement"].upper().split()
+            if message["action"] == "truncate" or words[0] in ("DROP", "RENAME"):
+                for table in message["tables"]:
+                    self._raise_floor(table, message["seq"])
+        elif kind == "snapshot" and message["state"] == "end":
+            table = f"{message['database']}.{message['table']}"
+            ends = self._ends.setdefault((table, message["begun"]), set())
+            ends.add(message["queue"])
+            if len(ends) == queues:
+                self._raise_floor(table, message["begun"])
+
+    def rows(self, table: str) -> dict[Key, dict[str, Any]]:
+        floor = self.floors.get(table, "")
+        return {
+            key: row
+            for key, (number, row) in self.tables.get(table, {}).items()
+            if row is not None and number >= floor
+        }
+
+    def _apply_rows(self, message: dict[str, Any]) -> None:
+        table = f"{message['database']}.{message['table']}"
+        rows = self.tables.setdefault(table, {})
+        for change in message["changes"]:
+            self.changes += 1
+            key = self._key(table, message["schema"], change["row"])
+            identity = (table, key, change["seq"])
+            if identity in self._seen:
+                self.duplicates += 1
+            self._seen.add(identity)
+            if key not in rows or change["seq"] > rows[key][0]:
+                rows[key] = (change["seq"], None if change["op"] == "delete" else change["row"])
+
+    def _take_schema(self, message: dict[str, Any]) -> None:
+        version = (f"{message['database']}.{message['table']}", message["schema"])
+        told = {"columns": message["columns"], "key": message["key"]}
+        assert self.definitions.setdefault(version, told) == told, f"{version} has two definitions"
+        self.keys[version] = message["key"]
+
+    def _key(self, table: str, schema: int, row: dict[str, Any]) -> Key:
+        return tuple(row[name] for name in self.keys[table, schema])
+
+    def _raise_floor(self, table: str, number: str) -> None:
+        self.floors[table] = max(self.floors.get(table, ""), number)
