@@ -14,6 +14,7 @@ from typing_extensions import disjoint_base
 from metaq.client.options import ProducerOptions
 from metaq.client.results import SendResult
 from metaq.client.routes import Queue
+from metaq.client.rows import Rows
 from metaq.client.subscription import Subscription
 from metaq.settings import (
     BrokerSettings,
@@ -825,6 +826,16 @@ class SendBuffer:
         """The same on its event loop. None where there is no room: the descriptor tells of it, and `put` and
         `put_here` take nothing, until `want_no_room`."""
     def want_no_room(self) -> None: ...
+    def put_rows(self, rows: Rows, wait_s: float) -> bool:
+        """Takes the rows of a table in their order, and waits while there is no room, at most so long each
+        time; False where it is closed. Names of topics and of properties were checked, and the routes of rows
+        that go to given queues are known.
+
+        Raises ValueError with the number of a row and what is wrong with it, TimeoutError.
+        """
+    def take_parts(self) -> list[tuple[str, bool, str, int, int, str, int]]:
+        """The half messages that were stored since the last time: topic, whether its place in its queue
+        counts, broker, queue, place in the queue of half messages, offset id, how many messages it holds."""
     def set_route(self, topic: str, queues: Sequence[tuple[str, str, int]], is_template: bool) -> None:
         """Where the topic can be written to: broker, address of its master, and number of each queue."""
     def set_faults(self, faults: Sequence[tuple[str, float]]) -> None:

@@ -35,6 +35,20 @@ pub struct SendSettings {
     /// For all that is tried with a batch.
     pub timeout: Duration,
     pub limits: LaneLimits,
+    /// Where they are given, every batch is stored as one half message with these properties, and
+    /// [`Accumulator::take_parts`] tells where.
+    pub half_properties: Option<Arc<str>>,
+}
+
+/// A batch that was stored as a half message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    batch_id: u64,
+    pub topic: Arc<str>,
+    /// It had to go to that queue, after those that came before it.
+    pub is_ordered: bool,
+    pub count: usize,
+    pub stored: Stored,
 }
 
 /// What cannot be put into the buffer, and why not.
@@ -129,6 +143,7 @@ pub struct Accumulator<A> {
     work: Notify,
     turn: AtomicUsize,
     news: Mutex<News<A>>,
+    parts: Mutex<Vec<Part>>,
     pub bell: Bell,
 }
 
@@ -139,7 +154,11 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         settings: SendSettings,
     ) -> Result<Arc<Self>, ClientError> {
         let accumulator = Arc::new(Accumulator {
-            lanes: Mutex::new(Lanes::new(settings.limits, Arc::clone(&ids))),
+            lanes: Mutex::new(Lanes::new(
+                settings.limits,
+                settings.half_properties.clone(),
+                Arc::clone(&ids),
+            )),
             settings,
             network,
             routes: Routes::default(),
@@ -150,6 +169,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             turn: AtomicUsize::new(ids.next().number()),
             ids,
             news: Mutex::default(),
+            parts: Mutex::default(),
             bell: Bell::new()?,
         });
         let driven = Arc::clone(&accumulator);
@@ -276,6 +296,11 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         }
     }
 
+    /// Whether it is this one's turn and there is as much room, or there will never be any.
+    pub fn has_room(&self, ticket: u64, size_bytes: usize) -> bool {
+        !self.is_open() || self.lanes.lock().room.is_free(size_bytes, Some(ticket))
+    }
+
     pub fn leave_line(&self, ticket: u64) {
         self.lanes.lock().room.leave_line(ticket);
         self.room_was_made.notify_all();
@@ -360,7 +385,20 @@ impl<A: Default + Send + 'static> Accumulator<A> {
     /// Says what became of a batch; the first word counts. Room that is watched over is given back by
     /// [`Accumulator::release`], when those who watch have been told.
     pub fn finish(&self, batch: &Arc<Batch<A>>, outcome: Outcome) {
+        let part = match &outcome {
+            Outcome::Stored(stored) if self.settings.half_properties.is_some() => Some(stored.clone()),
+            _ => None,
+        };
         let Some(watched) = batch.finish(outcome) else { return };
+        if let Some(stored) = part {
+            self.parts.lock().push(Part {
+                batch_id: batch.id,
+                topic: Arc::clone(&batch.topic),
+                is_ordered: batch.queue.is_some(),
+                count: batch.count(),
+                stored,
+            });
+        }
         // Told before it is counted as done: who has waited for the count finds all the news there.
         if watched {
             self.news.lock().events.push_back(Event::Finished(Arc::clone(batch)));
@@ -376,6 +414,13 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         if watched || room || done.flushed {
             self.bell.ring();
         }
+    }
+
+    /// The half messages that were stored since it was asked last, in the order in which they were filled.
+    pub fn take_parts(&self) -> Vec<Part> {
+        let mut parts = std::mem::take(&mut *self.parts.lock());
+        parts.sort_unstable_by_key(|part| part.batch_id);
+        parts
     }
 
     /// Gives back the room of a batch whose watchers have been told.

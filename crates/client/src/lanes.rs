@@ -19,6 +19,9 @@ pub const UNDER_WAY_MAX: usize = 4;
 const BATCH_COUNT_MAX: usize = 32_000;
 /// Bytes of a batch record apart from body and properties.
 pub const RECORD_FIXED_BYTES: usize = 22;
+/// Says how many messages a half message holds: its broker makes them of it when it is committed.
+const HALF_BATCH: &str = "METAQ_HALF_BATCH";
+const TRANSACTION_PREPARED: i32 = 4;
 /// A batch begins with room for this, or for as much as the last one of its lane took.
 const FIRST_BYTES: usize = 4096;
 
@@ -87,6 +90,8 @@ struct TopicLanes {
 
 pub struct Lanes<A> {
     limits: LaneLimits,
+    /// Batches are half messages, with these properties.
+    half_properties: Option<Arc<str>>,
     ids: Arc<UniqueIds>,
     topics: HashMap<Arc<str>, TopicLanes, RandomState>,
     lanes: Vec<Lane<A>>,
@@ -102,9 +107,10 @@ pub struct Lanes<A> {
 }
 
 impl<A: Default> Lanes<A> {
-    pub fn new(limits: LaneLimits, ids: Arc<UniqueIds>) -> Self {
+    pub fn new(limits: LaneLimits, half_properties: Option<Arc<str>>, ids: Arc<UniqueIds>) -> Self {
         Lanes {
             limits,
+            half_properties,
             ids,
             topics: HashMap::default(),
             lanes: Vec::new(),
@@ -345,8 +351,11 @@ impl<A: Default> Lanes<A> {
         let Some(open) = lane.open.take() else { return false };
         lane.open_is_due = false;
         lane.typical_bytes = open.body.len().max(FIRST_BYTES);
-        let contents =
-            Contents { form: Form::Together, size_bytes: open.body.len(), ids: open.ids.into_boxed_slice() };
+        let form = match &self.half_properties {
+            None => Form::Together,
+            Some(properties) => half_form(properties, &self.ids, &open.ids),
+        };
+        let contents = Contents { form, size_bytes: open.body.len(), ids: open.ids.into_boxed_slice() };
         open.batch.close(contents, Bytes::from(open.body));
         lane.ready.push_back(open.batch);
         self.list(lane_number)
@@ -368,6 +377,14 @@ impl<A: Default> Lanes<A> {
             *messages += 1;
         }
     }
+}
+
+/// A batch as one half message, which is known by the id of its first one.
+fn half_form(properties: &str, ids: &UniqueIds, tails: &[IdTail]) -> Form {
+    let first = tails.first().map(|tail| ids.text(*tail)).unwrap_or_default();
+    let count = tails.len();
+    let properties = format!("{properties}{HALF_BATCH}\u{1}{count}\u{2}UNIQ_KEY\u{1}{first}\u{2}");
+    Form::Alone { properties, system_flag: TRANSACTION_PREPARED, flag: 0 }
 }
 
 #[cfg(test)]

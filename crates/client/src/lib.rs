@@ -27,7 +27,7 @@ mod room;
 mod routes;
 mod scan;
 
-pub use accumulator::{Accumulator, Asks, Crossed, Event, NotTaken, Plain, Put, Reason, SendSettings};
+pub use accumulator::{Accumulator, Asks, Crossed, Event, NotTaken, Part, Plain, Put, Reason, SendSettings};
 pub use batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
 pub use bell::Bell;
 pub use error::ClientError;

@@ -30,6 +30,7 @@ struct Limits {
     buffer_bytes_max: usize,
     attempt_timeout: Duration,
     timeout: Duration,
+    half_properties: Option<&'static str>,
 }
 
 const USUAL: Limits = Limits {
@@ -38,6 +39,7 @@ const USUAL: Limits = Limits {
     buffer_bytes_max: 1 << 20,
     attempt_timeout: LONG,
     timeout: LONG,
+    half_properties: None,
 };
 
 fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
@@ -51,6 +53,7 @@ fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
             batch_bytes_max: limits.batch_bytes_max,
             buffer_bytes_max: limits.buffer_bytes_max,
         },
+        half_properties: limits.half_properties.map(Arc::from),
     };
     let ids = Arc::new(UniqueIds::new(&[1, 2, 3], 0, 0));
     let buffer = Accumulator::start(Arc::clone(&network), ids, settings).unwrap();
@@ -159,6 +162,30 @@ fn messages_go_together_and_each_knows_its_place() {
     assert!(wanted.iter().all(|(name, value)| asked.fields[*name] == *value), "{:?}", asked.fields);
     assert_eq!(stored.place.queue_id.to_string(), asked.fields["e"]);
     assert!(puts[0].0.message_id(0).unwrap() < puts[1].0.message_id(1).unwrap());
+}
+
+#[test]
+fn batches_can_be_half_messages() {
+    let server = Server::start(|asked| vec![stored(asked, 70)]);
+    let limits = Limits { batch_bytes_max: 60, half_properties: Some("TRAN_MSG\u{1}true\u{2}"), ..USUAL };
+    let (_network, buffer) = buffer(&server, limits);
+    let queue = place(1);
+    let puts: Vec<_> = [b"a", b"b", b"c"].map(|body| put(&buffer, Some(&queue), body).unwrap()).into();
+    for (batch, _) in &puts {
+        outcome(batch);
+    }
+    let asked = server.asked();
+    assert_eq!((asked.len(), asked[0].code, asked[0].fields["f"].as_str()), (2, 310, "4"));
+    let first = puts[0].0.message_id(0).unwrap();
+    let wanted = format!("TRAN_MSG\u{1}true\u{2}METAQ_HALF_BATCH\u{1}2\u{2}UNIQ_KEY\u{1}{first}\u{2}");
+    assert_eq!(asked[0].fields["i"], wanted);
+    let inner: Vec<_> = batch_records(&asked[0].body).map(|record| record.unwrap().body.to_vec()).collect();
+    assert_eq!(inner, [b"a", b"b"]);
+    let parts = buffer.take_parts();
+    let told: Vec<_> =
+        parts.iter().map(|part| (part.count, part.is_ordered, part.stored.queue_offset)).collect();
+    assert_eq!(told, [(2, true, 70), (1, true, 70)]);
+    assert!(buffer.take_parts().is_empty());
 }
 
 #[test]

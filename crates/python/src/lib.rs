@@ -17,6 +17,7 @@ mod network;
 mod pull_stream;
 mod received;
 mod record;
+mod rows;
 mod scan;
 mod send_buffer;
 mod send_future;

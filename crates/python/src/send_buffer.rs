@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use metaq_client::{
-    Accumulator, Asks, Event, Form, LaneLimits, NotTaken, Place, Plain, Put, Route, SendSettings,
+    Accumulator, Asks, Event, Form, LaneLimits, NotTaken, Part, Place, Plain, Put, Route, SendSettings,
+    Stored,
 };
 use metaq_wire::properties::push;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
@@ -18,6 +19,7 @@ use crate::async_send_future::AsyncSendFuture;
 use crate::done_batch::DoneBatch;
 use crate::enter::{Failure, enter_infallible};
 use crate::network::{Network, UniqueIds};
+use crate::rows::{self, Rows};
 use crate::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, settle};
 use crate::unsent::UnsentBatch;
 
@@ -39,6 +41,7 @@ struct ProducerOptions {
     linger_s: f64,
     batch_bytes_max: usize,
     buffer_bytes_max: usize,
+    half_properties: Option<String>,
 }
 
 /// A message with nothing unusual about it.
@@ -60,7 +63,11 @@ pub struct SendBuffer {
     event_loop: Py<PyAny>,
     /// Messages that the loop has put in a row.
     since_turn: AtomicU32,
+    row_limits: rows::Limits,
 }
+
+/// Topic, whether it follows others in its queue, broker, queue, place in the queue of half messages, offset id, count.
+type HalfPart = (String, bool, String, i32, i64, String, usize);
 
 type Unsent = Vec<UnsentBatch>;
 
@@ -85,6 +92,12 @@ impl SendBuffer {
             attempt_timeout,
             timeout: seconds(options.timeout_s),
             limits,
+            half_properties: options.half_properties.map(Arc::from),
+        };
+        let row_limits = rows::Limits {
+            body_bytes_max: options.body_bytes_max,
+            batch_bytes_max: options.batch_bytes_max,
+            is_half: settings.half_properties.is_some(),
         };
         let inner = Accumulator::start(Arc::clone(&network.inner), Arc::clone(&ids.inner), settings)
             .map_err(Failure::from)?;
@@ -94,6 +107,7 @@ impl SendBuffer {
             plain_bytes_max: (options.compress_from_bytes - 1).min(options.batch_bytes_max / 2),
             event_loop,
             since_turn: AtomicU32::new(0),
+            row_limits,
         })
     }
 
@@ -190,6 +204,20 @@ impl SendBuffer {
 
     fn want_no_room(&self) {
         self.inner.want_no_room();
+    }
+
+    fn put_rows(&self, py: Python<'_>, rows: Rows, wait_s: f64) -> PyResult<bool> {
+        rows::put(py, &self.inner, &self.row_limits, &rows, wait_s)
+    }
+
+    fn take_parts(&self) -> Vec<HalfPart> {
+        let part = |part: Part| {
+            let Stored { place, queue_offset, offset_ids, .. } = part.stored;
+            let (topic, broker) = (part.topic.to_string(), place.broker.to_string());
+            let offset_id = offset_ids.get(0).to_owned();
+            (topic, part.is_ordered, broker, place.queue_id, queue_offset, offset_id, part.count)
+        };
+        self.inner.take_parts().into_iter().map(part).collect()
     }
 
     fn set_route(&self, topic: &str, queues: Vec<(String, String, i32)>, is_template: bool) {

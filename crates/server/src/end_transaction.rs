@@ -1,18 +1,18 @@
 //! END_TRANSACTION (37): a producer says what becomes of a half message.
 
-use metaq_store::{SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
-use metaq_wire::properties::push_bytes;
+use metaq_store::StoreError;
 use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
 
 use crate::broker::Broker;
 use crate::code;
 use crate::copy::changed_properties;
 use crate::half::destination;
+use crate::half_batch::HALF_BATCH;
 use crate::properties;
 use crate::route::{Ask, Outcome};
 use crate::send::{Refusal, refusal};
 use crate::sink::Sink;
-use crate::transaction::{End, HALF_TOPIC, Standing, immunity_ms};
+use crate::transaction::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 
 /// What the message no longer carries once it is a message like any other.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
@@ -59,7 +59,7 @@ impl Broker {
             Standing::Ended(before) => return Err((code::SYSTEM_ERROR, ended_otherwise(before).to_string())),
             Standing::Forgotten => {
                 let remark = "the transaction has ended long ago; how is no longer known";
-                return Err((code::SYSTEM_ERROR, remark.to_string()));
+                return Err((code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
             }
         };
         let is_itself = match ledger.half(newest).filter(|_| newest == record.queue_offset) {
@@ -71,7 +71,7 @@ impl Broker {
         }
         let mut end_offset = 0;
         if end == End::Committed {
-            end_offset = self.append_committed(&record).map_err(refusal)?;
+            end_offset = self.append_all(&record, &mut ledger).map_err(refusal)?;
             ledger.note_appended(end_offset);
             sink.note_append();
         }
@@ -109,29 +109,29 @@ impl Broker {
         Ok(())
     }
 
+    /// Stores what the half message holds. Where only a part of many can be stored, another try goes on behind it.
+    fn append_all(&self, half: &Record<'_>, ledger: &mut Ledger) -> Result<i64, StoreError> {
+        if half.property(HALF_BATCH).is_none() {
+            return self.append_committed(half);
+        }
+        let key = half.property("UNIQ_KEY").unwrap_or_default();
+        let before = ledger.torn.remove(key).unwrap_or(0);
+        self.append_half_batch(half, |number, _| number < before).map_err(|torn| {
+            if before + torn.stored > 0 {
+                ledger.torn.insert(key.to_vec(), before + torn.stored);
+            }
+            torn.error
+        })
+    }
+
     /// Stores the message where its consumers, or its delay, will find it.
-    fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
+    pub(crate) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
         let Some((topic, queue_id)) = destination(record) else {
             return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
         };
-        let mut properties = changed_properties(record.properties, &HALF_PROPERTIES, &[]);
+        let properties = changed_properties(record.properties, &HALF_PROPERTIES, &[]);
         let marks = properties::scan(&properties);
-        let level = self.delays.level(marks.delay_level);
-        // Both kinds of delay begin with the commit; what was wrong about them was refused when the half message came.
-        let timing = Some(marks.timing).filter(|_| marks.delay_level <= 0);
-        let due_ms = timing.and_then(|timing| timing.due_ms(self.store.clock().now_ms(), i64::MAX).ok()?);
-        let (stored_topic, stored_queue) = match (level, due_ms) {
-            (Some(level), _) => (SCHEDULE_TOPIC, level as i32 - 1),
-            (None, Some(_)) => (TIMER_TOPIC, 0),
-            (None, None) => (topic, queue_id),
-        };
-        if stored_topic != topic {
-            push_bytes(&mut properties, b"REAL_TOPIC", topic.as_bytes());
-            push_bytes(&mut properties, b"REAL_QID", queue_id.to_string().as_bytes());
-        }
-        if let Some(due_ms) = due_ms {
-            push_bytes(&mut properties, b"TIMER_OUT_MS", due_ms.to_string().as_bytes());
-        }
+        let (stored_topic, stored_queue, more) = self.waiting_place(topic, queue_id, &marks);
         let appended = self.store.append(&NewRecord {
             topic: stored_topic.as_bytes(),
             queue_id: stored_queue,
@@ -144,7 +144,7 @@ impl Broker {
             prepared_transaction_offset: record.physical_offset,
             body: record.body,
             body_crc: record.body_crc,
-            properties: [&properties, &[], &[]],
+            properties: [&properties, &more, &[]],
         })?;
         Ok(appended.end_offset)
     }

@@ -10,17 +10,22 @@ use metaq_wire::{NewRecord, Record, body_crc};
 use crate::ServerError;
 use crate::broker::Broker;
 use crate::copy::{Copy, changed_properties};
-use crate::transaction::{DONE_TOPIC, End, HALF_TOPIC, Half, Ledger, Look, TRANSACTION_GROUP, immunity_ms};
+use crate::redo::{COMMITTED_BELOW, FATES, Past};
+use crate::transaction::{DONE_TOPIC, Done, End, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP};
 
 /// Half messages named by one record of the done topic.
 const DONE_OFFSETS_MAX: usize = 512;
 /// Tells a copy which half message it stands for, so that a kill between the copy and the mark of its origin does
 /// not leave two of them.
 const BEFORE: &str = "METAQ_HALF_BEFORE";
+/// Where the first of all copies of a half message that holds many lay: who decides about it knows that one.
+const FIRST: &str = "METAQ_HALF_FIRST";
 const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
 /// The same of a copy that Apache's broker made while its origin was immune.
 const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 const READ_RECORDS: usize = 512;
+/// About as many ends as are remembered in memory.
+const DONE_RECORDS_REMEMBERED: i64 = 512;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
 impl Broker {
@@ -28,25 +33,21 @@ impl Broker {
     pub(crate) fn append_half(
         &self,
         record: &NewRecord<'_>,
-        immunity_ms: i64,
+        kind: Kind,
     ) -> Result<Option<Appended>, StoreError> {
         let mut ledger = self.transactions.ledger.lock();
         if ledger.is_full() {
             return Ok(None);
         }
         let appended = self.store.append(record)?;
-        let half = Half::new(
-            appended.physical_offset,
-            record.born_timestamp_ms,
-            appended.store_timestamp_ms,
-            immunity_ms,
-        );
+        let half =
+            Half::new(appended.physical_offset, record.born_timestamp_ms, appended.store_timestamp_ms, kind);
         ledger.open(appended.queue_offset, half);
         Ok(Some(appended))
     }
 
     /// Writes every end that is not in the done topic yet, many to a record. What the store refuses now goes with
-    /// the next ones; until then a kill could deliver it again.
+    /// the next ones; after a kill in between, what was committed is found in the log (see `redo`).
     pub(crate) fn write_ends(&self) {
         self.write_ends_of(&mut self.transactions.ledger.lock());
     }
@@ -63,15 +64,14 @@ impl Broker {
         while !ledger.unwritten.is_empty() {
             let count = ledger.unwritten.len().min(DONE_OFFSETS_MAX);
             let ended = &ledger.unwritten[..count];
-            let highest = ended.iter().copied().max().unwrap_or(0);
-            let mut body = String::with_capacity(count * 12);
-            for queue_offset in ended {
-                if !body.is_empty() {
-                    body.push(',');
-                }
-                body.push_str(&queue_offset.to_string());
-            }
-            let Ok(appended) = self.store.append(&self.done_record(body.as_bytes())) else {
+            let highest = ended.iter().map(|done| done.queue_offset).max().unwrap_or(0);
+            let body = joined(ended, |done| done.queue_offset.to_string());
+            let fates = joined(ended, |done| done.fate.text());
+            let log_end = ended.last().map_or(0, |done| done.log_end);
+            let properties =
+                format!("TAGS\u{1}d\u{2}{FATES}\u{1}{fates}\u{2}{COMMITTED_BELOW}\u{1}{log_end}\u{2}");
+            let done = self.done_record(body.as_bytes(), properties.as_bytes());
+            let Ok(appended) = self.store.append(&done) else {
                 return;
             };
             ledger.unwritten.drain(..count);
@@ -79,7 +79,7 @@ impl Broker {
         }
     }
 
-    fn done_record<'a>(&self, body: &'a [u8]) -> NewRecord<'a> {
+    fn done_record<'a>(&self, body: &'a [u8], properties: &'a [u8]) -> NewRecord<'a> {
         NewRecord {
             topic: DONE_TOPIC.as_bytes(),
             queue_id: 0,
@@ -92,7 +92,7 @@ impl Broker {
             prepared_transaction_offset: 0,
             body,
             body_crc: body_crc(body),
-            properties: [b"TAGS\x01d\x02", &[], &[]],
+            properties: [properties, &[], &[]],
         }
     }
 
@@ -160,6 +160,10 @@ impl Broker {
         let mut set = vec![(BEFORE, before.as_str())];
         if checked {
             set.push((CHECK_TIMES, &times));
+        }
+        let first = number(record.property(FIRST)).unwrap_or(queue_offset).to_string();
+        if half.kind.is_batch {
+            set.push((FIRST, &first));
         }
         let properties = changed_properties(record.properties, &[], &set);
         let copy = Copy {
@@ -272,8 +276,7 @@ impl Broker {
             body_crc: record.body_crc,
             properties: [&properties, &[], &[]],
         };
-        let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
-        let Some(appended) = self.append_half(&copy, immunity_ms).map_err(ServerError::Store)? else {
+        let Some(appended) = self.append_half(&copy, Kind::of(&record)).map_err(ServerError::Store)? else {
             return Ok(false);
         };
         self.store.dispatch();
@@ -303,9 +306,18 @@ impl Broker {
         let mut ledger = self.transactions.ledger.lock();
         ledger.begin_at(half_from, done_from);
         let mut ended: HashSet<i64, RandomState> = HashSet::default();
-        self.each_record(DONE_TOPIC, done_from, |record| {
+        let mut past = Past::default();
+        // A little of what no longer matters is read too, so that a repeated request gets a true answer.
+        let past_from =
+            done_from.saturating_sub(DONE_RECORDS_REMEMBERED).max(self.store.min_offset(DONE_TOPIC, 0));
+        self.each_record(DONE_TOPIC, past_from, |record| {
             let places = std::str::from_utf8(record.body).unwrap_or_default().split(',');
-            let places = places.filter_map(|place| place.trim().parse::<i64>().ok());
+            let places: Vec<i64> = places.filter_map(|place| place.trim().parse().ok()).collect();
+            past.read(record, &places);
+            if record.queue_offset < done_from {
+                return;
+            }
+            let places = places.into_iter();
             let highest = places.filter(|place| *place >= half_from).inspect(|place| {
                 ended.insert(*place);
             });
@@ -326,6 +338,8 @@ impl Broker {
                 None => ledger.open(record.queue_offset, Half::of(record)),
             }
         });
+        past.recall(&mut ledger);
+        self.redo_commits(&mut ledger, past.committed_below);
         self.write_ends_of(&mut ledger);
         let open = ledger.open_count();
         drop(ledger);
@@ -376,6 +390,10 @@ pub(crate) fn destination<'a>(record: &Record<'a>) -> Option<(&'a str, i32)> {
     Some((topic, queue_id))
 }
 
-fn number(property: Option<&[u8]>) -> Option<i64> {
+fn joined(ended: &[Done], text: impl Fn(&Done) -> String) -> String {
+    ended.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+pub(crate) fn number(property: Option<&[u8]>) -> Option<i64> {
     std::str::from_utf8(property?).ok()?.trim().parse().ok()
 }

@@ -21,6 +21,7 @@ mod flow;
 mod function;
 mod function_lines;
 mod half;
+mod half_batch;
 mod hold;
 mod offsets;
 mod output;
@@ -32,6 +33,7 @@ mod pull;
 mod queues;
 mod rate;
 mod recall;
+mod redo;
 mod reset;
 mod rounds;
 mod route;
@@ -74,6 +76,7 @@ pub mod code {
     pub const SUBSCRIPTION_NOT_LATEST: i32 = 25;
     pub const SUBSCRIPTION_GROUP_NOT_EXIST: i32 = 26;
     pub const INVALID_PARAMETER: i32 = 29;
+    pub const TRANSACTION_STATE_UNKNOWN: i32 = 202;
     pub const ILLEGAL_OPERATION: i32 = 604;
 }
 

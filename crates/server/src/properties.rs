@@ -17,6 +17,8 @@ pub struct Marks<'a> {
     /// How long its producer asks not to be checked, as it says it.
     pub immunity: Option<&'a [u8]>,
     pub names_producer_group: bool,
+    /// How many messages a half message holds, where it holds several.
+    pub half_batch: Option<&'a [u8]>,
     /// The moment of delivery that the sender asks for.
     pub timing: Timing<'a>,
     /// The properties hold what the broker would add: a message that is sent on.
@@ -53,6 +55,7 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             b"TRAN_MSG" => marks.transactional = value.eq_ignore_ascii_case(b"true"),
             b"CHECK_IMMUNITY_TIME_IN_SECONDS" => marks.immunity = Some(value),
             b"PGROUP" => marks.names_producer_group = true,
+            b"METAQ_HALF_BATCH" => marks.half_batch = Some(value),
             b"DELAY" => {
                 marks.delay_level = number(value);
                 marks.has_other_kind = true;

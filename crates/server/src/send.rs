@@ -14,13 +14,13 @@ use crate::recall::handle;
 use crate::route::{Ask, Outcome};
 use crate::sink::Sink;
 use crate::timing::TIMER_NAMES;
-use crate::transaction::{HALF_TOPIC, immunity_ms};
+use crate::transaction::{HALF_TOPIC, Kind, immunity_ms};
 
 /// Longest property string of a stored message: its length is a signed 16-bit number on disk.
-const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
+pub(crate) const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
 const PRODUCER_GROUP_BYTES_MAX: usize = 255;
 /// Messages of one batch; the sum of their sizes is limited besides.
-const BATCH_MESSAGES_MAX: usize = 32_768;
+pub(crate) const BATCH_MESSAGES_MAX: usize = 32_768;
 /// What a half message's properties grow by when it is checked.
 const CHECK_PROPERTIES_BYTES: usize = 128;
 /// What a waiting message's properties grow by when it is stored again.
@@ -122,6 +122,9 @@ impl Broker {
         // What nobody could handle waits for a person, not for a time.
         let asked_level = if header.topic.starts_with(DEAD_LETTER_PREFIX) { 0 } else { marks.delay_level };
         let is_half = is_half(header, &marks);
+        if let Some(count) = marks.half_batch.filter(|_| is_half) {
+            self.check_half_batch(header, count, ask.body)?;
+        }
         // A half message begins to wait for its delay when it is committed.
         let level = if is_half { None } else { self.delays.level(asked_level) };
         let due_ms = due_ms.filter(|_| !is_half);
@@ -176,7 +179,8 @@ impl Broker {
     }
 
     fn store_half(&self, record: &NewRecord<'_>, marks: &Marks<'_>) -> Result<Appended, Refusal> {
-        let appended = self.append_half(record, immunity_ms(marks.immunity)).map_err(refusal)?;
+        let kind = Kind { immunity_ms: immunity_ms(marks.immunity), is_batch: marks.half_batch.is_some() };
+        let appended = self.append_half(record, kind).map_err(refusal)?;
         appended.ok_or_else(|| {
             let limit = self.settings.transactions_open_max;
             let remark = format!("[OVERLOAD] {limit} transactions are open already (transactions_open_max)");
@@ -285,7 +289,7 @@ impl Broker {
 
     /// When the message is to be delivered, where its sender names a moment to come. A delay level wins over it, and
     /// what nobody could handle waits for a person.
-    fn due_ms(&self, header: &SendHeader<'_>, marks: &Marks<'_>) -> Result<Option<i64>, Refusal> {
+    pub(crate) fn due_ms(&self, header: &SendHeader<'_>, marks: &Marks<'_>) -> Result<Option<i64>, Refusal> {
         let timing = &marks.timing;
         if !timing.is_asked() || marks.delay_level > 0 || header.topic.starts_with(DEAD_LETTER_PREFIX) {
             return Ok(None);
@@ -316,7 +320,7 @@ impl Broker {
     }
 
     /// The broker's properties, led by a separator only where the sender's string lacks its last one.
-    fn added(&self, marks: &Marks<'_>, own: &[u8]) -> &[u8] {
+    pub(crate) fn added<'a>(&'a self, marks: &Marks<'_>, own: &[u8]) -> &'a [u8] {
         if marks.already_added {
             return &[];
         }

@@ -10,6 +10,8 @@ use foldhash::fast::RandomState;
 use metaq_wire::Record;
 use parking_lot::Mutex;
 
+use crate::half_batch::HALF_BATCH;
+
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 pub const DONE_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
 /// The group whose committed offsets say from where on both topics matter.
@@ -27,6 +29,24 @@ pub enum End {
     GivenUp = 3,
 }
 
+const ENDS: [End; 3] = [End::Committed, End::RolledBack, End::GivenUp];
+
+/// What its producer wants to be considered about a half message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// How long the producer asked not to be checked; negative where it did not.
+    pub immunity_ms: i64,
+    /// It holds many messages, whose decision may be long in coming: see [`Half::is_wanted`].
+    pub is_batch: bool,
+}
+
+impl Kind {
+    pub fn of(record: &Record<'_>) -> Self {
+        let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
+        Kind { immunity_ms, is_batch: record.property(HALF_BATCH).is_some() }
+    }
+}
+
 /// A half message that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Half {
@@ -34,22 +54,25 @@ pub struct Half {
     /// When its transaction began, by the producer's clock where that can be right.
     pub since_ms: i64,
     pub stored_ms: i64,
-    /// How long the producer asked not to be checked; negative where it did not.
-    pub immunity_ms: i64,
+    pub kind: Kind,
     /// The copy that this one stands for, by queue offset; negative for none.
     before: i64,
 }
 
 impl Half {
-    pub fn new(physical_offset: i64, born_ms: i64, stored_ms: i64, immunity_ms: i64) -> Self {
+    pub fn new(physical_offset: i64, born_ms: i64, stored_ms: i64, kind: Kind) -> Self {
         // A clock ahead of ours, or none at all, must not put off the check for ever.
         let since_ms = if born_ms > 0 { born_ms.min(stored_ms) } else { stored_ms };
-        Half { physical_offset, since_ms, stored_ms, immunity_ms, before: -1 }
+        Half { physical_offset, since_ms, stored_ms, kind, before: -1 }
     }
 
     pub fn of(record: &Record<'_>) -> Self {
-        let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
-        Half::new(record.physical_offset, record.born_timestamp_ms, record.store_timestamp_ms, immunity_ms)
+        Half::new(
+            record.physical_offset,
+            record.born_timestamp_ms,
+            record.store_timestamp_ms,
+            Kind::of(record),
+        )
     }
 
     /// The same transaction after its message was stored once more.
@@ -57,10 +80,20 @@ impl Half {
         Half { physical_offset, stored_ms, ..self }
     }
 
-    /// Whether its producer should be asked by now.
-    fn is_due(&self, now_ms: i64, timeout_ms: i64) -> bool {
-        let patience_ms = if self.immunity_ms < 0 { timeout_ms } else { self.immunity_ms };
-        now_ms.saturating_sub(self.since_ms) > patience_ms
+    /// Whether its producer should be asked by now, or it has lain at one place for so long that it holds up
+    /// everything behind it.
+    ///
+    /// Each look at a half message stores it again, and one that holds many is large. So those are looked at when their
+    /// age has doubled since the last time: who decides about them may be away for a day, and finds them still there.
+    fn is_wanted(&self, look: &Look) -> bool {
+        let patience_ms = if self.kind.immunity_ms < 0 { look.timeout_ms } else { self.kind.immunity_ms };
+        let lain_ms = look.now_ms.saturating_sub(self.stored_ms);
+        if self.kind.is_batch {
+            // Of one that was stored once both times are the same, but for a producer's clock that is wrong.
+            let age_ms = if self.before < 0 { 0 } else { self.stored_ms - self.since_ms };
+            return lain_ms > patience_ms.max(look.renew_ms).max(age_ms);
+        }
+        look.now_ms.saturating_sub(self.since_ms) > patience_ms || lain_ms > look.renew_ms
     }
 }
 
@@ -101,6 +134,41 @@ impl Transactions {
     }
 }
 
+/// What became of a half message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Ended(End),
+    /// A copy stands for it.
+    MovedTo(i64),
+}
+
+/// A half message that is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub queue_offset: i64,
+    pub fate: Fate,
+    /// What was committed until then lies in the log below this.
+    pub log_end: i64,
+}
+
+impl Fate {
+    /// As the done topic has it: `1` to `3`, or `>` and a queue offset.
+    pub fn text(self) -> String {
+        match self {
+            Fate::Ended(end) => (end as i64).to_string(),
+            Fate::MovedTo(copy) => format!(">{copy}"),
+        }
+    }
+
+    pub fn read(text: &str) -> Option<Fate> {
+        if let Some(copy) = text.strip_prefix('>') {
+            return copy.parse().ok().map(Fate::MovedTo);
+        }
+        let number: i64 = text.parse().ok()?;
+        ENDS.into_iter().find(|end| *end as i64 == number).map(Fate::Ended)
+    }
+}
+
 /// A half message that was stored again: where to, and what it stood for itself.
 struct Moved {
     to: i64,
@@ -116,8 +184,10 @@ pub struct Ledger {
     moved: HashMap<i64, Moved, RandomState>,
     /// The last ends, one word each, at the place that the queue offset's remainder gives.
     ends: Vec<i64>,
-    /// Ended, but not yet written to the done topic.
-    pub unwritten: Vec<i64>,
+    /// Done with, but not yet written to the done topic; in the order in which that came about.
+    pub unwritten: Vec<Done>,
+    /// Of half messages that hold many, by their unique key: how many are stored of one whose commit was cut short.
+    pub torn: HashMap<Vec<u8>, usize, RandomState>,
     /// Records of the done topic that still matter: its queue offset, and the highest half message in it.
     done: VecDeque<(i64, i64)>,
     next_half: i64,
@@ -168,7 +238,7 @@ impl Ledger {
         let Some(half) = self.open.remove(&queue_offset) else {
             return;
         };
-        self.unwritten.push(queue_offset);
+        self.note_unwritten(queue_offset, Fate::Ended(end));
         self.remember(queue_offset, end);
         let mut before = half.before;
         while let Some(moved) = self.moved.remove(&before) {
@@ -181,7 +251,7 @@ impl Ledger {
     pub fn replace(&mut self, queue_offset: i64, copy_offset: i64, mut copy: Half) {
         let replaced = self.open.remove(&queue_offset);
         if replaced.is_some() {
-            self.unwritten.push(queue_offset);
+            self.note_unwritten(queue_offset, Fate::MovedTo(copy_offset));
         }
         let before = replaced.map_or(-1, |half| half.before);
         self.moved.insert(queue_offset, Moved { to: copy_offset, before });
@@ -192,11 +262,7 @@ impl Ledger {
     /// The oldest ones, at most `count_max`, whose producers should be asked, or that have lain at one place for
     /// `renew_ms` and hold up everything behind them.
     pub fn due(&self, look: &Look) -> Vec<(i64, Half)> {
-        let renew_before_ms = look.now_ms.saturating_sub(look.renew_ms);
-        let is_wanted = |half: &Half| {
-            half.stored_ms < look.stored_before_ms
-                && (half.is_due(look.now_ms, look.timeout_ms) || half.stored_ms < renew_before_ms)
-        };
+        let is_wanted = |half: &Half| half.stored_ms < look.stored_before_ms && half.is_wanted(look);
         let open = self.open.iter().filter(|(_, half)| is_wanted(half));
         open.take(look.count_max).map(|(queue_offset, half)| (*queue_offset, *half)).collect()
     }
@@ -225,7 +291,16 @@ impl Ledger {
         (half_offset, self.done.front().map_or(self.next_done, |(done_offset, _)| *done_offset))
     }
 
-    fn remember(&mut self, queue_offset: i64, end: End) {
+    fn note_unwritten(&mut self, queue_offset: i64, fate: Fate) {
+        self.unwritten.push(Done { queue_offset, fate, log_end: self.appended_end });
+    }
+
+    /// The log behind this may hold commits that are not in the done topic; the oldest half message is there.
+    pub fn open_from(&self) -> Option<i64> {
+        self.open.values().map(|half| half.physical_offset).min()
+    }
+
+    pub fn remember(&mut self, queue_offset: i64, end: End) {
         if self.ends.is_empty() {
             self.ends = vec![0; ENDS_KEPT];
         }
@@ -234,9 +309,7 @@ impl Ledger {
 
     fn remembered(&self, queue_offset: i64) -> Option<End> {
         let word = *self.ends.get(queue_offset as usize % ENDS_KEPT)?;
-        [End::Committed, End::RolledBack, End::GivenUp]
-            .into_iter()
-            .find(|end| word == (queue_offset << 2 | *end as i64))
+        ENDS.into_iter().find(|end| word == (queue_offset << 2 | *end as i64))
     }
 }
 
@@ -254,8 +327,10 @@ pub struct Look {
 mod tests {
     use super::*;
 
+    const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false };
+
     fn half(stored_ms: i64) -> Half {
-        Half::new(stored_ms * 10, stored_ms, stored_ms, -1)
+        Half::new(stored_ms * 10, stored_ms, stored_ms, PLAIN)
     }
 
     fn ledger(count: i64) -> Ledger {
@@ -284,7 +359,9 @@ mod tests {
             (3, 2),
             "an end that is not written yet needs no record below the offset"
         );
-        assert_eq!((ledger.unwritten.as_slice(), ledger.appended_end), (&[1, 0, 2][..], 200));
+        let unwritten: Vec<_> =
+            ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
+        assert_eq!((unwritten.as_slice(), ledger.appended_end), (&[(1, 0), (0, 100), (2, 200)][..], 200));
     }
 
     #[test]
@@ -307,8 +384,8 @@ mod tests {
     #[test]
     fn a_half_message_is_due_after_its_time_and_once_per_turn() {
         let mut ledger = ledger(1);
-        ledger.open(1, Half::new(7, 1_000, 1_000, 30_000));
-        ledger.open(2, Half::new(8, 99_999_999, 1_000, -1));
+        ledger.open(1, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 30_000, ..PLAIN }));
+        ledger.open(2, Half::new(8, 99_999_999, 1_000, PLAIN));
         let places = |ledger: &Ledger, look: &Look| {
             ledger.due(look).into_iter().map(|(queue_offset, _)| queue_offset).collect::<Vec<_>>()
         };
@@ -316,16 +393,48 @@ mod tests {
         assert_eq!(places(&ledger, &look(7_001)), [0, 2], "a clock that runs ahead is not believed");
         assert_eq!(places(&ledger, &look(31_001)), [0, 1, 2]);
         assert_eq!(places(&ledger, &Look { count_max: 1, ..look(31_001) }), [0]);
-        ledger.replace(0, 3, Half::new(9, 1_000, 40_000, -1));
+        ledger.replace(0, 3, Half::new(9, 1_000, 40_000, PLAIN));
         assert_eq!(places(&ledger, &look(40_000)), [1, 2]);
     }
 
     #[test]
     fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
         let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
-        ledger.open(0, Half::new(7, 1_000, 1_000, 3_600_000));
+        ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
         assert!(ledger.due(&look(61_000)).is_empty());
         assert_eq!(ledger.due(&look(61_001)).len(), 1);
+    }
+
+    #[test]
+    fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let kind = Kind { immunity_ms: 10_000, is_batch: true };
+        ledger.open(0, Half::new(7, 1_000, 1_000, kind));
+        let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
+            (from_ms..=until_ms).step_by(1_000).find(|now_ms| !ledger.due(&look(*now_ms + 1)).is_empty())
+        };
+        assert_eq!(looks(&ledger, 1_000, 900_000), Some(61_000));
+        ledger.replace(0, 1, Half::new(8, 1_000, 61_000, kind));
+        assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
+        ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
+        assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
+        assert_eq!(
+            looks(&ledger, 3_600_000, 3_700_000),
+            Some(3_660_000),
+            "its producer's clock is an hour late"
+        );
+    }
+
+    #[test]
+    fn fates_come_back_from_their_text() {
+        for fate in [Fate::Ended(End::Committed), Fate::Ended(End::GivenUp), Fate::MovedTo(77)] {
+            assert_eq!(Fate::read(&fate.text()), Some(fate));
+        }
+        for text in ["", "0", "4", ">", ">x", "-1"] {
+            assert_eq!(Fate::read(text), None, "{text}");
+        }
     }
 
     #[test]

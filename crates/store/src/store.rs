@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use metaq_wire::NewRecord;
+use metaq_wire::{NewRecord, Record};
 use parking_lot::Mutex;
 
 use crate::api::{Appended, AppendedBatch, Filter, Got, QueryResult, StoreEvents};
@@ -20,6 +20,7 @@ use crate::flush::Flush;
 use crate::gate::{Gate, Refusal, Reports};
 use crate::index::Index;
 use crate::keep::Keep;
+use crate::log_walk::{Step, walk};
 use crate::open;
 use crate::queues::Queues;
 use crate::read::{Damage, Reader, Wanted};
@@ -237,6 +238,17 @@ impl Store {
     /// The record that starts exactly there; None where none does, or it is damaged.
     pub fn record_at(&self, physical_offset: i64) -> Option<Bytes> {
         self.parts.reader().record_at(physical_offset)
+    }
+
+    /// Every sound record of the log from there on, in its order, as far as it reaches now.
+    pub fn each_record_from(&self, physical_offset: i64, mut visit: impl FnMut(&Record<'_>)) {
+        let from = physical_offset.max(self.parts.log.start_offset());
+        walk(&self.parts.log, from, self.parts.log.appended_end(), false, |step| {
+            if let Step::Record(record) = step {
+                visit(&record);
+            }
+            true
+        });
     }
 
     /// Records by `UNIQ_KEY` or a word of `KEYS`, stored in the time range (both ends included), newest first.

@@ -53,6 +53,7 @@ def runtime_info(
         "sendOverLimitTotal": counters.get("sends_over_limit", 0),
         "pullPacedTotal": counters.get("pulls_paced", 0),
         "limitsWaiting": counters.get("limits_waiting", 0),
+        "transactionsOpen": counters.get("transactions_open", 0),
         "putTps": put,
         "getTransferredTps": get,
         "getFoundTps": get,

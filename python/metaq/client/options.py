@@ -40,6 +40,9 @@ class ProducerOptions:
     """What `send_soon` sends at once at most."""
     buffer_bytes_max: int = 32 * MIB
     """What `send_soon` keeps at most; from there on it waits."""
+    half_properties: str | None = None
+    """Where these are given, what goes together is stored as one half message with these properties, encoded:
+    for who decides about many messages at once, as the sink of Spark does."""
 
     def __post_init__(self) -> None:
         check_group(self.group)

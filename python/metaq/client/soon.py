@@ -138,11 +138,15 @@ class Soon:
         if self._line and not self._line[0].done():
             self._line[0].set_result(None)
 
-    def _arguments(self, message: Outgoing, queue: Queue | None) -> dict[str, Any]:
-        if message.topic not in self._topics:
+    def follow(self, topic: str) -> None:
+        """From now on the data plane is told of the topic's route."""
+        if topic not in self._topics:
             # In this order: a route that comes in between is seen by one of the two.
-            self._topics.add(message.topic)
-            self._take_route(message.topic)
+            self._topics.add(topic)
+            self._take_route(topic)
+
+    def _arguments(self, message: Outgoing, queue: Queue | None) -> dict[str, Any]:
+        self.follow(message.topic)
         message.compress(self._options.compress_from_bytes, self._options.compression)
         properties = encode_properties(message.properties)
         size_bytes = len(message.body) + len(properties) + _BATCH_OVERHEAD_BYTES

@@ -10,9 +10,12 @@ from pyspark.sql.types import StructType
 from metaq.spark.errors import OptionError
 from metaq.spark.options import SourceOptions, source_options
 from metaq.spark.schema import spark_schema
+from metaq.spark.sink_options import sink_options
 
 if TYPE_CHECKING:
+    from metaq.spark.sink import SinkWriter
     from metaq.spark.source import BatchReader
+    from metaq.spark.stream_sink import StreamSinkWriter
     from metaq.spark.stream_source import StreamReader
 
 
@@ -39,6 +42,16 @@ class MetaqDataSource(DataSource):
         options = source_options(self.options, streaming=True)
         _check_schema(schema, options)
         return StreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> SinkWriter:
+        from metaq.spark.sink import SinkWriter
+
+        return SinkWriter(schema, sink_options(self.options), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSinkWriter:
+        from metaq.spark.stream_sink import StreamSinkWriter
+
+        return StreamSinkWriter(schema, sink_options(self.options), overwrite=overwrite)
 
 
 def _check_schema(given: StructType, options: SourceOptions) -> None:

@@ -11,7 +11,7 @@ const LINGER: Duration = Duration::from_millis(5);
 
 fn lanes(batch_bytes_max: usize) -> Lanes<()> {
     let limits = LaneLimits { linger: LINGER, batch_bytes_max, buffer_bytes_max: 1 << 20 };
-    Lanes::new(limits, Arc::new(UniqueIds::new(&[1], 0, 0)))
+    Lanes::new(limits, None, Arc::new(UniqueIds::new(&[1], 0, 0)))
 }
 
 fn place(queue_id: i32) -> Place {

@@ -1,0 +1,55 @@
+"""A stream that writes exactly once, as a process that a test can kill; its tasks fail now and then."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+import metaq.spark
+
+
+def flaky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Every third task fails at its first try, behind rows that it has written already."""
+    context = TaskContext.get()
+    assert context is not None
+    fails = context.attemptNumber() == 0 and random.Random(context.taskAttemptId()).random() < 0.3
+    for batch in batches:
+        yield batch.slice(0, batch.num_rows // 2)
+        if fails:
+            raise RuntimeError("this task fails on purpose")
+        yield batch.slice(batch.num_rows // 2)
+
+
+def main(name_servers: str, topic: str, source: str, checkpoint: str) -> None:
+    spark = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+        .getOrCreate()
+    )
+    metaq.spark.register(spark)
+    rows = spark.readStream.option("maxFilesPerTrigger", "1").text(source)
+    query = (
+        rows.withColumnRenamed("value", "body")
+        .repartition(3)
+        .mapInArrow(flaky, "body string")
+        .writeStream.format("metaq")
+        .option("nameservers", name_servers)
+        .option("topic", topic)
+        .option("deliveryGuarantee", "exactly_once")
+        .option("batchBytes", "2048")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

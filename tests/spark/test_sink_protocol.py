@@ -1,0 +1,285 @@
+"""Exactly once, crash by crash: what the sink does in tasks and on the driver, without Spark around it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from metaq.client.row_sender import Part
+from metaq.protocol.admin import GetBrokerRuntimeInfo
+from metaq.protocol.bodies import KVTable
+from metaq.spark import exactly_once, half_ends
+from metaq.spark.errors import OptionError
+from metaq.spark.exactly_once import Identity
+from metaq.spark.markers import Marker, Markers
+from metaq.spark.sink import write_rows
+from metaq.spark.sink_client import client_of, run, session_of
+from metaq.spark.sink_columns import Layout
+from metaq.spark.sink_options import sink_options
+from tests.interop.servers import Cluster, start_metaq
+from tests.support.reading import eventually, stored
+
+SCHEMA = StructType().add("body", "string").add("shardingKey", "string")
+MINUTE_MS = 60_000
+
+
+class Crash(Exception):
+    """A process that is gone."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    home = tmp_path_factory.mktemp("sink")
+    settings = {"transaction_check_interval_s": 1}
+    cluster = start_metaq(home, 1, ("broker-a", "broker-b"), "sync", settings, moved=True)
+    yield cluster
+    cluster.close()
+
+
+class Query:
+    """A query that writes rows `0` to `n` of a batch, half of them by key."""
+
+    numbers = itertools.count()
+
+    def __init__(self, cluster: Cluster) -> None:
+        number = next(self.numbers)
+        self.cluster = cluster
+        self.topic = f"rows-{number}"
+        self.name = f"query-{number}"
+        self.options = sink_options(
+            {
+                "nameservers": cluster.namesrv,
+                "topic": self.topic,
+                "deliveryGuarantee": "exactly_once",
+                "batchBytes": "1024",
+            }
+        )
+        self.session = session_of(client_of(cluster.namesrv))
+
+    def identity(self, batch: int) -> Identity:
+        return Identity(self.name, batch)
+
+    def write(self, batch: int, rows: int = 40) -> list[Part]:
+        """As a task does."""
+        table = pa.table(
+            {
+                "body": [f"{batch}/{row}" for row in range(rows)],
+                "shardingKey": [str(row) if row % 2 else None for row in range(rows)],
+            }
+        )
+        layout = Layout.of(SCHEMA, self.topic)
+        done = write_rows(self.options, layout, self.identity(batch), table.to_batches(max_chunksize=7))
+        assert done.row_count == rows and sum(part.message_count for part in done.parts) == rows
+        return done.parts
+
+    def commit(self, batch: int, parts: list[Part]) -> None:
+        exactly_once.commit(self.options, self.identity(batch), parts)
+
+    def abort(self, batch: int, parts: list[Part]) -> None:
+        exactly_once.abort(self.options, self.identity(batch), parts)
+
+    def shown(self) -> list[str]:
+        return sorted(message.body.decode() for message in stored(self.cluster.namesrv, self.topic))
+
+    def open_count(self) -> int:
+        async def ask(broker: str) -> int:
+            reply = (await self.session.call(broker, GetBrokerRuntimeInfo())).check()
+            return int(KVTable.decode(reply.body).table["transactionsOpen"])
+
+        client = client_of(self.cluster.namesrv)
+        return sum(run(client, ask, broker) for broker in self.cluster.brokers)
+
+
+@pytest.fixture
+def query(cluster: Cluster) -> Query:
+    return Query(cluster)
+
+
+def rows(batch: int, count: int = 40) -> list[str]:
+    return sorted(f"{batch}/{row}" for row in range(count))
+
+
+def crash_after(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
+    """The driver goes when it has ended so many half messages."""
+    end = half_ends._Ends._end
+    left = iter(range(ends))
+
+    async def end_or_crash(self: Any, broker: str, place: tuple[int, int]) -> None:
+        if next(left, None) is None:
+            raise Crash
+        await end(self, broker, place)
+
+    monkeypatch.setattr(half_ends._Ends, "_end", end_or_crash)
+
+
+def test_a_batch_is_shown_when_it_is_committed_in_the_order_of_its_keys(query: Query) -> None:
+    parts = query.write(0)
+    assert len(parts) > 4 and query.shown() == []
+    query.commit(0, parts)
+    assert query.shown() == rows(0)
+    by_queue: dict[Any, list[int]] = {}
+    for message in stored(query.cluster.namesrv, query.topic):
+        row = int(message.body.decode().partition("/")[2])
+        if row % 2:
+            by_queue.setdefault(message.queue, []).append(row)
+    assert all(in_queue == sorted(in_queue) for in_queue in by_queue.values())
+
+
+def test_a_batch_that_is_committed_again_is_shown_once(query: Query) -> None:
+    parts = query.write(0)
+    query.commit(0, parts)
+    query.commit(0, parts)
+    query.commit(0, query.write(0))
+    query.commit(1, query.write(1))
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0) + rows(1)
+
+
+def test_a_task_that_was_run_twice_counts_once_and_its_first_rows_go_when_brokers_ask(query: Query) -> None:
+    query.write(0)
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0)
+    assert query.open_count() > 0
+    query.cluster.clock.jump(3 * MINUTE_MS)
+    eventually(lambda: query.open_count() == 0)
+    assert query.shown() == rows(0)
+
+
+@pytest.mark.parametrize("ends", [0, 1, 5])
+def test_a_driver_that_dies_after_the_marker_has_decided(
+    query: Query, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    parts = query.write(0)
+    with monkeypatch.context() as patched:
+        crash_after(patched, ends)
+        with pytest.raises(Crash):
+            query.commit(0, parts)
+    assert len(query.shown()) < 40
+    # Its successor replays the batch, and writes it anew before it can know.
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0)
+    assert query.open_count() == 0
+
+
+def test_without_a_successor_whoever_is_asked_finishes_the_batch(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = query.write(0)
+    with monkeypatch.context() as patched:
+        crash_after(patched, 2)
+        with pytest.raises(Crash):
+            query.commit(0, parts)
+    undecided = query.write(1)
+    query.cluster.clock.jump(3 * MINUTE_MS)
+    eventually(lambda: query.shown() == rows(0))
+    assert query.open_count() == len(undecided)
+    query.cluster.clock.jump(10 * MINUTE_MS)
+    query.commit(1, undecided)
+    assert query.shown() == rows(0) + rows(1)
+
+
+def test_an_abort_takes_back_what_was_not_decided(query: Query) -> None:
+    query.commit(0, query.write(0))
+    query.abort(1, query.write(1))
+    assert query.open_count() == 0
+    query.commit(1, query.write(1))
+    assert query.shown() == rows(0) + rows(1)
+
+
+def test_an_abort_of_what_was_decided_does_nothing(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = query.write(0)
+    with monkeypatch.context() as patched:
+        crash_after(patched, 1)
+        with pytest.raises(Crash):
+            query.commit(0, parts)
+    query.abort(0, parts)
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0)
+
+
+def test_a_marker_that_comes_after_its_abort_decides_nothing(query: Query) -> None:
+    query.commit(0, query.write(0))
+    parts = query.write(1)
+    late = Marker.of(query.identity(1), query.options.group, parts, is_commit=True)
+    query.abort(1, parts)
+    append(query, 1, late)
+    query.commit(1, query.write(1))
+    assert query.shown() == rows(0) + rows(1)
+
+
+def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One was thought to be dead, and goes on between the other's look and its marker."""
+    query.commit(0, query.write(0))
+    zombies = query.write(1)
+    read = Markers.read
+    first = [True]
+
+    async def read_then_lose(self: Markers) -> list[Marker]:
+        found = await read(self)
+        if first.pop() if first else False:
+            marker = Marker.of(query.identity(1), query.options.group, zombies, is_commit=True)
+            await self.append(marker, 5.0)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Markers, "read", read_then_lose)
+        query.commit(1, query.write(1))
+    assert query.shown() == rows(0) + rows(1)
+    query.commit(1, zombies)
+    assert query.shown() == rows(0) + rows(1)
+    assert query.open_count() == 0
+
+
+def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:
+    with pytest.raises(OptionError, match="exactlyOnceFromAnyBatch"):
+        query.commit(7, query.write(7))
+    assert query.shown() == []
+
+
+def test_a_broker_that_is_killed_in_the_middle_of_a_commit_shows_each_row_once(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = query.write(0, 400)
+    killed: list[str] = []
+    judge = half_ends._Ends._judge
+
+    def kill_then_judge(self: Any, broker: str, *arguments: Any) -> None:
+        if broker not in killed and len(killed) < 2:
+            killed.append(broker)
+            server = query.cluster.brokers[broker]
+            server.kill()
+            server.restart()
+        judge(self, broker, *arguments)
+
+    monkeypatch.setattr(half_ends._Ends, "_judge", kill_then_judge)
+    query.commit(0, parts)
+    assert len(killed) == 2
+    assert query.shown() == rows(0, 400)
+
+
+def test_a_job_is_shown_as_a_whole(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    def job(batch: int) -> Identity:
+        return Identity(f"job-{query.name}-{batch}", 0, is_job=True)
+
+    monkeypatch.setattr(query, "identity", job)
+    query.commit(0, query.write(0))
+    query.abort(1, query.write(1))
+    parts = query.write(2)
+    with monkeypatch.context() as patched:
+        crash_after(patched, 1)
+        with pytest.raises(Crash):
+            query.commit(2, parts)
+    query.abort(2, parts)
+    query.cluster.clock.jump(3 * MINUTE_MS)
+    eventually(lambda: query.shown() == rows(0) + rows(2))
+    assert query.open_count() == 0
+
+
+def append(query: Query, batch: int, marker: Marker) -> None:
+    client = client_of(query.cluster.namesrv)
+    run(client, Markers(query.session, query.identity(batch)).append, marker, 5.0)
