@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 GROUP: Final = "metaq-binlog-sync"
 CLOSE_TIMEOUT_S: Final = 15.0
+SEND_BUFFER_BYTES_MIN: Final = 32 * 1024 * 1024
 PAUSE_FIRST_S: Final = 0.2
 PAUSE_MAX_S: Final = 10.0
 _CASCADES: Final = (
@@ -127,6 +128,9 @@ class BinlogSync:
             compression=config.compression,
             linger=0.0,
             timeout=10.0,
+            # The outbox says how much is held, and sends under the lock that its callbacks take: a buffer
+            # that is full of messages whose callbacks wait for that lock would wait for itself.
+            buffer_bytes_max=SEND_BUFFER_BYTES_MIN + 2 * config.buffer_bytes,
         )
         try:
             producer.start()
