@@ -236,9 +236,11 @@ def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytes
 
 
 def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:
+    parts = query.write(7)
     with pytest.raises(OptionError, match="exactlyOnceFromAnyBatch"):
-        query.commit(7, query.write(7))
-    assert query.shown() == []
+        query.commit(7, parts)
+    query.abort(7, parts)
+    assert query.shown() == [] and query.open_count() == 0
 
 
 def test_a_broker_that_is_killed_in_the_middle_of_a_commit_shows_each_row_once(
