@@ -33,7 +33,7 @@ from tests.support.apache import VERSION, apache_classpath
 from tests.support.maven import REPOSITORY_ROOT
 
 WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS}
-_PEER_CLIENTS = ("confluent-kafka", "aiokafka")
+_PEER_CLIENTS = ("confluent-kafka", "aiokafka", "pyspark")
 _ROUND_S_MIN = 13
 """A tool needs ten seconds for its first report, and some to start."""
 
@@ -50,12 +50,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with_clients = not CLIENT_WORKLOADS.keys().isdisjoint(names)
     missing = [package for package in _PEER_CLIENTS if with_clients and not _is_installed(package)]
     if missing:
-        print(f"{', '.join(missing)} not installed: see requirements/bench.txt", file=sys.stderr)
+        print(
+            f"{', '.join(missing)} not installed: see requirements/bench.txt and spark.txt", file=sys.stderr
+        )
         return 2
     say("servers and tools of the peers: asking Maven, which downloads them the first time")
     apache_classpath()
     if with_clients:
         kafka.kafka_classpath()
+    if "spark-read" in names:
+        from bench.clients.with_spark import connector_jars
+
+        connector_jars()
     scratch = chosen.scratch or REPOSITORY_ROOT / "build"
     scratch.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="bench-", dir=scratch))

@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import servers, tools
@@ -56,6 +56,12 @@ _SEND = (
     Side("aiokafka", "kafka", "with_aiokafka.send_async"),
 )
 
+_SPARK = (
+    Side("metaq", "metaq", "with_spark.read_metaq"),
+    Side("spark-sql-kafka", "kafka", "with_spark.read_kafka"),
+)
+SPARK_MESSAGES = 5_000_000
+
 
 def produce(plan: Plan) -> Outcome:
     """`send_soon` and a flush against `produce` and a flush: until everything is confirmed."""
@@ -77,11 +83,18 @@ def send(plan: Plan) -> Outcome:
     return _alternate(plan, "client-send", _SEND)
 
 
+def spark_read(plan: Plan) -> Outcome:
+    """A topic read as a table by Spark, against Spark's own source for Kafka."""
+    messages = min(SPARK_MESSAGES, plan.client_backlog_messages)
+    return _alternate(replace(plan, client_backlog_messages=messages), "spark-read", _SPARK, backlog=True)
+
+
 CLIENT_WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
     "client-produce": produce,
     "client-consume": consume,
     "client-aio": produce_async,
     "client-send": send,
+    "spark-read": spark_read,
 }
 
 

@@ -26,7 +26,10 @@ class Topics:
 
     def __init__(self, served: Metaq) -> None:
         self._served = served
-        self._client = metaq.Client(served.nameserver)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._client = metaq.Client(self._served.nameserver)
         self._client.start()
         self._producer = self._client.producer("tests")
         self._producer.start()
@@ -36,6 +39,7 @@ class Topics:
 
     def create(self, topic: str, queues: int = 1) -> None:
         asyncio.run(create_topic(self._served.broker, topic, queues))
+        self._forget_routes()
 
     def change(self, topic: str, queues: int) -> None:
         self._ask(UpdateAndCreateTopic(topic=topic, read_queue_nums=queues, write_queue_nums=queues))
@@ -52,6 +56,12 @@ class Topics:
                 await connection.close()
 
         asyncio.run(ask())
+        self._forget_routes()
+
+    def _forget_routes(self) -> None:
+        """A producer asks for them every half a minute, unless it is a new one."""
+        self.close()
+        self._connect()
 
     def fill(self, topic: str, bodies: Iterable[bytes | str], *, queue: int = 0, **options: Any) -> None:
         """In this order, into one queue."""

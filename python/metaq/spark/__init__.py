@@ -10,26 +10,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metaq.spark.lag import Lag, lags
+
+# Imported here and now: otherwise the module of that name would take the function's place.
+from metaq.spark.session import register, session
+
 if TYPE_CHECKING:
-    from metaq.spark.lag import Lag, lags
     from metaq.spark.listener import GroupOffsets
-    from metaq.spark.session import register, session
 
 __all__ = ["GroupOffsets", "Lag", "lags", "register", "session"]
 
-_HOMES = {
-    "GroupOffsets": "metaq.spark.listener",
-    "Lag": "metaq.spark.lag",
-    "lags": "metaq.spark.lag",
-    "register": "metaq.spark.session",
-    "session": "metaq.spark.session",
-}
-
 
 def __getattr__(name: str) -> object:
-    # Parts of it are of use without pyspark, and executors need only their own.
-    if name in _HOMES:
-        from importlib import import_module
+    # Needs pyspark, which is not there wherever a part of this package is.
+    if name == "GroupOffsets":
+        from metaq.spark.listener import GroupOffsets
 
-        return getattr(import_module(_HOMES[name]), name)
+        return GroupOffsets
     raise AttributeError(f"module 'metaq.spark' has no attribute {name!r}")

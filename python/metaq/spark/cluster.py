@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 PAUSE_S: Final = 0.2
+_GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
+"""What a broker says of a topic or a queue that it has no more, while the route still shows it."""
 LINES: Final = 1000
 """Lines of a queue that are asked for at once, where a broker cannot measure."""
 
@@ -197,6 +199,8 @@ class Cluster:
             reply = await self._session.call(queue.broker, command)
             if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return await self._measure_lines(queue, first, end, most, counts=bytes_max is not None)
+            if reply.code in _GONE:
+                return QueueMeasured(first, 0)
             return reply.check().header(QueueMeasured)
 
         return self._of_each(parts, one)

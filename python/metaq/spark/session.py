@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Goes with the pyspark that the extra `spark` installs."""
@@ -36,6 +37,8 @@ def session(
     them, or `delta` is False. Without `master` it is what spark-submit says, or all cores of this machine.
     `config` goes last and overrules what is set here.
     """
+    from pyspark.sql import SparkSession
+
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)

@@ -1,0 +1,104 @@
+"""Spark, `local[2]`: a whole topic read as a table, six columns of it used."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import metaq.spark
+from bench.clients.task import BODY, Result, Task
+from bench.process_figures import cpu_s
+from tests.support.maven import REPOSITORY_ROOT, classpath
+
+POM = Path(__file__).parent / "spark-pom.xml"
+_CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+"""What Kafka's source needs beside the jars that pyspark brings."""
+
+
+def connector_jars() -> tuple[str, ...]:
+    """Fetched by Maven the first time."""
+    resolved = classpath(POM, REPOSITORY_ROOT / "build" / "spark-kafka").split(os.pathsep)
+    return tuple(jar for jar in resolved if Path(jar).name.startswith(_CONNECTOR))
+
+
+def read_metaq(task: Task) -> Result:
+    spark = _session(())
+    frame = (
+        spark.read.format("metaq")
+        .option("nameservers", task.server)
+        .option("subscribe", task.topic)
+        .option("columns", "topic,queueId,queueOffset,tags,body,storeTimestamp")
+        .load()
+    )
+    return _timed(frame.toDF("topic", "partition", "offset", "key", "value", "timestamp"))
+
+
+def read_kafka(task: Task) -> Result:
+    spark = _session(connector_jars())
+    frame = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", task.server)
+        .option("subscribe", task.topic)
+        .load()
+    )
+    return _timed(frame.select("topic", "partition", "offset", "key", "value", "timestamp"))
+
+
+def _session(jars: Sequence[str]) -> SparkSession:
+    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "2g",
+        "spark.local.dir": tempfile.mkdtemp(),
+    }
+    spark = metaq.spark.session("bench", master="local[2]", delta=False, jars=jars, config=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _timed(frame: DataFrame) -> Result:
+    """The second reading: the first one starts workers and has the virtual machine compile."""
+    used = frame.selectExpr(
+        "count(*) as rows",
+        "sum(length(value)) as bytes",
+        "sum(offset) as offsets",
+        "sum(partition) as partitions",
+        "max(topic) as topic",
+        "max(timestamp) as latest",
+        "count(key) as keys",
+    )
+    used.collect()
+    cpu_before, begin = _cpu_of_family_s(), time.monotonic()
+    (row,) = used.collect()
+    end, cpu_after = time.monotonic(), _cpu_of_family_s()
+    if row.bytes != row.rows * len(BODY):
+        raise RuntimeError(f"{row.rows} bodies have {row.bytes} bytes")
+    return Result(count=row.rows, begin=begin, end=end, client_cpu_s=cpu_after - cpu_before, total=row.rows)
+
+
+def _cpu_of_family_s() -> float:
+    """Of this process, of Spark's and of its workers."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        parents.setdefault(parent, []).append(int(entry.name))
+    family, waiting = [], [os.getpid()]
+    while waiting:
+        family.append(waiting.pop())
+        waiting += parents.get(family[-1], [])
+    spent_s = 0.0
+    for pid in family:
+        try:
+            spent_s += cpu_s(pid)
+        except OSError:  # It has ended meanwhile.
+            continue
+    return spent_s
