@@ -16,7 +16,7 @@ from tests.support.metaq import ROOT
 from tests.support.reading import stored
 
 FILES, ROWS_PER_FILE = 8, 600
-TIMEOUT_S = 90.0
+TIMEOUT_S = 240.0
 
 
 def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
