@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     apache_classpath()
     if with_clients:
         kafka.kafka_classpath()
-    if "spark-read" in names:
+    if not {"spark-read", "spark-write"}.isdisjoint(names):
         from bench.clients.with_spark import connector_jars
 
         connector_jars()

@@ -48,6 +48,7 @@ _GOALS = {
     ("client-consume", "per_second"): "≥ 1 ×",
     ("client-aio", "per_second"): "≥ 5 ×",
     ("spark-read", "per_second"): "≥ 1 ×, then 1.5",
+    ("spark-write", "per_second"): "≥ 1 ×",
     ("client-send", "p50_ms"): "≤ 0.3 ms",
     ("client-send", "p99_ms"): "≤ 2 ms",
 }

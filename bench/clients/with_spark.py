@@ -1,4 +1,4 @@
-"""Spark, `local[2]`: a whole topic read as a table, six columns of it used."""
+"""Spark, `local[2]`: a whole topic read as a table, six columns of it used; a table written to a topic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +16,7 @@ from bench.clients.task import BODY, Result, Task
 from bench.process_figures import cpu_s
 from tests.support.maven import REPOSITORY_ROOT, classpath
 
+WRITTEN_WARM, WRITTEN = 300_000, 3_000_000
 POM = Path(__file__).parent / "spark-pom.xml"
 _CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 """What Kafka's source needs beside the jars that pyspark brings."""
@@ -48,6 +49,39 @@ def read_kafka(task: Task) -> Result:
         .load()
     )
     return _timed(frame.select("topic", "partition", "offset", "key", "value", "timestamp"))
+
+
+def write_metaq(task: Task) -> Result:
+    return _write_metaq(task, "at_least_once")
+
+
+def write_metaq_exactly_once(task: Task) -> Result:
+    return _write_metaq(task, "exactly_once")
+
+
+def _write_metaq(task: Task, guarantee: str) -> Result:
+    options = {"nameservers": task.server, "topic": task.topic, "deliveryGuarantee": guarantee}
+    return _timed_write(_session(()), "metaq", "body", options)
+
+
+def write_kafka(task: Task) -> Result:
+    options = {"kafka.bootstrap.servers": task.server, "topic": task.topic}
+    return _timed_write(_session(connector_jars()), "kafka", "value", options)
+
+
+def _timed_write(spark: SparkSession, sink: str, column: str, options: Mapping[str, str]) -> Result:
+    """The second writing: the first one starts workers and has the virtual machine compile."""
+
+    def write(rows: int) -> None:
+        body = f"cast('{BODY.decode()}' as binary) as {column}"
+        frame = spark.range(0, rows, 1, 2).selectExpr(body)
+        frame.write.format(sink).options(**options).mode("append").save()
+
+    write(WRITTEN_WARM)
+    cpu_before, begin = _cpu_of_family_s(), time.monotonic()
+    write(WRITTEN)
+    end, cpu_after = time.monotonic(), _cpu_of_family_s()
+    return Result(WRITTEN, begin, end, cpu_after - cpu_before, WRITTEN_WARM + WRITTEN)
 
 
 def _session(jars: Sequence[str]) -> SparkSession:

@@ -60,6 +60,11 @@ _SPARK = (
     Side("metaq", "metaq", "with_spark.read_metaq"),
     Side("spark-sql-kafka", "kafka", "with_spark.read_kafka"),
 )
+_SPARK_WRITE = (
+    Side("metaq", "metaq", "with_spark.write_metaq"),
+    Side("spark-sql-kafka", "kafka", "with_spark.write_kafka"),
+    Side("our-exactly-once", "metaq", "with_spark.write_metaq_exactly_once"),
+)
 SPARK_MESSAGES = 5_000_000
 
 
@@ -89,12 +94,18 @@ def spark_read(plan: Plan) -> Outcome:
     return _alternate(replace(plan, client_backlog_messages=messages), "spark-read", _SPARK, backlog=True)
 
 
+def spark_write(plan: Plan) -> Outcome:
+    """A table written to a topic by Spark, against Spark's own sink for Kafka."""
+    return _alternate(plan, "spark-write", _SPARK_WRITE)
+
+
 CLIENT_WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
     "client-produce": produce,
     "client-consume": consume,
     "client-aio": produce_async,
     "client-send": send,
     "spark-read": spark_read,
+    "spark-write": spark_write,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -236,6 +237,7 @@ def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytes
 
 
 def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:
+    query.options = replace(query.options, timeout_s=1.0)
     parts = query.write(7)
     with pytest.raises(OptionError, match="exactlyOnceFromAnyBatch"):
         query.commit(7, parts)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from metaq.client.message import check_topic
 from metaq.client.options import ProducerOptions
+from metaq.client.routes import Route
 from metaq.client.rows import Rows
 from metaq.client.sending import Sender
+from metaq.client.session import Session
 from metaq.client.soon import Soon
 from metaq.client.sync import Client
-from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotSent
+from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NoRoute, NotSent
+from metaq.protocol.errors import Unreachable
 
 _OFFSET_DIGITS: Final = 16
+PAUSE_S: Final = 0.2
 
 
 class Part(NamedTuple):
@@ -57,7 +62,7 @@ class RowSender:
     async def _know(self, topics: list[str]) -> None:
         for topic in topics:
             check_topic(topic)
-            await self._sender.route(topic)
+            await route_of(self._session, topic, self._options.timeout_s)
             self._open().follow(topic)
             self._known.add(topic)
 
@@ -111,6 +116,20 @@ class RowSender:
         if self._soon is None:
             raise ClientClosed("this sender is closed or was not started", hint="call start first")
         return self._soon
+
+
+async def route_of(session: Session, topic: str, timeout_s: float) -> Route:
+    """Waits for brokers and name servers that are away; raises NoRoute, Unreachable where they stay away, or
+    at once where brokers are there and do not have the topic."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while True:
+        try:
+            return await session.routes.get(topic, refresh=True, creatable=True)
+        except (NoRoute, Unreachable) as error:
+            if not error.retriable or loop.time() + PAUSE_S > deadline:
+                raise
+        await asyncio.sleep(PAUSE_S)
 
 
 def _physical_offset(offset_id: str) -> int:

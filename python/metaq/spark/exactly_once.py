@@ -9,6 +9,7 @@ through every crash.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import weakref
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ from metaq.client.row_sender import Part
 from metaq.client.session import NOT_MINE, Session
 from metaq.client.sync import Client
 from metaq.client.transactions import COMMIT, ROLL_BACK
-from metaq.errors import MetaqError
+from metaq.errors import MetaqError, NoRoute, NotSent
 from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.dispatch import Response
+from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import EndTransaction
 from metaq.spark.errors import OptionError
 from metaq.spark.half_ends import end_all
@@ -39,6 +41,11 @@ _answering: weakref.WeakKeyDictionary[Session, set[str]] = weakref.WeakKeyDictio
 BATCH: Final = "METAQ_SPARK_BATCH"
 HALF_FIRST: Final = "METAQ_HALF_FIRST"
 ROLLBACK_TIMEOUT_S: Final = 5.0
+PAUSE_S: Final = 0.5
+
+
+class NoMarkers(OptionError):
+    """The markers of a query are not where they should be."""
 
 
 def half_properties(identity: Identity, options: SinkOptions) -> str:
@@ -68,7 +75,23 @@ def commit(options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> N
     """Shows the batch; returns when all of it is shown, and raises where that may not be so."""
     client = client_of(options.nameservers)
     answer_checks(client, options)
-    run(client, _commit, session_of(client), options, identity, parts)
+    run(client, _commit_in_time, session_of(client), options, identity, parts)
+
+
+async def _commit_in_time(
+    session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]
+) -> None:
+    """Brokers that are away may come back, and every step can be done twice."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + options.timeout_s
+    while True:
+        try:
+            return await _commit(session, options, identity, parts)
+        except (NoMarkers, NoRoute, NotSent, Unreachable) as error:
+            if loop.time() + PAUSE_S > deadline:
+                raise
+            _log.warning("%s/%d: %s; trying again", identity.name, identity.number, error)
+        await asyncio.sleep(PAUSE_S)
 
 
 async def _commit(session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
@@ -79,7 +102,7 @@ async def _commit(session: Session, options: SinkOptions, identity: Identity, pa
             return
         # Made anew while its broker is away, it would know nothing of a batch that is decided there.
         if identity.number > 0 and not options.may_start_late:
-            raise OptionError(
+            raise NoMarkers(
                 f"{markers.topic}, which knows the batches before {identity.number}, is not there: its broker"
                 " may be away",
                 hint="where this query has never written exactly once, give exactlyOnceFromAnyBatch=true",

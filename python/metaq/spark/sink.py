@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from metaq.client.row_sender import Part, RowSender
+from metaq.client.row_sender import Part, RowSender, route_of
 from metaq.spark import exactly_once
 from metaq.spark.errors import OptionError
 from metaq.spark.exactly_once import Identity
@@ -72,7 +72,7 @@ def require_topic(options: SinkOptions) -> None:
     """Raises NoRoute where no broker has the topic, or would make it."""
     if options.topic is not None:
         client = client_of(options.nameservers)
-        run(client, session_of(client).routes.get, options.topic, creatable=True)
+        run(client, route_of, session_of(client), options.topic, options.timeout_s)
 
 
 def write_rows(
