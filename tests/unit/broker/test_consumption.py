@@ -28,7 +28,7 @@ from metaq.protocol.bodies import (
 from metaq.protocol.errors import Refused
 from metaq.protocol.groups import QuerySubscriptionByConsumer, QueryTopicConsumeByWho, QueryTopicsByConsumer
 from metaq.protocol.java_json import MessageQueue
-from metaq.protocol.messages import QueryConsumeQueue
+from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
 from metaq.protocol.offsets import (
     GetBrokerConsumeStats,
     GetConsumeStats,
@@ -58,6 +58,12 @@ class FakeStore:
         self, topic: str, queue_id: int, queue_offset: int, count_max: int
     ) -> list[tuple[int, int, int]]:
         return [(100, 10, tag_code("a")), (110, 10, tag_code("b"))][:count_max]
+
+    def measure(
+        self, topic: str, queue_id: int, from_offset: int, to_offset: int, bytes_max: int
+    ) -> tuple[int, int, int | None, int | None]:
+        count = min(to_offset - from_offset, bytes_max // 10)
+        return from_offset + count, 10 * count, None, 100 if count else None
 
 
 class Desk:
@@ -198,3 +204,20 @@ def test_lines_of_a_queue_and_which_a_group_wants(desk: Desk, request_with: Any)
     with pytest.raises(Refused, match="no queue 7"):
         beyond = QueryConsumeQueue(topic="orders", queue_id=7, queue_offset=0)
         asyncio.run(desk.consumption.query_consume_queue(beyond, request_with()))
+
+
+def test_a_part_of_a_queue_is_measured(desk: Desk, request_with: Any) -> None:
+    desk.make("orders")
+
+    def told(topic: str = "orders", queue_id: int = 0, **fields: int) -> QueueMeasured:
+        command = MeasureQueue(topic=topic, queue_id=queue_id, queue_offset=2, end_offset=9, **fields)
+        answer = asyncio.run(desk.consumption.measure_queue(command, request_with()))
+        return QueueMeasured.parse(answer.header())
+
+    now_ms = desk.tables.clock.now_ms()
+    assert told(size_bytes_max=35) == QueueMeasured(5, 30, -1, 100, now_ms - 1_005)
+    assert told(size_bytes_max=-1) == QueueMeasured(2, 0, -1, -1, now_ms - 1_002)
+    for topic, queue_id, code in (("nothing", 0, 17), ("orders", 7, 29)):
+        with pytest.raises(Refused) as refused:
+            told(topic, queue_id)
+        assert refused.value.code == code
