@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -157,6 +158,62 @@ def test_rotation_loses_nothing(settings: AgentSettings, logs: Path, topic: Topi
     assert topic.messages[-1].body == b"last"
 
 
+def test_a_quiet_file_is_read_on_after_its_rotation(
+    settings: AgentSettings, logs: Path, topic: Topic
+) -> None:
+    path = logs / "a.log"
+    append(path, "1")
+    with running(replace(settings, rest_after_s=0.1, rotated_after_s=1.5)), path.open("a") as old:
+        eventually(lambda: topic.bodies() == [b"1"], "the first")
+        eventually(lambda: len(open_files(logs)) == 1, "only the writer has it open")
+        path.rename(logs / "a.log.1")
+        time.sleep(0.3)  # Some looks later, which found nothing new in it.
+        old.write("2\n")
+        old.flush()
+        eventually(lambda: len(topic.read()) == 2, "what was written after the rotation")
+
+
+def test_lines_that_failed_are_sent_again_while_more_are_written(
+    start_metaq: Callable[..., Metaq], tmp_path: Path, logs: Path
+) -> None:
+    names = start_metaq("nameserver", "--listen", "127.0.0.1:0")
+    data = ("--namesrv", names.nameserver, "--data", str(tmp_path / "data"))
+    broker = start_metaq("broker", "--listen", "127.0.0.1:0", *data)
+    settings = AgentSettings(
+        nameserver=names.nameserver,
+        topic="outage",
+        paths=(str(logs / "*.log"),),
+        state=tmp_path / "positions.json",
+        idle_pause_s=0.02,
+        send_timeout_s=1.0,
+    )
+    done = threading.Event()
+    written = itertools.count()
+
+    def write() -> None:
+        while not done.wait(0.02):
+            append(logs / "a.log", str(next(written)))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with running(settings) as agent:
+            eventually(lambda: agent.progress.rows > 20, "lines")
+            broker.child.kill()
+            time.sleep(2.5)  # Longer than a send is tried for: lines fail, and more are written meanwhile.
+            start_metaq("broker", "--listen", broker.broker, *data)
+            failed_at = agent.progress.rows
+            eventually(lambda: agent.progress.rows > failed_at + 20, "lines again")
+            done.set()
+            writer.join()
+            count = next(written)
+            topic = Topic(names, "outage")
+            eventually(lambda: len({m.body for m in topic.read()}) == count, "every line")
+            topic.close()
+    finally:
+        done.set()
+
+
 def test_what_was_rotated_away_meanwhile_is_found(settings: AgentSettings, logs: Path, topic: Topic) -> None:
     path = logs / "a.log"
     append(path, "1")
@@ -227,14 +284,18 @@ def test_killed_at_any_moment_it_loses_no_line(
     for life in range(4):
         child = Child(arguments, tmp_path / f"agent-{life}.log", dict(os.environ), directory=tmp_path)
         try:
-            until = time.monotonic() + choice.uniform(0.5, 1.2)
+            # The kill comes a moment after lines of this life have arrived.
+            before, until = len(topic.read()), float("inf")
             while time.monotonic() < until:
+                if until == float("inf") and len(topic.read()) > before:
+                    until = time.monotonic() + choice.uniform(0.1, 0.6)
                 lines = [f"{len(written) + n}" for n in range(choice.randrange(1, 200))]
                 append(logs / "a.log", *lines)
                 written += lines
                 if choice.random() < 0.05:
                     (logs / "a.log").rename(logs / f"a.{len(written)}")
                 time.sleep(choice.uniform(0, 0.02))
+                assert len(written) < 1_000_000, "nothing arrives"
         finally:
             child.process.send_signal(signal.SIGKILL)
             child.process.wait()

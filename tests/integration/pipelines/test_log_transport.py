@@ -82,10 +82,10 @@ def test_files_are_followed_until_it_is_told_to_end(served: Metaq, tmp_path: Pat
 def test_standard_input_is_sent_to_its_end(served: Metaq, tmp_path: Path) -> None:
     make(served, "piped")
     path = config(tmp_path, served, "piped", ["-"], "line_bytes = 8")
-    done = run("--config", str(path), given=b"one\n\ntwo, longer\nlast")
+    done = run("--config", str(path), given=b"one\n\ntwo, longer\n8 bytes!\nlast")
     assert done.returncode == 0, done.stderr
-    assert "6 rows" not in done.stderr
-    assert bodies(served, "piped", 5) == [b"one", b"", b"two, lon", b"ger", b"last"]
+    assert "6 rows" in done.stdout
+    assert bodies(served, "piped", 6) == [b"one", b"", b"two, lon", b"ger", b"8 bytes!", b"last"]
 
 
 @pytest.mark.parametrize(

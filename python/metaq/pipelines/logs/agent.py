@@ -31,9 +31,9 @@ from typing import Final, Literal
 from metaq._core import SendFuture
 from metaq.client.sync import Client
 from metaq.client.sync_producer import Producer
-from metaq.errors import MetaqError, NotDelivered
+from metaq.errors import MetaqError, NotDelivered, NotDurable
 from metaq.pipelines import Progress, Report
-from metaq.pipelines.logs.followed import FollowedFile, Head, Line
+from metaq.pipelines.logs.followed import FollowedFile, Head, Line, Stamp
 from metaq.pipelines.logs.positions import Position, Positions
 
 _log = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class AgentSettings:
     start: Literal["first", "last"] = "first"
     """Where files begin that are there when positions are kept for the first time."""
     line_bytes_max: int = 1024 * 1024
+    send_timeout_s: float = 15.0
+    """For one line with all its tries; after that it is read and sent again."""
     look_interval_s: float = 1.0
     """How often new files are looked for."""
     idle_pause_s: float = 0.2
@@ -97,6 +99,8 @@ class _Source:
     quiet_since: float = 0.0
     has_name: bool = True
     pause_until: float = 0.0
+    has_failed: bool = False
+    """A line was not sent; nothing more is read before all under way are known."""
 
     def position(self) -> Position:
         device, inode = self.file.key
@@ -113,8 +117,10 @@ class LogAgent:
         self._is_first_run = not settings.state.exists()
         self._known = {(kept.device, kept.inode): kept for kept in self._positions.kept}
         """Files that are not open."""
-        self._resting: dict[tuple[int, int], int] = {}
-        """How large those of them were that had been read to their end."""
+        self._resting: dict[tuple[int, int], Stamp] = {}
+        """How those of them were that had been read to their end."""
+        self._missed: dict[tuple[int, int], float] = {}
+        """Since when those of them have no name that we look for."""
         self._sources: dict[tuple[int, int], _Source] = {}
         self._host = socket.gethostname()
         self._keep_due = 0.0
@@ -128,7 +134,7 @@ class LogAgent:
         """
         try:
             with Client(self._settings.nameserver) as client:
-                producer = client.producer(PRODUCER_GROUP)
+                producer = client.producer(PRODUCER_GROUP, timeout=self._settings.send_timeout_s)
                 producer.start()
                 try:
                     self._follow(producer, report, stop)
@@ -170,18 +176,25 @@ class LogAgent:
     def _look(self) -> None:
         """Opens what is new or has grown, and forgets what is gone for good."""
         found = find_files(self._settings.paths)
+        now = time.monotonic()
         for source in self._sources.values():
-            source.has_name = found.pop(source.file.key, None) is not None
+            has_name = found.pop(source.file.key, None) is not None
+            if source.has_name and not has_name:
+                # Whoever writes to it goes on until told of the rotation, however quiet it was before.
+                source.quiet_since = now
+            source.has_name = has_name
         wanted = [(place, True) for place in found.values()]
         # One that was renamed beyond our patterns is still in its folder, perhaps with lines that we lack.
         for key in self._known.keys() - found.keys():
-            kept = self._known[key]
-            moved = _same_inode(Path(kept.path).parent, key)
-            if moved is None or moved.size_bytes == self._resting.get(key):
-                _log.info("%s is gone; it was sent up to byte %d", kept.path, kept.sent_bytes)
-                del self._known[key]
-            else:
+            moved = _same_inode(Path(self._known[key].path).parent, key)
+            if moved is None:
+                self._forget(key)
+            elif self._differs(moved):
                 wanted.append((moved, False))
+            elif now - self._missed.setdefault(key, now) > self._settings.rotated_after_s:
+                self._forget(key)
+        for key in found:
+            self._missed.pop(key, None)
         opened = [
             self._open(place.path, has_name=has_name) for place, has_name in wanted if self._differs(place)
         ]
@@ -191,12 +204,19 @@ class LogAgent:
             self._keep()
 
     def _differs(self, place: Place) -> bool:
-        return self._resting.get(place.key) != place.size_bytes
+        return self._resting.get(place.key) != place.stamp
 
-    def _rest(self, source: _Source) -> None:
-        """Closes a file that nobody writes to; it is opened again when its size has changed."""
+    def _forget(self, key: tuple[int, int]) -> None:
+        kept = self._known.pop(key)
+        self._resting.pop(key, None)
+        self._missed.pop(key, None)
+        _log.info("%s is gone; it was sent up to byte %d", kept.path, kept.sent_bytes)
+
+    def _rest(self, source: _Source, stamp: Stamp) -> None:
+        """Closes a file that nobody writes to; it is opened again when it differs from `stamp`, which was
+        taken before it was read to its end."""
         self._known[source.file.key] = source.position()
-        self._resting[source.file.key] = source.file.size_bytes
+        self._resting[source.file.key] = stamp
         source.file.close()
         del self._sources[source.file.key]
 
@@ -209,6 +229,7 @@ class LogAgent:
             return None
         kept = self._known.pop(file.key, None)
         self._resting.pop(file.key, None)
+        self._missed.pop(file.key, None)
         if kept is not None and not _is_same(file, kept):
             _log.info("%s is another file than the one that was sent up to byte %d", path, kept.sent_bytes)
             kept = None
@@ -224,7 +245,7 @@ class LogAgent:
     def _advance(self, source: _Source, producer: Producer) -> int:
         """Gives what was written since to the buffer; how many lines that were."""
         now = time.monotonic()
-        if now < source.pause_until:
+        if source.has_failed or now < source.pause_until:
             return 0
         change = source.file.change()
         if change is not None:
@@ -234,6 +255,7 @@ class LogAgent:
             source.file.begin_again()
             source.id, source.sent_bytes = uuid.uuid4().hex, 0
             self._keep()
+        stamp = source.file.stamp
         lines = source.file.lines()
         if not lines and not source.has_name and now - source.quiet_since > self._settings.rotated_after_s:
             lines = source.file.rest()
@@ -245,7 +267,7 @@ class LogAgent:
             source.quiet_since = now
             self._send(source, producer, lines)
         elif not source.under_way and now - source.quiet_since > self._settings.rest_after_s:
-            self._rest(source)
+            self._rest(source, stamp)
         return len(lines)
 
     # Lines
@@ -262,9 +284,17 @@ class LogAgent:
             }
             if line.is_cut:
                 properties["log.cut"] = "true"
-            future = producer.send_soon(
-                settings.topic, line.body, tag=settings.tag, key=source.id, properties=properties
-            )
+            try:
+                future = producer.send_soon(
+                    settings.topic, line.body, tag=settings.tag, key=source.id, properties=properties
+                )
+            except MetaqError as error:
+                if is_final(error):
+                    raise
+                _log.warning("%s waits at byte %d: %s", path, line.at, error)
+                source.file.position = line.at
+                source.pause_until = time.monotonic() + FAILURE_PAUSE_S
+                return
             source.under_way.append((line.end, future))
             self.progress.rows += 1
             self.progress.bytes += len(line.body)
@@ -282,12 +312,14 @@ class LogAgent:
 
     def _repeat(self, source: _Source, error: BaseException) -> None:
         """Goes back to the last line that was acknowledged, once nothing after it is under way."""
-        if isinstance(error, MetaqError) and not error.retriable:
+        if is_final(error):
             raise error
+        source.has_failed = True
         if not all(future.done() for _, future in source.under_way):
             return
         _log.warning("%s is sent again from byte %d: %s", source.file.path, source.sent_bytes, error)
         source.under_way.clear()
+        source.has_failed = False
         source.file.position = source.sent_bytes
         source.pause_until = time.monotonic() + FAILURE_PAUSE_S
 
@@ -306,13 +338,22 @@ class LogAgent:
         self._keep_due = time.monotonic() + self._settings.keep_interval_s
 
 
+def is_final(error: BaseException) -> bool:
+    """Whether trying again is of no use. What may not be durable is sent again: rather twice than not."""
+    return not isinstance(error, MetaqError) or not (error.retriable or isinstance(error, NotDurable))
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A file as its folder shows it."""
 
     key: tuple[int, int]
     path: Path
-    size_bytes: int
+    stamp: Stamp
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stamp[0]
 
 
 def find_files(patterns: Iterable[str]) -> dict[tuple[int, int], Place]:
@@ -343,7 +384,7 @@ def _place(path: Path) -> Place | None:
         return None  # Renamed this moment; the next look finds it.
     if not stat.S_ISREG(status.st_mode):
         return None
-    return Place((status.st_dev, status.st_ino), path, status.st_size)
+    return Place((status.st_dev, status.st_ino), path, (status.st_size, status.st_mtime_ns))
 
 
 def _is_same(file: FollowedFile, kept: Position) -> bool:

@@ -43,6 +43,8 @@ class Line:
 
 
 Change = Literal["truncated", "replaced"]
+Stamp = tuple[int, int]
+"""Size and time of the last change: another one tells of another content."""
 
 
 class FollowedFile:
@@ -68,6 +70,11 @@ class FollowedFile:
     @property
     def size_bytes(self) -> int:
         return os.fstat(self._handle).st_size
+
+    @property
+    def stamp(self) -> Stamp:
+        status = os.fstat(self._handle)
+        return status.st_size, status.st_mtime_ns
 
     def change(self) -> Change | None:
         """What became of the content since the last look. It may have grown again beyond the old end, which
