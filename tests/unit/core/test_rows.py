@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -44,7 +45,9 @@ def network() -> Iterator[Network]:
 
 def buffer(network: Network, **options: object) -> SendBuffer:
     given = ProducerOptions("g", compression=None, **options)  # type: ignore[arg-type]
-    made = SendBuffer(network, unique_ids("127.0.0.1"), given)
+    loop = asyncio.new_event_loop()
+    loop.close()  # Nobody waits on it here.
+    made = SendBuffer(network, unique_ids("127.0.0.1"), given, loop)
     made.set_route("t", [("a", "127.0.0.1:1", 0), ("a", "127.0.0.1:1", 1), ("b", "127.0.0.1:2", 0)], False)
     return made
 
