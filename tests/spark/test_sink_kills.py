@@ -11,11 +11,13 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.interop.servers import start_metaq
 from tests.support.metaq import ROOT
 from tests.support.reading import stored
 
-FILES, ROWS_PER_FILE = 8, 600
+FILES, ROWS_PER_FILE = 6, 600
 TIMEOUT_S = 240.0
 
 
@@ -47,6 +49,7 @@ def wait_for_batch(number: int, checkpoint: Path, process: subprocess.Popen[byte
     return True
 
 
+@pytest.mark.timeout(900)  # Three sessions, each of which a busy machine takes a minute to start.
 def test_every_row_is_shown_once_whatever_is_killed(tmp_path: Path) -> None:
     seed = int(os.environ.get("METAQ_SEED", time.time_ns() % 1_000_000))
     print(f"METAQ_SEED={seed}")
@@ -59,14 +62,14 @@ def test_every_row_is_shown_once_whatever_is_killed(tmp_path: Path) -> None:
     cluster = start_metaq(tmp_path / "servers", 1, ("broker-a",), "sync", {})
     arguments = (cluster.namesrv, "rows", str(source), str(checkpoint))
     try:
-        for batch in (1, 3):
+        for batch in (1, 2):
             process = start(*arguments, log=log)
             if wait_for_batch(batch, checkpoint, process):
                 time.sleep(chance.uniform(0.0, 0.8))
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         process = start(*arguments, log=log)
-        for batch in (5, 6):
+        for batch in (3, 4):
             if wait_for_batch(batch, checkpoint, process):
                 time.sleep(chance.uniform(0.0, 0.6))
                 cluster.brokers["broker-a"].kill()
