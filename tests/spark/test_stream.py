@@ -26,6 +26,8 @@ from tests.support.reading import eventually
 
 MakeTopic = Callable[..., str]
 MakeStream = Callable[..., Stream]
+# The bounds of its waits together; the first test that runs starts Spark as well.
+pytestmark = pytest.mark.timeout(400)
 IDLE_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 
 
@@ -264,7 +266,6 @@ def test_bad_input_of_streams(stream: MakeStream, topics: Topics, make_topic: Ma
         query.begin(availableNow=True).awaitTermination(60)
 
 
-@pytest.mark.timeout(300)
 def test_a_broker_that_is_started_anew_is_waited_for(
     spark: SparkSession, tmp_path: Path, start_metaq: Callable[..., Metaq]
 ) -> None:
