@@ -18,7 +18,7 @@ from tests.support.clients import create_topic
 from tests.support.metaq import Metaq
 
 BROKER = "broker-a"
-QUERY_TIMEOUT_S = 60
+QUERY_TIMEOUT_S = 120
 
 
 class Topics:

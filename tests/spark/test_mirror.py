@@ -24,7 +24,8 @@ from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually
 
-pytestmark = pytest.mark.usefixtures("spark", "password")
+# Each starts processes, and applies batches of Spark.
+pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(600)]
 
 Make = Callable[..., Mirroring]
 
@@ -177,7 +178,6 @@ def test_changes_of_definitions(make_mirror: Make, spark: SparkSession, mode: st
     assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same
 
 
-@pytest.mark.timeout(600)
 def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None:
     seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
     print(f"MIRROR_SEED={seed}")

@@ -5,10 +5,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
 
 import metaq
 import metaq.spark
@@ -18,6 +26,9 @@ from tests.support.reading import eventually
 
 MakeTopic = Callable[..., str]
 MakeStream = Callable[..., Stream]
+# The bounds of its waits together; the first test that runs starts Spark as well.
+pytestmark = pytest.mark.timeout(400)
+IDLE_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 
 
 @pytest.fixture
@@ -84,19 +95,51 @@ def _stored_bytes(served: Metaq, topic: str, queue: int) -> int:
         return cluster.measure({place: (0, 1)})[place].size_bytes
 
 
+class _Idle(StreamingQueryListener):
+    """When triggers began that took nothing."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[str, datetime]] = []
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        self._found.append((str(event.runId), datetime.fromisoformat(event.timestamp)))
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+    def triggers(self, query: StreamingQuery, since: datetime) -> int:
+        run = str(query.runId)
+        return sum(of == run and began > since for of, began in list(self._found))
+
+
 def test_a_trigger_waits_for_enough_messages(
-    stream: MakeStream, topics: Topics, make_topic: MakeTopic
+    spark: SparkSession, stream: MakeStream, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     topics.fill(topic, ["a"])
     query = stream(subscribe=topic, minOffsetsPerTrigger=3, maxTriggerDelay="30m")
-    query.begin(processingTime="100 milliseconds")
-    eventually(lambda: query.bodies == [["a"]])  # The first trigger has waited for ever.
-    topics.fill(topic, ["b", "c"])
-    time.sleep(1.0)
-    assert query.bodies == [["a"]]
-    topics.fill(topic, ["d"])
-    eventually(lambda: query.bodies == [["a"], ["b", "c", "d"]])
+    idle = _Idle()
+    spark.streams.addListener(idle)
+    interval_ms = spark.conf.get(IDLE_INTERVAL)
+    spark.conf.set(IDLE_INTERVAL, "100")
+    try:
+        started = query.begin(processingTime="100 milliseconds")
+        eventually(lambda: query.bodies == [["a"]])  # The first trigger has waited for ever.
+        topics.fill(topic, ["b", "c"])
+        filled = datetime.now(UTC)
+        eventually(lambda: idle.triggers(started, since=filled) >= 2)
+        assert query.bodies == [["a"]], "triggers that came after the two have left them"
+        topics.fill(topic, ["d"])
+        eventually(lambda: query.bodies == [["a"], ["b", "c", "d"]])
+    finally:
+        spark.conf.set(IDLE_INTERVAL, interval_ms or "10000")
+        spark.streams.removeListener(idle)
 
 
 def test_new_queues_are_read_from_their_beginning(
@@ -243,7 +286,7 @@ def test_a_broker_that_is_started_anew_is_waited_for(
         both.broker_process = start_metaq("broker", "--listen", "127.0.0.1:0", *arguments)
         topics = Topics(both)  # type: ignore[arg-type]
         topics.fill("orders", ["b"], queue=1)
-        eventually(lambda: query.bodies == [["a"], ["b"]], timeout_s=40)
+        eventually(lambda: query.bodies == [["a"], ["b"]], timeout_s=90)
     finally:
         query.stop()
         topics.close()

@@ -12,6 +12,8 @@ from tests.support.processes import Child
 from tests.support.reading import eventually
 
 QUEUES = 4
+WAIT_S = 120
+"""On a busy machine the start of a process alone takes many seconds."""
 
 
 def write_config(path: Path, mariadb: MariaDb, nameserver: str, database: str, **more: str) -> Path:
@@ -56,12 +58,24 @@ class Running:
         lines = self.child.log.read_text(errors="replace").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
 
+    @property
+    def rows(self) -> int:
+        """As many were acknowledged when it last told."""
+        return max((report["rows"] for report in self.reports()), default=0)
+
+    def wait_for_rows(self) -> None:
+        def found() -> bool:
+            assert self.child.alive, self.child.tail()
+            return self.rows > 0
+
+        eventually(found, WAIT_S)
+
     def wait_for_phase(self, phase: str) -> None:
         def found() -> bool:
             assert self.child.alive, self.child.tail()
             return any(report["phase"] == phase for report in self.reports())
 
-        eventually(found, 30)
+        eventually(found, WAIT_S)
 
     def wait_until_at(self, mariadb: MariaDb) -> None:
         """Until everything that the server has committed by now is acknowledged and noted."""
@@ -74,7 +88,7 @@ class Running:
             reports = self.reports()
             return bool(reports) and _number(reports[-1]["details"]["gtid"]) >= _number(wanted)
 
-        eventually(there, 40)
+        eventually(there, WAIT_S)
 
     def stop(self) -> None:
         assert self.child.stop() == 0, self.child.tail()

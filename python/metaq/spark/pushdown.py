@@ -87,7 +87,12 @@ def _take(options: SourceOptions, narrowed: Narrowed, wanted: Filter) -> Narrowe
 
 def _can_filter_tags(options: SourceOptions, values: frozenset[Any]) -> bool:
     """A pull carries one filter; and some texts that a column may be compared with are no tags."""
-    return not options.is_filtered and all(
-        isinstance(tag, str) and tag.strip() == tag and tag not in ("", "*") and "||" not in tag
-        for tag in values
+    # No tag at all would be every message to a broker.
+    return (
+        bool(values)
+        and not options.is_filtered
+        and all(
+            isinstance(tag, str) and tag.strip() == tag and tag not in ("", "*") and "||" not in tag
+            for tag in values
+        )
     )

@@ -67,6 +67,11 @@ def batch_ranges(cluster: Cluster, options: SourceOptions, bounds: Mapping[Queue
             named[1] and held.to_offset < wanted.to_offset
         ):
             lost(options, wanted, f"the queue has [{found.first}, {found.end})")
+        elif named[0] and wanted.from_offset > found.end:
+            # A group that runs may have gone past the end since it was looked up.
+            end = cluster.bounds([queue])[queue].end
+            if wanted.from_offset > end:
+                lost(options, wanted, f"the queue ends at {end} now")
         ranges.append(held)
     return ranges
 

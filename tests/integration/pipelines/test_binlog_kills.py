@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.binlog import QUEUES, Running, write_config
 from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
@@ -83,7 +85,8 @@ class Writer(threading.Thread):
 
     def stop(self) -> None:
         self._ended.set()
-        self.join(30)
+        self.join(60)
+        assert not self.is_alive(), "the writer did not end"
         if self.failure is not None:
             raise self.failure
 
@@ -97,6 +100,7 @@ def _serve(home: Path, ports: tuple[int, int]) -> Metaq:
     )
 
 
+@pytest.mark.timeout(600)
 def test_killed_at_random_moments(mariadb: MariaDb, database: str, password: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("BINLOG_SEED", random.randrange(10**9)))
     print(f"BINLOG_SEED={seed}")
@@ -111,16 +115,21 @@ def test_killed_at_random_moments(mariadb: MariaDb, database: str, password: str
     config = write_config(tmp_path / "sync.toml", mariadb, metaq.nameserver, database)
     writer = Writer(mariadb, database, random.Random(seed + 1))
     running = Running(config)
+    sent_before_kill: list[int] = []
     try:
         writer.start()
         for kill in range(KILLS):
-            time.sleep(chance.random() * 1.5 + 0.3)
+            # However long its start takes: one that has sent nothing yet would be killed for nothing.
+            running.wait_for_rows()
+            time.sleep(chance.random() * 0.4)
             if kill % 2:
                 metaq.child.kill()
                 time.sleep(chance.random() * 0.5)
                 metaq = _serve(tmp_path, ports)
             else:
+                assert running.child.alive, running.child.tail()
                 running.kill()
+                sent_before_kill.append(running.rows)
                 running = Running(config)
         writer.stop()
         running.wait_for_phase("following")
@@ -139,3 +148,4 @@ def test_killed_at_random_moments(mariadb: MariaDb, database: str, password: str
     assert mirror.rows(f"{database}.numbers") == numbers
     assert mirror.rows(f"{database}.texts") == texts
     assert mirror.changes > ROWS_BEFORE
+    assert any(sent_before_kill), "no kill hit a run that had sent"

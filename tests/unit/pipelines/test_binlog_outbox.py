@@ -200,3 +200,32 @@ def test_gtids_of_domains() -> None:
     gtids.passed("4-1-1")
     assert str(gtids) == "0-1-5,3-9-8,4-1-1"
     assert str(Gtids("")) == ""
+
+
+def test_no_place_is_safe_behind_what_a_failure_of_another_lane_kept_from_being_sent(
+    producer: Recorder,
+) -> None:
+    outbox, lanes = make(producer), [lane(0), lane(1)]
+    state = State("t", "s", 1, Place("b.1", 4), "", [])
+    boundaries = Boundaries(state)
+    for number, used in ((1, 0), (2, 0), (3, 1), (4, 0)):
+        outbox.put(lanes[used], 0, [change(number)])
+        boundaries.passed(outbox.put_count, Position(Place("b.1", number * 100), f"0-1-{number}"))
+    first, refused = producer.open
+    assert (numbers(first), numbers(refused)) == ([1], [3])
+    refused.done(InvalidMessage("too large"))
+    first.done()
+    assert len(producer.open) == 2, "after a failure nothing more is sent"
+    assert outbox.lowest_open() == 2
+    assert boundaries.settle(outbox.lowest_open())
+    assert state.place.position == 100, "the second and the fourth were never sent"
+
+
+def test_a_failure_is_told_to_who_puts_nothing(producer: Recorder) -> None:
+    outbox = make(producer)
+    outbox.check()
+    outbox.put(lane(), 0, [change(1)])
+    outbox.check()
+    producer.open[0].done(InvalidMessage("too large"))
+    with pytest.raises(CommandError, match="too large"):
+        outbox.check()

@@ -72,6 +72,7 @@ def test_tags_are_the_brokers_unless_it_has_another_filter() -> None:
         EqualTo(("tags",), "a || b"),
         EqualTo(("tags",), "*"),
         EqualTo(("tags",), ""),
+        In(("tags",), ()),
         EqualTo(("properties", "tags"), "x"),
         In(("queueOffset",), (1, 2)),
     ],

@@ -56,7 +56,7 @@ class Lane:
     """Changes with the number each was put with."""
     committed: int = 0
     under_way: int | None = None
-    """The number of the first change of the message that is under way."""
+    """The number of the first change of the message that is under way; after a failure, of what waits."""
 
 
 class Outbox:
@@ -117,6 +117,11 @@ class Outbox:
                 self._start(lane, body(number), self._put, 0, 0)
         self._wait(lambda: not self._busy)
 
+    def check(self) -> None:
+        """Raises what ended the sending, if anything did; for those who have nothing to put."""
+        with self._changed:
+            self._raise_failure()
+
     # Inside
 
     def _wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
@@ -174,10 +179,14 @@ class Outbox:
             self.bytes += len(body)
             self.messages += 1
             self._held_bytes -= held_bytes
-            lane.under_way = None
-            del self._busy[id(lane)]
-            if lane.waiting and self._failure is None:
+            if not lane.waiting:
+                lane.under_way = None
+                del self._busy[id(lane)]
+            elif self._failure is None:
                 self._send_next(lane)
+            else:
+                # Nothing more is sent, and what waits here stays open: no place behind it is safe.
+                lane.under_way = lane.waiting[0][0]
             self._changed.notify_all()
 
     def _go_on_after(self, error: Exception, lane: Lane, body: bytes, rows: int, held_bytes: int) -> None:

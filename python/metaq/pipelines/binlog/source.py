@@ -26,6 +26,8 @@ _REQUIRED: Final = (
 EXCLUDE: Final = 'name them in source.exclude, or set source.unsuitable = "skip"'
 _ENGINES: Final = frozenset(("InnoDB", "ROCKSDB"))
 _DENIED: Final = (1044, 1045, 1142, 1227)
+_AWAY: Final = (1040, 1053, 1927)
+"""Too many connections, a server that shuts down, a connection that was killed."""
 TABLE_CHANGED: Final = 1412
 NO_SUCH_TABLE: Final = 1146
 
@@ -104,7 +106,9 @@ class Source:
                 f"GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO '{self._config.user}'@'…'"
             )
         # Whoever lost the server finds it again; what the server refuses it will refuse again.
-        failure.retriable = isinstance(error, pymysql.OperationalError) and 2000 <= code < 3000
+        failure.retriable = isinstance(error, pymysql.OperationalError) and (
+            2000 <= code < 3000 or code in _AWAY
+        )
         return failure
 
     def server(self, connection: Any) -> Server:

@@ -299,10 +299,12 @@ class Sync:
             )
         if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._row:
             raise BinlogError(f"the binlog takes rows back before {stream.place}, which is not synchronised")
-        if kind is ddl.Kind.ROWS and self._config.may_select_from(item.database):
+        if kind is ddl.Kind.ROWS:
+            # Whatever database the session was in: it may name others, and triggers change yet others.
+            session = f", by a session in {item.database}" if item.database else ""
             raise BinlogError(
-                f"the binlog has a change of {item.database} before {stream.place} as a statement",
-                hint="a session has set binlog_format otherwise; it must be ROW",
+                f"the binlog has a change of rows before {stream.place} as a statement{session}",
+                hint="a session has set binlog_format otherwise; it must be ROW, also for other databases",
             )
         self._definition_changed(item, statement)
         if kind in (ddl.Kind.COMMIT, ddl.Kind.ROLLBACK) or not self._in_transaction:
@@ -409,6 +411,8 @@ class Sync:
         )
 
     def _tick(self) -> None:
+        # Where nothing comes that would be put, nobody else asks.
+        self._outbox.check()
         now = time.monotonic()
         if now >= self._next_save:
             self._next_save = now + self._config.save_interval_s
