@@ -287,6 +287,22 @@ def test_a_batch_that_was_given_up_is_not_taken_for_written(query: Query) -> Non
         query.commit(1, parts)
 
 
+def test_an_identity_that_has_written_elsewhere_is_refused(query: Query) -> None:
+    query.options = replace(query.options, app_id=query.name, version=0)
+    query.commit(0, query.write(0))
+    query.topic = f"{query.topic}-other"
+    with pytest.raises(OptionError, match="txnAppId of its own"):
+        query.commit(0, query.write(0))
+    assert query.shown() == [] and query.open_count() == 0
+
+
+def test_an_identity_is_not_the_name_of_the_topic_of_jobs() -> None:
+    given = {"topic": "t", "deliveryGuarantee": "exactly_once", "txnVersion": "0"}
+    assert sink_options({**given, "txnAppId": "JOB"}).app_id == "JOB"
+    with pytest.raises(OptionError, match="txnAppId"):
+        sink_options({**given, "txnAppId": "JOBS"})
+
+
 def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:
     query.options = replace(query.options, timeout_s=1.0)
     parts = query.write(7)

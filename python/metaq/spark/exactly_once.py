@@ -114,8 +114,20 @@ async def _commit(session: Session, options: SinkOptions, identity: Identity, pa
             "batch %s/%d was written before: what it wrote now is taken back", identity.name, identity.number
         )
         await _roll_back(session, ours)
+        if decided is not None and options.app_id is not None:
+            _require_common_topic(identity, ours, decided)
     if decided is not None:
         await end_all(session, decided, commit=True, timeout_s=options.timeout_s)
+
+
+def _require_common_topic(identity: Identity, ours: Marker, decided: Marker) -> None:
+    """Raises OptionError: it is another write that has this identity, and not the same one done again."""
+    if not set(ours.topics) & set(decided.topics):
+        raise OptionError(
+            f"txnAppId {identity.name} with txnVersion {identity.number} has written to"
+            f" {', '.join(decided.topics)}, and writes to {', '.join(ours.topics)} now",
+            hint="give each of several writes a txnAppId of its own",
+        )
 
 
 async def _decide(markers: Markers, identity: Identity, ours: Marker, options: SinkOptions) -> Marker | None:
