@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from metaq.spark import exactly_once, half_ends
 from metaq.spark.errors import OptionError
 from metaq.spark.exactly_once import Identity
 from metaq.spark.half_ends import NotShown
-from metaq.spark.markers import Marker, MarkerNotSeen, Markers
+from metaq.spark.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers
 from metaq.spark.sink import write_rows
 from metaq.spark.sink_client import client_of, run, session_of
 from metaq.spark.sink_columns import Layout
@@ -301,6 +302,18 @@ def test_an_identity_is_not_the_name_of_the_topic_of_jobs() -> None:
     assert sink_options({**given, "txnAppId": "JOB"}).app_id == "JOB"
     with pytest.raises(OptionError, match="txnAppId"):
         sink_options({**given, "txnAppId": "JOBS"})
+
+
+def test_what_is_no_marker_stops_nobody(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.commit(0, query.write(0))
+    bomb = zlib.compress(bytes(PLAIN_BYTES_MAX + 1))
+    for body in (b"\0", b"no marker", zlib.compress(b"no marker"), bomb):
+        with monkeypatch.context() as patched:
+            patched.setattr(Marker, "encode", lambda _self, body=body: body)
+            append(query, 1, Marker.of(query.identity(1), query.options.group, [], is_commit=True))
+    query.commit(1, query.write(1))
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0) + rows(1)
 
 
 def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -30,9 +31,13 @@ from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
 from metaq.spark.errors import OptionError, SparkError
 
+_log = logging.getLogger(__name__)
+
 TOPIC_PREFIX: Final = "METAQ_SPARK_"
 JOBS_TOPIC: Final = "METAQ_SPARK_JOBS"
 PAGE: Final = 32
+PLAIN_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
+"""Of a marker before it is compressed."""
 CREATED_WITHIN_S: Final = 10.0
 SEEN_PAUSE_S: Final = 0.05
 _SUBSCRIPTION_GIVEN: Final = 4
@@ -94,8 +99,9 @@ class Marker(msgspec.Struct, frozen=True):
         )
 
     def encode(self) -> bytes:
-        body = zlib.compress(msgspec.msgpack.encode(self))
-        if len(body) > BODY_BYTES_MAX:
+        plain = msgspec.msgpack.encode(self)
+        body = zlib.compress(plain)
+        if len(body) > BODY_BYTES_MAX or len(plain) > PLAIN_BYTES_MAX:
             raise OptionError(
                 f"a batch of {sum(len(chain.places) for chain in self.chains)} half messages is too large",
                 hint="make batches smaller, or batchBytes larger",
@@ -104,7 +110,15 @@ class Marker(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, body: bytes) -> Marker:
-        return msgspec.msgpack.decode(zlib.decompress(body), type=cls)
+        """Raises ValueError for what is none: anybody can write to a topic."""
+        unpacking = zlib.decompressobj()
+        try:
+            plain = unpacking.decompress(body, PLAIN_BYTES_MAX)
+            if not unpacking.eof:
+                raise ValueError("it is cut short, or too large")
+            return msgspec.msgpack.decode(plain, type=cls)
+        except (zlib.error, msgspec.MsgspecError) as error:
+            raise ValueError(str(error)) from error
 
     def is_same(self, other: Marker) -> bool:
         """Whether both decide the same about the same half messages."""
@@ -282,4 +296,11 @@ def _key(identity: Identity) -> str:
 
 
 def _decoded(records: Iterable[Record]) -> list[Marker]:
-    return [Marker.decode(record.body) for record in records]
+    """Without what is no marker: one bad record must not stop every job."""
+    found: list[Marker] = []
+    for record in records:
+        try:
+            found.append(Marker.decode(record.body))
+        except ValueError as error:
+            _log.warning("%s/%d is no marker: %s", record.topic, record.queue_offset, error)
+    return found
