@@ -195,6 +195,31 @@ def test_a_kill_in_the_middle_of_a_commit_shows_each_message_once(tmp_path: Path
     run(scenario)
 
 
+def test_its_driver_ends_it_by_its_first_place_after_copies_and_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        killed = tmp_path / "killed"
+        async with opened(tmp_path / "first", clock) as (broker, client):
+            half = await begin(client, clock, [b"a", b"b"])
+            assert len(await look(broker, client, clock, 15 * MINUTE_MS)) == 3
+        async with opened(tmp_path / "first", clock) as (broker, client):
+            assert open_count(broker) == 1
+            assert (await end(client, half, COMMIT)).code == 0
+            records = await shown(client)
+            assert [record.body for record in records] == [b"a", b"b"] and open_count(broker) == 0
+            cut = end_of(broker, records[0])
+            await asyncio.to_thread(shutil.copytree, tmp_path / "first", killed)
+        with (killed / "commitlog" / f"{0:020}").open("r+b") as log:
+            log.seek(cut)
+            log.write(bytes(1_000))
+        async with opened(killed, clock) as (broker, client):
+            assert open_count(broker) == 0, "the commit that a kill cut short names the first place"
+            assert (await end(client, half, COMMIT)).code == 0
+            assert [record.body for record in await shown(client)] == [b"a", b"b"]
+
+    run(scenario)
+
+
 def test_a_kill_before_a_single_commit_is_noted_shows_it_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
