@@ -114,6 +114,7 @@ def test_what_could_not_be_committed_is_refused_when_it_comes(tmp_path: Path) ->
                 await ask(client, clock, [b"a"], batch=b""),
                 await ask(client, clock, [b"a"], batch=b"no batch"),
                 await ask(client, clock, [b"a"], batch=sound[:-1]),
+                await ask(client, clock, [b"a", b"b", b"a"]),
                 await ask(client, clock, [b"a"], tran_msg="true"),
                 await ask(client, clock, [b"a"], uniq_key=""),
                 await ask(client, clock, [b"a"], timer_delay_ms="soon"),
