@@ -221,6 +221,23 @@ def test_its_driver_ends_it_by_its_first_place_after_copies_and_a_restart(tmp_pa
     run(scenario)
 
 
+def test_a_producer_cannot_pass_its_half_message_off_as_a_copy_of_another(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        notes = ("METAQ_HALF_BEFORE", "METAQ_HALF_FIRST", "TRAN_PREPARED_QUEUE_OFFSET")
+        async with opened(tmp_path, clock) as (broker, client):
+            first = await begin(client, clock, [b"a"])
+            for number, note in enumerate(notes):
+                await begin(client, clock, [b"x%d" % number], **{note: str(first.queue_offset)})
+        async with opened(tmp_path, clock) as (broker, client):
+            assert open_count(broker) == 1 + len(notes)
+            assert (await end(client, first, COMMIT)).code == 0
+            assert [record.body for record in await shown(client)] == [b"a"]
+            assert open_count(broker) == len(notes)
+
+    run(scenario)
+
+
 def test_a_kill_before_a_single_commit_is_noted_shows_it_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)

@@ -28,6 +28,9 @@ const READ_RECORDS: usize = 512;
 const DONE_RECORDS_REMEMBERED: i64 = 512;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
+/// What only this broker may note on a half message.
+pub(crate) const COPY_NOTES: [&str; 3] = [BEFORE, FIRST, APACHE_BEFORE];
+
 impl Broker {
     /// Stores a half message; None where too many transactions are open.
     pub(crate) fn append_half(
