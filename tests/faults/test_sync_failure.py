@@ -8,11 +8,20 @@ from tests.faults.senders import Senders, served_queues
 from tests.faults.sync_faults import Sync, SyncFaults
 from tests.faults.waiting import wait_until
 from tests.support.checker import violations
-from tests.support.plain_client import PULL_NOT_FOUND, SUCCESS, create_topic, pull, read_queue, send
+from tests.support.plain_client import (
+    PULL_NOT_FOUND,
+    SEND_MESSAGE_V2,
+    SUCCESS,
+    create_topic,
+    pull,
+    read_queue,
+    send,
+)
 from tests.support.serving import Serving
 
 QUEUES = 2
 TOPIC = "sync_failure"
+END_TRANSACTION = 37
 SERVICE_NOT_AVAILABLE = 14
 
 
@@ -50,3 +59,27 @@ def _refuses_writes_and_serves_reads(broker: Serving) -> None:
             assert refused.code == SERVICE_NOT_AVAILABLE
             assert "sync" in refused.remark.lower()
         assert read_queue(client, TOPIC, 0)
+
+
+def test_a_repeated_commit_is_not_acknowledged_before_the_first_one_is_safe(tmp_path: Path) -> None:
+    faults = SyncFaults()
+    with Serving(tmp_path / "home", tmp_path / "data", prefix=faults.prefix()) as broker:
+        with broker.connect() as client:
+            assert create_topic(client, TOPIC, QUEUES).code == SUCCESS
+            half = {"a": "p", "b": TOPIC, "c": "TBW102", "d": "4", "e": "0", "f": "4", "g": "0", "h": "0"}
+            half["i"] = "TRAN_MSG\x01true\x02PGROUP\x01p\x02UNIQ_KEY\x01K\x02"
+            begun = client.call(SEND_MESSAGE_V2, half, b"half")
+            assert begun.code == SUCCESS
+            commit = {
+                "producerGroup": "p",
+                "tranStateTableOffset": begun.fields["queueOffset"],
+                "commitLogOffset": str(int(begun.fields["msgId"][-16:], 16)),
+                "commitOrRollback": "8",
+                "fromTransactionCheck": "true",
+                "msgId": "",
+            }
+            faults.mode = Sync.FAILING
+            codes = [client.call(END_TRANSACTION, commit).code for _ in range(2)]
+            assert SUCCESS not in codes
+        broker.kill()
+    faults.stop()

@@ -114,6 +114,7 @@ def test_what_could_not_be_committed_is_refused_when_it_comes(tmp_path: Path) ->
                 await ask(client, clock, [b"a"], batch=b""),
                 await ask(client, clock, [b"a"], batch=b"no batch"),
                 await ask(client, clock, [b"a"], batch=sound[:-1]),
+                await ask(client, clock, [b"a", b"b", b"a"]),
                 await ask(client, clock, [b"a"], tran_msg="true"),
                 await ask(client, clock, [b"a"], uniq_key=""),
                 await ask(client, clock, [b"a"], timer_delay_ms="soon"),
@@ -191,6 +192,48 @@ def test_a_kill_in_the_middle_of_a_commit_shows_each_message_once(tmp_path: Path
         async with opened(killed, clock) as (broker, client):
             assert (await end(client, half, COMMIT)).code == 0
             assert len(await shown(client)) == 4
+
+    run(scenario)
+
+
+def test_its_driver_ends_it_by_its_first_place_after_copies_and_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        killed = tmp_path / "killed"
+        async with opened(tmp_path / "first", clock) as (broker, client):
+            half = await begin(client, clock, [b"a", b"b"])
+            assert len(await look(broker, client, clock, 15 * MINUTE_MS)) == 3
+        async with opened(tmp_path / "first", clock) as (broker, client):
+            assert open_count(broker) == 1
+            assert (await end(client, half, COMMIT)).code == 0
+            records = await shown(client)
+            assert [record.body for record in records] == [b"a", b"b"] and open_count(broker) == 0
+            cut = end_of(broker, records[0])
+            await asyncio.to_thread(shutil.copytree, tmp_path / "first", killed)
+        with (killed / "commitlog" / f"{0:020}").open("r+b") as log:
+            log.seek(cut)
+            log.write(bytes(1_000))
+        async with opened(killed, clock) as (broker, client):
+            assert open_count(broker) == 0, "the commit that a kill cut short names the first place"
+            assert (await end(client, half, COMMIT)).code == 0
+            assert [record.body for record in await shown(client)] == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_a_producer_cannot_pass_its_half_message_off_as_a_copy_of_another(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        notes = ("METAQ_HALF_BEFORE", "METAQ_HALF_FIRST", "TRAN_PREPARED_QUEUE_OFFSET")
+        async with opened(tmp_path, clock) as (broker, client):
+            first = await begin(client, clock, [b"a"])
+            for number, note in enumerate(notes):
+                await begin(client, clock, [b"x%d" % number], **{note: str(first.queue_offset)})
+        async with opened(tmp_path, clock) as (broker, client):
+            assert open_count(broker) == 1 + len(notes)
+            assert (await end(client, first, COMMIT)).code == 0
+            assert [record.body for record in await shown(client)] == [b"a"]
+            assert open_count(broker) == len(notes)
 
     run(scenario)
 

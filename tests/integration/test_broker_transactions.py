@@ -459,10 +459,18 @@ def test_a_copy_whose_origin_was_not_marked_counts_once(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
-        async with opened(tmp_path, clock) as (broker, client):
+        killed = tmp_path / "killed"
+        async with opened(tmp_path / "first", clock) as (broker, client):
             half = await begin(client, b"x", clock)
-            copy = await begin(client, b"x", clock, METAQ_HALF_BEFORE=str(half.queue_offset))
-        async with opened(tmp_path, clock) as (broker, client):
+            (copy,) = await turn(broker, client, clock)
+            physical_offset = int(copy.fields["commitLogOffset"])
+            stored = broker.store.record_at(physical_offset)
+            assert stored is not None
+            await asyncio.to_thread(shutil.copytree, tmp_path / "first", killed)
+        with (killed / "commitlog" / f"{0:020}").open("r+b") as log:
+            log.seek(physical_offset + len(stored))
+            log.write(bytes(1_000))
+        async with opened(killed, clock) as (broker, client):
             assert open_count(broker) == 1
             assert (await end(client, half, COMMIT)).code == 0
             assert (await end(client, copy, COMMIT)).code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,8 @@ from metaq.protocol.bodies import KVTable
 from metaq.spark import exactly_once, half_ends
 from metaq.spark.errors import OptionError
 from metaq.spark.exactly_once import Identity
-from metaq.spark.markers import Marker, Markers
+from metaq.spark.half_ends import NotShown
+from metaq.spark.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers
 from metaq.spark.sink import write_rows
 from metaq.spark.sink_client import client_of, run, session_of
 from metaq.spark.sink_columns import Layout
@@ -234,6 +236,84 @@ def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytes
     query.commit(1, zombies)
     assert query.shown() == rows(0) + rows(1)
     assert query.open_count() == 0
+
+
+def hide_new_markers(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
+    """So many reads after an append do not see what was appended, although it was acknowledged."""
+    append, read = Markers.append, Markers.read
+    blind: list[int] = []
+
+    async def append_then_hide(self: Markers, marker: Marker, timeout_s: float) -> None:
+        await append(self, marker, timeout_s)
+        blind.extend(range(reads))
+
+    async def read_late(self: Markers) -> list[Marker]:
+        found = await read(self)
+        if blind:
+            blind.pop()
+            return found[:-1]
+        return found
+
+    monkeypatch.setattr(Markers, "append", append_then_hide)
+    monkeypatch.setattr(Markers, "read", read_late)
+
+
+def test_a_marker_that_is_seen_late_decides_all_the_same(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hide_new_markers(monkeypatch, 3)
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0)
+
+
+def test_a_marker_that_is_not_seen_at_all_is_an_error_and_takes_nothing_back(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query.options = replace(query.options, timeout_s=1.0)
+    parts = query.write(0)
+    with monkeypatch.context() as patched:
+        hide_new_markers(patched, 1_000)
+        with pytest.raises(MarkerNotSeen):
+            query.commit(0, parts)
+    assert query.open_count() == len(parts)
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0) and query.open_count() == 0
+
+
+def test_a_batch_that_was_given_up_is_not_taken_for_written(query: Query) -> None:
+    query.commit(0, query.write(0))
+    parts = query.write(1)
+    query.abort(1, parts)
+    with pytest.raises(NotShown, match="given up"):
+        query.commit(1, parts)
+
+
+def test_an_identity_that_has_written_elsewhere_is_refused(query: Query) -> None:
+    query.options = replace(query.options, app_id=query.name, version=0)
+    query.commit(0, query.write(0))
+    query.topic = f"{query.topic}-other"
+    with pytest.raises(OptionError, match="txnAppId of its own"):
+        query.commit(0, query.write(0))
+    assert query.shown() == [] and query.open_count() == 0
+
+
+def test_an_identity_is_not_the_name_of_the_topic_of_jobs() -> None:
+    given = {"topic": "t", "deliveryGuarantee": "exactly_once", "txnVersion": "0"}
+    assert sink_options({**given, "txnAppId": "JOB"}).app_id == "JOB"
+    with pytest.raises(OptionError, match="txnAppId"):
+        sink_options({**given, "txnAppId": "JOBS"})
+
+
+def test_what_is_no_marker_stops_nobody(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.commit(0, query.write(0))
+    bomb = zlib.compress(bytes(PLAIN_BYTES_MAX + 1))
+    for body in (b"\0", b"no marker", zlib.compress(b"no marker"), bomb):
+        with monkeypatch.context() as patched:
+            patched.setattr(Marker, "encode", lambda _self, body=body: body)
+            append(query, 1, Marker.of(query.identity(1), query.options.group, [], is_commit=True))
+    query.commit(1, query.write(1))
+    query.commit(0, query.write(0))
+    assert query.shown() == rows(0) + rows(1)
 
 
 def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:

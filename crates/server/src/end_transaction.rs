@@ -55,7 +55,8 @@ impl Broker {
         let mut ledger = self.transactions.ledger.lock();
         let newest = match ledger.standing(record.queue_offset) {
             Standing::Open(newest) => newest,
-            Standing::Ended(before) if before == end => return Ok(0),
+            // The first request may still wait for the disk, and this one must not be answered before it.
+            Standing::Ended(before) if before == end => return Ok(ledger.appended_end),
             Standing::Ended(before) => return Err((code::SYSTEM_ERROR, ended_otherwise(before).to_string())),
             Standing::Forgotten => {
                 let remark = "the transaction has ended long ago; how is no longer known";

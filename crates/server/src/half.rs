@@ -28,6 +28,9 @@ const READ_RECORDS: usize = 512;
 const DONE_RECORDS_REMEMBERED: i64 = 512;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
+/// What only this broker may note on a half message.
+pub(crate) const COPY_NOTES: [&str; 3] = [BEFORE, FIRST, APACHE_BEFORE];
+
 impl Broker {
     /// Stores a half message; None where too many transactions are open.
     pub(crate) fn append_half(
@@ -307,6 +310,7 @@ impl Broker {
         ledger.begin_at(half_from, done_from);
         let mut ended: HashSet<i64, RandomState> = HashSet::default();
         let mut past = Past::default();
+        let mut firsts = Vec::new();
         // A little of what no longer matters is read too, so that a repeated request gets a true answer.
         let past_from =
             done_from.saturating_sub(DONE_RECORDS_REMEMBERED).max(self.store.min_offset(DONE_TOPIC, 0));
@@ -333,11 +337,17 @@ impl Broker {
             {
                 return;
             }
+            firsts.extend(number(record.property(FIRST)).map(|first| (first, record.queue_offset)));
             match before.or(apache_before).filter(|place| *place < record.queue_offset) {
                 Some(before) => ledger.replace(before, record.queue_offset, Half::of(record)),
                 None => ledger.open(record.queue_offset, Half::of(record)),
             }
         });
+        past.link(&mut ledger);
+        // The done topic may no longer tell of the first copies, which are what their driver knows.
+        for (first, copy_offset) in firsts {
+            ledger.link_first(first, copy_offset);
+        }
         past.recall(&mut ledger);
         self.redo_commits(&mut ledger, past.committed_below);
         self.write_ends_of(&mut ledger);

@@ -4,6 +4,9 @@
 //! decides about millions of messages at once, as Spark's sink does, would otherwise pay two requests and an open
 //! transaction for each of them.
 
+use std::collections::HashSet;
+
+use foldhash::fast::RandomState;
 use metaq_store::{SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
 use metaq_wire::properties::push_bytes;
 use metaq_wire::{NewRecord, Record, SendHeader, batch_records, body_crc, layout};
@@ -48,14 +51,19 @@ impl Broker {
             return Err(illegal("no batch may go to a retry topic or to dead letters"));
         }
         let mut found = 0_usize;
+        let mut keys: HashSet<&[u8], RandomState> = HashSet::default();
         for part in batch_records(body) {
             let part = part.map_err(|error| illegal(&error.to_string()))?;
             let marks = properties::scan(part.properties);
             if marks.transactional || marks.timing.recalls.is_some() {
                 return Err(illegal("a message inside is itself half of a transaction, or recalls another"));
             }
-            if marks.unique_key.is_none() {
+            let Some(key) = marks.unique_key else {
                 return Err(illegal("a message inside has no UNIQ_KEY"));
+            };
+            // A commit that a kill cut short goes on behind the messages whose keys are there.
+            if !keys.insert(key) {
+                return Err(illegal("two messages inside have the same UNIQ_KEY"));
             }
             self.due_ms(header, &marks)?;
             let size = part.properties.len()

@@ -25,6 +25,8 @@ pub struct Marks<'a> {
     pub already_added: bool,
     /// A pop handle, which must not be stored.
     pub pop_check: bool,
+    /// What the broker itself notes on copies of half messages, which would mislead it from anybody else.
+    pub copy_notes: bool,
     /// How urgent its sender finds it, from 0.
     pub priority: Option<i32>,
     /// It is delayed or belongs to an order.
@@ -52,6 +54,9 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             b"WAIT" => marks.no_wait = value == b"false",
             b"CLUSTER" => marks.already_added = true,
             b"POP_CK" => marks.pop_check = true,
+            b"METAQ_HALF_BEFORE" | b"METAQ_HALF_FIRST" | b"TRAN_PREPARED_QUEUE_OFFSET" => {
+                marks.copy_notes = true;
+            }
             b"TRAN_MSG" => marks.transactional = value.eq_ignore_ascii_case(b"true"),
             b"CHECK_IMMUNITY_TIME_IN_SECONDS" => marks.immunity = Some(value),
             b"PGROUP" => marks.names_producer_group = true,

@@ -41,6 +41,13 @@ impl Past {
             self.committed_below.max(number(record.property(COMMITTED_BELOW)).unwrap_or(0));
     }
 
+    /// Has the ledger find what is still open under all of its former places, of which a load sees only the last one.
+    pub fn link(&self, ledger: &mut Ledger) {
+        for (place, copy) in self.moved.iter().rev() {
+            ledger.link(*place, *copy);
+        }
+    }
+
     /// Has the ledger remember it. Copies come after what they stand for, so the last one's end is known first.
     pub fn recall(&mut self, ledger: &mut Ledger) {
         let mut ends: HashMap<i64, End, RandomState> = self.ended.drain(..).collect();

@@ -8,6 +8,7 @@ use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, l
 
 use crate::broker::Broker;
 use crate::code;
+use crate::half::COPY_NOTES;
 use crate::policy::{PERMISSION_WRITE, Snapshot, Topic};
 use crate::properties::{self, Marks};
 use crate::recall::handle;
@@ -439,6 +440,11 @@ fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u8]> 
     let mut own = Cow::Borrowed(properties);
     if marks.pop_check {
         own = Cow::Owned(properties::without(&own, "POP_CK"));
+    }
+    if marks.copy_notes {
+        for name in COPY_NOTES {
+            own = Cow::Owned(properties::without(&own, name));
+        }
     }
     if marks.delay_level > 0 && marks.timing.is_asked() {
         for name in TIMER_NAMES {

@@ -259,6 +259,37 @@ impl Ledger {
         self.open(copy_offset, copy);
     }
 
+    /// After a restart: `queue_offset` was stored again as `copy_offset`, which is itself a former copy of an open one.
+    pub fn link(&mut self, queue_offset: i64, copy_offset: i64) {
+        // Copies lie behind what they stand for: links that only lead onwards cannot go in a circle.
+        if queue_offset < 0 || queue_offset >= copy_offset || self.moved.contains_key(&queue_offset) {
+            return;
+        }
+        if let Some(copy) = self.moved.get_mut(&copy_offset).filter(|copy| copy.before < 0) {
+            copy.before = queue_offset;
+            self.moved.insert(queue_offset, Moved { to: copy_offset, before: -1 });
+        }
+    }
+
+    /// The same of the very first copy, where what came between may be unknown.
+    pub fn link_first(&mut self, first: i64, copy_offset: i64) {
+        let Some(half) = self.open.get_mut(&copy_offset) else {
+            return;
+        };
+        if half.before < 0 {
+            if (0..copy_offset).contains(&first) && !self.moved.contains_key(&first) {
+                half.before = first;
+                self.moved.insert(first, Moved { to: copy_offset, before: -1 });
+            }
+            return;
+        }
+        let mut oldest = half.before;
+        while let Some(moved) = self.moved.get(&oldest).filter(|moved| moved.before >= 0) {
+            oldest = moved.before;
+        }
+        self.link(first, oldest);
+    }
+
     /// The oldest ones, at most `count_max`, whose producers should be asked, or that have lain at one place for
     /// `renew_ms` and hold up everything behind them.
     pub fn due(&self, look: &Look) -> Vec<(i64, Half)> {
@@ -379,6 +410,30 @@ mod tests {
         assert_eq!(ledger.standing(1), Standing::Open(1));
         assert_eq!(ledger.standing(ENDS_KEPT as i64 + 3), Standing::Forgotten);
         assert_eq!(ledger.offsets().0, 1);
+    }
+
+    #[test]
+    fn after_a_restart_an_open_one_is_found_under_its_first_place() {
+        let loaded = || {
+            let mut ledger = ledger(0);
+            ledger.replace(3, 5, half(6_000));
+            ledger
+        };
+        let mut by_moves = loaded();
+        by_moves.link(2, 3);
+        by_moves.link(0, 2);
+        by_moves.link(7, 9);
+        by_moves.link_first(0, 5);
+        let mut by_first = loaded();
+        by_first.link_first(0, 5);
+        by_first.link_first(5, 5);
+        by_first.link_first(-1, 5);
+        for (mut ledger, places) in [(by_moves, &[0, 2, 3, 5][..]), (by_first, &[0, 3, 5])] {
+            assert!(places.iter().all(|place| ledger.standing(*place) == Standing::Open(5)));
+            ledger.end(5, End::Committed);
+            assert!(places.iter().all(|place| ledger.standing(*place) == Standing::Ended(End::Committed)));
+            assert!(ledger.moved.is_empty());
+        }
     }
 
     #[test]

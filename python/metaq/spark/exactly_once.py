@@ -27,7 +27,7 @@ from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import EndTransaction
 from metaq.spark.errors import OptionError
-from metaq.spark.half_ends import end_all
+from metaq.spark.half_ends import NotShown, end_all
 from metaq.spark.markers import Expired, Identity, Marker, Markers, winner
 from metaq.spark.sink_client import client_of, run, session_of
 from metaq.spark.sink_options import SinkOptions
@@ -114,8 +114,20 @@ async def _commit(session: Session, options: SinkOptions, identity: Identity, pa
             "batch %s/%d was written before: what it wrote now is taken back", identity.name, identity.number
         )
         await _roll_back(session, ours)
+        if decided is not None and options.app_id is not None:
+            _require_common_topic(identity, ours, decided)
     if decided is not None:
         await end_all(session, decided, commit=True, timeout_s=options.timeout_s)
+
+
+def _require_common_topic(identity: Identity, ours: Marker, decided: Marker) -> None:
+    """Raises OptionError: it is another write that has this identity, and not the same one done again."""
+    if not set(ours.topics) & set(decided.topics):
+        raise OptionError(
+            f"txnAppId {identity.name} with txnVersion {identity.number} has written to"
+            f" {', '.join(decided.topics)}, and writes to {', '.join(ours.topics)} now",
+            hint="give each of several writes a txnAppId of its own",
+        )
 
 
 async def _decide(markers: Markers, identity: Identity, ours: Marker, options: SinkOptions) -> Marker | None:
@@ -126,9 +138,11 @@ async def _decide(markers: Markers, identity: Identity, ours: Marker, options: S
         return decided
     if any(marker.number > identity.number for marker in known) or not ours.chains:
         return None
-    await markers.append(ours, options.timeout_s)
     # Another driver of the same query may live on without knowing that it was replaced: the first one counts.
-    return winner(await markers.read(), identity.number)
+    decided = winner(await markers.append_and_read(ours, options.timeout_s), identity.number)
+    if decided is None:
+        raise NotShown(f"batch {identity.name}/{identity.number} was given up before it was committed")
+    return decided
 
 
 async def _known(markers: Markers, options: SinkOptions) -> list[Marker]:
@@ -160,8 +174,7 @@ async def _abort(session: Session, options: SinkOptions, identity: Identity, par
         if winner(await markers.read(), identity.number) is not None:
             return
         # A marker of the commit may still be on its way: it must find that it comes too late.
-        await markers.append(ours, options.timeout_s)
-        if winner(await markers.read(), identity.number) is not None:
+        if winner(await markers.append_and_read(ours, options.timeout_s), identity.number) is not None:
             return
     await _roll_back(session, ours)
 

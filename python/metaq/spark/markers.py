@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -30,10 +31,15 @@ from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
 from metaq.spark.errors import OptionError, SparkError
 
+_log = logging.getLogger(__name__)
+
 TOPIC_PREFIX: Final = "METAQ_SPARK_"
 JOBS_TOPIC: Final = "METAQ_SPARK_JOBS"
 PAGE: Final = 32
+PLAIN_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
+"""Of a marker before it is compressed."""
 CREATED_WITHIN_S: Final = 10.0
+SEEN_PAUSE_S: Final = 0.05
 _SUBSCRIPTION_GIVEN: Final = 4
 _DAY_MS: Final = 86_400_000
 CLOCKS_DIFFER_MS: Final = 600_000
@@ -93,8 +99,9 @@ class Marker(msgspec.Struct, frozen=True):
         )
 
     def encode(self) -> bytes:
-        body = zlib.compress(msgspec.msgpack.encode(self))
-        if len(body) > BODY_BYTES_MAX:
+        plain = msgspec.msgpack.encode(self)
+        body = zlib.compress(plain)
+        if len(body) > BODY_BYTES_MAX or len(plain) > PLAIN_BYTES_MAX:
             raise OptionError(
                 f"a batch of {sum(len(chain.places) for chain in self.chains)} half messages is too large",
                 hint="make batches smaller, or batchBytes larger",
@@ -103,7 +110,20 @@ class Marker(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, body: bytes) -> Marker:
-        return msgspec.msgpack.decode(zlib.decompress(body), type=cls)
+        """Raises ValueError for what is none: anybody can write to a topic."""
+        unpacking = zlib.decompressobj()
+        try:
+            plain = unpacking.decompress(body, PLAIN_BYTES_MAX)
+            if not unpacking.eof:
+                raise ValueError("it is cut short, or too large")
+            return msgspec.msgpack.decode(plain, type=cls)
+        except (zlib.error, msgspec.MsgspecError) as error:
+            raise ValueError(str(error)) from error
+
+    def is_same(self, other: Marker) -> bool:
+        """Whether both decide the same about the same half messages."""
+        mine = (self.name, self.number, self.digest, self.is_commit)
+        return mine == (other.name, other.number, other.digest, other.is_commit)
 
     def lists(self, broker: str, half_offset: int) -> bool:
         """Whether that half message belongs to it."""
@@ -128,6 +148,10 @@ class Expired(SparkError):
     """There were markers, which are too old to be there still: what became of a batch cannot be told."""
 
 
+class MarkerNotSeen(SparkError):
+    """A marker was acknowledged, but cannot be read: whether it is the one that counts cannot be told."""
+
+
 class Markers:
     """Those of one identity's topic, on the event loop of a session."""
 
@@ -135,6 +159,7 @@ class Markers:
         self._session = session
         self._identity = identity
         self.topic = identity.topic
+        self._chosen: Queue | None = None
 
     async def exist(self) -> bool:
         """Whether the topic is there."""
@@ -183,6 +208,26 @@ class Markers:
             )
         return [marker for marker in found if marker.name == identity.name]
 
+    async def append_and_read(self, marker: Marker, timeout_s: float) -> list[Marker]:
+        """What is there once the marker is, which may be after its acknowledgement; raises MarkerNotSeen."""
+        await self.append(marker, timeout_s)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            try:
+                found = await self.read()
+            except Expired:
+                found = []
+            if any(marker.is_same(other) for other in found):
+                return found
+            if loop.time() + SEEN_PAUSE_S > deadline:
+                raise MarkerNotSeen(
+                    f"the marker of {marker.name}/{marker.number} was acknowledged, but is not to be read in"
+                    f" {self.topic}",
+                    hint="nothing was taken back: do the same write again, which finds what was decided",
+                )
+            await asyncio.sleep(SEEN_PAUSE_S)
+
     async def find(self) -> list[Marker]:
         """The same for who can wait: a job's by its key, which brokers learn a moment later."""
         return await (self._by_key() if self._identity.is_job else self.read())
@@ -227,10 +272,13 @@ class Markers:
         return found
 
     async def _queue(self) -> Queue:
-        route = await self._session.routes.get(self.topic)
-        if not route.writable:
-            raise NoRoute(f"{self.topic} cannot be written to")
-        return route.writable[0]
+        """Always the same: a marker must be looked for where it was written."""
+        if self._chosen is None:
+            route = await self._session.routes.get(self.topic)
+            if not route.writable:
+                raise NoRoute(f"{self.topic} cannot be written to")
+            self._chosen = route.writable[0]
+        return self._chosen
 
     async def _offset(self, command: type[GetMinOffset] | type[GetMaxOffset], queue: Queue) -> int:
         reply = await self._session.call(queue.broker, command(topic=self.topic, queue_id=queue.id))
@@ -248,4 +296,11 @@ def _key(identity: Identity) -> str:
 
 
 def _decoded(records: Iterable[Record]) -> list[Marker]:
-    return [Marker.decode(record.body) for record in records]
+    """Without what is no marker: one bad record must not stop every job."""
+    found: list[Marker] = []
+    for record in records:
+        try:
+            found.append(Marker.decode(record.body))
+        except ValueError as error:
+            _log.warning("%s/%d is no marker: %s", record.topic, record.queue_offset, error)
+    return found

@@ -15,6 +15,7 @@ from metaq.spark.errors import OptionError
 from metaq.spark.options import COMMON, DEFAULT_NAMESERVERS, Kind, one_of, read_options, truth
 
 DEFAULT_GROUP: Final = "metaq-spark"
+_JOBS: Final = "JOBS"
 SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "queryname", "mode"))
 """Spark hands these on to every sink."""
 
@@ -87,6 +88,8 @@ def _group(text: str) -> str:
 
 
 def _identity(text: str) -> str:
+    if text == _JOBS:
+        raise ValueError("the markers of jobs without an identity are there")
     check_topic(f"METAQ_SPARK_{text}")
     return text
 
@@ -121,7 +124,7 @@ SINK: Final[dict[str, Kind]] = {
     "bodyBytesMax": _between(1, 64 * MIB, "bytes, from 1 to 64 MiB"),
     "batchBytes": _between(KIB, 4 * MIB, "bytes, from 1 KiB to 4 MiB"),
     "bufferBytes": _between(64 * KIB, 1024 * MIB, "bytes, from 64 KiB to 1 GiB"),
-    "txnAppId": Kind(_identity, "at most 100 letters, digits, %, |, _ and -"),
+    "txnAppId": Kind(_identity, "at most 100 letters, digits, %, |, _ and -, but not JOBS"),
     "txnVersion": _between(0, 2**63 - 1, "a whole number from 0 on"),
     "exactlyOnceFromAnyBatch": Kind(truth, "true or false"),
 }
