@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,6 +36,11 @@ async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+def copy_living_store(store: Path, to: Path) -> None:
+    """What a kill would leave. A broker replaces small files by way of others that are gone in a moment."""
+    shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.tmp"))
 
 
 def broker_options(directory: Path, *nameservers: str, **changes: object) -> BrokerOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from metaq.client.message import Outgoing, encode_batch
 from metaq.protocol.messages import SendMessageV2, Sent
 from metaq.protocol.offsets import GetMaxOffset
 from metaq.protocol.reply import Reply
-from tests.integration.broker_cluster import Client, run
+from tests.integration.broker_cluster import Client, copy_living_store, run
 from tests.integration.test_broker_transactions import (
     COMMIT,
     INTERVAL_MS,
@@ -166,11 +165,6 @@ def test_its_producers_are_asked_when_its_age_has_doubled_for_as_long_as_message
     run(scenario, timeout_s=120)
 
 
-def copied(live: Path, to: Path) -> None:
-    """A broker that runs replaces its small files, by way of others that are gone in a moment."""
-    shutil.copytree(live, to, ignore=shutil.ignore_patterns("*.tmp"))
-
-
 @pytest.mark.parametrize("left", range(5))
 def test_a_kill_in_the_middle_of_a_commit_shows_each_message_once(tmp_path: Path, left: int) -> None:
     """The log as a kill may leave it: with only the first messages, and without the note that it is done."""
@@ -183,7 +177,7 @@ def test_a_kill_in_the_middle_of_a_commit_shows_each_message_once(tmp_path: Path
             assert (await end(client, half, COMMIT)).code == 0
             records = await shown(client)
             ends = [end_of(broker, record) for record in records]
-            await asyncio.to_thread(copied, tmp_path / "first", killed)
+            await asyncio.to_thread(copy_living_store, tmp_path / "first", killed)
         cut = ends[left - 1] if left else records[0].physical_offset
         with (killed / "commitlog" / f"{0:020}").open("r+b") as log:
             log.seek(cut)
@@ -214,7 +208,7 @@ def test_its_driver_ends_it_by_its_first_place_after_copies_and_a_restart(tmp_pa
             records = await shown(client)
             assert [record.body for record in records] == [b"a", b"b"] and open_count(broker) == 0
             cut = end_of(broker, records[0])
-            await asyncio.to_thread(copied, tmp_path / "first", killed)
+            await asyncio.to_thread(copy_living_store, tmp_path / "first", killed)
         with (killed / "commitlog" / f"{0:020}").open("r+b") as log:
             log.seek(cut)
             log.write(bytes(1_000))
@@ -252,7 +246,7 @@ def test_a_kill_before_a_single_commit_is_noted_shows_it_once(tmp_path: Path) ->
             for half in halves:
                 assert (await end(client, half, COMMIT)).code == 0
             cut = end_of(broker, (await orders(client))[-1])
-            await asyncio.to_thread(copied, tmp_path / "first", killed)
+            await asyncio.to_thread(copy_living_store, tmp_path / "first", killed)
         with (killed / "commitlog" / f"{0:020}").open("r+b") as log:
             log.seek(cut)
             log.write(bytes(1_000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -26,6 +25,7 @@ from tests.integration.broker_cluster import (
     Client,
     broker_options,
     connected,
+    copy_living_store,
     run,
     started_broker,
     until,
@@ -434,7 +434,7 @@ def test_a_kill_loses_no_half_message_and_shows_none(tmp_path: Path) -> None:
             for half in halves[20:30]:
                 await end(client, half, ROLLBACK)
             # What a kill leaves behind: the files as they are now.
-            await asyncio.to_thread(shutil.copytree, tmp_path / "first", killed)
+            await asyncio.to_thread(copy_living_store, tmp_path / "first", killed)
         async with opened(killed, clock) as (broker, client):
             assert len(await orders(client)) == 10
             assert open_count(broker) == 20
@@ -466,7 +466,7 @@ def test_a_copy_whose_origin_was_not_marked_counts_once(tmp_path: Path) -> None:
             physical_offset = int(copy.fields["commitLogOffset"])
             stored = broker.store.record_at(physical_offset)
             assert stored is not None
-            await asyncio.to_thread(shutil.copytree, tmp_path / "first", killed)
+            await asyncio.to_thread(copy_living_store, tmp_path / "first", killed)
         with (killed / "commitlog" / f"{0:020}").open("r+b") as log:
             log.seek(physical_offset + len(stored))
             log.write(bytes(1_000))
