@@ -163,18 +163,20 @@ def test_a_quiet_file_is_read_on_after_its_rotation(
 ) -> None:
     path = logs / "a.log"
     append(path, "1")
-    with running(replace(settings, rest_after_s=0.1, rotated_after_s=1.5)), path.open("a") as old:
+    with running(replace(settings, rest_after_s=0.1, rotated_after_s=20)) as agent, path.open("a") as old:
         eventually(lambda: topic.bodies() == [b"1"], "the first")
         eventually(lambda: len(open_files(logs)) == 1, "only the writer has it open")
         path.rename(logs / "a.log.1")
-        time.sleep(0.3)  # Some looks later, which found nothing new in it.
+        eventually(
+            lambda: bool(agent._missed), "a look that found it without its name, and nothing new in it"
+        )
         old.write("2\n")
         old.flush()
         eventually(lambda: len(topic.read()) == 2, "what was written after the rotation")
 
 
 def test_lines_that_failed_are_sent_again_while_more_are_written(
-    start_metaq: Callable[..., Metaq], tmp_path: Path, logs: Path
+    start_metaq: Callable[..., Metaq], tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = start_metaq("nameserver", "--listen", "127.0.0.1:0")
     data = ("--namesrv", names.nameserver, "--data", str(tmp_path / "data"))
@@ -200,7 +202,8 @@ def test_lines_that_failed_are_sent_again_while_more_are_written(
         with running(settings) as agent:
             eventually(lambda: agent.progress.rows > 20, "lines")
             broker.child.kill()
-            time.sleep(2.5)  # Longer than a send is tried for: lines fail, and more are written meanwhile.
+            # More are written meanwhile, and read only when it is known of all under way that they failed.
+            eventually(lambda: "is sent again from byte" in caplog.text, "lines that failed")
             start_metaq("broker", "--listen", broker.broker, *data)
             failed_at = agent.progress.rows
             eventually(lambda: agent.progress.rows > failed_at + 20, "lines again")
