@@ -142,9 +142,13 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
         async def read() -> None:
             async with client.puller(group="soak_aio", start="begin") as puller:
                 await puller.assign(topic)
+                committed_at = time.monotonic()
                 while True:
                     messages = await puller.poll(0.5, count=1000)
                     flow.receive(sum(len(message.body) == len(BODY) for message in messages))
+                    if time.monotonic() - committed_at > 1:
+                        await puller.commit()
+                        committed_at = time.monotonic()
 
         reader = asyncio.create_task(read())
         async with client.producer("soak") as producer:
