@@ -29,6 +29,7 @@ FLOWING = "FLOWING"
 RESULT = "RESULT "
 _PAUSE_S = 0.001
 _LEAK_BYTES = 1_000_000
+_LEAKS_PER_S = 50
 
 
 class Flow:
@@ -170,10 +171,13 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
 
 
 def leak() -> None:
-    """What a soak is there to find: memory that is kept and files that are not closed."""
-    kept = []
+    """What a soak is there to find: memory that is kept and files that are not closed; so much in a second,
+    however rarely this thread gets to run."""
+    kept: list[tuple[bytes, int]] = []
+    began = time.monotonic()
     while True:
-        kept.append((os.urandom(_LEAK_BYTES), os.open(os.devnull, os.O_RDONLY)))
+        while len(kept) < (time.monotonic() - began) * _LEAKS_PER_S:
+            kept.append((b"x" * _LEAK_BYTES, os.open(os.devnull, os.O_RDONLY)))
         time.sleep(0.02)
 
 
