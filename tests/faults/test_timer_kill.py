@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from tests.support.plain_client import (
     SEND_MESSAGE_V2,
     SUCCESS,
@@ -32,7 +30,7 @@ LAST_MOMENTS_MS = 3_000
 """Checkpoints are a second apart, and a busy machine is late with them."""
 BATCH, BATCHES_CUT_OFF = 1024, 2
 """After each batch the broker notes how far it is, unless one was late: then after the next."""
-DRAIN_TIMEOUT_S = 60
+DRAIN_TIMEOUT_S = 120
 WINDOW = 32
 
 
@@ -48,7 +46,6 @@ class Waits:
     kills_ms: list[float] = field(default_factory=list)
 
 
-@pytest.mark.timeout(170)
 def test_what_waits_outlives_every_kill(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

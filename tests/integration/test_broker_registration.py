@@ -28,7 +28,7 @@ async def route(client: Client, topic: str) -> TopicRouteData | None:
 
 
 async def route_appears(client: Client, topic: str) -> TopicRouteData:
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while (found := await route(client, topic)) is None:
             await asyncio.sleep(0.02)
     return found
@@ -155,7 +155,7 @@ def test_many_new_topics_make_few_registrations(tmp_path: Path) -> None:
 
             broker.registration._body = counted  # type: ignore[method-assign]
             calls = [
-                client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=20)
+                client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=60)
                 for number in range(300)
             ]
             for reply in await asyncio.gather(*calls):

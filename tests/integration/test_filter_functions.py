@@ -276,7 +276,7 @@ def test_a_waiting_pull_is_woken_by_what_its_function_wants(tmp_path: Path) -> N
             assert not waiting.done()
             assert broker.server.counters()["requests"] == requests + 200, "the client asked once"
             await producer.send("t", b"last", color="red")
-            found = await asyncio.wait_for(waiting, 10)
+            found = await asyncio.wait_for(waiting, 60)
             assert (found.code, bodies(found), next_offset(found)) == (0, [b"last"], 202)
             began = time.monotonic()
             waiting = asyncio.create_task(call(client, "t", "color('red')", 202, hold_ms=1_000))
@@ -428,7 +428,7 @@ def test_no_worker_outlives_a_killed_broker(tmp_path: Path, start_metaq: Callabl
 
     workers = asyncio.run(scenario())
     assert len(workers) == 1
-    ended = time.monotonic() + 10
+    ended = time.monotonic() + 60
     while is_running(workers[0]):
         assert time.monotonic() < ended, "a worker runs on"
         time.sleep(0.05)

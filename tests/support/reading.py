@@ -57,7 +57,7 @@ async def _of(session: Session, queue: Queue) -> list[Message]:
         offset = reply.header(Pulled).next_begin_offset
 
 
-def eventually(find: Callable[[], object], timeout_s: float = 60.0) -> None:
+def eventually(find: Callable[[], object], timeout_s: float = 90.0) -> None:
     """Waits for what happens soon by itself."""
     end = time.monotonic() + timeout_s
     while not find():

@@ -13,7 +13,7 @@ class Wire:
     """Sends requests and reads answers, in the order the test wants them."""
 
     def __init__(self, port: int, *, binary: bool = False) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=15)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.binary = binary
         self._decoder = _core.FrameDecoder()
         self._frames: list[_core.Frame] = []

@@ -24,7 +24,7 @@ from metaq.pipelines.logs.positions import Positions
 from tests.support.metaq import Metaq
 from tests.support.processes import Child
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:

@@ -25,7 +25,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0) -> None:
     may_answer = threading.Event()
 
     def answer(_: int) -> Answer:
-        may_answer.wait(20)
+        may_answer.wait(60)
         return code, STORED
 
     served = broker(answer)
@@ -61,7 +61,7 @@ def test_it_is_awaited_alone_and_together(broker: Any) -> None:
         assert futures[3].exception() is None
         assert "stored" in repr(futures[3])
         later = await producer.send_soon("t", b"x")
-        assert await asyncio.wait_for(asyncio.shield(later), 20) == later.result()
+        assert await asyncio.wait_for(asyncio.shield(later), 60) == later.result()
 
     run(broker, scenario)
 
@@ -76,7 +76,7 @@ def test_the_other_functions_of_asyncio_take_it_too(broker: Any) -> None:
         done, pending = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         assert done
         assert all([await each for each in asyncio.as_completed(futures)])
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = [group.create_task(awaited(future)) for future in futures]
         assert [task.result() for task in tasks] == [future.result() for future in futures]
 

@@ -114,7 +114,7 @@ def test_a_buffer_that_stays_full_is_told_at_the_call(broker: Any) -> None:
     silent = threading.Event()
 
     def answer(_: int) -> Answer:
-        silent.wait(20)
+        silent.wait(60)
         return 0, STORED
 
     served = broker(answer)
@@ -133,7 +133,7 @@ def test_messages_keep_their_room_until_their_callbacks_have_run(broker: Any) ->
     go_on, called = threading.Event(), []
 
     def slow(future: SendFuture) -> None:
-        go_on.wait(20)
+        go_on.wait(60)
         called.append(future)
 
     with metaq.Client(served.address) as client:

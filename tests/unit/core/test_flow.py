@@ -38,7 +38,7 @@ class Plane:
         return self.server.counters()[name]
 
     def until_waiting(self, wanted: int) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self.count("limits_waiting") != wanted:
             assert time.monotonic() < deadline, (self.count("limits_waiting"), wanted)
             time.sleep(0.005)
