@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from itertools import count
@@ -40,6 +41,10 @@ class Wire:
                 raise ConnectionError("the server closed the connection")
             self._frames += self._decoder.feed(data)
         return self._frames.pop(0)
+
+    def is_answered(self, wait_s: float) -> bool:
+        """Whether `read` would have something now, or within that time."""
+        return bool(self._frames) or bool(select.select([self.socket], [], [], wait_s)[0])
 
     def call(self, code: int, fields: dict[str, object], body: bytes = b"") -> _core.Frame:
         opaque = self.write(code, fields, body)

@@ -20,7 +20,7 @@ from tests.support.written_broker import STORED, Answer
 Scenario = Callable[[Any, threading.Event], Awaitable[None]]
 
 
-def run(broker: Any, scenario: Scenario, *, code: int = 0) -> None:
+def run(broker: Any, scenario: Scenario, *, code: int = 0, timeout_s: float = 60.0) -> None:
     """With a producer, and what lets its broker answer, always with this code."""
     may_answer = threading.Event()
 
@@ -33,7 +33,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0) -> None:
     async def main() -> None:
         may_answer.set()
         async with aio.Client(served.address) as client:
-            producer = client.producer("g", timeout=1.0)
+            producer = client.producer("g", timeout=timeout_s)
             await producer.start()
             await asyncio.wait((await producer.send_soon("t", b"warm"),))
             may_answer.clear()
@@ -44,7 +44,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0) -> None:
             with contextlib.suppress(NotDelivered):
                 await producer.close()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_it_is_awaited_alone_and_together(broker: Any) -> None:
@@ -186,7 +186,7 @@ def test_what_failed_is_raised_at_every_await(broker: Any) -> None:
         outcomes = await asyncio.gather(future, return_exceptions=True)
         assert outcomes == [failed.value]
 
-    run(broker, scenario, code=2)
+    run(broker, scenario, code=2, timeout_s=1.0)
 
 
 def test_a_callback_is_kept_until_it_was_called_and_no_longer(broker: Any) -> None:
