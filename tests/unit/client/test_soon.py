@@ -13,7 +13,6 @@ from metaq.errors import InvalidMessage, NotAllSent, NotDelivered, NotDurable, N
 from metaq.protocol.errors import Refused
 from tests.support.written_broker import STORED, Answer
 
-
 LONG_S = 60
 """Only a flush sends: messages share a request, however long it takes to give them to the buffer."""
 
