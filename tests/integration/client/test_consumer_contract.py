@@ -26,7 +26,7 @@ async def connected(face: Face, served: Served, **options: Any) -> AsyncIterator
     try:
         yield client
     finally:
-        await face.call(client.close, 10)
+        await face.call(client.close, 60)
 
 
 def name(face: Face, what: str) -> str:
@@ -207,7 +207,7 @@ def test_iteration_settles_by_process_and_by_going_on(face: Face, served: Served
             await face.process(await face.take(subscribed), fail)
             assert (await face.take(subscribed)).body == b"passed"
             assert (await face.take(subscribed)).body == b"left"
-            assert await face.call(subscribed.close, 5)
+            assert await face.call(subscribed.close, 60)
             assert await face.take(subscribed) is None
         served.clock.jump(11_000)
         async with connected(face, served) as client:
@@ -303,8 +303,8 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
     async def scenario() -> None:
         topic, group = name(face, "closed"), name(face, "closed-group")
         await create_topic(served.broker, topic, queues=1)
-        await send(served.broker, topic, "slow", "stuck", "untouched")
-        release = threading.Event()
+        await send(served.broker, topic, "slow")
+        closing, release = threading.Event(), threading.Event()
         entered: list[str] = []
         done: list[str] = []
 
@@ -313,6 +313,7 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
             body = message.body.decode()
             entered.append(body)
             if body == "slow":
+                closing.wait(60)
                 time.sleep(0.3)
             elif body == "stuck":
                 release.wait(60)
@@ -323,8 +324,10 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
                 client.consumer(topic, group=group, start="first", concurrency=1), handle
             )
             await until(lambda: entered == ["slow"])
-            assert await face.call(consumer.close, 5) is True
+            closing.set()
+            assert await face.call(consumer.close, 60) is True
             assert done == ["slow"]
+            await send(served.broker, topic, "stuck", "untouched")
             consumer = await face.call(
                 client.consumer(topic, group=group, start="first", concurrency=1), handle
             )

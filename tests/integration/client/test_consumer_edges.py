@@ -65,7 +65,7 @@ def test_a_function_of_the_broker_chooses(face: Face, tmp_path: Path) -> None:
             refused = client.puller(function="shorter(2)", start="begin")
             await face.call(refused.assign, "sized")
             with pytest.raises(metaq.MetaqError, match="no function is called shorter") as error:
-                await face.call(refused.poll, 10)
+                await face.call(refused.poll, 60)
             assert error.value.code == 23
 
     with LocalMetaq(settings={"filter_functions": str(tmp_path)}) as server:
@@ -132,7 +132,7 @@ def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Fac
             with pytest.raises(metaq.MetaqError, match="zlib"):
                 # One poll tells of it, the others give what can be read.
                 for _ in range(3):
-                    await face.call(puller.poll, 5, count=1)
+                    await face.call(puller.poll, 60, count=1)
 
         # The broker's clock is real: the dead letter is there when the queue was passed.
         (letter,) = await asyncio.to_thread(server.dead_letters, "readers")
@@ -226,7 +226,7 @@ def test_after_a_fork_no_consumer_works(served: Served) -> None:
             assert report.read() == ""
         run(lambda: send(served.broker, topic, "still read"))
         assert next(subscribed).body == b"still read"
-        assert puller.poll(10)[0].body == b"still read"
+        assert puller.poll(60)[0].body == b"still read"
         run(lambda: until(lambda: bodies == ["still read"]))
 
 

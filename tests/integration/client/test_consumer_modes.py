@@ -322,10 +322,12 @@ client = metaq.Client(sys.argv[1])
 @client.consumer(sys.argv[2], group=sys.argv[3], start="first", concurrency=1)
 def handle(message):
     print("begun", message.body.decode(), flush=True)
+    while not handle.is_closed:  # However late the signal comes, the message is in hand when it does.
+        time.sleep(0.01)
     time.sleep(0.5)
     print("done", message.body.decode(), flush=True)
 
-client.run(timeout=10)
+client.run(timeout=60)
 print("closed", flush=True)
 """
 

@@ -72,7 +72,7 @@ async def watched(face: Face, nameserver: str) -> AsyncIterator[Watched]:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
     finally:
-        await face.call(client.close, 5)
+        await face.call(client.close, 60)
 
 
 def test_a_broker_restarts_moves_and_vanishes(face: Face, tmp_path: Path) -> None:
