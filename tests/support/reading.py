@@ -34,6 +34,12 @@ def stored(nameserver: str, topic: str) -> list[Message]:
     return asyncio.run(read())
 
 
+def stored_all(nameserver: str, topic: str, count: int) -> list[Message]:
+    """The same, once there are so many: Apache's broker shows them a moment after it acknowledged them."""
+    eventually(lambda: len(stored(nameserver, topic)) >= count)
+    return stored(nameserver, topic)
+
+
 async def _of(session: Session, queue: Queue) -> list[Message]:
     messages: list[Message] = []
     offset = 0
