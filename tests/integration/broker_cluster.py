@@ -16,8 +16,8 @@ from metaq.protocol.clients import HeartBeat
 from metaq.protocol.messages import Pulled, PullMessage, SendMessageV2, Sent
 from metaq.protocol.offsets import GetMaxOffset, QueueOffset
 from metaq.protocol.reply import Reply
-from metaq.remoting import Connection
 from metaq.settings import MIB, BrokerSettings, ServerSettings, StoreSettings
+from tests.support.patient import Connection
 
 SUSPEND = 2
 SUBSCRIPTION = 4

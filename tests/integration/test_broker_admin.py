@@ -45,8 +45,8 @@ from metaq.protocol.offsets import (
     UpdateConsumerOffset,
 )
 from metaq.protocol.topics import CleanUnusedTopic
-from metaq.remoting import Connection
 from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker, until
+from tests.support.patient import Connection
 
 MOVED = 21
 NOW_MS = 1_750_000_000_000
