@@ -28,7 +28,7 @@ DRAIN_S = 60.0
 FLOWING = "FLOWING"
 RESULT = "RESULT "
 _PAUSE_S = 0.001
-_LEAK_BYTES = 1_000_000
+_LEAK_BYTES, _LEAK_FILES = 4_000_000, 4
 
 
 class Flow:
@@ -169,8 +169,10 @@ def leak() -> None:
     """What a soak is there to find: memory that is kept and files that are not closed."""
     kept = []
     while True:
-        kept.append((os.urandom(_LEAK_BYTES), os.open(os.devnull, os.O_RDONLY)))
-        time.sleep(0.02)
+        # Much at a time: on a busy machine this thread has few turns in the seconds of a test.
+        files = [os.open(os.devnull, os.O_RDONLY) for _ in range(_LEAK_FILES)]
+        kept.append((b"x" * _LEAK_BYTES, files))
+        time.sleep(0.05)
 
 
 def main() -> int:
