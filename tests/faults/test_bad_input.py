@@ -362,13 +362,19 @@ def _open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+def _settled_files(pid: int) -> int:
+    time.sleep(0.5)
+    return _open_files(pid)
+
+
 @contextmanager
 def _few_descriptors(pid: int) -> Iterator[None]:
     """While it lasts, the process can open five files more and no others."""
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    # Connections of tests before this one may not be closed yet: what they free would be more than five.
-    wait_until(lambda: _open_files(pid) < CONNECTIONS_PER_ADDRESS_MAX // 3)
     in_use = _open_files(pid)
+    # Connections of tests before this one may not be closed yet: what they free would be more than five.
+    while in_use > (in_use := _settled_files(pid)):
+        pass
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (in_use + 5, limits[1]))
     try:
         yield

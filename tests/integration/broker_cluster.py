@@ -16,8 +16,8 @@ from metaq.protocol.clients import HeartBeat
 from metaq.protocol.messages import Pulled, PullMessage, SendMessageV2, Sent
 from metaq.protocol.offsets import GetMaxOffset, QueueOffset
 from metaq.protocol.reply import Reply
-from metaq.remoting import Connection
 from metaq.settings import MIB, BrokerSettings, ServerSettings, StoreSettings
+from tests.support.patient import Connection
 
 SUSPEND = 2
 SUBSCRIPTION = 4
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 def copy_living_store(store: Path, to: Path) -> None:
     """What a kill would leave. A broker replaces small files by way of others that are gone in a moment."""
-    shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.tmp"))
+    shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.tmp", "*.new"))
 
 
 def broker_options(directory: Path, *nameservers: str, **changes: object) -> BrokerOptions:

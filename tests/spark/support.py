@@ -13,9 +13,9 @@ from pyspark.sql.streaming import StreamingQuery
 import metaq
 from metaq.protocol.messages import SendMessageV2
 from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
-from metaq.remoting import Connection
 from tests.support.clients import create_topic
 from tests.support.metaq import Metaq
+from tests.support.patient import Connection
 
 BROKER = "broker-a"
 QUERY_TIMEOUT_S = 120

@@ -21,13 +21,13 @@ from metaq.errors import CommandError
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
 from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
 from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, ResetConsumerOffset
-from metaq.remoting import Connection
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import _assigned, connected, name, poll_all
 from tests.support.clients import Face, create_topic, send
 from tests.support.metaq import Metaq
 from tests.support.metaq import run as command
+from tests.support.patient import Connection
 from tests.support.processes import Child
 
 

@@ -57,8 +57,9 @@ from metaq.protocol.routes import (
     ValueOfKey,
     WipeWritePermissionOfBroker,
 )
-from metaq.remoting import Connection, split_address
+from metaq.remoting import split_address
 from metaq.settings import ServerSettings
+from tests.support.patient import Connection
 
 MASTER = "127.0.0.1:10911"
 VERSION = DataVersion(1, 0, 5)
