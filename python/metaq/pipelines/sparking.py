@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -76,8 +77,9 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         **({"spark.sql.shuffle.partitions": str(os.cpu_count() or 2)} if is_local else {}),
         **config.config,
     }
-    running = SparkSession.getActiveSession()
-    if running is not None:
+    # Not the active session, of which each thread has its own, or none.
+    if SparkContext._active_spark_context is not None:
+        running = SparkSession.builder.getOrCreate()
         register(running)
         yield running
         return
