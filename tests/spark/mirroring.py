@@ -14,12 +14,16 @@ from pyspark.sql import SparkSession
 from metaq.pipelines import Progress
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import table_path
+from tests.spark.support import SHORT_LIVED
 from tests.support.binlog import Running, write_config
 from tests.support.mariadb import MariaDb
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child
+from tests.support.reading import eventually
 from tests.support.spark_jars import delta_jars
 
+START_S = 300
+"""On a busy machine Spark takes long to start."""
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
@@ -37,7 +41,11 @@ class Mirroring:
         """Other lines for the section, and runs that end when all is applied."""
         text = self.config.read_text(encoding="utf-8").partition("[mirror]")[0]
         jars = ", ".join(f'"{jar}"' for jar in delta_jars())
-        settings = ("spark.ui.enabled=false", "spark.driver.memory=1g", "spark.sql.shuffle.partitions=2")
+        settings = (
+            "spark.ui.enabled=false",
+            "spark.driver.memory=1g",
+            f"spark.driver.extraJavaOptions={SHORT_LIVED}",
+        )
         self.config.write_text(
             f'{text}[mirror]\npath = "mirror"\n{lines}\n[spark]\nmaster = "local[2]"\njars = [{jars}]\n'
             f"config = {json.dumps(settings)}\n",
@@ -45,11 +53,10 @@ class Mirroring:
         )
 
     def read(self) -> None:
-        """Everything that is committed by now into the topic."""
+        """Everything that is committed by now into the topic, and what is read again because of it."""
         if self.reader is None:
             self.reader = Running(self.config)
-        self.reader.wait_for_phase("following")
-        self.reader.wait_until_at(self.mariadb)
+        self.reader.wait_until_read(self.mariadb)
 
     def apply(self) -> Progress:
         """All that the topic has, in this process."""
@@ -84,22 +91,41 @@ class Mirroring:
         return {tuple(row[name] for name in key): row for row in rows}
 
 
+def run_sql(mirroring: Mirroring, *statements: str) -> None:
+    with mirroring.mariadb.root(database=mirroring.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def batches_done(mirror: Path) -> int:
+    """How many Spark has noted as done."""
+    commits = mirror / "_checkpoint" / "commits"
+    numbers = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
+    return max(numbers, default=-1) + 1
+
+
 class Applying:
     """`metaq pipeline run binlog-mirror` as a process, which can be killed together with its JVM."""
 
-    def __init__(self, config: Path) -> None:
+    def __init__(self, mirroring: Mirroring) -> None:
+        config = mirroring.config
         number = len(list(config.parent.glob("mirror-*.log")))
+        self._path = mirroring.path
+        self._done_before = batches_done(self._path)
         self.child = Child(
             [*COMMAND, "pipeline", "run", "binlog-mirror", "--config", str(config), "-o", "json"],
             config.parent / f"mirror-{number:03}.log",
         )
 
-    @property
-    def batches(self) -> int:
-        assert self.child.alive, self.child.tail()
-        lines = self.child.log.read_text(errors="replace").splitlines()
-        told = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return max((report["details"].get("batches", 0) for report in told), default=0)
+    def wait_for_a_batch(self) -> None:
+        """Until one has been applied by it."""
+
+        def found() -> bool:
+            assert self.child.alive, self.child.tail()
+            return batches_done(self._path) > self._done_before
+
+        eventually(found, START_S)
 
     def kill(self) -> None:
         """The JVM first, in whatever it is doing."""

@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 
 from metaq.errors import MetaqError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
-from metaq.pipelines.mirror.table import table_path
+from metaq.pipelines.mirror.table import DeltaMirror, table_path
 from tests.integration.pipelines.test_binlog_kills import Writer
-from tests.spark.mirroring import Applying, Mirroring
+from tests.spark.mirroring import Applying, Mirroring, batches_done, run_sql
 from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
-from tests.support.reading import eventually
 
-pytestmark = pytest.mark.usefixtures("spark", "password")
+# Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
+pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
 
 Make = Callable[..., Mirroring]
 
@@ -40,13 +40,6 @@ def make_mirror(mariadb: MariaDb, served: Metaq, database: str, tmp_path: Path) 
     yield make
     for mirroring in made:
         mirroring.close()
-
-
-def run_sql(mirroring: Mirroring, *statements: str) -> None:
-    with mirroring.mariadb.root(database=mirroring.database) as connection, connection.cursor() as cursor:
-        cursor.execute("SET time_zone = '+00:00'")
-        for statement in statements:
-            cursor.execute(statement)
 
 
 def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession) -> None:
@@ -177,7 +170,85 @@ def test_changes_of_definitions(make_mirror: Make, spark: SparkSession, mode: st
     assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same
 
 
-@pytest.mark.timeout(600)
+STEPS = ("save_notes", "evolve", "drop_below_floor", "merge")
+
+
+class Ended(Exception):
+    """As if the process had ended here."""
+
+
+class Interruptions:
+    """Lets a run end before or after a step, whatever table and batch it belongs to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = ""
+        self.occurrence = 0
+        self.met: list[str] = []
+        for name in STEPS:
+            monkeypatch.setattr(DeltaMirror, name, self._step(name, getattr(DeltaMirror, name)))
+
+    def _step(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        def call(table: DeltaMirror, *arguments: Any) -> None:
+            self._pass(f"before {name}")
+            method(table, *arguments)
+            self._pass(f"after {name}")
+
+        return call
+
+    def _pass(self, place: str) -> None:
+        if place == self.place:
+            self.occurrence -= 1
+            if self.occurrence == 0:
+                self.met.append(place)
+                raise Ended(place)
+
+
+def test_ended_between_any_two_steps(
+    make_mirror: Make, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
+    print(f"MIRROR_SEED={seed}")
+    chance = random.Random(seed)
+    mirroring = make_mirror('batch_bytes = "8k"')
+    run_sql(
+        mirroring,
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE other (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t SELECT seq, 0 FROM seq_1_to_40",
+    )
+    mirroring.read()
+    run_sql(
+        mirroring,
+        "INSERT INTO other SELECT seq, 0 FROM seq_1_to_40",
+        "TRUNCATE TABLE t",
+        "INSERT INTO t SELECT seq, 1 FROM seq_20_to_50",
+        "DELETE FROM t WHERE id > 40",
+        "ALTER TABLE t ADD COLUMN added INT DEFAULT 7",
+        "UPDATE t SET added = id WHERE id < 30",
+        "UPDATE other SET v = id WHERE id < 20",
+    )
+    mirroring.read()
+    interruptions = Interruptions(monkeypatch)
+    places = [f"{when} {step}" for when in ("before", "after") for step in STEPS]
+    for number, place in enumerate(chance.sample(places, 4)):
+        interruptions.place, interruptions.occurrence = place, chance.randrange(1, 3)
+        try:
+            mirroring.apply()
+        except MetaqError:
+            assert len(interruptions.met) == number + 1
+        else:
+            # So often it did not come any more: everything is applied.
+            break
+    interruptions.place = ""
+    mirroring.apply()
+    print(interruptions.met)
+    for table in ("t", "other"):
+        assert mirroring.rows(spark, table, "id") == mirroring.source(table, "id")
+
+
+KILLS = 2
+
+
 def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None:
     seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
     print(f"MIRROR_SEED={seed}")
@@ -190,23 +261,26 @@ def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None
         "INSERT INTO numbers SELECT seq, seq / 7, 'before' FROM seq_1_to_300",
     )
     mirroring.read()
-    writer = Writer(mirroring.mariadb, mirroring.database, random.Random(seed + 1))
+    # Slow, so that what is left at the end does not grow with the time that a busy machine takes.
+    writer = Writer(mirroring.mariadb, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
     applying: list[Applying] = []
     try:
         writer.start()
-        for _ in range(2):
-            applying.append(Applying(mirroring.config))
-            eventually(lambda: applying[-1].batches >= 1, 150)
-            time.sleep(chance.random() * 2)
-            applying[-1].kill()
+        for _ in range(KILLS):
+            process = Applying(mirroring)
+            applying.append(process)
+            process.wait_for_a_batch()
+            time.sleep(chance.random() * 3)
+            process.kill()
         writer.stop()
     finally:
         for process in applying:
             process.kill()
+    before = batches_done(mirroring.path)
     mirroring.set_mirror("")
     mirroring.sync()
+    # The process that was killed and this one are one query.
+    assert KILLS <= before < batches_done(mirroring.path)
     for table, key in {"numbers": ("id",), "texts": ("name", "part")}.items():
-        found: dict[tuple[Any, ...], dict[str, Any]] = mirroring.rows(spark, table, *key)
-        assert found == mirroring.source(table, *key)
+        assert mirroring.rows(spark, table, *key) == mirroring.source(table, *key)
     print(f"{writer.transactions} transactions")
-    assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same

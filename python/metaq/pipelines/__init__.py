@@ -34,7 +34,7 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "binlog",
     ),
     "binlog-mirror": Entry(
-        "The topic of binlog-sync into Delta tables that are as the source's tables are.",
+        "The topic of binlog-sync into Delta tables or another database, as the source's tables are.",
         "metaq.pipelines.mirror.pipeline:BinlogMirror",
         "binlog,spark",
     ),

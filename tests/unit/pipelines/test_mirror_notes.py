@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from metaq.pipelines.binlog.columns import Column, Definition
-from metaq.pipelines.mirror.columns import MirrorError, evolution, spark_type, wider
+from metaq.pipelines.mirror.columns import evolution, spark_type, wider
+from metaq.pipelines.mirror.errors import MirrorError
 from metaq.pipelines.mirror.notes import Notes, barriers_by_table
 
 ONE = Definition((Column("id", "int32", False),), ("id",))

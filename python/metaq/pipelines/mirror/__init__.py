@@ -1,4 +1,4 @@
-"""binlog-mirror: the topic of binlog-sync into Delta tables that are as the source's tables are.
+"""binlog-mirror: the topic of binlog-sync into tables that are as its source's, in Delta or a database.
 
 Why the order between queues does not matter. A mirror table is a function of two things that only grow: for
 every key the change with the largest number, and for the table a *floor*, below which nothing counts. A row

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,11 +11,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from metaq.pipelines.mirror.columns import SEQUENCE, MirrorError, evolution, wanted_columns
+from metaq.pipelines.mirror.columns import SEQUENCE, evolution, wanted_columns
 from metaq.pipelines.mirror.config import IGNORE, MirrorConfig
-from metaq.pipelines.mirror.decode import changes, latest, messages, require_readable
+from metaq.pipelines.mirror.decode import changes, latest, messages, readable, require_readable
+from metaq.pipelines.mirror.errors import MirrorError
 from metaq.pipelines.mirror.notes import Barriers, Notes, TableName, barriers_by_table
-from metaq.pipelines.mirror.table import MirrorTable, tables_at
+from metaq.pipelines.mirror.target import MirrorTable, Target
 
 ROWS: Final = "rows"
 
@@ -36,41 +37,44 @@ class Applied:
 class Applier:
     """Applies batches in their order. What it keeps in memory is on disk before it counts."""
 
-    def __init__(self, config: MirrorConfig) -> None:
+    def __init__(self, config: MirrorConfig, target: Callable[[SparkSession], Target]) -> None:
         self._config = config
+        self._make_target = target
+        self._target: Target | None = None
         self._tables: dict[TableName, MirrorTable] = {}
         self.applied = Applied()
 
     def apply(self, frame: DataFrame, batch: int, app: str) -> None:
         """`app` is the id of the query, which stays with its checkpoint; raises MirrorError."""
-        # A query has a session of its own, the same for all of its batches.
-        self._spark: SparkSession = frame.sparkSession
+        if self._target is None:
+            # A query has a session of its own, the same for all of its batches.
+            self._target = self._make_target(frame.sparkSession)
+        target = self._target
         found = messages(frame).persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            require_readable(found)
-            told = [json.loads(row.barrier) for row in found.where("barrier IS NOT NULL").collect()]
-            barriers = barriers_by_table(told, self._tables_of)
             summary = _summary(found)
+            require_readable(row.unreadable for row in summary)
             of_rows = [row for row in summary if row.kind == ROWS]
+            barriers: dict[TableName, Barriers] = {}
+            if len(of_rows) < len(summary):
+                told = found.where("barrier IS NOT NULL").select("barrier").collect()
+                barriers = barriers_by_table((json.loads(row.barrier) for row in told), target.table_names)
             with_rows = {(row.database, row.table) for row in of_rows}
             for name in sorted(barriers.keys() | with_rows):
-                table = self._prepared(name, barriers.get(name, Barriers()))
+                table = self._prepared(target, name, barriers.get(name, Barriers()))
                 if table is not None and name in with_rows:
                     self._merge(table, found, name, [row for row in of_rows if row[:2] == name], batch, app)
             self._count(summary)
         finally:
             found.unpersist()
 
-    def _tables_of(self, database: str) -> Iterable[str]:
-        return [name for _, name in tables_at(self._spark, self._config.path, database)]
-
-    def _prepared(self, name: TableName, barriers: Barriers) -> MirrorTable | None:
+    def _prepared(self, target: Target, name: TableName, barriers: Barriers) -> MirrorTable | None:
         """The table with everything noted that the barriers say; None where nothing is known of it."""
         config = self._config
         table = self._tables.get(name)
         is_opened = table is None
         if table is None:
-            table = MirrorTable.open(self._spark, config.path, name)
+            table = target.open(name)
         notes = Notes(".".join(name)) if table is None else table.notes
         has_news = barriers.note(notes)
         newest = notes.newest
@@ -78,7 +82,7 @@ class Applier:
             return None
         wanted = wanted_columns(newest, typed_dates=config.typed_dates)
         if table is None:
-            table = MirrorTable.create(self._spark, config.path, name, notes, wanted)
+            table = target.create(name, notes, wanted)
         else:
             if is_opened or barriers.definitions:
                 # Noted or not, a run before may have ended before the columns were changed.
@@ -116,7 +120,7 @@ class Applier:
                 if end is not None:
                     some = some.where(first < end)
                 strictly = definition == notes.newest and self._config.schema_changes != IGNORE
-                frames.append(changes(some, definition, table.columns, strictly=strictly))
+                frames.append(changes(some, definition, table.columns, table.value, strictly=strictly))
         newest = latest(frames)
         if notes.floor:
             newest = newest.where(f.col(SEQUENCE) >= notes.floor)
@@ -135,7 +139,8 @@ class Applier:
 
 
 def _summary(found: DataFrame) -> list[Row]:
-    """Which tables and versions have rows, and how many; what else there is, by its kind."""
+    """Which tables and versions have rows, and how many; what else there is, by its kind. One look at a batch
+    tells all that is told of it, as each one costs as much as some thousand rows."""
     return (
         found.groupBy(*(f.col(f"m.{name}") for name in ("database", "table", "schema", "kind")))
         .agg(
@@ -144,6 +149,7 @@ def _summary(found: DataFrame) -> list[Row]:
             f.min(f.col("m.changes")[0]["seq"]).alias("lowest"),
             f.sum(f.size("m.changes")).alias("rows"),
             f.max("m.committed").alias("committed"),
+            f.min(f.when(~readable(), f.struct("queueId", "queueOffset"))).alias("unreadable"),
         )
         .collect()
     )

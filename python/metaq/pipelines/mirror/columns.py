@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from metaq.errors import MetaqError
 from metaq.pipelines.binlog.columns import Column, Definition
 from metaq.pipelines.mirror.config import EVOLVE, EXCEPTION, IGNORE
+from metaq.pipelines.mirror.errors import MirrorError
 
 KEY, SEQUENCE, DELETED = "metaq_key", "metaq_seq", "metaq_deleted"
 OWN: Final = (KEY, SEQUENCE, DELETED)
@@ -36,10 +36,6 @@ _INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
 _DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 DECIMAL_DIGITS_MAX: Final = 38
-
-
-class MirrorError(MetaqError):
-    """Something keeps a mirror from being as its source is."""
 
 
 def spark_type(column: Column, *, typed_dates: bool) -> str:

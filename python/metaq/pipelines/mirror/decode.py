@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from metaq.pipelines.binlog.columns import Definition
-from metaq.pipelines.mirror.columns import DELETED, KEY, SEQUENCE, MirrorError
+from metaq.pipelines.mirror.columns import DELETED, KEY, SEQUENCE
+from metaq.pipelines.mirror.errors import MirrorError
 
 _ENVELOPE: Final = (
     "v int, kind string, database string, table string, schema int, committed bigint,"
@@ -36,8 +37,8 @@ def messages(frame: DataFrame) -> DataFrame:
     )
 
 
-def require_readable(found: DataFrame) -> None:
-    """Raises MirrorError, with the place of the first message that is none of ours."""
+def readable() -> Column:
+    """Whether a message is as binlog-sync writes them."""
     changes = f.col("m.changes")
     fine = (f.col("m.v") == VERSION) & f.when(
         f.col("m.kind") == "rows",
@@ -47,10 +48,15 @@ def require_readable(found: DataFrame) -> None:
         & (f.size(changes) > 0)
         & f.forall(changes, lambda c: c["seq"].isNotNull() & c["op"].isNotNull() & c["row"].isNotNull()),
     ).otherwise(f.col("barrier").isNotNull())
-    bad = found.where(~f.coalesce(fine, f.lit(False))).select("queueId", "queueOffset").head()
+    return f.coalesce(fine, f.lit(False))
+
+
+def require_readable(places: Iterable[Row | None]) -> None:
+    """Raises MirrorError, with the place of the first message that is none of ours."""
+    bad = min(((place.queueId, place.queueOffset) for place in places if place is not None), default=None)
     if bad is not None:
         raise MirrorError(
-            f"message {bad.queueOffset} of queue {bad.queueId} is not as binlog-sync writes them",
+            f"message {bad[1]} of queue {bad[0]} is not as binlog-sync writes them",
             hint="is the topic the one that binlog-sync fills, and by the same version?",
         )
 
@@ -61,7 +67,14 @@ def texts(row: Column, definition: Definition) -> Column:
     return f.from_json(row, schema, {"mode": "FAILFAST"})
 
 
-def typed(values: str, definition: Definition, mirror: Mapping[str, str], *, strictly: bool) -> list[Column]:
+Value = Callable[[Column, str, bool, bool], Column]
+"""Of a text that messages have, the type of the mirror's column, whether the text is that of bytes, and
+whether what does not fit is an error."""
+
+
+def mirrored(
+    values: str, definition: Definition, mirror: Mapping[str, str], value: Value, *, strictly: bool
+) -> list[Column]:
     """The columns of a mirror out of a struct of texts. What the definition does not have is NULL, and where
     it is not strict so is what does not fit."""
     names = {column.name.lower(): column for column in definition.columns}
@@ -69,15 +82,16 @@ def typed(values: str, definition: Definition, mirror: Mapping[str, str], *, str
     for name, kind in mirror.items():
         source = names.get(name.lower())
         if source is None:
-            columns.append(f.lit(None).cast(kind).alias(name))
-            continue
-        value = f.col(f"{values}.{quoted(source.name)}")
-        is_bytes = source.type in ("bytes", "geometry") or source.type.startswith("binary(")
-        columns.append(_value(value, kind, is_bytes=is_bytes, strictly=strictly).alias(name))
+            text, is_bytes = f.lit(None).cast("string"), False
+        else:
+            text = f.col(f"{values}.{quoted(source.name)}")
+            is_bytes = source.type in ("bytes", "geometry") or source.type.startswith("binary(")
+        columns.append(value(text, kind, is_bytes, strictly).alias(name))
     return columns
 
 
-def _value(text: Column, kind: str, *, is_bytes: bool, strictly: bool) -> Column:
+def typed_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Column:
+    """As Spark has it."""
     if kind == "binary":
         return f.unbase64(text) if is_bytes else text.cast("binary")
     if kind == "string":
@@ -91,13 +105,24 @@ def _value(text: Column, kind: str, *, is_bytes: bool, strictly: bool) -> Column
     return text.cast(kind)
 
 
+def text_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Column:
+    """As a database reads it: times in UTC, bytes in hexadecimal digits."""
+    if kind == "binary":
+        return f.hex(f.unbase64(text) if is_bytes else text.cast("binary"))
+    if kind in ("timestamp", "timestamp_ntz"):
+        return text.try_cast("timestamp_ntz").cast("string")
+    if kind == "date" or (kind != "string" and not strictly):
+        return text.try_cast(kind).cast("string")
+    return text
+
+
 def key_of(values: str, definition: Definition) -> Column:
     """The same text for the same primary key, whatever its columns are called or typed by now."""
     return f.to_json(f.array(*(f.col(f"{values}.{quoted(name)}") for name in definition.key))).alias(KEY)
 
 
 def changes(
-    rows: DataFrame, definition: Definition, mirror: Mapping[str, str], *, strictly: bool
+    rows: DataFrame, definition: Definition, mirror: Mapping[str, str], value: Value, *, strictly: bool
 ) -> DataFrame:
     """Of messages of one table and one definition: key, number, whether it is a delete, and the columns."""
     each = rows.select(f.explode("m.changes").alias("c"))
@@ -106,7 +131,7 @@ def changes(
         key_of("r", definition),
         f.col("seq").alias(SEQUENCE),
         (f.col("op") == "delete").alias(DELETED),
-        *typed("r", definition, mirror, strictly=strictly),
+        *mirrored("r", definition, mirror, value, strictly=strictly),
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from metaq.pipelines.binlog import ddl
 from metaq.pipelines.binlog.columns import Definition
-from metaq.pipelines.mirror.columns import MirrorError
+from metaq.pipelines.mirror.errors import MirrorError
 
 PROPERTY: Final = "metaq.mirror"
 VERSION: Final = 1

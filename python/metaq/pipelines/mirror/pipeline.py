@@ -15,7 +15,9 @@ from metaq.pipelines.binlog.config import SECTIONS, read_config
 from metaq.pipelines.binlog.topic import find_queues
 from metaq.pipelines.mirror.apply import Applier
 from metaq.pipelines.mirror.config import MirrorConfig, read_mirror_config
-from metaq.pipelines.mirror.table import MirrorTable, tables_at
+from metaq.pipelines.mirror.jdbc import JdbcTarget
+from metaq.pipelines.mirror.table import DeltaTarget
+from metaq.pipelines.mirror.target import Target
 from metaq.pipelines.mirror.verify import Verifier
 from metaq.pipelines.sparking import follow, spark_errors, spark_session
 
@@ -39,12 +41,13 @@ class BinlogMirror:
         config = self._config
         queues = find_queues(config.nameservers, config.topic)
         with spark_session(NAME, config.spark) as spark, spark_errors():
-            tables = [self._planned(spark, name) for name in tables_at(spark, config.path)]
+            target = self._target(spark)
+            tables = [self._planned(target, name) for name in target.tables()]
             master = spark.sparkContext.master
         facts: dict[str, object] = {
             "topic": f"{config.topic} at {config.nameservers}",
             "queues": 0 if queues is None else len(queues),
-            "mirror": config.path,
+            "mirror": config.path if config.jdbc is None else config.jdbc.place,
             "keeps": config.checkpoint,
             "changes": f"of definitions: {config.schema_changes}",
             "spark": master,
@@ -52,8 +55,13 @@ class BinlogMirror:
         warnings = [] if queues else [f"there is no topic {config.topic} yet; binlog-sync makes it"]
         return Plan(facts, tables, warnings)
 
-    def _planned(self, spark: SparkSession, name: tuple[str, str]) -> dict[str, object]:
-        table = MirrorTable.open(spark, self._config.path, name)
+    def _target(self, spark: SparkSession) -> Target:
+        if self._config.jdbc is not None:
+            return JdbcTarget(spark, self._config.jdbc)
+        return DeltaTarget(spark, self._config.path)
+
+    def _planned(self, target: Target, name: tuple[str, str]) -> dict[str, object]:
+        table = target.open(name)
         assert table is not None
         return {
             "table": ".".join(name),
@@ -69,7 +77,7 @@ class BinlogMirror:
             raise CommandError(
                 f"there is no topic {config.topic} at {config.nameservers}", hint="binlog-sync makes it"
             )
-        applier = Applier(config)
+        applier = Applier(config, self._target)
 
         def tell(progress: Progress) -> None:
             applied = applier.applied
@@ -116,4 +124,4 @@ class BinlogMirror:
         """Compares every table of the source with its mirror; raises MetaqError."""
         source = read_config(self._file)
         with spark_session(NAME, self._config.spark) as spark, spark_errors():
-            return Verifier(spark, self._config, source, limit).verify(wait_s)
+            return Verifier(spark, self._target(spark), source, limit).verify(wait_s)

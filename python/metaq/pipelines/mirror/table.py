@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
 from metaq.pipelines.mirror.columns import DELETED, KEY, OWN, SEQUENCE, Evolution
-from metaq.pipelines.mirror.decode import quoted
+from metaq.pipelines.mirror.decode import Value, quoted, typed_value
 from metaq.pipelines.mirror.notes import PROPERTY, Notes, TableName
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,27 @@ def _folders(spark: SparkSession, path: str) -> list[str]:
     return [status.getPath().getName() for status in files.listStatus(place) if status.isDirectory()]
 
 
-class MirrorTable:
+class DeltaTarget:
+    """Delta tables at `PATH/DATABASE/TABLE`."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._spark = spark
+        self._root = root
+
+    def tables(self) -> list[TableName]:
+        return tables_at(self._spark, self._root)
+
+    def table_names(self, database: str) -> list[str]:
+        return [name for _, name in tables_at(self._spark, self._root, database)]
+
+    def open(self, name: TableName) -> DeltaMirror | None:
+        return DeltaMirror.open(self._spark, self._root, name)
+
+    def create(self, name: TableName, notes: Notes, columns: Mapping[str, str]) -> DeltaMirror:
+        return DeltaMirror.create(self._spark, self._root, name, notes, columns)
+
+
+class DeltaMirror:
     """A table that is there, with its notes and columns as they are on disk."""
 
     def __init__(self, spark: SparkSession, path: str, notes: Notes, columns: dict[str, str]) -> None:
@@ -68,10 +88,10 @@ class MirrorTable:
         self.path = path
         self.notes = notes
         self.columns = columns
-        """Of the source alone, with their types."""
+        self.value: Value = typed_value
 
     @classmethod
-    def open(cls, spark: SparkSession, root: str, name: TableName) -> MirrorTable | None:
+    def open(cls, spark: SparkSession, root: str, name: TableName) -> DeltaMirror | None:
         """None where there is none yet; raises MirrorError."""
         path = table_path(root, name)
         if not DeltaTable.isDeltaTable(spark, path):
@@ -86,7 +106,7 @@ class MirrorTable:
     @classmethod
     def create(
         cls, spark: SparkSession, root: str, name: TableName, notes: Notes, columns: Mapping[str, str]
-    ) -> MirrorTable:
+    ) -> DeltaMirror:
         own = {KEY: "string", SEQUENCE: "string", DELETED: "boolean"}
         # Names may need quoting, which a schema of single fields does not know.
         schema: Any = StructType.fromDDL(

@@ -25,10 +25,9 @@ from metaq.pipelines.binlog.snapshot import Chunks
 from metaq.pipelines.binlog.source import Source
 from metaq.pipelines.binlog.state import Cursor
 from metaq.pipelines.mirror.columns import KEY
-from metaq.pipelines.mirror.config import MirrorConfig
-from metaq.pipelines.mirror.decode import key_of, quoted, texts, typed
+from metaq.pipelines.mirror.decode import key_of, mirrored, quoted, texts, typed_value
 from metaq.pipelines.mirror.notes import TableName
-from metaq.pipelines.mirror.table import MirrorTable, tables_at
+from metaq.pipelines.mirror.target import Target
 
 READ_ROWS: Final = 20_000
 CHUNK_ROWS: Final = 2_000
@@ -65,9 +64,9 @@ class _Side:
 class Verifier:
     """Compares all tables that the source or the mirror has."""
 
-    def __init__(self, spark: SparkSession, config: MirrorConfig, source: BinlogConfig, limit: int) -> None:
+    def __init__(self, spark: SparkSession, target: Target, source: BinlogConfig, limit: int) -> None:
         self._spark = spark
-        self._config = config
+        self._target = target
         self._selected = source
         self._source = Source(source)
         self._limit = limit
@@ -88,7 +87,7 @@ class Verifier:
         definitions: dict[TableName, Definition | None] = {
             (table.database, table.name): table.definition for table in there
         }
-        for name in tables_at(self._spark, self._config.path):
+        for name in self._target.tables():
             if self._selected.selects(*name):
                 definitions.setdefault(name, None)
         return Verification(
@@ -101,7 +100,7 @@ class Verifier:
 
     def _table(self, name: TableName, definition: Definition | None) -> TableVerification:
         told = ".".join(name)
-        mirror = MirrorTable.open(self._spark, self._config.path, name)
+        mirror = self._target.open(name)
         if mirror is None:
             return TableVerification(told, note="it has no mirror")
         names = {} if definition is None else {column.name.lower() for column in definition.columns}
@@ -175,7 +174,7 @@ class Verifier:
                     parsed = frame.select(texts(f.col("row"), chunk.definition).alias("r"))
                     yield parsed.select(
                         key_of("r", chunk.definition),
-                        *typed("r", chunk.definition, columns, strictly=False),
+                        *mirrored("r", chunk.definition, columns, typed_value, strictly=False),
                     )
                 if chunk.is_last:
                     return
