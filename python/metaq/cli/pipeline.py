@@ -15,7 +15,7 @@ import typer
 from metaq.cli.flags import Format, Output
 
 if TYPE_CHECKING:
-    from metaq.pipelines import Plan, Progress, Report
+    from metaq.pipelines import Plan, Progress, Report, Verification
 
 app = typer.Typer(help="List and run data pipelines.", no_args_is_help=True)
 
@@ -60,6 +60,36 @@ def run(
         done = pipeline.run(report, stop)
     if output is Format.text:
         typer.echo(f"{name} ended; {_line(done)}")
+
+
+@app.command()
+def verify(
+    name: Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)],
+    config: Annotated[
+        Path, typer.Option("--config", help="TOML file of the pipeline.", metavar="FILE", show_default=False)
+    ],
+    limit: Annotated[int, typer.Option("--limit", help="How many keys to print for each table.")] = 100,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", help="Seconds to look again at what differs."),
+    ] = 0.0,
+    output: Output = Format.text,
+) -> None:
+    """Compare a pipeline's source with its copy, and print the keys that differ. Exit code 1 if any do."""
+    import logging
+
+    from metaq.errors import CommandError
+    from metaq.pipelines import PIPELINES, Verifiable, load
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
+    pipeline = load(name).from_file(config)
+    if not isinstance(pipeline, Verifiable):
+        able = [other for other in PIPELINES if hasattr(load(other), "verify")]
+        raise CommandError(f"{name} has no copy to compare", hint=f"there is: {', '.join(able)}")
+    found = pipeline.verify(limit, wait)
+    _print_verification(found, output)
+    if not found.is_same:
+        raise typer.Exit(1)
 
 
 @contextmanager
@@ -130,3 +160,31 @@ def _print_plan(plan: Plan, output: Format) -> None:
         print_table(heads, [[str(row[head]) for head in heads] for row in plan.tables], numbers)
     for warning in plan.warnings:
         typer.echo(f"warning: {warning}")
+
+
+def _print_verification(found: Verification, output: Format) -> None:
+    from dataclasses import asdict
+
+    from metaq.cli.output import print_json, print_table
+
+    if output is Format.json:
+        print_json({"same": found.is_same, **asdict(found)})
+        return
+    heads = ("table", "source rows", "mirror rows", "chunks", "differ", "")
+    rows = [
+        (
+            table.table,
+            f"{table.source_rows:,}",
+            f"{table.mirror_rows:,}",
+            str(table.chunks),
+            str(table.differing_chunks),
+            "same" if table.is_same else table.note or "different",
+        )
+        for table in found.tables
+    ]
+    print_table(heads, rows, heads[1:5])
+    for table in found.tables:
+        for key in table.keys:
+            typer.echo(f"{table.table} {key.key}: {key.what}")
+        if table.more_keys:
+            typer.echo(f"{table.table}: {table.more_keys:,} keys more")
