@@ -132,6 +132,14 @@ class Pipeline(Protocol):
 
 
 @runtime_checkable
+class RunsOnSpark(Protocol):
+    """A pipeline whose work is done by Spark."""
+
+    def on(self, master: str) -> Pipeline:
+        """The same, on another master than the file says."""
+
+
+@runtime_checkable
 class Verifiable(Protocol):
     """A pipeline whose copy can be compared with its source."""
 

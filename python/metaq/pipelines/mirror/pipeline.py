@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -35,6 +36,10 @@ class BinlogMirror:
     def from_file(cls, path: Path) -> Self:
         """Raises ConfigError."""
         return cls(read_mirror_config(path, SECTIONS), path)
+
+    def on(self, master: str) -> Self:
+        spark = replace(self._config.spark, master=master)
+        return type(self)(replace(self._config, spark=spark), self._file)
 
     def plan(self) -> Plan:
         """Looks at the topic and at the mirrors that are there; raises MetaqError."""
