@@ -74,13 +74,15 @@ class Topics:
         self._producer.flush()
 
 
-def send_raw(broker: str, topic: str, body: bytes, *, system_flag: int) -> None:
-    """Whatever its flag says."""
+def send_raw(broker: str, topic: str, body: bytes, *, system_flag: int = 0, born_ms: int = 0) -> None:
+    """Whatever its flag and its time say."""
 
     async def send() -> None:
         connection = await Connection.open(broker)
         try:
-            command = SendMessageV2(producer_group="tests", topic=topic, sys_flag=system_flag)
+            command = SendMessageV2(
+                producer_group="tests", topic=topic, sys_flag=system_flag, born_timestamp=born_ms
+            )
             (await connection.call(command, body)).check()
         finally:
             await connection.close()

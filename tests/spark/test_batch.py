@@ -262,3 +262,13 @@ def test_a_body_that_cannot_be_inflated(spark: SparkSession, served: Metaq, make
     (row,) = rows(spark, served, subscribe=topic, failOnDataLoss="false")
     assert (row.body, row.sysFlag & 1) == (None, 1)
     assert len(rows(spark, served, subscribe=topic, columns="topic,queueId,queueOffset")) == 1
+
+
+def test_a_time_that_no_calendar_has_keeps_nobody_from_reading(
+    spark: SparkSession, served: Metaq, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    for born_ms in (-(2**63), 2**63 - 1):
+        send_raw(served.broker, topic, b"when", born_ms=born_ms)
+    found = rows(spark, served, subscribe=topic)
+    assert sorted(row.bornTimestamp.year for row in found) == [1, 9999]
