@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import hypothesis
 import pytest
 
 from metaq.config.options import OPTIONS
+from tests.support.mariadb import PASSWORD, MariaDb
 from tests.support.metaq import Metaq
 
 # Settings of whoever runs the tests would change what the processes under test do.
@@ -49,3 +51,26 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metaq]:
     started = Metaq.serve(tmp_path_factory.mktemp("served"))
     yield started
     assert started.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    """One server for all tests of pipelines, each of which has a database of its own."""
+    server = MariaDb(tmp_path_factory.mktemp("mariadb"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def database(mariadb: MariaDb, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a database that is there for one test."""
+    name = re.sub(r"\W", "_", request.node.name)[:50]
+    mariadb.execute(f"CREATE DATABASE `{name}`")
+    yield name
+    mariadb.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+@pytest.fixture
+def password(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TEST_DATABASE_PASSWORD", PASSWORD)
+    return PASSWORD

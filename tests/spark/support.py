@@ -19,6 +19,8 @@ from tests.support.patient import Connection
 
 BROKER = "broker-a"
 QUERY_TIMEOUT_S = 120
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that ends before its best code would pay."""
 
 
 class Topics:

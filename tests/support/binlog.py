@@ -90,6 +90,19 @@ class Running:
 
         eventually(there, WAIT_S)
 
+    def wait_until_read(self, mariadb: MariaDb) -> None:
+        """The same, and no table is left that is read as a whole."""
+        self.wait_until_at(mariadb)
+
+        def read() -> bool:
+            assert self.child.alive, self.child.tail()
+            return bool(self.reports()[-1]["details"]["snapshots_left"] == 0)
+
+        eventually(read, WAIT_S)
+        # Rows that were read are acknowledged when what was committed after them is.
+        mariadb.execute("CREATE DATABASE metaq_mark", "DROP DATABASE metaq_mark")
+        self.wait_until_at(mariadb)
+
     def stop(self) -> None:
         assert self.child.stop() == 0, self.child.tail()
 

@@ -101,7 +101,8 @@ SYSTEM_DATABASES: Final = frozenset(("mysql", "information_schema", "performance
 
 def read_config(path: Path) -> BinlogConfig:
     """Raises ConfigError."""
-    values = read_sections(path, SECTIONS)
+    # binlog-mirror has its sections in the same file, and checks them itself.
+    values = read_sections(path, SECTIONS, ignored=("mirror", "jdbc", "spark"))
     source, topic, snapshot, state = (values[name] for name in ("source", "topic", "snapshot", "state"))
     for name in ("tables", "exclude"):
         for pattern in source[name]:
