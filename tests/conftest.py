@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from metaq.config.options import OPTIONS
@@ -20,6 +21,12 @@ for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values(
 
 # A shell that runs the tests in the background has SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Property tests say nothing about how fast the machine is, or how busy.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture

@@ -62,7 +62,8 @@ def prepare(clients: Clients, home: Path) -> dict[str, str]:
     names |= {"topic": clients.topic(queues=4), "spare": clients.topic(queues=4)}
     names |= {"namesrv": clients.cluster.namesrv, "broker": clients.cluster.brokers["broker-a"].address}
     names["home"] = str(home)
-    producer = clients.producer(group=names["producers"])
+    # Brokers hear of a producer by its heartbeats.
+    producer = clients.producer(group=names["producers"], heartbeat_interval_ms=1_000)
     messages = [{"body": f"m{number}", "keys": f"k{number}", "tags": "A"} for number in range(20)]
     sent = []
     for number, message in enumerate(messages):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -129,8 +130,10 @@ class Applying:
 
     def kill(self) -> None:
         """The JVM first, in whatever it is doing."""
-        parent = self.child.process.pid
-        children = Path(f"/proc/{parent}/task/{parent}/children")
-        for process in children.read_text().split() if children.exists() else ():
-            os.kill(int(process), signal.SIGKILL)
+        if self.child.alive:  # Otherwise its number may be another's by now.
+            parent = self.child.process.pid
+            children = Path(f"/proc/{parent}/task/{parent}/children")
+            for process in children.read_text().split() if children.exists() else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
         self.child.kill()

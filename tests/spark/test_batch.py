@@ -38,7 +38,7 @@ def test_every_column_of_every_kind_of_message(
         puller.assign(topic)
         sent: list[metaq.Message] = []
         while len(sent) < 4:
-            sent += puller.poll(20)
+            sent += puller.poll(60)
         expected = {(message.queue.id, message.queue_offset): message for message in sent}
     frame = read(spark, served, {"subscribe": topic, "includeProperties": "true"})
     assert tuple(frame.columns) == COLUMN_NAMES
@@ -147,7 +147,7 @@ def test_a_groups_offsets_are_a_start(
     queue = metaq.Queue(topic, BROKER, 0)
     with metaq.Client(served.nameserver) as client, client.puller(group="known", start="begin") as puller:
         puller.assign(queue)
-        assert len(puller.poll(5, count=2)) == 2
+        assert len(puller.poll(60, count=2)) == 2
         puller.commit()
     assert bodies(rows(spark, served, subscribe=topic, startingOffsets="group", group="known")) == [
         "a2",

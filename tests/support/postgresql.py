@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.processes import Child, ToolMissing, free_port
 
 USER, PASSWORD, DATABASE = "metaq", "a'secret of the test", "postgres"
-_START_TIMEOUT_S = 60
+_START_TIMEOUT_S = 120
 
 
 def _program(name: str) -> str:

@@ -163,7 +163,7 @@ def test_a_quiet_file_is_read_on_after_its_rotation(
 ) -> None:
     path = logs / "a.log"
     append(path, "1")
-    with running(replace(settings, rest_after_s=0.1, rotated_after_s=20)) as agent, path.open("a") as old:
+    with running(replace(settings, rest_after_s=0.1, rotated_after_s=120)) as agent, path.open("a") as old:
         eventually(lambda: topic.bodies() == [b"1"], "the first")
         eventually(lambda: len(open_files(logs)) == 1, "only the writer has it open")
         path.rename(logs / "a.log.1")
