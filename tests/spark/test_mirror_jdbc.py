@@ -144,7 +144,7 @@ def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> 
 
 
 STEPS_MAX = 60
-INTERRUPTIONS = 4
+INTERRUPTIONS = 3
 
 
 class Interruptions:
@@ -177,7 +177,7 @@ def test_ended_between_any_two_statements(
     seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
     print(f"MIRROR_SEED={seed}")
     chance = random.Random(seed)
-    set_target(mirroring, other, 'batch_bytes = "8k"\nschema_changes = "evolve"')
+    set_target(mirroring, other, 'batch_bytes = "12k"\nschema_changes = "evolve"')
     run_sql(
         mirroring,
         "CREATE TABLE t (id INT PRIMARY KEY, v INT, old INT)",

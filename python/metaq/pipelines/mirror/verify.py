@@ -30,6 +30,7 @@ from metaq.pipelines.mirror.notes import TableName
 from metaq.pipelines.mirror.target import Target
 
 READ_ROWS: Final = 20_000
+READ_BYTES: Final = 32 * 1024 * 1024
 CHUNK_ROWS: Final = 2_000
 CHUNKS_MIN, CHUNKS_MAX = 16, 8192
 LISTED_CHUNKS_MAX: Final = 64
@@ -161,7 +162,7 @@ class Verifier:
 
     def _frames(self, name: TableName, columns: dict[str, str]) -> Iterator[DataFrame]:
         """The rows of the source, with the mirror's types."""
-        chunks = Chunks(self._source, READ_ROWS)
+        chunks = Chunks(self._source, READ_ROWS, READ_BYTES)
         cursor: Cursor | None = None
         try:
             while True:
