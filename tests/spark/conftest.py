@@ -33,6 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         config={
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
+            # Delta reads the log of a table in 50 tasks otherwise.
+            "spark.databricks.delta.snapshotPartitions": "2",
             "spark.default.parallelism": "2",
             "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.local.dir": str(home),

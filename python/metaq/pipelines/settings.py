@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -50,8 +50,10 @@ class Key:
 Sections = Mapping[str, Mapping[str, Key]]
 
 
-def read_sections(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
-    """The value of every key, by section; raises ConfigError."""
+def read_sections(
+    path: Path, sections: Sections, *, ignored: Collection[str] = ()
+) -> dict[str, dict[str, Any]]:
+    """The value of every key, by section, except those that are another pipeline's; raises ConfigError."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -60,6 +62,8 @@ def read_sections(path: Path, sections: Sections) -> dict[str, dict[str, Any]]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None
     for section, entries in document.items():
+        if section in ignored:
+            continue
         if section not in sections:
             raise ConfigError(f"{path}: there is no section {section}{_advice(section, sections)}")
         if not isinstance(entries, dict):

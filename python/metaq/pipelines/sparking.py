@@ -1,0 +1,153 @@
+"""What pipelines on Spark have in common: their session, and a query that reports and can be stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from metaq.config.kinds import Text
+from metaq.errors import CommandError, ConfigError
+from metaq.pipelines import Progress, Report
+from metaq.pipelines.settings import Key, Texts
+from metaq.spark.lag import lags
+from metaq.spark.session import register, session
+
+REPORT_INTERVAL_S: Final = 1.0
+POLL_S: Final = 0.1
+
+SPARK: Final[Mapping[str, Key]] = {
+    "master": Key(Text(says="a master such as local[4], spark://host:7077, yarn or k8s://…"), None),
+    "jars": Key(Texts("a list of files that hold Delta Lake"), None),
+    "config": Key(Texts('a list of NAME=VALUE, such as ["spark.executor.memory=2g"]'), ()),
+}
+"""The section [spark] of a TOML file."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkConfig:
+    """How the session is made."""
+
+    master: str | None
+    jars: tuple[str, ...] | None
+    config: Mapping[str, str]
+
+
+def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
+    """Raises ConfigError."""
+    for line in values["config"]:
+        if "=" not in line:
+            raise ConfigError(f"{path}: spark.config has {line!r}: it must be NAME=VALUE")
+    jars = values["jars"]
+    return SparkConfig(
+        master=values["master"],
+        jars=None if jars is None else tuple(located(path, jar) for jar in jars),
+        config=dict(line.split("=", 1) for line in values["config"]),
+    )
+
+
+def located(path: Path, name: str) -> str:
+    """Relative to the TOML file, unless it is a URI."""
+    return name.rstrip("/") if "://" in name else str((path.parent / name).absolute())
+
+
+@contextmanager
+def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
+    """Ended afterwards; where Spark runs already, its session as it is."""
+    is_local = config.master is None or config.master.startswith("local")
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        # Numbers that do not fit are an error and no NULL.
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "metaq-warehouse"),
+        **(_few_tasks() if is_local else {}),
+        **config.config,
+    }
+    # Not the active session, of which each thread has its own, or none.
+    if SparkContext._active_spark_context is not None:
+        running = SparkSession.builder.getOrCreate()
+        register(running)
+        yield running
+        return
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    spark = session(f"metaq {name}", master=config.master, jars=config.jars, config=settings)
+    if is_main:
+        # Spark has taken Ctrl-C for itself, where it would raise in the middle of a batch.
+        signal.signal(signal.SIGINT, before)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _few_tasks() -> dict[str, str]:
+    """Spark's 200 tasks and Delta's 50, for each look at a table's log, are too many for one machine."""
+    cores = str(os.cpu_count() or 2)
+    return {"spark.sql.shuffle.partitions": cores, "spark.databricks.delta.snapshotPartitions": cores}
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """What Spark says, without its stack of Java calls."""
+    try:
+        yield
+    except PySparkException as error:
+        raise CommandError(_first_lines(str(error))) from error
+
+
+def _first_lines(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    # Our own errors come back through Java with their traceback: the last line of it says what it is.
+    ours = [line for line in lines if line.startswith("metaq.")]
+    return ours[-1].partition(": ")[2] if ours else "; ".join(line.strip() for line in lines[:3])
+
+
+def follow(
+    query: StreamingQuery, tell: Callable[[Progress], None], report: Report, stop: threading.Event
+) -> Progress:
+    """Until the query is done or `stop` is set; `tell` fills in what has been done. Raises CommandError."""
+    progress = Progress(phase="running")
+    reported, rows_before = time.monotonic(), 0
+    while query.isActive and not stop.is_set():
+        stop.wait(POLL_S)
+        now = time.monotonic()
+        if now - reported < REPORT_INTERVAL_S:
+            continue
+        tell(progress)
+        progress.rows_per_second = (progress.rows - rows_before) / (now - reported)
+        reported, rows_before = now, progress.rows
+        _lag(query, progress)
+        report(replace(progress))
+    with spark_errors():
+        if query.isActive:
+            query.stop()
+        else:
+            query.awaitTermination()
+    tell(progress)
+    _lag(query, progress)
+    progress.phase = "stopped"
+    report(replace(progress))
+    return progress
+
+
+def _lag(query: StreamingQuery, progress: Progress) -> None:
+    last = query.lastProgress
+    found = lags(last) if last is not None else []
+    if found:
+        progress.lag_s = max(lag.seconds for lag in found)
+        progress.details["messages_left"] = sum(lag.messages for lag in found)
