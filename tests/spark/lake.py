@@ -8,14 +8,18 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
 from metaq.pipelines import Plan, Progress
 from metaq.pipelines.lake.pipeline import LogLake
+from tests.spark.patience import TOO_SLOW, patiently
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.spark_jars import delta_jars
+
+TIMEOUT_S = 600.0
 
 
 class Lake:
@@ -42,7 +46,8 @@ class Lake:
         )
 
     def run(self) -> Progress:
-        return LogLake.from_file(self.config).run(lambda progress: None, threading.Event())
+        lake = LogLake.from_file(self.config)
+        return patiently(lambda: lake.run(lambda progress: None, threading.Event()))
 
     def plan(self) -> Plan:
         return LogLake.from_file(self.config).plan()
@@ -69,16 +74,31 @@ class Running:
     """`metaq pipeline run log-lake` as a process, which can be killed together with its JVM."""
 
     def __init__(self, config: Path) -> None:
+        self._config = config
         self.log = config.parent / "running.log"
-        with self.log.open("ab") as out:
+        self._start()
+
+    def _start(self) -> None:
+        with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                [*COMMAND, "pipeline", "run", "log-lake", "--config", str(config), "-o", "json"],
+                [*COMMAND, "pipeline", "run", "log-lake", "--config", str(self._config), "-o", "json"],
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
                 start_new_session=True,
             )
+
+    def wait_for(self, path: Path) -> None:
+        """Until it is there."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not path.exists():
+            said = self.log.read_text(errors="replace")
+            assert time.monotonic() < deadline, said[-5_000:]
+            if self.process.poll() is not None:
+                assert TOO_SLOW in said, said[-5_000:]
+                self._start()
+            time.sleep(0.005)
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.timeout(900)
 
 MakeTopic = Callable[..., str]
 MakeLake = Callable[..., Lake]
-TIMEOUT_S = 600.0
 TODAY = datetime.datetime.now(datetime.UTC).replace(hour=12)
 YESTERDAY = TODAY - datetime.timedelta(days=1)
 
@@ -192,14 +191,8 @@ def test_every_line_is_there_once_whatever_is_killed(make_lake: MakeLake, topics
             wanted[file, at, line] += 1
             at += len(line) + 1
         send(topics, lake.topic, lines, file=file, queue=queue)
-    offsets = lake.path / "_checkpoint" / "offsets"
-    batch = chance.randrange(3)
     running = Running(lake.config)
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (offsets / str(batch)).exists():
-        assert running.process.poll() is None, running.log.read_text()[-5_000:]
-        assert time.monotonic() < deadline, running.log.read_text()[-5_000:]
-        time.sleep(0.005)
+    running.wait_for(lake.path / "_checkpoint" / "offsets" / str(chance.randrange(3)))
     time.sleep(chance.uniform(0.0, 3.0))
     running.kill()
     lake.write("compact_batches = 2")
