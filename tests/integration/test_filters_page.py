@@ -21,6 +21,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILI
 RUN_BY = {
     "README.md": "tests/integration/test_readme.py",
     "docs/filters.md": "tests/integration/test_filters_page.py",
+    "docs/log-lake.md": "tests/spark/test_pipeline_pages.py",
     "docs/pipelines.md": "tests/integration/pipelines/test_pipelines_page.py",
     "docs/python.md": "tests/integration/test_python_page.py",
     "docs/python-consumers.md": "tests/integration/client/test_consumer_docs.py",

@@ -326,6 +326,13 @@ def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:
     assert query.shown() == [] and query.open_count() == 0
 
 
+def test_the_first_batches_may_have_no_rows(query: Query) -> None:
+    query.commit(0, [])
+    query.commit(1, [])
+    query.commit(2, query.write(2))
+    assert query.shown() == rows(2)
+
+
 def test_a_broker_that_is_killed_in_the_middle_of_a_commit_shows_each_row_once(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

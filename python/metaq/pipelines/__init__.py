@@ -43,6 +43,11 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "metaq.pipelines.logs.pipeline:LogTransport",
         "",
     ),
+    "log-lake": Entry(
+        "Topics into a Delta or Parquet table by date and topic, bad records into a quarantine table.",
+        "metaq.pipelines.lake.pipeline:LogLake",
+        "spark",
+    ),
 }
 
 

@@ -98,7 +98,10 @@ async def _commit(session: Session, options: SinkOptions, identity: Identity, pa
     ours = Marker.of(identity, options.group, parts, is_commit=True)
     markers = Markers(session, identity)
     if not await markers.exist():
-        if not parts:
+        # Windows and joins have no rows at first. The topic is made with the first batch all the same: a
+        # later one could not tell whether it is the first with rows.
+        near = ours.topics[0] if parts else options.topic
+        if near is None or (not parts and (identity.is_job or identity.number > 0)):
             return
         # Made anew while its broker is away, it would know nothing of a batch that is decided there.
         if identity.number > 0 and not options.may_start_late:
@@ -107,7 +110,7 @@ async def _commit(session: Session, options: SinkOptions, identity: Identity, pa
                 " may be away",
                 hint="where this query has never written exactly once, give exactlyOnceFromAnyBatch=true",
             )
-        await markers.create(ours.topics[0])
+        await markers.create(near)
     decided = await _decide(markers, identity, ours, options)
     if parts and (decided is None or decided.digest != ours.digest):
         _log.warning(

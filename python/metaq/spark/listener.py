@@ -16,6 +16,7 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
+    StreamingQueryProgress,
 )
 
 from metaq.client.message import check_group
@@ -56,9 +57,11 @@ class GroupOffsets(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        progress = event.progress
-        if self._query_name is not None and progress.name != self._query_name:
-            return
+        if self._query_name is None or event.progress.name == self._query_name:
+            self.commit(event.progress)
+
+    def commit(self, progress: StreamingQueryProgress) -> None:
+        """How far a query is by what it tells, such as `query.lastProgress` when it has ended."""
         for source in progress.sources:
             offsets = _offsets(source.endOffset)
             if offsets:

@@ -34,6 +34,8 @@ SECTIONS: Final[Sections] = {
     },
     "state": {"file": Key(Text(says="the path of a file, which the pipeline keeps"), "log-transport.json")},
 }
+LAKE_SECTIONS: Final = ("records", "lake", "spark")
+"""Of log-lake, which may have the same file."""
 
 
 class LogTransport:
@@ -45,7 +47,7 @@ class LogTransport:
     @classmethod
     def from_file(cls, path: Path) -> Self:
         """Raises ConfigError."""
-        values = read_sections(path, SECTIONS)
+        values = read_sections(path, SECTIONS, ignored=LAKE_SECTIONS)
         files, topic = values["files"], values["topic"]
         if not files["paths"]:
             raise ConfigError(f"{path}: files.paths is empty: it names no file")

@@ -1,0 +1,105 @@
+"""log-lake in tests: its file, a run in this process or in one of its own, and what the lake holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from metaq.pipelines import Plan, Progress
+from metaq.pipelines.lake.pipeline import LogLake
+from tests.spark.patience import TOO_SLOW, patiently
+from tests.support.metaq import COMMAND, Metaq
+from tests.support.spark_jars import delta_jars
+
+TIMEOUT_S = 600.0
+
+
+class Lake:
+    """A lake of one topic. Runs take what is there and end."""
+
+    def __init__(
+        self, spark: SparkSession, served: Metaq, home: Path, topic: str, lake: str = "", records: str = ""
+    ) -> None:
+        self._spark = spark
+        self._nameserver = served.nameserver
+        self.topic = topic
+        self.path = home / "lake"
+        self.config = home / "lake.toml"
+        self.write(lake, records)
+
+    def write(self, lake: str = "", records: str = "", *, once: bool = True) -> None:
+        jars = json.dumps(delta_jars())
+        settings = ("spark.ui.enabled=false", "spark.driver.memory=1g", "spark.sql.shuffle.partitions=2")
+        self.config.write_text(
+            f'[topic]\nnamesrv = "{self._nameserver}"\nname = "{self.topic}"\n[records]\n{records}\n'
+            f'[lake]\npath = "lake"\nonce = {str(once).lower()}\n{lake}\n'
+            f'[spark]\nmaster = "local[2]"\njars = {jars}\nconfig = {json.dumps(settings)}\n',
+            encoding="utf-8",
+        )
+
+    def run(self) -> Progress:
+        lake = LogLake.from_file(self.config)
+        return patiently(lambda: lake.run(lambda progress: None, threading.Event()))
+
+    def plan(self) -> Plan:
+        return LogLake.from_file(self.config).plan()
+
+    def replay(self) -> Progress:
+        """As after a crash behind the last write: Spark knows that the batch began, and not that it ended."""
+        commits = self.path / "_checkpoint" / "commits"
+        last = max(int(name.name) for name in commits.iterdir() if name.name.isdigit())
+        for name in (str(last), f".{last}.crc"):
+            (commits / name).unlink(missing_ok=True)
+        return self.run()
+
+    def frame(self, table: str = "records", kind: str = "delta") -> DataFrame:
+        return self._spark.read.format(kind).load(str(self.path / table))
+
+    def reasons(self, kind: str = "delta") -> dict[bytes, str]:
+        return {bytes(row.body): row.reason for row in self.frame("quarantine", kind).collect()}
+
+    def forget_checkpoint(self) -> None:
+        shutil.rmtree(self.path / "_checkpoint")
+
+
+class Running:
+    """`metaq pipeline run log-lake` as a process, which can be killed together with its JVM."""
+
+    def __init__(self, config: Path) -> None:
+        self._config = config
+        self.log = config.parent / "running.log"
+        self._start()
+
+    def _start(self) -> None:
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*COMMAND, "pipeline", "run", "log-lake", "--config", str(self._config), "-o", "json"],
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+                start_new_session=True,
+            )
+
+    def wait_for(self, path: Path) -> None:
+        """Until it is there."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not path.exists():
+            said = self.log.read_text(errors="replace")
+            assert time.monotonic() < deadline, said[-5_000:]
+            if self.process.poll() is not None:
+                assert TOO_SLOW in said, said[-5_000:]
+                self._start()
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()

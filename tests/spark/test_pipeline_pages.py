@@ -1,0 +1,86 @@
+"""docs/log-lake.md, typed in."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from metaq.cli import app
+from metaq.pipelines.lake import config as lake
+from metaq.pipelines.settings import Key
+from metaq.pipelines.sparking import SPARK
+from tests.spark.support import Topics
+from tests.support.metaq import Metaq
+
+DOCS = Path(__file__).parents[2] / "docs"
+NOW = datetime.datetime.now(datetime.UTC)
+
+# A busy machine needs minutes for what takes seconds.
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(900)]
+
+
+class Page:
+    """A page whose blocks are typed in a directory of their own."""
+
+    def __init__(self, name: str, served: Metaq) -> None:
+        text = (DOCS / name).read_text(encoding="utf-8")
+        self.text = text
+        self._served = served
+        self._blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE))
+
+    def write(self, **topics: str) -> None:
+        """The TOML file under the name that the commands have, with topics of this test."""
+        (name,) = set(re.findall(r"--config (\S+)", self._blocks["bash"]))
+        text = self._blocks["toml"].replace("127.0.0.1:9876", self._served.nameserver)
+        for old, new in topics.items():
+            text = text.replace(f'= "{old}"', f'= "{new}"')
+        Path(name).write_text(text, encoding="utf-8")
+
+    def run(self) -> list[str]:
+        """What the commands print, in this process, which has a session already."""
+        printed = []
+        for line in self._blocks["bash"].splitlines():
+            done = CliRunner().invoke(app, line.split()[1:], catch_exceptions=False)
+            assert done.exit_code == 0, done.output
+            printed.append(done.output)
+        return printed
+
+    def read(self) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(self._blocks["python"], "page", "exec"), {})
+        return printed.getvalue()
+
+    def tells_of(self, section: str, keys: Mapping[str, Key]) -> None:
+        for key in keys:
+            assert re.search(rf"`(?:{section}\.)?{key}`", self.text), f"{section}.{key}"
+
+
+def test_the_page_of_log_lake(
+    served: Metaq,
+    topics: Topics,
+    make_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, topic = Page("log-lake.md", served), make_topic()
+    page.write(logs=topic)
+    at = f"{NOW:%Y-%m-%dT%H:%M:%SZ}"
+    topics.fill(topic, [json.dumps({"level": "info", "at": at, "took_ms": 3}), "nonsense"])
+    planned, ran = page.run()
+    assert "date:date,topic:string,time:timestamp" in planned
+    assert "1 rows" in ran and "quarantined 1" in ran
+    printed = page.read()
+    assert re.search(rf"\|\s*{topic}\|\s*info\|\s*1\|", printed), printed
+    assert "not a JSON object" in printed
+    for section, keys in (("records", lake.RECORDS), ("lake", lake.LAKE), ("spark", SPARK)):
+        page.tells_of(section, keys)
