@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +26,9 @@ from metaq.pipelines import Progress, Report
 from metaq.pipelines.settings import Key, Texts
 from metaq.spark.lag import lags
 from metaq.spark.session import register, session
+
+_RAISED: Final = re.compile(r"[\w.]+(?:Error|Exception): ")
+"""The last line of a traceback of Python."""
 
 REPORT_INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.1
@@ -85,6 +90,9 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         register(running)
         yield running
         return
+    if is_local:
+        # Otherwise workers are whatever python3 is on the PATH, which need not have this package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     spark = session(
@@ -123,7 +131,10 @@ def _first_lines(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     # Our own errors come back through Java with their traceback: the last line of it says what it is.
     ours = [line for line in lines if line.startswith("metaq.")]
-    return ours[-1].partition(": ")[2] if ours else "; ".join(line.strip() for line in lines[:3])
+    if ours:
+        return ours[-1].partition(": ")[2]
+    raised = [line for line in lines[1:] if _RAISED.match(line)]
+    return "; ".join(line.strip() for line in (raised[-1:] or lines[:3]))
 
 
 def follow(
