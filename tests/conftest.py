@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
 from metaq.config.options import OPTIONS
@@ -18,10 +17,6 @@ from tests.support.metaq import Metaq
 # Settings of whoever runs the tests would change what the processes under test do.
 for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values())):
     os.environ.pop(variable, None)
-
-# A busy machine is no failure.
-hypothesis.settings.register_profile("patient", deadline=None)
-hypothesis.settings.load_profile("patient")
 
 # A shell that runs the tests in the background has SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
