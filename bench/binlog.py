@@ -113,19 +113,23 @@ def _measure_mirror(home: Path, mariadb: MariaDb, metaq: Metaq, seconds: float) 
     """Seconds between a commit and the end of the batch that brought it, at the most."""
     mariadb.execute(
         f"CREATE DATABASE {MIRRORED}",
-        f"USE {MIRRORED}",
-        "CREATE TABLE t (id INT PRIMARY KEY, price DECIMAL(10,2), note VARCHAR(100))",
-        f"INSERT INTO t SELECT seq, 12.5, CONCAT('note number ', seq) FROM seq_1_to_{MIRRORED_ROWS}",
+        f"CREATE TABLE {MIRRORED}.t (id INT PRIMARY KEY, price DECIMAL(10,2), note VARCHAR(100))",
     )
-    config = write_config(home / "mirrored.toml", mariadb, metaq.nameserver, MIRRORED)
+    config = write_config(
+        home / "mirrored.toml", mariadb, metaq.nameserver, MIRRORED, snapshot="enabled = false"
+    )
     jars = json.dumps(delta_jars())
     with config.open("a", encoding="utf-8") as file:
         file.write(f'[mirror]\npath = "mirror"\n[spark]\nmaster = "local[2]"\njars = {jars}\n')
     reading = Running(config)
+    reading.wait_for_phase("following")
+    mariadb.execute(
+        f"USE {MIRRORED}",
+        f"INSERT INTO t SELECT seq, 12.5, CONCAT('note number ', seq) FROM seq_1_to_{MIRRORED_ROWS}",
+    )
     command = [*COMMAND, "pipeline", "run", "binlog-mirror", "--config", str(config), "-o", "json"]
     mirror = Mirroring(Child(command, home / "mirror.log"))
     try:
-        reading.wait_for_phase("following")
         eventually(lambda: mirror.rows >= MIRRORED_ROWS, START_TIMEOUT_S)
         first = mirror.rows
         _change_steadily(mariadb, seconds)

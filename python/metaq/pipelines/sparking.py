@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +28,13 @@ from metaq.pipelines.settings import Key, Texts
 from metaq.spark.lag import lags
 from metaq.spark.session import register, session
 
+log = logging.getLogger(__name__)
+
+_RAISED: Final = re.compile(r"[\w.]+(?:Error|Exception): ")
+"""The last line of a traceback of Python."""
+
+STARTS_MAX: Final = 10
+WORKER_LATE: Final = "Python worker failed to connect back"
 REPORT_INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.1
 
@@ -85,6 +95,9 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         register(running)
         yield running
         return
+    if is_local:
+        # Otherwise workers are whatever python3 is on the PATH, which need not have this package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     spark = session(
@@ -123,7 +136,28 @@ def _first_lines(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     # Our own errors come back through Java with their traceback: the last line of it says what it is.
     ours = [line for line in lines if line.startswith("metaq.")]
-    return ours[-1].partition(": ")[2] if ours else "; ".join(line.strip() for line in lines[:3])
+    if ours:
+        return ours[-1].partition(": ")[2]
+    raised = [line for line in lines[1:] if _RAISED.match(line)]
+    return "; ".join(line.strip() for line in (raised[-1:] or lines[:3]))
+
+
+def run_query(
+    start: Callable[[], StreamingQuery],
+    tell: Callable[[Progress], None],
+    report: Report,
+    stop: threading.Event,
+) -> Progress:
+    """Starts a query, which may be done again from its checkpoint, and follows it; raises CommandError."""
+    for left in reversed(range(STARTS_MAX)):
+        try:
+            return follow(start(), tell, report, stop)
+        except CommandError as error:
+            # Spark gives the worker of a source ten seconds to start, which is little on a busy machine.
+            if WORKER_LATE not in str(error) or not left or stop.is_set():
+                raise
+            log.warning("a worker of Spark was late; the query is started again")
+    raise AssertionError
 
 
 def follow(

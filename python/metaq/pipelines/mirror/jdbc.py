@@ -72,10 +72,11 @@ class JdbcTarget:
         return [name for there, name in self.tables() if there == database]
 
     def open(self, name: TableName) -> JdbcMirror | None:
-        self._prepare()
         with self.transaction() as connection:
+            if not self._is_ready and not _is_there(connection, (SCHEMA, "tables")):
+                return None
             found = connection.query(
-                f'SELECT "notes", "columns" FROM {_TABLES} WHERE "id" = ?', _hash(".".join(name))
+                f'SELECT "notes", "columns" FROM {_TABLES} WHERE "id" = ?', _table_id(name)
             )
         if not found:
             return None
@@ -106,7 +107,7 @@ class JdbcTarget:
                 f"INSERT INTO {_TABLES}"
                 ' ("id", "database_name", "table_name", "floor", "notes", "columns", "app", "batch")'
                 " VALUES (?, ?, ?, ?, ?, ?, '', -1)",
-                *(_hash(".".join(name)), *name, notes.floor, notes.encode(), json.dumps(dict(columns))),
+                *(_table_id(name), *name, notes.floor, notes.encode(), json.dumps(dict(columns))),
             )
         return JdbcMirror(self, name, notes, dict(columns))
 
@@ -136,7 +137,7 @@ class JdbcMirror:
         self._target = target
         self._config = target.config
         self._name = name
-        self._id = _hash(".".join(name))
+        self._id = _table_id(name)
         self.notes = notes
         self.columns = columns
         self.value: Value = text_value
@@ -277,6 +278,11 @@ def _full(name: TableName) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _table_id(name: TableName) -> str:
+    # Either part may have a dot in it.
+    return _hash("\0".join(name))
 
 
 def _is_there(connection: Connection, name: TableName) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.errors import CommandError
 from metaq.pipelines import Plan, Progress, Report, Verification
@@ -20,7 +21,7 @@ from metaq.pipelines.mirror.jdbc import JdbcTarget
 from metaq.pipelines.mirror.table import DeltaTarget
 from metaq.pipelines.mirror.target import Target
 from metaq.pipelines.mirror.verify import Verifier
-from metaq.pipelines.sparking import follow, spark_errors, spark_session
+from metaq.pipelines.sparking import run_query, spark_errors, spark_session
 
 NAME: Final = "binlog-mirror"
 
@@ -106,12 +107,13 @@ class BinlogMirror:
                 .load()
             )
 
+            started: list[StreamingQuery] = []
             begun = threading.Event()
 
             def apply(frame: DataFrame, batch: int) -> None:
                 # The first batch may come before `start` has given the query.
                 begun.wait()
-                applier.apply(frame, batch, query.id)
+                applier.apply(frame, batch, started[-1].id)
 
             writer = stream.writeStream.queryName(f"{NAME} {config.topic}").option(
                 "checkpointLocation", config.checkpoint
@@ -121,9 +123,13 @@ class BinlogMirror:
                 writer = writer.trigger(availableNow=True)
             else:
                 writer = writer.trigger(processingTime=f"{config.interval_s:g} seconds")
-            query = writer.start()
-            begun.set()
-            return follow(query, tell, report, stop)
+
+            def start() -> StreamingQuery:
+                started.append(writer.start())
+                begun.set()
+                return started[-1]
+
+            return run_query(start, tell, report, stop)
 
     def verify(self, limit: int, wait_s: float) -> Verification:
         """Compares every table of the source with its mirror; raises MetaqError."""
