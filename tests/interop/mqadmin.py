@@ -133,7 +133,7 @@ WORKING = (
     Trial(
         "clusterRT -a 3 -s 10 -i 1",
         (r"(?m)^DefaultCluster +broker-a +[\d.]+ +3 +0",),
-        time_limit_ms=3_000,
+        time_limit_ms=6_000,
         endless=True,
     ),
     # Brokers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from tests.support.patient import Connection
 
 BROKER = "broker-a"
 QUERY_TIMEOUT_S = 120
+STARTS_MAX = 10
+"""Spark gives the Python process of a source ten seconds to start, and no setting for that; on a machine with
+other work it takes more at times."""
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that ends before its best code would pay."""
 
@@ -126,7 +130,10 @@ class Stream:
             self.batches[number] = frame.collect()
 
         writer = source.writeStream.option("checkpointLocation", self._checkpoint).foreachBatch(keep)
-        self.query = (writer.trigger(**trigger) if trigger else writer).start()
+        for _ in range(STARTS_MAX):
+            self.query = (writer.trigger(**trigger) if trigger else writer).start()
+            if not _came_too_late(self.query):
+                break
         return self.query
 
     def run(self) -> list[list[str]]:
@@ -142,6 +149,13 @@ class Stream:
     def stop(self) -> None:
         if self.query is not None:
             self.query.stop()
+
+
+def _came_too_late(query: StreamingQuery) -> bool:
+    """Whether its Python process did not start in time, once that is known."""
+    while query.isActive and query.status["message"] == "Initializing sources":
+        time.sleep(0.02)
+    return not query.isActive and "failed to connect back" in str(query.exception())
 
 
 def failure(query: StreamingQuery) -> str:

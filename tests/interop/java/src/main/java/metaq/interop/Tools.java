@@ -20,6 +20,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  */
 final class Tools {
     private static final Object ONE_AT_A_TIME = new Object();
+    private static final long ENDING_MS = 60_000;
 
     private Tools() {
     }
@@ -60,7 +61,8 @@ final class Tools {
                 boolean ended = !command.isAlive();
                 if (!ended) {
                     command.interrupt();
-                    command.join(timeLimitMs);
+                    // What it says at its end is its own: the next command must not be blamed for it.
+                    command.join(ENDING_MS);
                 }
                 return Map.of(
                     "ended", ended,
