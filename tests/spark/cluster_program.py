@@ -26,10 +26,8 @@ def read(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
 
 
 def main() -> None:
-    nameserver, topic, copy, streamed, checkpoint, config = sys.argv[1:]
-    spark = metaq.spark.session(
-        "cluster", master="local-cluster[2,1,1024]", delta=False, config=json.loads(config)
-    )
+    master, nameserver, topic, copy, streamed, checkpoint, config = sys.argv[1:]
+    spark = metaq.spark.session("cluster", master=master, delta=False, config=json.loads(config))
     spark.sparkContext.setLogLevel("ERROR")
     found = spark.sparkContext.parallelize(range(4), 4).mapPartitions(where).collect()
     rows = read(spark, nameserver, topic).selectExpr(f"'{copy}' as topic", "body", "keys")
