@@ -59,6 +59,8 @@ def test_connected_consumers_are_listed(java: Clients) -> None:
     consumers = [java.push_consumer(topic, group=group) for _ in range(2)]
     for consumer in consumers:
         consumer.wait_for_assignment(topic, 2)
+    # The tool asks the name server where the group is, which may hear of it a moment after its consumers.
+    java.wait_for_route(f"%RETRY%{group}")
     assert sorted(java.admin.call("consumer_connections", group=group)) == sorted(
         str(c.client_id) for c in consumers
     )
