@@ -132,8 +132,9 @@ def _measure_mirror(home: Path, mariadb: MariaDb, metaq: Metaq, seconds: float) 
     try:
         eventually(lambda: mirror.rows >= MIRRORED_ROWS, START_TIMEOUT_S)
         first = mirror.rows
-        _change_steadily(mariadb, seconds)
-        behind = mirror.behind_s_max(first)
+        last = first + _change_steadily(mariadb, seconds)
+        eventually(lambda: mirror.rows >= last, START_TIMEOUT_S)
+        behind = mirror.behind_s_max(first, last)
         say(f"binlog   mirror at {CHANGES_PER_SECOND:,} changes/s: {behind:.1f} s behind at the most")
         return behind
     finally:
@@ -141,14 +142,16 @@ def _measure_mirror(home: Path, mariadb: MariaDb, metaq: Metaq, seconds: float) 
         reading.stop()
 
 
-def _change_steadily(mariadb: MariaDb, seconds: float) -> None:
-    each = int(CHANGES_PER_SECOND * PAUSE_S)
+def _change_steadily(mariadb: MariaDb, seconds: float) -> int:
+    """How many rows it has changed."""
+    each, times = int(CHANGES_PER_SECOND * PAUSE_S), int(seconds / PAUSE_S)
     begun = time.monotonic()
     with mariadb.root(database=MIRRORED) as connection, connection.cursor() as cursor:
-        for number in range(int(seconds / PAUSE_S)):
+        for number in range(times):
             low = number * each % MIRRORED_ROWS
             cursor.execute("UPDATE t SET price = price + 1 WHERE id > %s AND id <= %s", (low, low + each))
             time.sleep(max(0.0, begun + (number + 1) * PAUSE_S - time.monotonic()))
+    return each * times
 
 
 class Mirroring:
@@ -166,9 +169,8 @@ class Mirroring:
     def rows(self) -> int:
         return max((report["rows"] for report in self._reports()), default=0)
 
-    def behind_s_max(self, rows_before: int) -> float:
-        """Since there was more than what there was at first."""
-        told = [report["details"] for report in self._reports() if report["rows"] > rows_before]
-        if not told:
-            raise RuntimeError("the mirror has applied nothing while rows were changed")
-        return max(float(details["behind_source_s"]) for details in told)
+    def behind_s_max(self, first: int, last: int) -> float:
+        """From the first report of more rows than there were, to that of all: later it has nothing to do."""
+        told = [report for report in self._reports() if report["rows"] > first]
+        until = next(number for number, report in enumerate(told, start=1) if report["rows"] >= last)
+        return max(float(report["details"]["behind_source_s"]) for report in told[:until])
