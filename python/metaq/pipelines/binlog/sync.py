@@ -327,7 +327,7 @@ class Sync:
         if ddl.changes_rows(item.text) and self._config.snapshot:
             for table in [self._tables[name] for name in tables if name in self._tables]:
                 self._read_again(table)
-        for _, (database, name) in statement.renamed:
+        for database, name in (*(new for _, new in statement.renamed), *statement.exchanged):
             # What it holds was told under another name, or never.
             if selects(database, name) and self._config.snapshot:
                 known = self._tables.get(f"{database}.{name}")
