@@ -43,6 +43,20 @@ class Statement:
     database: str = ""
     """Of CREATE, ALTER and DROP DATABASE."""
 
+    def lowered(self) -> Statement:
+        """As a server with lower_case_table_names = 1 takes the names: its rows have them so."""
+
+        def lower(name: tuple[str, str]) -> tuple[str, str]:
+            return name[0].lower(), name[1].lower()
+
+        return Statement(
+            self.kind,
+            tuple(map(lower, self.tables)),
+            tuple((lower(old), lower(new)) for old, new in self.renamed),
+            tuple(map(lower, self.exchanged)),
+            self.database.lower(),
+        )
+
 
 _NAME: Final = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\".,;(]+)"
 _TABLE: Final = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
