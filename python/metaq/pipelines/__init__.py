@@ -92,6 +92,8 @@ class TableVerification:
     mirror_rows: int = 0
     chunks: int = 0
     differing_chunks: int = 0
+    unlisted_chunks: int = 0
+    """Of those, how many have keys that were not looked for."""
     keys: tuple[DifferingKey, ...] = ()
     more_keys: int = 0
     """That differ besides those."""

@@ -57,6 +57,61 @@ def test_renamed_tables_and_databases() -> None:
     assert parse("DROP SCHEMA IF EXISTS x", "d").database == "x"
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE a RENAME TO b, ADD COLUMN x INT",
+        "ALTER TABLE a ADD COLUMN x INT COMMENT 'why, (not', RENAME = `b`",
+        "ALTER TABLE a NOWAIT RENAME AS d . b -- at last",
+        "ALTER TABLE a RENAME b PARTITION BY HASH (id)",
+    ],
+)
+def test_a_rename_among_other_alterations(statement: str) -> None:
+    assert parse(statement, "d").renamed == ((("d", "a"), ("d", "b")),)
+    assert empties(statement)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_called"), [("`a, (b) rename c`", "a, (b) rename c"), ("toys", "toys"), ('"x`"', "x`")]
+)
+def test_a_rename_to_an_odd_name(name: str, is_called: str) -> None:
+    assert parse(f"ALTER TABLE a FORCE, RENAME {name}", "d").renamed == ((("d", "a"), ("d", is_called)),)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE t COMMENT 'we rename soon'",
+        "ALTER TABLE t COMMENT 'we, rename soon'",
+        "ALTER TABLE t COMMENT 'it''s -- so\nwe, rename soon'",
+        'ALTER TABLE t COMMENT "we, rename soon, perhaps"',
+        "ALTER TABLE t ALTER c SET DEFAULT 'rename x'",
+        "ALTER TABLE t ADD CHECK (c in (1, rename, x))",
+        "ALTER TABLE t ADD `rename` INT",
+        "ALTER TABLE t RENAME KEY a TO b",
+    ],
+)
+def test_what_only_looks_like_a_rename(statement: str) -> None:
+    found = parse(statement, "shop")
+    assert (found.tables, found.renamed) == ((T,), ())
+    assert not empties(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_gone"),
+    [
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE crm.t WITHOUT VALIDATION", False),
+        ("ALTER TABLE t CONVERT PARTITION `p` TO TABLE crm.t", False),
+        ("ALTER TABLE t CONVERT TABLE crm.t TO PARTITION p VALUES LESS THAN (3)", True),
+    ],
+)
+def test_tables_that_partitions_are_exchanged_with(statement: str, is_gone: bool) -> None:
+    found = parse(statement, "shop")
+    assert (found.tables, found.exchanged) == ((T, OTHER), (OTHER,))
+    assert changes_rows(statement)
+    assert empties(statement) is is_gone
+
+
 @given(st.text())
 def test_any_text_is_something(text: str) -> None:
     parse(text, "d")

@@ -12,11 +12,12 @@ import pytest
 
 from metaq.client.routes import Queue
 from metaq.errors import CommandError, InvalidMessage
+from metaq.pipelines.binlog.columns import Column, Definition
 from metaq.pipelines.binlog.config import BinlogConfig, read_config
 from metaq.pipelines.binlog.outbox import Lane, Outbox
 from metaq.pipelines.binlog.sequence import BinlogError, Place
-from metaq.pipelines.binlog.source import Source
-from metaq.pipelines.binlog.state import State, StateFile
+from metaq.pipelines.binlog.source import Server, Source, Table
+from metaq.pipelines.binlog.state import Cursor, State, StateFile, TableState
 from metaq.pipelines.binlog.stream import Begin, Idle, Item, Query
 from metaq.pipelines.binlog.sync import Sync
 
@@ -103,3 +104,27 @@ def test_which_errors_of_the_server_pass(config: BinlogConfig, code: int, is_ret
     failure = Source(config).told(pymysql.OperationalError(code, "a text"))
     assert failure.retriable is is_retriable
     assert f"({code})" in str(failure)
+
+
+def test_a_renamed_table_is_known_after_a_kill(config: BinlogConfig) -> None:
+    sync, _ = make(config)
+    definition = Definition((Column("id", "int32", False),), ("id",))
+    sync._state.tables["shop.new"] = TableState(0, Definition((), ()), Cursor("", ()))
+    sync.register([Table("shop", "new", definition, 1)])
+    table = sync._tables["shop.new"]
+    assert (table.schema, table.definition) == (1, definition)
+    assert list(sync._pending) == ["shop.new"]
+
+
+@pytest.mark.parametrize(("lowers_names", "is_found"), [(True, True), (False, False)])
+def test_names_as_the_server_takes_them(
+    config: BinlogConfig, monkeypatch: pytest.MonkeyPatch, lowers_names: bool, is_found: bool
+) -> None:
+    sync, _ = make(config)
+    sync.require_era(Server("11.4-MariaDB", "s", lowers_names))
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(sync, "_barrier", lambda kind, tag, number, document: told.append(document))
+    stream: Any = Fed(Begin(PLACE, "0-1-2", True), Query("Shop", "TRUNCATE Orders"))
+    sync._begin(Begin(PLACE, "0-1-2", True))
+    sync._query(Query("Shop", "TRUNCATE Orders"), stream)
+    assert [document["names"] for document in told] == ([[("shop", "orders")]] if is_found else [])

@@ -177,3 +177,9 @@ def test_bits(bits: int, data: st.DataObject) -> None:
 def test_json_keeps_values_exactly(value: object) -> None:
     change = msgspec.json.decode(encode_change("1", "insert", {"c": value}))
     assert change == {"seq": "1", "op": "insert", "row": {"c": value}}
+
+
+def test_a_character_set_that_python_has_not() -> None:
+    # Its codec for the like of it lacks characters, and a table would be refused in the middle.
+    assert decoder_of("eucjpms") is None
+    assert decoder_of("ujis") is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import permutations
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -11,6 +12,7 @@ from metaq.pipelines.binlog.columns import Column, Definition
 from metaq.pipelines.mirror.columns import evolution, spark_type, wider
 from metaq.pipelines.mirror.errors import MirrorError
 from metaq.pipelines.mirror.notes import Notes, barriers_by_table
+from metaq.pipelines.mirror.table import table_path
 
 ONE = Definition((Column("id", "int32", False),), ("id",))
 TWO = Definition((Column("id", "int64", False), Column("v", "text", True)), ("id",))
@@ -59,6 +61,35 @@ def test_a_snapshot_ends_with_its_last_queue() -> None:
     notes = Notes.decode(notes.encode())
     assert not notes.end_snapshot("a1", 0, 2) and notes.floor == ""
     assert notes.end_snapshot("a1", 1, 2) and notes.floor == "a1"
+
+
+def test_notes_of_two_runs_are_united() -> None:
+    one, other = Notes("shop.t"), Notes("shop.t")
+    one.define("a1", 1, ONE)
+    one.end_snapshot("a5", 0, 2)
+    other.define("b1", 2, TWO)
+    other.end_snapshot("a5", 1, 2)
+    other.end_snapshot("a1", 1, 2)
+    other.raise_floor("a2")
+    one.unite(other)
+    assert (one.floor, one.newest, one.ends) == ("a2", TWO, {"a5": {0, 1}})
+    assert one.told(1) == [("a1", ONE)]
+    # Told again, the snapshot is over.
+    assert one.end_snapshot("a5", 1, 2) and one.floor == "a5"
+
+
+def test_names_with_dots() -> None:
+    drop = told("ddl", "a9", action="table", statement="DROP TABLE t", tables=["a.b.c"], names=[["a.b", "c"]])
+    assert barriers_by_table([drop], lambda database: ()).keys() == {("a.b", "c")}
+    del drop["names"]
+    assert barriers_by_table([drop], lambda database: ()).keys() == {("a", "b.c")}
+
+
+@pytest.mark.parametrize("name", ["..", "_hidden", ".hidden", "a/b", "a.b", "%2E"])
+def test_every_name_has_a_place_of_its_own(name: str) -> None:
+    folder = table_path("root", (name, "t")).split("/")[1]
+    assert not folder.startswith((".", "_"))
+    assert unquote(folder) == name
 
 
 def test_a_dropped_database_empties_all_of_its_tables() -> None:

@@ -36,7 +36,6 @@ _CODECS: Final = {
     "euckr": "euc-kr",
     "cp932": "cp932",
     "ujis": "euc-jp",
-    "eucjpms": "euc-jp",
     "ucs2": "utf-16-be",
     "utf16": "utf-16-be",
     "utf16le": "utf-16-le",

@@ -38,13 +38,31 @@ class Statement:
     tables: tuple[tuple[str, str], ...] = ()
     renamed: tuple[tuple[tuple[str, str], tuple[str, str]], ...] = ()
     """Pairs of old and new name."""
+    exchanged: tuple[tuple[str, str], ...] = ()
+    """Tables besides the first one that get other rows, or give theirs away, as partitions."""
     database: str = ""
     """Of CREATE, ALTER and DROP DATABASE."""
+
+    def lowered(self) -> Statement:
+        """As a server with lower_case_table_names = 1 takes the names: its rows have them so."""
+
+        def lower(name: tuple[str, str]) -> tuple[str, str]:
+            return name[0].lower(), name[1].lower()
+
+        return Statement(
+            self.kind,
+            tuple(map(lower, self.tables)),
+            tuple((lower(old), lower(new)) for old, new in self.renamed),
+            tuple(map(lower, self.exchanged)),
+            self.database.lower(),
+        )
 
 
 _NAME: Final = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s`\".,;(]+)"
 _TABLE: Final = rf"{_NAME}(?:\s*\.\s*{_NAME})?"
-_COMMENT: Final = re.compile(r"/\*(?![!M]).*?\*/|--\s[^\n]*\n|#[^\n]*\n", re.DOTALL)
+_QUOTED: Final = r"'(?:[^'\\]|''|\\.)*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\"\"|\\.)*\""
+# What is quoted first, as it may hold what looks like a comment.
+_COMMENT: Final = re.compile(rf"({_QUOTED})|/\*(?![!M]).*?\*/|(?:--\s|#)[^\n]*(?:\n|\Z)", re.DOTALL)
 # What is written for some servers only is a part of the statement.
 _CONDITIONAL: Final = re.compile(r"/\*M?!\d*|\*/")
 _OPTIONS: Final = r"(?:(?:OR\s+REPLACE|TEMPORARY|ONLINE|OFFLINE|IGNORE|UNIQUE|FULLTEXT|SPATIAL)\s+)*"
@@ -61,8 +79,14 @@ _CREATE_OR_ALTER: Final = re.compile(
 )
 _TEMPORARY: Final = re.compile(r"CREATE\s+(?:OR\s+REPLACE\s+)?TEMPORARY\s", re.IGNORECASE)
 _ALTER_RENAME: Final = re.compile(
-    rf"\bRENAME\s+(?!COLUMN\b|INDEX\b|KEY\b)(?:TO\s+|AS\s+)?({_TABLE})\s*$", re.IGNORECASE
+    rf"RENAME\b\s*(?!(?:COLUMN|INDEX|KEY)\b)(?:(?:TO|AS)\b\s*|=\s*)?({_TABLE})", re.IGNORECASE
 )
+_ALTER_EXCHANGE: Final = re.compile(
+    rf"(?:EXCHANGE\s+PARTITION\s+{_NAME}\s+WITH|CONVERT\s+PARTITION\s+{_NAME}\s+TO|CONVERT)"
+    rf"\s+TABLE\s+({_TABLE})",
+    re.IGNORECASE,
+)
+_ALTER_TAKE: Final = re.compile(r"CONVERT\s+TABLE\b", re.IGNORECASE)
 _RENAME: Final = re.compile(r"RENAME\s+TABLES?\s+(.*)", re.IGNORECASE | re.DOTALL)
 _RENAME_PAIR: Final = re.compile(rf"{_EXISTS}({_TABLE})\s+{_WAIT}TO\s+({_TABLE})", re.IGNORECASE)
 _INDEX: Final = re.compile(
@@ -109,10 +133,12 @@ def parse(statement: str, database: str) -> Statement:
         if _TEMPORARY.match(text):
             return Statement(Kind.OTHER)
         name = _name(found[1], database)
-        if text[:5].upper() == "ALTER" and (renamed := _ALTER_RENAME.search(text)):
-            new = _name(renamed[1], database)
-            return Statement(Kind.TABLE, (name, new), ((name, new),))
-        return Statement(Kind.TABLE, (name,))
+        parts = _Alterations(text)
+        new = tuple(_name(table, database) for table in parts.tables(_ALTER_RENAME))
+        others = tuple(_name(table, database) for table in parts.tables(_ALTER_EXCHANGE))
+        return Statement(
+            Kind.TABLE, (name, *new, *others), tuple((name, other) for other in new), exchanged=others
+        )
     if found := _INDEX.match(text):
         return Statement(Kind.TABLE, (_name(found[1], database),))
     if found := _DATABASE.match(text):
@@ -130,15 +156,19 @@ _EMPTIES: Final = re.compile(
 def empties(statement: str) -> bool:
     """Whether nothing that was told of the tables it names, or of its database, is there any more.
 
-    Of a renamed table that is so for both names: what the new one holds is read again.
+    Of a renamed table that is so for both names: what the new one holds is read again. So it is where a table
+    becomes a partition of another one.
     """
     text = _plain(statement)
     if _EMPTIES.match(text):
         return True
-    return text[:5].upper() == "ALTER" and _ALTER_RENAME.search(text) is not None
+    parts = _Alterations(text).parts
+    return any(_ALTER_RENAME.match(part) or _ALTER_TAKE.match(part) for part in parts)
 
 
-_QUOTED: Final = re.compile(r"'(?:[^'\\]|''|\\.)*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\"\"|\\.)*\"", re.DOTALL)
+_QUOTES: Final = re.compile(_QUOTED, re.DOTALL)
+_KEPT: Final = re.compile(r"\0(\d+)\0")
+_LEADING_WAIT: Final = re.compile(rf"\s*{_WAIT}", re.IGNORECASE)
 _PARENTHESISED: Final = re.compile(r"\([^()]*\)")
 _KEEPS_ROWS: Final = re.compile(
     r"(?:COMMENT|AUTO_INCREMENT|ENGINE|ROW_FORMAT|FORCE|STATS_\w+|ALGORITHM|LOCK|(?:EN|DIS)ABLE\s+KEYS"
@@ -153,20 +183,43 @@ def changes_rows(statement: str) -> bool:
     """Whether rows may be others by it, of which the binlog does not tell: those of before get the default of
     a new column, values are converted, a partition is emptied."""
     text = _plain(statement)
-    found = _CREATE_OR_ALTER.match(text)
-    if found is None or text[:5].upper() != "ALTER":
+    if text[:5].upper() != "ALTER":
         return False
     if re.match(r"ALTER\s+(?:ONLINE\s+|OFFLINE\s+)*IGNORE\b", text, re.IGNORECASE):
         return True
-    # Commas that are left part what is altered.
-    rest = _QUOTED.sub("x", text[found.end() :])
-    while (less := _PARENTHESISED.sub("", rest)) != rest:
-        rest = less
-    return not all(_KEEPS_ROWS.match(part.strip()) for part in rest.split(","))
+    return not all(_KEEPS_ROWS.match(part) for part in _Alterations(text).parts)
+
+
+class _Alterations:
+    """What an ALTER TABLE alters, part by part; no parts where the statement is another one."""
+
+    def __init__(self, text: str) -> None:
+        self._names: list[str] = []
+        """What is quoted as a name; in the parts it is a number, as it may hold commas and parentheses."""
+        self.parts: list[str] = []
+        found = _CREATE_OR_ALTER.match(text)
+        if found is None or text[:5].upper() != "ALTER":
+            return
+        rest = _QUOTES.sub(self._kept, text[found.end() :].replace("\0", " "))
+        while (less := _PARENTHESISED.sub("", rest)) != rest:
+            rest = less
+        self.parts = [part.strip() for part in _LEADING_WAIT.sub("", rest, count=1).split(",")]
+
+    def _kept(self, found: re.Match[str]) -> str:
+        if found[0].startswith("'"):
+            return "x"
+        self._names.append(found[0])
+        return f"\0{len(self._names) - 1}\0"
+
+    def tables(self, pattern: re.Pattern[str]) -> list[str]:
+        """The tables that parts of that pattern name."""
+        found = [match[1] for part in self.parts if (match := pattern.match(part))]
+        return [_KEPT.sub(lambda number: self._names[int(number[1])], table) for table in found]
 
 
 def _plain(statement: str) -> str:
-    return _CONDITIONAL.sub(" ", _COMMENT.sub(" ", statement)).strip().rstrip(";").rstrip()
+    text = _COMMENT.sub(lambda found: found[1] or " ", statement)
+    return _CONDITIONAL.sub(" ", text).strip().rstrip(";").rstrip()
 
 
 def _name(text: str, database: str) -> tuple[str, str]:

@@ -120,7 +120,8 @@ class BinlogSync:
     def _run(self, report: Report, stop: threading.Event) -> Progress:
         config = self._config
         with self._source.connect() as connection, self._source.errors():
-            state, tables, skipped, added = self._begin(connection)
+            server = self._source.server(connection)
+            state, tables, skipped, added = self._begin(connection, server)
         client = Client(config.nameservers)
         client.start()
         producer = client.producer(
@@ -141,7 +142,17 @@ class BinlogSync:
                 is_stopping=stop.is_set,
             )
             chunks = Chunks(self._source, config.chunk_rows, config.chunk_bytes)
-            sync = Sync(config, state, self._state_file, outbox, chunks, report, stop, skipped)
+            sync = Sync(
+                config,
+                state,
+                self._state_file,
+                outbox,
+                chunks,
+                report,
+                stop,
+                skipped,
+                lowers_names=server.lowers_names,
+            )
             try:
                 if added:
                     sync.queues_changed()
@@ -159,10 +170,9 @@ class BinlogSync:
             except NotDelivered as error:
                 log.info("%s; the next run sends it again", error)
 
-    def _begin(self, connection: Any) -> tuple[State, list[Table], set[str], bool]:
+    def _begin(self, connection: Any, server: Server) -> tuple[State, list[Table], set[str], bool]:
         """The state to go on from, tables, those to skip, and whether the topic has more queues now."""
         config = self._config
-        server = self._source.server(connection)
         tables, faults = self._source.tables(connection)
         self._check_tables(tables)
         for name, reason in faults.items():

@@ -21,6 +21,8 @@ _REQUIRED: Final = (
     ("binlog_row_metadata", ("FULL",), "SET GLOBAL binlog_row_metadata = FULL"),
     ("binlog_row_image", ("FULL",), "SET GLOBAL binlog_row_image = FULL"),
     ("log_bin_compress", ("OFF", None), "SET GLOBAL log_bin_compress = OFF"),
+    # With 2 a table has one name in its rows and another one in the server's own tables.
+    ("lower_case_table_names", ("0", "1"), "start the server with --lower-case-table-names=1"),
 )
 """Variable, what it may be (None: it need not be there), and how it gets so."""
 EXCLUDE: Final = 'name them in source.exclude, or set source.unsuitable = "skip"'
@@ -53,6 +55,8 @@ class Server:
     version: str
     identity: str
     """Another server has another one."""
+    lowers_names: bool = False
+    """Those of databases and tables, but not in statements."""
 
 
 class Source:
@@ -127,7 +131,11 @@ class Source:
                 raise CommandError(
                     f"{self._config.source}: {name} is {value}, it must be {words}", hint=remedy
                 )
-        return Server(version, f"{variables['server_id']}/{variables['log_bin_basename']}")
+        return Server(
+            version,
+            f"{variables['server_id']}/{variables['log_bin_basename']}",
+            variables["lower_case_table_names"] == "1",
+        )
 
     def tables(self, connection: Any) -> tuple[list[Table], dict[str, str]]:
         """All that are selected and suitable, and why the others are not; raises CommandError."""

@@ -76,6 +76,8 @@ class Sync:
         report: Report,
         stop: threading.Event,
         skipped: set[str],
+        *,
+        lowers_names: bool = False,
     ) -> None:
         self._config = config
         self._state = state
@@ -86,6 +88,7 @@ class Sync:
         self._stop = stop
         self._skipped = skipped
         """Selected tables that are not suitable."""
+        self._lowers_names = lowers_names
         self._queues = as_queues(config.topic, state.queues)
         self._boundaries = Boundaries(state)
         self._gtids = Gtids(state.gtid)
@@ -115,6 +118,9 @@ class Sync:
             if known is None:
                 cursor = Cursor("", table.definition.key) if self._config.snapshot else None
                 known = TableState(1, table.definition, cursor)
+            elif not known.definition.columns:
+                # Renamed, and the run ended before a row or a chunk told what it looks like.
+                known = TableState(known.schema + 1, table.definition, known.cursor)
             sync = self._table(table.database, table.name, known)
             self._tell_schema(sync)
             if sync.cursor is not None and not sync.cursor.done:
@@ -167,6 +173,7 @@ class Sync:
 
     def require_era(self, server: Server) -> None:
         """Where another server answers, its files are of another era, which is kept before it is used."""
+        self._lowers_names = server.lowers_names
         if server.identity == self._state.server:
             return
         log.warning("another server answers: %s, it was %s", server.identity, self._state.server)
@@ -289,6 +296,8 @@ class Sync:
 
     def _query(self, item: Query, stream: Stream) -> None:
         statement = ddl.parse(item.text, item.database)
+        if self._lowers_names:
+            statement = statement.lowered()
         kind = statement.kind
         if kind is ddl.Kind.BEGIN:
             self._in_transaction = True
@@ -312,7 +321,8 @@ class Sync:
 
     def _definition_changed(self, item: Query, statement: ddl.Statement) -> None:
         selects = self.selects
-        tables = [f"{database}.{name}" for database, name in statement.tables if selects(database, name)]
+        names = [name for name in statement.tables if selects(*name)]
+        tables = [".".join(name) for name in names]
         if not tables and not (statement.database and self._config.may_select_from(statement.database)):
             return
         self._row += 1
@@ -320,6 +330,7 @@ class Sync:
             "database": statement.database or item.database,
             "action": str(statement.kind),
             "tables": tables,
+            "names": names,
             "statement": item.text,
             "queues": len(self._queues),
         }
@@ -327,7 +338,7 @@ class Sync:
         if ddl.changes_rows(item.text) and self._config.snapshot:
             for table in [self._tables[name] for name in tables if name in self._tables]:
                 self._read_again(table)
-        for _, (database, name) in statement.renamed:
+        for database, name in (*(new for _, new in statement.renamed), *statement.exchanged):
             # What it holds was told under another name, or never.
             if selects(database, name) and self._config.snapshot:
                 known = self._tables.get(f"{database}.{name}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from metaq.cli.cluster import Cluster, ask, writable_queues
+from metaq.cli.cluster import Cluster, ask, master_addresses, writable_queues
 from metaq.client.routes import Queue
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines.binlog.state import QueueName
@@ -22,6 +22,22 @@ def find_queues(nameservers: str, topic: str) -> list[QueueName] | None:
         if route is None:
             return None
         return sorted((queue.broker, queue.queue_id) for queue in writable_queues(route))
+
+    return ask(nameservers, look)
+
+
+def lost_heads(nameservers: str, topic: str) -> list[QueueName]:
+    """Queues whose first messages are not kept any more; raises MetaqError."""
+
+    async def look(cluster: Cluster) -> list[QueueName]:
+        route = await cluster.route_required(topic)
+        stats = [await cluster.topic_stats(address, topic) for address in master_addresses(route).values()]
+        return sorted(
+            (queue.broker_name, queue.queue_id)
+            for table in stats
+            for queue, offsets in table.offset_table.items()
+            if offsets.min_offset > 0
+        )
 
     return ask(nameservers, look)
 

@@ -49,6 +49,12 @@ class Applier:
         if self._target is None:
             # A query has a session of its own, the same for all of its batches.
             self._target = self._make_target(frame.sparkSession)
+            if batch and not self._target.tables():
+                raise MirrorError(
+                    f"the checkpoint {self._config.checkpoint} goes on in the middle of the topic, and"
+                    " there is no mirror that has what comes before",
+                    hint="move the checkpoint away, and the topic is applied from its beginning",
+                )
         target = self._target
         found = messages(frame).persist(StorageLevel.MEMORY_AND_DISK)
         try:
@@ -57,13 +63,16 @@ class Applier:
             of_rows = [row for row in summary if row.kind == ROWS]
             barriers: dict[TableName, Barriers] = {}
             if len(of_rows) < len(summary):
-                told = found.where("barrier IS NOT NULL").select("barrier").collect()
-                barriers = barriers_by_table((json.loads(row.barrier) for row in told), target.table_names)
+                texts = found.where("barrier IS NOT NULL").select("barrier").collect()
+                barriers = barriers_by_table((json.loads(row.barrier) for row in texts), target.table_names)
             with_rows = {(row.database, row.table) for row in of_rows}
             for name in sorted(barriers.keys() | with_rows):
                 table = self._prepared(target, name, barriers.get(name, Barriers()))
-                if table is not None and name in with_rows:
-                    self._merge(table, found, name, [row for row in of_rows if row[:2] == name], batch, app)
+                if name in with_rows:
+                    told = [row for row in of_rows if row[:2] == name]
+                    if table is None:
+                        raise _untold(".".join(name), told[0].schema, told[0].lowest)
+                    self._merge(table, found, name, told, batch, app)
             self._count(summary)
         finally:
             found.unpersist()
@@ -110,10 +119,7 @@ class Applier:
         for version, lowest in sorted((row.schema, row.lowest) for row in summary):
             told = notes.told(version)
             if not told or lowest < told[0][0]:
-                raise MirrorError(
-                    f"the topic does not say what version {version} of {notes.table} looks like at {lowest}",
-                    hint="the mirror begins behind that message; a restart of binlog-sync tells it again",
-                )
+                raise _untold(notes.table, version, lowest)
             ends = [number for number, _ in told[1:]]
             for (begins, definition), end in zip(told, [*ends, None], strict=True):
                 some = rows.where((f.col("m.schema") == version) & (first >= begins))
@@ -136,6 +142,13 @@ class Applier:
                 applied.rows += row.rows
                 applied.committed = max(applied.committed, row.committed)
                 applied.tables.add(f"{row.database}.{row.table}")
+
+
+def _untold(table: str, version: int, lowest: str) -> MirrorError:
+    return MirrorError(
+        f"the topic does not say what version {version} of {table} looks like at {lowest}",
+        hint="the mirror begins behind that message; a restart of binlog-sync tells it again",
+    )
 
 
 def _summary(found: DataFrame) -> list[Row]:

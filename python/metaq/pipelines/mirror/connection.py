@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from metaq.pipelines.mirror.databases import Database
 from metaq.pipelines.mirror.errors import MirrorError
+
+_SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
+_CAUSE: Final = re.compile(r"^(?:Caused by: |.*?\): )[\w.$]+(?:Exception|Error): (.*)$", re.MULTILINE)
+"""In a text of Spark on a task that has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,16 @@ class JdbcConfig:
     def place(self) -> str:
         """For people, without what may be secret."""
         return self.url.partition("?")[0]
+
+    def without_secrets(self, text: str) -> str:
+        """What a driver says may have the URL in it, and that a password."""
+        text = text.replace(self.url, self.place)
+        settings = (part.partition("=") for part in self.url.partition("?")[2].split("&"))
+        secrets = [value for name, _, value in settings if _SECRET.search(name)]
+        for secret in (self.password, *secrets, *map(unquote, secrets)):
+            if secret:
+                text = text.replace(secret, "***")
+        return text
 
     def options(self) -> dict[str, str]:
         """Of Spark's own reader and writer, which do not show them either."""
@@ -73,7 +90,7 @@ class Connection:
 def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]:
     """Committed at its end, or nothing of it; raises MirrorError with what the database says."""
     jvm: Any = spark.sparkContext._jvm
-    with _errors(config):
+    with driver_errors(config):
         # Drivers come with jars that only Spark's class loader knows.
         jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry.register(config.database.driver)
         properties = jvm.java.util.Properties()
@@ -82,7 +99,7 @@ def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]
                 properties.setProperty(name, value)
         connection = jvm.java.sql.DriverManager.getConnection(config.url, properties)
     try:
-        with _errors(config):
+        with driver_errors(config):
             connection.setAutoCommit(False)
             yield Connection(connection)
             connection.commit()
@@ -92,9 +109,23 @@ def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]
 
 
 @contextmanager
-def _errors(config: JdbcConfig) -> Iterator[None]:
+def driver_errors(config: JdbcConfig) -> Iterator[None]:
+    """Raises MirrorError with what the database says, and no secrets."""
     try:
         yield
-    except Py4JJavaError as error:
-        said = error.java_exception.getMessage()
-        raise MirrorError(f"{config.database.name} says: {said}") from error
+    except (Py4JJavaError, PySparkException) as error:
+        said = config.without_secrets(root_cause(error))
+        # Not from that error, whose own text has them.
+        raise MirrorError(f"{config.database.name} says: {said}") from None
+
+
+def root_cause(error: Py4JJavaError | PySparkException) -> str:
+    """Without the calls and tasks that it came through."""
+    cause = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    if cause is None:
+        return str(error)
+    while (deeper := cause.getCause()) is not None:
+        cause = deeper
+    text = str(cause.getMessage() or cause.toString())
+    causes = _CAUSE.findall(text)
+    return causes[-1] if causes else text

@@ -63,8 +63,12 @@ class Database(ABC):
         """Rows of a table, `{t}` in the condition, for which there is a row `{s}` of the other one."""
 
     @abstractmethod
-    def retype(self, table: str, column: str, before: str, after: str) -> str:
-        """Another type for a column and the values in it, or an error."""
+    def widen(self, table: str, column: str, kind: str) -> str:
+        """A type for a column that holds all values in it."""
+
+    def replace(self, table: str, column: str, kind: str) -> str:
+        """A column of another type and without values: the reader brings them again."""
+        return f"ALTER TABLE {table} DROP COLUMN {column}, ADD COLUMN {column} {self.type_of(kind)}"
 
 
 class MariaDb(Database):
@@ -88,8 +92,8 @@ class MariaDb(Database):
         # With other names for them it would look for both in one database.
         return f"DELETE {table} FROM {table} JOIN {other} ON {condition.format(t=table, s=other)}"
 
-    def retype(self, table: str, column: str, before: str, after: str) -> str:
-        return f"ALTER TABLE {table} MODIFY COLUMN {column} {self.type_of(after)}"
+    def widen(self, table: str, column: str, kind: str) -> str:
+        return f"ALTER TABLE {table} MODIFY COLUMN {column} {self.type_of(kind)}"
 
 
 class PostgreSql(Database):
@@ -119,12 +123,9 @@ class PostgreSql(Database):
     def delete_joined(self, table: str, other: str, condition: str) -> str:
         return f"DELETE FROM {table} AS t USING {other} AS s WHERE {condition.format(t='t', s='s')}"
 
-    def retype(self, table: str, column: str, before: str, after: str) -> str:
-        value = f"convert_from({column}, 'UTF8')" if (before, after) == ("binary", "string") else column
-        if (before, after) == ("string", "binary"):
-            value = f"convert_to({column}, 'UTF8')"
-        kind = self.type_of(after)
-        return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {kind} USING CAST({value} AS {kind})"
+    def widen(self, table: str, column: str, kind: str) -> str:
+        told = self.type_of(kind)
+        return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {told} USING CAST({column} AS {told})"
 
 
 _COMMON: Final = {"tinyint": "smallint", "smallint": "smallint", "bigint": "bigint", "date": "date"}

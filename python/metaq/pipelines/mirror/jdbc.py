@@ -19,8 +19,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from metaq.pipelines.mirror.columns import DELETED, KEY, SEQUENCE, Evolution
-from metaq.pipelines.mirror.connection import Connection, JdbcConfig, transaction
+from metaq.pipelines.mirror.columns import DELETED, KEY, SEQUENCE, Evolution, wider
+from metaq.pipelines.mirror.connection import Connection, JdbcConfig, driver_errors, transaction
 from metaq.pipelines.mirror.databases import named
 from metaq.pipelines.mirror.decode import Value, quoted, text_value, typed_value
 from metaq.pipelines.mirror.errors import MirrorError
@@ -87,6 +87,7 @@ class JdbcTarget:
         database = self.config.database
         for part in (*name, *columns):
             database.require_name(part)
+        _require_free(columns)
         self._prepare()
         with self.transaction() as connection:
             if _is_there(connection, name) and SEQUENCE not in _columns(connection, name):
@@ -143,7 +144,12 @@ class JdbcMirror:
         self.value: Value = text_value
 
     def save_notes(self) -> None:
+        """What another run has noted meanwhile stays."""
         with self._target.transaction() as connection:
+            for (text,) in connection.query(
+                f'SELECT "notes" FROM {_TABLES} WHERE "id" = ? FOR UPDATE', self._id
+            ):
+                self.notes.unite(Notes.decode(str(text)))
             connection.execute(
                 f'UPDATE {_TABLES} SET "notes" = ?, "floor" = ? WHERE "id" = ?',
                 *(self.notes.encode(), self.notes.floor, self._id),
@@ -155,6 +161,7 @@ class JdbcMirror:
         columns = dict(self.columns)
         with self._target.transaction() as connection:
             there = _columns(connection, self._name)
+            _require_free(evolution.added)
             for name, kind in evolution.added.items():
                 database.require_name(name)
                 columns[name] = kind
@@ -167,7 +174,10 @@ class JdbcMirror:
                 if name in there:
                     connection.execute(f"ALTER TABLE {table} DROP COLUMN {named(name)}")
             for name, kind in evolution.retyped.items():
-                connection.execute(database.retype(table, named(name), columns[name], kind))
+                # Bytes need not be text, though text is the type that holds both.
+                is_wider = wider(columns[name], kind) == kind and columns[name] != "binary"
+                change = database.widen if is_wider else database.replace
+                connection.execute(change(table, named(name), kind))
                 columns[name] = kind
             connection.execute(
                 f'UPDATE {_TABLES} SET "columns" = ? WHERE "id" = ?', json.dumps(columns), self._id
@@ -196,7 +206,8 @@ class JdbcMirror:
         text, short = database.type_of("string"), database.identity.format(64)
         values = [f"c{number}" for number in range(len(self.columns))]
         lines = [
-            f'"id" {short} NOT NULL PRIMARY KEY',
+            # No key: a task that is tried again writes its rows again.
+            f'"id" {short} NOT NULL',
             f'"key" {text}',
             f'"seq" {short}',
             '"deleted" smallint',
@@ -213,15 +224,14 @@ class JdbcMirror:
             *columns,
         )
         writer = staged.write.format("jdbc").mode("append").options(**self._config.options())
-        writer.option("dbtable", f"{SCHEMA}.{stage}").option("batchsize", STAGE_ROWS).save()
+        with driver_errors(self._config):
+            writer.option("dbtable", f"{SCHEMA}.{stage}").option("batchsize", STAGE_ROWS).save()
+        with self._target.transaction() as connection:
+            connection.execute(f'CREATE INDEX "{stage}_id" ON "{SCHEMA}"."{stage}" ("id")')
 
     def _take(self, connection: Connection, stage: str, app: str, version: int) -> None:
         """Who else is at this table waits for the lock of its line."""
-        ((floor, last_app, last),) = connection.query(
-            f'SELECT "floor", "app", "batch" FROM {_TABLES} WHERE "id" = ? FOR UPDATE', self._id
-        )
-        if last_app == app and int(str(last)) >= version:
-            return
+        ((floor,),) = connection.query(f'SELECT "floor" FROM {_TABLES} WHERE "id" = ? FOR UPDATE', self._id)
         database, table, own = self._config.database, _full(self._name), self._id
         joined = database.delete_joined
         connection.execute(f'DELETE FROM {stage} WHERE "seq" < ?', str(floor or ""))
@@ -232,16 +242,18 @@ class JdbcMirror:
         connection.execute(joined(table, stage, f'{{s}}."id" = {{t}}."{ID}"'))
         same = f'{{t}}."table_id" = \'{own}\' AND {{s}}."id" = {{t}}."id"'
         connection.execute(joined(_TOMBSTONES, stage, same))
+        ((rows, ids),) = connection.query(f'SELECT COUNT(*), COUNT(DISTINCT "id") FROM {stage}')
+        select = "SELECT" if rows == ids else "SELECT DISTINCT"
         connection.execute(
             f'INSERT INTO {_TOMBSTONES} ("table_id", "id", "seq")'
-            f' SELECT \'{own}\', "id", "seq" FROM {stage} WHERE "deleted" = 1'
+            f' {select} \'{own}\', "id", "seq" FROM {stage} WHERE "deleted" = 1'
         )
         names = ", ".join(named(name) for name in (ID, KEY, SEQUENCE, *self.columns))
         values = ", ".join(
             database.read(f'"c{number}"', kind) for number, kind in enumerate(self.columns.values())
         )
         connection.execute(
-            f'INSERT INTO {table} ({names}) SELECT "id", "key", "seq", {values}'
+            f'INSERT INTO {table} ({names}) {select} "id", "key", "seq", {values}'
             f' FROM {stage} WHERE "deleted" = 0'
         )
         connection.execute(
@@ -272,8 +284,20 @@ def _typed(text: Column, kind: str) -> Column:
     return f.unhex(text) if kind == "binary" else typed_value(text, kind, False, False)
 
 
+def _require_free(columns: Mapping[str, str]) -> None:
+    if ID in (column.lower() for column in columns):
+        raise MirrorError(
+            f"column {ID} has a name that the mirror needs itself", hint="source.exclude the table"
+        )
+
+
 def _full(name: TableName) -> str:
     return f"{named(name[0])}.{named(name[1])}"
+
+
+def _table_id(name: TableName) -> str:
+    # Names may have dots.
+    return _hash("\0".join(name))
 
 
 def _hash(text: str) -> str:

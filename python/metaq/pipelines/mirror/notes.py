@@ -65,12 +65,17 @@ class Notes:
         if begun <= self.floor:
             return False
         seen = self.ends.setdefault(begun, set())
-        if queue in seen:
-            return False
+        is_new = queue not in seen
         seen.add(queue)
-        if len(seen) >= queues:
-            self.raise_floor(begun)
-        return True
+        return self.raise_floor(begun) if len(seen) >= queues else is_new
+
+    def unite(self, other: Notes) -> None:
+        """Takes what another one knows."""
+        self.definitions = other.definitions | self.definitions
+        for begun, queues in other.ends.items():
+            self.ends.setdefault(begun, set()).update(queues)
+        self.floor = max(self.floor, other.floor)
+        self.ends = {begun: queues for begun, queues in self.ends.items() if begun > self.floor}
 
     def encode(self) -> str:
         document = {
@@ -149,7 +154,10 @@ def barriers_by_table(
                     (message["begun"], int(message["queue"]), int(message["queues"]))
                 )
             elif kind == "ddl" and ddl.empties(message["statement"]):
-                names = {tuple(name.split(".", 1)) for name in message["tables"]}
+                # Before there were names, their dots were ambiguous.
+                names = {tuple(pair) for pair in message.get("names", ())} or {
+                    tuple(name.split(".", 1)) for name in message["tables"]
+                }
                 if message["action"] == str(ddl.Kind.DATABASE):
                     database = message["database"]
                     names = {(database, name) for name in tables_of(database)}

@@ -11,12 +11,13 @@ from typing import Final, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from metaq.errors import CommandError
+from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Plan, Progress, Report, Verification
 from metaq.pipelines.binlog.config import SECTIONS, read_config
-from metaq.pipelines.binlog.topic import find_queues
+from metaq.pipelines.binlog.topic import find_queues, lost_heads
 from metaq.pipelines.mirror.apply import Applier
 from metaq.pipelines.mirror.config import MirrorConfig, read_mirror_config
+from metaq.pipelines.mirror.errors import MirrorError
 from metaq.pipelines.mirror.jdbc import JdbcTarget
 from metaq.pipelines.mirror.table import DeltaTarget
 from metaq.pipelines.mirror.target import Target
@@ -97,26 +98,26 @@ class BinlogMirror:
                 progress.details["behind_source_s"] = round(max(time.time() - applied.committed, 0.0), 1)
 
         with spark_session(NAME, config.spark) as spark, spark_errors():
-            stream = (
-                spark.readStream.format("metaq")
-                .option("nameservers", config.nameservers)
-                .option("subscribe", config.topic)
-                .option("startingOffsets", "earliest")
-                .option("columns", "queueId,queueOffset,body")
-                .option("maxBytesPerTrigger", str(config.batch_bytes))
-                .load()
-            )
-
             started: list[StreamingQuery] = []
             begun = threading.Event()
+            failures: list[MetaqError] = []
 
             def apply(frame: DataFrame, batch: int) -> None:
                 # The first batch may come before `start` has given the query.
                 begun.wait()
-                applier.apply(frame, batch, started[-1].id)
+                try:
+                    if batch == 0:
+                        _require_head(config)
+                    applier.apply(frame, batch, started[-1].id)
+                except MetaqError as error:
+                    # Through Spark it would come back as a text, without its hint.
+                    failures.append(error)
+                    raise
 
-            writer = stream.writeStream.queryName(f"{NAME} {config.topic}").option(
-                "checkpointLocation", config.checkpoint
+            writer = (
+                _stream(spark, config)
+                .writeStream.queryName(f"{NAME} {config.topic}")
+                .option("checkpointLocation", config.checkpoint)
             )
             writer = writer.foreachBatch(apply)
             if config.once:
@@ -129,10 +130,37 @@ class BinlogMirror:
                 begun.set()
                 return started[-1]
 
-            return run_query(start, tell, report, stop)
+            try:
+                return run_query(start, tell, report, stop)
+            except CommandError as error:
+                raise (failures[-1] if failures else error) from None
 
     def verify(self, limit: int, wait_s: float) -> Verification:
         """Compares every table of the source with its mirror; raises MetaqError."""
         source = read_config(self._file)
         with spark_session(NAME, self._config.spark) as spark, spark_errors():
             return Verifier(spark, self._target(spark), source, limit).verify(wait_s)
+
+
+def _stream(spark: SparkSession, config: MirrorConfig) -> DataFrame:
+    return (
+        spark.readStream.format("metaq")
+        .option("nameservers", config.nameservers)
+        .option("subscribe", config.topic)
+        .option("startingOffsets", "earliest")
+        .option("columns", "queueId,queueOffset,body")
+        .option("maxBytesPerTrigger", str(config.batch_bytes))
+        .load()
+    )
+
+
+def _require_head(config: MirrorConfig) -> None:
+    """A mirror that begins in the middle would lack rows and not know it; raises MirrorError."""
+    if lost := lost_heads(config.nameservers, config.topic):
+        broker, number = lost[0]
+        raise MirrorError(
+            f"the first messages of {config.topic} are not kept any more, in queue {number} of {broker}"
+            + (f" and {len(lost) - 1} more" if lost[1:] else ""),
+            hint="a mirror needs all of a topic: let binlog-sync fill another one,"
+            " with its state file moved away, so that it begins with a new snapshot",
+        )

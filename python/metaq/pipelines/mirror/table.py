@@ -7,8 +7,7 @@ back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
@@ -32,13 +31,20 @@ _PROPERTIES: Final = {
     "delta.enableTypeWidening": "true",
     "delta.autoOptimize.autoCompact": "true",
     "delta.autoOptimize.optimizeWrite": "true",
+    # A table that is made without such a column would not take one later.
+    "delta.feature.timestampNtz": "supported",
 }
-_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 
 
 def table_path(root: str, name: TableName) -> str:
     """Names of databases and tables may have any character."""
-    return f"{root}/{quote(name[0], safe='')}/{quote(name[1], safe='')}"
+    return f"{root}/{_folder(name[0])}/{_folder(name[1])}"
+
+
+def _folder(name: str) -> str:
+    """What begins with a dot or an underscore is hidden, and `..` is another place."""
+    told = quote(name, safe="")
+    return f"%{ord(told[0]):02X}{told[1:]}" if told.startswith((".", "_")) else told
 
 
 def tables_at(spark: SparkSession, root: str, database: str | None = None) -> list[TableName]:
@@ -46,7 +52,7 @@ def tables_at(spark: SparkSession, root: str, database: str | None = None) -> li
     if database is None:
         names = [name for name in _folders(spark, root) if not name.startswith(("_", "."))]
         return [table for name in sorted(names) for table in tables_at(spark, root, unquote(name))]
-    where = f"{root}/{quote(database, safe='')}"
+    where = f"{root}/{_folder(database)}"
     found = [(database, unquote(name)) for name in sorted(_folders(spark, where))]
     return [name for name in found if DeltaTable.isDeltaTable(spark, table_path(root, name))]
 
@@ -64,6 +70,8 @@ class DeltaTarget:
     """Delta tables at `PATH/DATABASE/TABLE`."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
+        # Names of columns are outsiders' words, and `${env:…}` is a part of a name.
+        spark.conf.set("spark.sql.variable.substitute", "false")
         self._spark = spark
         self._root = root
 
@@ -130,14 +138,20 @@ class DeltaMirror:
         }
 
     def save_notes(self) -> None:
-        text = self.notes.encode().replace("\\", "\\\\").replace("'", "\\'")
-        self._spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ('{PROPERTY}' = '{text}')")
+        self._set_property(PROPERTY, self.notes.encode())
+
+    def _set_property(self, name: str, value: str) -> None:
+        text = value.replace("\\", "\\\\").replace("'", "\\'")
+        self._spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ('{name}' = '{text}')")
 
     def evolve(self, evolution: Evolution) -> None:
         """Where it ends in between, the next run finds what is left to do by the columns that are there."""
         if not evolution:
             return
         log.warning("%s: %s", self.notes.table, evolution)
+        if "timestamp_ntz" in (*evolution.added.values(), *evolution.retyped.values()):
+            # Tables of before may be without.
+            self._set_property("delta.feature.timestampNtz", "supported")
         if evolution.added:
             added = ", ".join(f"{quoted(name)} {kind}" for name, kind in evolution.added.items())
             self._spark.sql(f"ALTER TABLE {self._sql_name} ADD COLUMNS ({added})")
@@ -157,9 +171,7 @@ class DeltaMirror:
         """Delta changes a type in place only where it becomes wider."""
         whole = self.frame()
         columns = [
-            whole[quoted(name)].try_cast(retyped[name]).alias(name)
-            if name in retyped
-            else whole[quoted(name)]
+            _converted(whole, name, retyped[name]).alias(name) if name in retyped else whole[quoted(name)]
             for name in whole.columns
         ]
         writer = whole.select(*columns).write.format("delta").mode("overwrite")
@@ -178,28 +190,27 @@ class DeltaMirror:
             DeltaTable.forPath(self._spark, self.path).delete(f.col(SEQUENCE) < self.notes.floor)
 
     def merge(self, changes: DataFrame, app: str, version: int) -> None:
-        """Once, however often a batch is applied."""
+        """The numbers decide alone: a query whose checkpoint is an old copy gives a batch's number again, to
+        other messages."""
         columns: dict[str, str | Column] = {
             quoted(name): f.col(f"s.{quoted(name)}") for name in (*OWN, *self.columns)
         }
-        with _transaction(self._spark, app, version):
-            (
-                DeltaTable.forPath(self._spark, self.path)
-                .alias("t")
-                .merge(changes.alias("s"), f"t.{KEY} = s.{KEY}")
-                .whenMatchedUpdate(condition=f"s.{SEQUENCE} > t.{SEQUENCE}", set=columns)
-                .whenNotMatchedInsert(values=columns)
-                .execute()
-            )
+        (
+            DeltaTable.forPath(self._spark, self.path)
+            .alias("t")
+            .merge(changes.alias("s"), f"t.{KEY} = s.{KEY}")
+            .whenMatchedUpdate(condition=f"s.{SEQUENCE} > t.{SEQUENCE}", set=columns)
+            .whenNotMatchedInsert(values=columns)
+            .execute()
+        )
 
 
-@contextmanager
-def _transaction(spark: SparkSession, app: str, version: int) -> Iterator[None]:
-    """Delta leaves out what has been committed under the same name and version."""
-    spark.conf.set(_APP, app)
-    spark.conf.set(_VERSION, str(version))
+def _converted(whole: DataFrame, name: str, kind: str) -> Column:
+    """NULL where a value does not fit: the reader brings it again."""
+    column = whole[quoted(name)]
     try:
-        yield
-    finally:
-        spark.conf.unset(_APP)
-        spark.conf.unset(_VERSION)
+        whole.select(column.try_cast(kind))
+    except AnalysisException:
+        # No value of the one type is one of the other.
+        return column.cast("string").try_cast(kind)
+    return column.try_cast(kind)

@@ -22,7 +22,7 @@ from metaq.pipelines.binlog.columns import Definition
 from metaq.pipelines.binlog.config import BinlogConfig
 from metaq.pipelines.binlog.sequence import Place
 from metaq.pipelines.binlog.snapshot import Chunks
-from metaq.pipelines.binlog.source import Source
+from metaq.pipelines.binlog.source import Source, Table
 from metaq.pipelines.binlog.state import Cursor
 from metaq.pipelines.mirror.columns import KEY
 from metaq.pipelines.mirror.decode import key_of, mirrored, quoted, texts, typed_value
@@ -33,13 +33,15 @@ READ_ROWS: Final = 20_000
 READ_BYTES: Final = 32 * 1024 * 1024
 CHUNK_ROWS: Final = 2_000
 CHUNKS_MIN, CHUNKS_MAX = 16, 8192
-LISTED_CHUNKS_MAX: Final = 64
-"""Of how many chunks that differ the keys are looked for."""
+LISTED_ROWS_MAX: Final = 200_000
+"""Keys are looked for in so many rows of chunks that differ, or in one chunk."""
 PAUSE_S: Final = 1.0
 ANYWHERE: Final = Place("none.0", 0)
 
 Sums = dict[int, tuple[int, int]]
 """Rows and their checksum by chunk."""
+Keys = dict[str, tuple[int, int, int]]
+"""By key its chunk, how many rows it has and their checksum."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -75,32 +77,36 @@ class Verifier:
     def verify(self, wait_s: float) -> Verification:
         """Rows that differ are looked at again for so long: changes may be on their way."""
         deadline = time.monotonic() + wait_s
-        found = self._pass()
+        found = last = self._pass()
         while not found.is_same and time.monotonic() < deadline:
             time.sleep(PAUSE_S)
             again = self._pass({table.table for table in found.tables if not table.is_same})
-            found = _merged(found, again)
-        return found
+            found, last = _merged(found, last, again), again
+        return Verification(tuple(self._limited(table) for table in found.tables))
+
+    def _limited(self, table: TableVerification) -> TableVerification:
+        keys = table.keys
+        return replace(table, keys=keys[: self._limit], more_keys=max(len(keys) - self._limit, 0))
 
     def _pass(self, only: set[str] | None = None) -> Verification:
         with self._source.connect() as connection, self._source.errors():
             there, _ = self._source.tables(connection)
-        definitions: dict[TableName, Definition | None] = {
-            (table.database, table.name): table.definition for table in there
-        }
+        tables: dict[TableName, Table | None] = {(table.database, table.name): table for table in there}
         for name in self._target.tables():
             if self._selected.selects(*name):
-                definitions.setdefault(name, None)
+                tables.setdefault(name, None)
         return Verification(
             tuple(
-                self._table(name, definition)
-                for name, definition in sorted(definitions.items())
+                self._table(name, table)
+                for name, table in sorted(tables.items(), key=lambda entry: entry[0])
                 if only is None or ".".join(name) in only
             )
         )
 
-    def _table(self, name: TableName, definition: Definition | None) -> TableVerification:
+    def _table(self, name: TableName, table: Table | None) -> TableVerification:
+        """With all keys that were found."""
         told = ".".join(name)
+        definition = None if table is None else table.definition
         mirror = self._target.open(name)
         if mirror is None:
             return TableVerification(told, note="it has no mirror")
@@ -113,7 +119,8 @@ class Verifier:
         }
         rows = mirror.rows()
         mirror_rows = rows.count()
-        chunks = min(max(mirror_rows // CHUNK_ROWS, CHUNKS_MIN), CHUNKS_MAX)
+        rows_max = max(mirror_rows, 0 if table is None else table.rows)
+        chunks = min(max(rows_max // CHUNK_ROWS, CHUNKS_MIN), CHUNKS_MAX)
         side = _Side(columns, chunks)
         mirrored = _sums(side.hashed(rows))
         sourced: Sums = {}
@@ -123,17 +130,20 @@ class Verifier:
         differing = sorted(
             chunk for chunk in mirrored.keys() | sourced.keys() if mirrored.get(chunk) != sourced.get(chunk)
         )
-        keys: list[DifferingKey] = []
+        listed = _listed(differing, mirrored, sourced)
+        keys: dict[DifferingKey, int] = {}
         if differing:
-            keys = self._keys(name, definition, side, rows, differing[:LISTED_CHUNKS_MAX])
+            keys = self._keys(name, definition, side, rows, listed)
+        unlisted = len(differing) - len(listed)
         return TableVerification(
             told,
             source_rows=sum(count for count, _ in sourced.values()),
             mirror_rows=mirror_rows,
             chunks=chunks,
-            differing_chunks=len(differing),
-            keys=tuple(keys[: self._limit]),
-            more_keys=max(len(keys) - self._limit, 0),
+            # A chunk without such a key is the same by now.
+            differing_chunks=len(set(keys.values())) + unlisted,
+            unlisted_chunks=unlisted,
+            keys=tuple(keys),
             note="" if definition is not None else "the source has no such table",
         )
 
@@ -144,25 +154,21 @@ class Verifier:
         side: _Side,
         rows: DataFrame,
         differing: list[int],
-    ) -> list[DifferingKey]:
+    ) -> dict[DifferingKey, int]:
+        """By key its chunk."""
         mirrored = _checksums(side.hashed(rows), differing)
-        sourced: dict[str, int] = {}
+        sourced: Keys = {}
         if definition is not None:
             for frame in self._frames(name, side.columns):
                 sourced |= _checksums(side.hashed(frame), differing)
-        keys = []
-        for key in sorted(mirrored.keys() | sourced.keys()):
-            if key not in mirrored:
-                keys.append(DifferingKey(key, "only in the source"))
-            elif key not in sourced:
-                keys.append(DifferingKey(key, "only in the mirror"))
-            elif mirrored[key] != sourced[key]:
-                keys.append(DifferingKey(key, "different"))
-        return keys
+        return _differences(mirrored, sourced)
 
     def _frames(self, name: TableName, columns: dict[str, str]) -> Iterator[DataFrame]:
         """The rows of the source, with the mirror's types."""
-        chunks = Chunks(self._source, READ_ROWS, READ_BYTES)
+        selected = self._selected
+        chunks = Chunks(
+            self._source, min(READ_ROWS, selected.chunk_rows), min(READ_BYTES, selected.chunk_bytes)
+        )
         cursor: Cursor | None = None
         try:
             while True:
@@ -195,21 +201,60 @@ def _add(sums: Sums, more: Sums) -> None:
         sums[chunk] = (before[0] + count, before[1] ^ checksum)
 
 
-def _checksums(hashed: DataFrame, chunks: list[int]) -> dict[str, int]:
-    return {row[KEY]: row.checksum for row in hashed.where(f.col("chunk").isin(chunks)).collect()}
+def _listed(differing: list[int], mirrored: Sums, sourced: Sums) -> list[int]:
+    """So many of the chunks that the rows of one side fit."""
+    listed: list[int] = []
+    rows = 0
+    for chunk in differing:
+        rows += max(mirrored.get(chunk, (0, 0))[0], sourced.get(chunk, (0, 0))[0])
+        if listed and rows > LISTED_ROWS_MAX:
+            break
+        listed.append(chunk)
+    return listed
 
 
-def _merged(before: Verification, again: Verification) -> Verification:
-    """What differs both times. A table that was the same once is not looked at again."""
+def _checksums(hashed: DataFrame, chunks: list[int]) -> Keys:
+    keys: Keys = {}
+    for row in hashed.where(f.col("chunk").isin(chunks)).collect():
+        _, count, checksum = keys.get(row[KEY], (0, 0, 0))
+        keys[row[KEY]] = (row.chunk, count + 1, checksum ^ row.checksum)
+    return keys
+
+
+def _differences(mirrored: Keys, sourced: Keys) -> dict[DifferingKey, int]:
+    """By key its chunk."""
+    keys: dict[DifferingKey, int] = {}
+    for key in sorted(mirrored.keys() | sourced.keys()):
+        mirror, source = mirrored.get(key), sourced.get(key)
+        if mirror == source:
+            continue
+        if mirror is None:
+            what = "only in the source"
+        elif source is None:
+            what = "only in the mirror"
+        elif mirror[1] > source[1]:
+            what = "more than once in the mirror"
+        else:
+            what = "different"
+        chunk, *_ = mirror or source or (0,)
+        keys[DifferingKey(key, what)] = chunk
+    return keys
+
+
+def _merged(found: Verification, last: Verification, again: Verification) -> Verification:
+    """What differs in the last pass and again. A table that was the same once is not looked at again."""
+    before = {table.table: table for table in last.tables}
     second = {table.table: table for table in again.tables}
     tables = []
-    for table in before.tables:
-        if table.is_same or table.table not in second:
+    for table in found.tables:
+        new, old = second.get(table.table), before.get(table.table)
+        if table.is_same or new is None:
             tables.append(table)
-            continue
-        new = second[table.table]
-        stayed = {key.key for key in table.keys}
-        keys = tuple(key for key in new.keys if key.key in stayed or table.more_keys)
-        is_settled = new.is_same or (not keys and not new.more_keys and not new.note)
-        tables.append(replace(new, keys=keys, differing_chunks=0 if is_settled else new.differing_chunks))
+        elif old is None or any(one.note or one.unlisted_chunks for one in (old, new)):
+            # Not all keys are known, so one that is new here may have differed before.
+            tables.append(new)
+        else:
+            stayed = {key.key for key in old.keys}
+            keys = tuple(key for key in new.keys if key.key in stayed)
+            tables.append(replace(new, keys=keys, differing_chunks=new.differing_chunks if keys else 0))
     return Verification(tuple(tables))
