@@ -295,11 +295,6 @@ def _full(name: TableName) -> str:
     return f"{named(name[0])}.{named(name[1])}"
 
 
-def _table_id(name: TableName) -> str:
-    # Names may have dots.
-    return _hash("\0".join(name))
-
-
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
