@@ -23,7 +23,7 @@ BODY = b"x" * 128
 BLOCK = 200
 UNREAD_MAX = {"poll": 200_000, "aio": 100_000, "handler": 10_000, "iteration": 10_000}
 """Messages on their way, so many that no reader waits; what is left at the end has to be read too."""
-STALL_S = 30.0
+STALL_S = 120.0
 DRAIN_S = 60.0
 FLOWING = "FLOWING"
 RESULT = "RESULT "

@@ -144,11 +144,14 @@ def _watch(
     said_at = time.monotonic()
     while time.monotonic() < end:
         time.sleep(every_s)
+        try:
+            for one in watched:
+                one.look()
+        except (FileNotFoundError, KeyError):
+            pass  # Of a process that has ended there is nothing to see.
         for form, child in children.items():
             if not child.alive:
                 raise RuntimeError(f"the client `{form}` ended early\n{child.tail()}")
-        for one in watched:
-            one.look()
         if time.monotonic() - said_at >= 60:
             said_at = time.monotonic()
             now = ", ".join(
