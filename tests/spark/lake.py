@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -101,5 +103,13 @@ class Running:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whatever has failed, nothing runs on."""
+        self.kill()

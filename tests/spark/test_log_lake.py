@@ -18,6 +18,7 @@ from metaq.errors import ConfigError, MetaqError
 from tests.spark.lake import Lake, Running
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
+from tests.support.reading import eventually
 
 # A busy machine needs minutes for what takes seconds.
 pytestmark = pytest.mark.timeout(900)
@@ -97,6 +98,7 @@ def test_json_by_its_schema(make_lake: MakeLake, topics: Topics, served: Metaq) 
         "[{}]": "not a JSON object",
         '{"level": "info"': "not JSON",
         f'{{"level": "info", {at}}} {{}}': "not JSON",
+        f'{{"level": "info", {at}}}] anything': "not JSON",
         f'{{"level": "info", "n": "x", {at}}}': "does not fit the schema: n",
         f'{{"n": 1, {at}}}': "does not fit the schema: level is missing",
         f'{{"level": "info", {at}, "user": {{}}}}': "does not fit the schema: user.id is missing",
@@ -119,7 +121,7 @@ def test_json_by_its_schema(make_lake: MakeLake, topics: Topics, served: Metaq) 
     assert added == [("info", None), ("warn", datetime.date(2026, 1, 31))]
     assert lake.frame("quarantine").count() == len(bad) + 1
     with metaq.Client(served.nameserver) as client, client.puller(group="lake") as puller:
-        assert puller.committed(metaq.Queue(lake.topic, BROKER, 0)) == len(bad) + 3
+        eventually(lambda: puller.committed(metaq.Queue(lake.topic, BROKER, 0)) == len(bad) + 3)
 
     lake.write(records=f"format = 'json'\nschema = '{schema.replace('n INT', 'n STRING')}'")
     with pytest.raises(ConfigError, match=r"record\.n is string, and was int"):
@@ -158,6 +160,8 @@ def test_parquet_and_json_without_a_schema(make_lake: MakeLake, topics: Topics) 
         ("format = 'json'\nschema = 'a INT'\ntime = 'record'\ntime_field = 'a'", "epoch_s or epoch_ms"),
         ("format = 'json'\nschema = 'a MAP<INT, INT>'\ntime = 'record'\ntime_field = 'a'", "a timestamp"),
         ("time = 'record'\ntime_pattern = '(x)'\ntime_format = 'bbb'", "records.time_format"),
+        ("time = 'record'\ntime_pattern = 'x'", "has no group"),
+        ("time = 'record'\ntime_pattern = '('", "a regular expression"),
     ],
 )
 def test_what_only_spark_can_tell_is_told_before_any_work(
@@ -191,10 +195,10 @@ def test_every_line_is_there_once_whatever_is_killed(make_lake: MakeLake, topics
             wanted[file, at, line] += 1
             at += len(line) + 1
         send(topics, lake.topic, lines, file=file, queue=queue)
-    running = Running(lake.config)
-    running.wait_for(lake.path / "_checkpoint" / "offsets" / str(chance.randrange(3)))
-    time.sleep(chance.uniform(0.0, 3.0))
-    running.kill()
+    with Running(lake.config) as running:
+        running.wait_for(lake.path / "_checkpoint" / "offsets" / str(chance.randrange(3)))
+        time.sleep(chance.uniform(0.0, 3.0))
+        running.kill()
     lake.write("compact_batches = 2")
     lake.run()
     found = collections.Counter((row.log_id, row.log_at, row.line) for row in lake.frame().collect())

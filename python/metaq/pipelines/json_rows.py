@@ -62,8 +62,13 @@ class JsonRows:
         """Of a row with a record: why it is none; NULL where it is one."""
         line = f.col(LINE)
         is_object = line.rlike(_OBJECT)
-        # Spark reads the first value and leaves what stands behind it: in brackets nothing may.
-        is_alone = f.json_array_length(f.concat(f.lit("["), line, f.lit("]"))).eqNullSafe(1)
+        # Spark reads the first value and leaves what stands behind it. Followed by a text that it cannot hold
+        # itself, a line that is more than one value, or closes a bracket of ours, moves that text.
+        seal = f.sha2(line, 256)
+        sealed = f.concat(f.lit("["), line, f.lit(',"'), seal, f.lit('"]'))
+        is_alone = f.json_array_length(sealed).eqNullSafe(2) & f.get_json_object(sealed, "$[1]").eqNullSafe(
+            seal
+        )
         misfit = f.when(~f.col(IS_TEXT), "not UTF-8")
         misfit = misfit.when(~is_object, "not a JSON object").when(~is_alone, "not JSON")
         if self._schema is None:

@@ -45,6 +45,8 @@ class Key:
 
     kind: Kind
     default: object = REQUIRED
+    is_secret: bool = False
+    """A value that no message shows."""
 
 
 Sections = Mapping[str, Mapping[str, Key]]
@@ -88,7 +90,8 @@ def _section(
         try:
             values[name] = key.kind.parse(raw)
         except ValueError as error:
-            raise ConfigError(f"{path}: {section}.{name} = {raw!r}: it {error}") from None
+            given = "" if key.is_secret else f" = {raw!r}"
+            raise ConfigError(f"{path}: {section}.{name}{given}: it {error}") from None
     return values
 
 

@@ -26,7 +26,7 @@ from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.settings import Key, Texts
 from metaq.spark.lag import lags
-from metaq.spark.session import register, session
+from metaq.spark.session import is_here, register, session
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ POLL_S: Final = 0.1
 SPARK: Final[Mapping[str, Key]] = {
     "master": Key(Text(says="a master such as local[4], spark://host:7077, yarn or k8s://…"), None),
     "jars": Key(Texts("a list of files that hold Delta Lake"), None),
-    "config": Key(Texts('a list of NAME=VALUE, such as ["spark.executor.memory=2g"]'), ()),
+    # Keys of a store of objects are among them.
+    "config": Key(Texts('a list of NAME=VALUE, such as ["spark.executor.memory=2g"]'), (), is_secret=True),
 }
 """The section [spark] of a TOML file."""
 
@@ -59,9 +60,9 @@ class SparkConfig:
 
 def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
     """Raises ConfigError."""
-    for line in values["config"]:
+    for number, line in enumerate(values["config"], 1):
         if "=" not in line:
-            raise ConfigError(f"{path}: spark.config has {line!r}: it must be NAME=VALUE")
+            raise ConfigError(f"{path}: entry {number} of spark.config is not NAME=VALUE")
     jars = values["jars"]
     return SparkConfig(
         master=values["master"],
@@ -78,7 +79,7 @@ def located(path: Path, name: str) -> str:
 @contextmanager
 def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
     """Ended afterwards; where Spark runs already, its session as it is."""
-    is_local = config.master is None or config.master.startswith("local")
+    is_local = is_here(config.master)
     settings = {
         "spark.ui.showConsoleProgress": "false",
         # Numbers that do not fit are an error and no NULL.

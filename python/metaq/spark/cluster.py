@@ -28,6 +28,7 @@ from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasur
 from metaq.protocol.offsets import GetMaxOffset, QueueOffset
 from metaq.protocol.routes import GetAllTopicListFromNameServer
 from metaq.spark.errors import OptionError, SparkError
+from metaq.spark.markers import TOPIC_PREFIX as MARKERS_PREFIX
 from metaq.spark.offsets import OFFSET_MAX
 from metaq.spark.options import Subscribed
 
@@ -263,4 +264,6 @@ class Cluster:
 
 
 def _is_a_users(topic: str) -> bool:
+    if topic.startswith(MARKERS_PREFIX):
+        return False
     return names.is_client_writable(topic) and topic not in names.RESERVED and names.group_of(topic) is None

@@ -39,7 +39,7 @@ class GroupOffsets(StreamingQueryListener):
         nameservers: str = DEFAULT_NAMESERVERS,
         *,
         query_name: str | None = None,
-        timeout_s: float = 5.0,
+        timeout_s: float = 60.0,
     ) -> None:
         check_group(group)
         self._group = group

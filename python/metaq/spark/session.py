@@ -64,7 +64,7 @@ def session(
     elif delta and named is None:
         settings["spark.jars.packages"] = DELTA_PACKAGE
     settings |= config or {}
-    if is_first and is_local:
+    if is_first and is_here(master):
         # Spark would take the first python3 of the PATH, which need not be the one that has this package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if is_first and not is_shipped(settings) and (not is_local if ship is None else ship):
@@ -76,6 +76,13 @@ def session(
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def is_here(master: str | None) -> bool:
+    """Whether executors are on this machine; under spark-submit only it knows which master there is."""
+    if master is None:
+        return "PYSPARK_GATEWAY_PORT" not in os.environ
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def register(spark: SparkSession) -> None:

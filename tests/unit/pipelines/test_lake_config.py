@@ -65,8 +65,6 @@ def test_several_topics_and_places_elsewhere(file: Path) -> None:
         ("", "format = 'json'\ntime = 'record'", "records.time_field is missing"),
         ("", "format = 'json'\ntime = 'record'\ntime_field = 'at'", "records.schema is missing"),
         ("", "time_format = 'yyyy'", 'records.time_format has no meaning with time = "stored"'),
-        ("", "time = 'record'\ntime_pattern = 'x'", "has no group"),
-        ("", "time = 'record'\ntime_pattern = '('", "a regular expression"),
     ],
 )
 def test_a_mistake_is_named(file: Path, lake: str, records: str, says: str) -> None:

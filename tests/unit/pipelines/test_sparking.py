@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from metaq.errors import CommandError
+from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress
-from metaq.pipelines.sparking import STARTS_MAX, WORKER_LATE, _first_lines, run_query
+from metaq.pipelines.settings import read_sections
+from metaq.pipelines.sparking import SPARK, STARTS_MAX, WORKER_LATE, _first_lines, run_query, spark_config
+from metaq.spark.session import is_here
 
 
 class Query:
@@ -59,3 +62,20 @@ def test_other_failures_end_it() -> None:
 )
 def test_what_is_told_of_an_error(text: str, said: str) -> None:
     assert _first_lines(text) == said
+
+
+@pytest.mark.parametrize("config", ['["spark.a=b", "hush"]', '"spark.a=hush"', '["spark.a=hush", ""]'])
+def test_settings_of_spark_may_be_secret(tmp_path: Path, config: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(f"[spark]\nconfig = {config}\n")
+    with pytest.raises(ConfigError, match=r"spark\.config") as told:
+        spark_config(file, read_sections(file, {"spark": SPARK})["spark"])
+    assert "hush" not in f"{told.value} {told.value.hint}"
+
+
+def test_under_spark_submit_the_master_may_be_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert is_here(None) and is_here("local") and is_here("local[2]")
+    assert not is_here("local-cluster[2,1,1024]") and not is_here("yarn")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert not is_here(None) and is_here("local[2]")

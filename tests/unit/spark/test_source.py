@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaq.client.routes import Queue
-from metaq.spark.cluster import Bounds
+from metaq.spark.cluster import Bounds, _is_a_users
 from metaq.spark.errors import DataLost
 from metaq.spark.offsets import Range
 from metaq.spark.options import source_options
@@ -50,3 +50,9 @@ def test_a_start_beyond_the_end_is_loud(told: dict[str, str]) -> None:
 def test_a_start_at_the_end_or_that_the_queue_has_reached_meanwhile_is_none(told: dict[str, str]) -> None:
     assert [found.length for found in (*ranges(told, 7, 7), *ranges(told, 3, 8))] == [0, 0]
     assert ranges(told, 9, 9) == [Range(QUEUE, 7, 9)]
+
+
+def test_patterns_do_not_reach_topics_of_the_system() -> None:
+    assert _is_a_users("orders") and _is_a_users("METAQ_orders")
+    for topic in ("METAQ_SPARK_JOBS", "METAQ_SPARK_0a1b2c3d", "%RETRY%group", "SCHEDULE_TOPIC_XXXX"):
+        assert not _is_a_users(topic), topic

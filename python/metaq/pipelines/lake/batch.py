@@ -21,6 +21,8 @@ from metaq.pipelines.lake.tables import QUARANTINE, RECORDS, Commit, DeltaTables
 
 _log = logging.getLogger(__name__)
 _ZONE: Final = "spark.sql.session.timeZone"
+FOLD_BATCHES: Final = 60
+"""How far files are known is written by each batch, and must not grow for ever where nothing is compacted."""
 
 
 @dataclass(slots=True)
@@ -63,9 +65,9 @@ class Batches:
         with _kept(rows) as rows:
             self._write(rows, commit)
         self.written.batches += 1
-        every = self._config.compact_batches
-        if every and (commit.batch + 1) % every == 0:
-            self._compact(messages.sparkSession)
+        compacts = self._config.compact_batches
+        if (commit.batch + 1) % (compacts or FOLD_BATCHES) == 0:
+            self._compact(messages.sparkSession, everything=compacts > 0)
 
     def _write(self, rows: DataFrame, commit: Commit) -> None:
         if not self._config.drops_repeats:
@@ -107,16 +109,17 @@ class Batches:
         bad = rows.where(f.col(REASON).isNotNull()).withColumn("date", f.to_date("stored_at"))
         return bad.select("date", "topic", REASON, "body", *ORIGIN, "born_at", "properties")
 
-    def _compact(self, spark: SparkSession) -> None:
+    def _compact(self, spark: SparkSession, *, everything: bool) -> None:
         try:
             if self._repeats is not None:
                 self._repeats.fold(spark)
-            self._tables.compact(spark)
+            if everything:
+                self._tables.compact(spark)
         except PySparkException as error:
             # Rows are safe, and the next time does what this one did not: somebody else may have done it.
             _log.warning("the lake is not compacted: %s", str(error).strip().partition("\n")[0])
         else:
-            self.written.compactions += 1
+            self.written.compactions += everything
 
 
 @contextmanager

@@ -201,20 +201,4 @@ def _records(path: Path, values: Mapping[str, Any]) -> Records:
                 )
     if records.time_field is not None and records.schema is None:
         raise ConfigError(f"{path}: records.schema is missing: records.time_field is one of its fields")
-    if records.time_pattern is not None:
-        _check_pattern(path, records.time_pattern)
     return records
-
-
-def _check_pattern(path: Path, pattern: str) -> None:
-    try:
-        groups = re.compile(pattern).groups
-    except re.error as error:
-        raise ConfigError(
-            f"{path}: records.time_pattern = {pattern!r}: it must be a regular expression ({error})"
-        ) from None
-    if groups < 1:
-        raise ConfigError(
-            f"{path}: records.time_pattern = {pattern!r} has no group",
-            hint=r"put the time into parentheses: ^(\S+ \S+)",
-        )

@@ -44,7 +44,11 @@ ORIGIN: Final = (
 """Columns of both tables: where a row comes from."""
 
 _ISO_DATE: Final = r"^\s*\d{4}-\d\d-\d\d"
+_NUMBER: Final = r"^-?\d+$"
 """Without a date Spark would take that of today, which a batch that is done again may not have."""
+_FIRST_S: Final = -62_135_510_400
+_LAST_S: Final = 253_402_128_000
+"""From the year 1 to 9999, less a day for zones. Beyond that arithmetic fails, and names of directories."""
 
 
 class Decoder:
@@ -57,6 +61,7 @@ class Decoder:
         schema = None if text is None else read_schema(config.file, "records.schema", text)
         self._json = JsonRows(schema)
         self._time_type = _time_type(config, schema)
+        _check_pattern(spark, config)
         _check_format(spark, config)
 
     @property
@@ -105,9 +110,15 @@ class Decoder:
             return f.col("born_at")
         if records.time_pattern is not None:
             found = f.regexp_extract(f.when(f.col(IS_TEXT), f.col("line")), records.time_pattern, 1)
-            return _parsed(found, StringType(), records)
-        assert self._time_type is not None
-        return _parsed(f.col(f"record.{records.time_field}"), self._time_type, records)
+            return _sane(_parsed(found, StringType(), records))
+        assert self._time_type is not None and records.time_field is not None
+        value = f.col(f"record.{records.time_field}")
+        if isinstance(self._time_type, TimestampType | TimestampNTZType):
+            raw = f.get_json_object("line", _json_path(records.time_field))
+            # Spark makes a wrong time of seconds that are too many.
+            is_number = raw.rlike(_NUMBER) & raw.try_cast("double").between(_FIRST_S, _LAST_S)
+            value = f.when(is_number | raw.rlike(_ISO_DATE), value)
+        return _sane(_parsed(value, self._time_type, records))
 
     def _time_fault(self) -> Column:
         records, time, stored = self._records, f.col("time"), f.col("stored_at")
@@ -121,18 +132,29 @@ class Decoder:
         return fault
 
 
+def _json_path(field: str) -> str:
+    return "$" + "".join(f"['{name}']" for name in field.split("."))
+
+
+def _sane(time: Column) -> Column:
+    first, last = (f.timestamp_seconds(f.lit(second)) for second in (_FIRST_S, _LAST_S))
+    return f.when(time.between(first, last), time)
+
+
 def _parsed(value: Column, kind: DataType, records: Records) -> Column:
     if isinstance(kind, TimestampType):
         return value
     if isinstance(kind, DateType | TimestampNTZType):
-        return value.cast("timestamp")
+        first, last = (f.lit(day).cast(kind) for day in ("0001-01-02", "9999-12-30"))
+        return f.when(value.between(first, last), value.cast("timestamp"))
     if records.time_format in EPOCH_FORMATS:
         unit = 1 if records.time_format == "epoch_s" else 1000
         number = value.try_cast("double") / unit
         # Beyond that there is no date, and Spark would fail.
         return f.when(number.between(0, 253_402_300_799), f.timestamp_seconds(number))
     if records.time_format is not None:
-        return f.try_to_timestamp(value, f.lit(records.time_format))
+        # A year beyond what a timestamp holds is an error even here; an addition that is tried forgives it.
+        return f.try_add(f.try_to_timestamp(value, f.lit(records.time_format)), f.make_dt_interval())
     return f.when(value.rlike(_ISO_DATE), f.try_to_timestamp(f.trim(value)))
 
 
@@ -162,6 +184,29 @@ def _time_type(config: LakeConfig, schema: StructType | None) -> DataType | None
             hint="it must be a timestamp, a date, a text or a whole number",
         )
     return kind
+
+
+def _check_pattern(spark: SparkSession, config: LakeConfig) -> None:
+    """In Java's words, which are not Python's; raises ConfigError."""
+    pattern = config.records.time_pattern
+    if pattern is None:
+        return
+    line = spark.createDataFrame([("",)], "line STRING")
+    try:
+        line.select(f.regexp_extract("line", pattern, 0)).collect()
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"{config.file}: records.time_pattern = {pattern!r}: it must be a regular expression ({reason})"
+        ) from None
+    try:
+        # Groups are only counted where something is found: nothing, at least.
+        line.select(f.regexp_extract("line", f"{pattern}|", 1)).collect()
+    except Exception:
+        raise ConfigError(
+            f"{config.file}: records.time_pattern = {pattern!r} has no group",
+            hint=r"put the time into parentheses: ^(\S+ \S+)",
+        ) from None
 
 
 def _check_format(spark: SparkSession, config: LakeConfig) -> None:

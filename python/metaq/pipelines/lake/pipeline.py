@@ -17,9 +17,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from metaq.errors import CommandError
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.lake.batch import Batches
+from metaq.pipelines.lake.check import check_lake, is_table
 from metaq.pipelines.lake.config import DELTA, LakeConfig, read_lake_config
 from metaq.pipelines.lake.decode import SOURCE_COLUMNS, Decoder
-from metaq.pipelines.lake.tables import QUARANTINE, RECORDS, Commit, check_lake, exists
+from metaq.pipelines.lake.storage import exists
+from metaq.pipelines.lake.tables import QUARANTINE, RECORDS, Commit
 from metaq.pipelines.sparking import follow, spark_errors, spark_session
 from metaq.spark.cluster import Cluster
 from metaq.spark.errors import OptionError
@@ -28,7 +30,7 @@ from metaq.spark.options import Subscribed
 from metaq.spark.schema import spark_schema
 
 NAME: Final = "log-lake"
-LOOK_TIMEOUT_S: Final = 10.0
+LOOK_TIMEOUT_S: Final = 60.0
 
 
 class LogLake:
@@ -54,7 +56,7 @@ class LogLake:
             tables = [
                 _described(spark, config, name)
                 for name in (RECORDS, QUARANTINE)
-                if exists(spark, f"{config.path}/{name}")
+                if is_table(spark, config, name)
             ]
             is_begun = exists(spark, f"{config.checkpoint}/metadata")
             master = spark.sparkContext.master
@@ -159,7 +161,9 @@ class LogLake:
         listener = GroupOffsets(config.group, config.nameservers, query_name=_query_name(config))
 
         def commit(query: StreamingQuery) -> None:
-            # Listeners are told later, when there may be no session any more.
+            # Listeners are told later, when there may be no session any more. And of a batch before the last
+            # one perhaps after this, which would take the group back.
+            spark.streams.removeListener(listener)
             if query.lastProgress is not None:
                 listener.commit(query.lastProgress)
 

@@ -86,13 +86,14 @@ class Repeats:
         known = self._tables.read(spark, FILES)
         if known is None:
             return
-        newest = _number(known.agg(f.unix_micros(f.max("seen"))))
-        if newest is None:
-            return
+        # One topic may be far behind another. And a clock that was wrong once says nothing of the others.
+        newest = f.least(f.max("seen").over(Window.partitionBy("topic")), f.current_timestamp())
         folded = (
             known.groupBy(*FILE)
             .agg(f.max("at_max").alias("at_max"), f.max("seen").alias("seen"))
-            .where(f.col("seen") >= f.timestamp_micros(f.lit(newest - self._days * DAY_US)))
+            .withColumn("_newest", newest)
+            .where(f.col("seen") >= f.col("_newest") - f.make_dt_interval(f.lit(self._days)))
+            .drop("_newest")
             .withColumns({"query": f.lit(None).cast("string"), "batch": f.lit(None).cast("bigint")})
         )
         folded.coalesce(1).write.format("delta").mode("overwrite").save(self._tables.place(FILES))

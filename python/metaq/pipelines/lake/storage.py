@@ -1,0 +1,34 @@
+"""What lies where, on whatever file system it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    place, system = _at(spark, path)
+    return bool(system.exists(place))
+
+
+def names(spark: SparkSession, pattern: str) -> list[str]:
+    """Of all that matches, without the directories above."""
+    place, system = _at(spark, pattern)
+    return [found.getPath().getName() for found in system.globStatus(place) or ()]
+
+
+def text(spark: SparkSession, path: str) -> str:
+    """Of a small file."""
+    return "\n".join(row[0] for row in spark.read.text(path).collect())
+
+
+def has_files(spark: SparkSession, path: str) -> bool:
+    """Whether a Parquet table by date, topic and batch has a row: what was killed leaves directories only."""
+    return bool(names(spark, f"{path}/date=*/topic=*/batch=*/*.parquet"))
+
+
+def _at(spark: SparkSession, path: str) -> tuple[Any, Any]:
+    context: Any = spark.sparkContext
+    place = context._jvm.org.apache.hadoop.fs.Path(path)
+    return place, place.getFileSystem(context._jsc.hadoopConfiguration())

@@ -1,0 +1,187 @@
+"""Batches of log-lake without a broker: what is a time, a batch that fails, and lakes that were left."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from metaq.errors import ConfigError
+from metaq.pipelines.lake import batch as batch_module
+from metaq.pipelines.lake.batch import Batches
+from metaq.pipelines.lake.check import check_lake, is_table
+from metaq.pipelines.lake.config import LakeConfig, read_lake_config
+from metaq.pipelines.lake.decode import SOURCE_COLUMNS, Decoder
+from metaq.pipelines.lake.tables import FILES, Commit, DeltaTables
+from metaq.spark.schema import spark_schema
+
+pytestmark = pytest.mark.timeout(900)
+
+QUERY = "0a1b2c3d-0000-4000-8000-000000000000"
+STORED = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+Make = Callable[..., LakeConfig]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def write(lake: str = "", records: str = "", name: str = "lake") -> LakeConfig:
+        file = tmp_path / f"{name}.toml"
+        file.write_text(f"[topic]\nname = 't'\n[lake]\npath = '{name}'\n{lake}\n[records]\n{records}\n")
+        return read_lake_config(file)
+
+    return write
+
+
+def messages(spark: SparkSession, bodies: list[str], *, first: int = 0) -> DataFrame:
+    """Lines of one file, each a place further."""
+    rows = [
+        (
+            "t",
+            "b",
+            0,
+            offset,
+            str(offset),
+            None,
+            None,
+            bytearray(body.encode()),
+            STORED,
+            STORED,
+            {"log.id": "f", "log.at": str(offset)},
+        )
+        for offset, body in enumerate(bodies, first)
+    ]
+    return spark.createDataFrame(rows, spark_schema(SOURCE_COLUMNS.split(",")))
+
+
+def batches(spark: SparkSession, config: LakeConfig) -> Batches:
+    return Batches(config, Decoder(spark, config))
+
+
+def lines(spark: SparkSession, config: LakeConfig, table: str = "records") -> list[Any]:
+    found = spark.read.format(config.format).load(f"{config.path}/{table}")
+    return sorted(found.selectExpr("queue_offset", "log_at", "date").collect())
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("at DATE", ['"2026-02-28"'], ['"500000-01-01"', '"-0400-01-01"']),
+        (
+            "at TIMESTAMP",
+            ['"2026-02-28T10:00:00Z"', "1772272800"],
+            ['"12:00"', '"T12:00"', "99999999999999", f"{1772272800 + 2**58}"],
+        ),
+        ("at TIMESTAMP_NTZ", ['"2026-02-28T10:00:00"'], ['"+200000-01-01T00:00:00"']),
+    ],
+)
+def test_a_time_is_one_of_a_day_that_can_be_written_and_of_no_other(
+    spark: SparkSession, make: Make, kind: str, good: list[str], bad: list[str]
+) -> None:
+    config = make(records=f"format = 'json'\nschema = '{kind}'\ntime = 'record'\ntime_field = 'at'")
+    rows = Decoder(spark, config).rows(messages(spark, [f'{{"at": {value}}}' for value in (*good, *bad)]))
+    found = [row.reason for row in rows.orderBy("queue_offset").select("reason").collect()]
+    assert found[: len(good)] == [None] * len(good)
+    for value, reason in zip(bad, found[len(good) :], strict=True):
+        assert reason in ("no time", "does not fit the schema: at"), value
+
+
+@pytest.mark.parametrize("pattern", ["yyyy-MM-dd", "y-MM-dd", "yyyyyy-MM-dd"])
+def test_a_year_that_is_too_large_stops_nothing(spark: SparkSession, make: Make, pattern: str) -> None:
+    config = make(records=f"time = 'record'\ntime_pattern = '^(\\S+)'\ntime_format = '{pattern}'")
+    found = Decoder(spark, config).rows(messages(spark, ["500000-01-01 a", "+500000-01-01 b"]))
+    assert [row.reason for row in found.select("reason").collect()] == ["no time"] * 2
+
+
+def test_a_pattern_is_one_of_java(spark: SparkSession, make: Make) -> None:
+    Decoder(spark, make(records="time = 'record'\ntime_pattern = '^(?<when>[\\d&&[^9]]+)'"))
+    for pattern, says in (("(?P<when>x)", "a regular expression"), ("x", "has no group")):
+        with pytest.raises(ConfigError, match=says):
+            Decoder(spark, make(records=f"time = 'record'\ntime_pattern = '{pattern}'"))
+
+
+class Failure(Exception):
+    """As when the power goes."""
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 3])
+def test_a_batch_that_fails_between_its_tables_is_there_once_when_it_is_done_again(
+    spark: SparkSession, make: Make, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """After so many of its three writes."""
+    config = make(records="time = 'record'\ntime_pattern = '^(\\S+)'")
+    first = [f"{STORED:%Y-%m-%d} {number}" for number in range(4)]
+    batches(spark, config).write(messages(spark, [*first, "bad"]), Commit(QUERY, 0))
+    # The agent has sent its last line again, and goes on.
+    second = messages(spark, [first[3], "bad", f"{STORED:%Y-%m-%d} new", "worse"], first=3)
+    done: list[str] = []
+    append = DeltaTables.append
+
+    def fail(self: DeltaTables, name: str, *args: Any, **named: Any) -> None:
+        if len(done) == calls:
+            raise Failure
+        append(self, name, *args, **named)
+        done.append(name)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTables, "append", fail)
+        with pytest.raises(Failure):
+            batches(spark, config).write(second, Commit(QUERY, 1))
+            raise Failure
+    assert len(done) == calls
+    batches(spark, config).write(second, Commit(QUERY, 1))
+    day = STORED.date()
+    assert lines(spark, config) == [(n, n, day) for n in (0, 1, 2, 3, 5)]
+    assert lines(spark, config, "quarantine") == [(n, n, day) for n in (4, 6)]
+
+
+def test_files_that_are_known_are_folded_where_nothing_is_compacted(
+    spark: SparkSession, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_module, "FOLD_BATCHES", 2)
+    config = make("compact_batches = 0")
+    for number in range(2):
+        writing = batches(spark, config)
+        writing.write(messages(spark, ["a", "b"], first=2 * number), Commit(QUERY, number))
+        assert writing.written.compactions == 0
+    known = spark.read.format("delta").load(f"{config.path}/{FILES}").collect()
+    assert [(row.log_id, row.at_max) for row in known] == [("f", 3)]
+
+
+def checkpoint(config: LakeConfig, query: str, begun: int) -> None:
+    """As Spark leaves one."""
+    home = Path(config.checkpoint)
+    (home / "offsets").mkdir(parents=True, exist_ok=True)
+    (home / "metadata").write_text(json.dumps({"id": query}))
+    for left in (home / "offsets").iterdir():
+        left.unlink()
+    for number in range(begun + 1):
+        (home / "offsets" / str(number)).write_text("v1\n")
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_lake_goes_on_with_its_own_checkpoint_only(spark: SparkSession, make: Make, kind: str) -> None:
+    config = make(f"format = '{kind}'")
+    writing = batches(spark, config)
+    schema = writing.record_schema(messages(spark, []))
+    # A first write that was killed leaves this.
+    left = "_delta_log" if kind == "delta" else "date=2026-03-01/topic=t/batch=0a1b2c3d-0"
+    (Path(config.path) / "records" / left).mkdir(parents=True)
+    checkpoint(config, QUERY, 0)
+    check_lake(spark, config, schema)
+    assert not is_table(spark, config, "records")
+    for number in range(2):
+        writing.write(messages(spark, ["a"], first=number), Commit(QUERY, number))
+    assert is_table(spark, config, "records") and len(lines(spark, config)) == 2
+    checkpoint(config, QUERY, 1)
+    check_lake(spark, config, schema)
+    checkpoint(config, QUERY, 0)
+    with pytest.raises(ConfigError, match="is older than the lake"):
+        check_lake(spark, config, schema)
+    checkpoint(config, "ffffffff-0000-4000-8000-000000000000", 7)
+    with pytest.raises(ConfigError, match="another checkpoint"):
+        check_lake(spark, config, schema)
