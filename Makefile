@@ -96,12 +96,12 @@ clean: ## Remove everything that was built (data/ stays)
 	rm -rf $(VENV) target build python/metaq/_core*.so .pytest_cache .mypy_cache .ruff_cache
 	find python tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# What only the tests need: unmodified Java and Go clients are run against MetaQ, a real database is mirrored.
+# What only the tests need: unmodified Java and Go clients are run against MetaQ, real databases are mirrored.
 .PHONY: setup-test
 setup-test:
-	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go mariadb
+	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go mariadb postgresql
 
-# Apache's servers and tools and Delta's jars, as Maven artefacts: fetched here, where a slow network breaks no time-out.
+# Apache's servers and tools, Delta's jars and drivers, as Maven artefacts: fetched here, where a slow network breaks no time-out.
 .PHONY: peers
 peers: setup setup-test
 	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"

@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 
 from bench import report
+from bench.binlog import binlog
 from bench.clients import kafka
 from bench.clients.task import READ_COUNT
 from bench.clients.workloads import CLIENT_WORKLOADS
@@ -32,7 +33,7 @@ from bench.workloads import Plan, say
 from tests.support.apache import VERSION, apache_classpath
 from tests.support.maven import REPOSITORY_ROOT
 
-WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS}
+WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS, "binlog": binlog}
 _PEER_CLIENTS = ("confluent-kafka", "aiokafka", "pyspark")
 _ROUND_S_MIN = 13
 """A tool needs ten seconds for its first report, and some to start."""
@@ -128,6 +129,8 @@ def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
         client_backlog_messages=(chosen.backlog_messages or (3_000_000 if chosen.quick else 8_000_000))
         // READ_COUNT
         * READ_COUNT,
+        binlog_rows=50_000 if chosen.quick else 200_000,
+        mirror_s=30 if chosen.quick else 120,
         options=Options(flush=chosen.flush, metaq=chosen.metaq, peer_heap=chosen.peer_heap),
         home=home,
     )

@@ -1,59 +1,53 @@
-"""`python -m bench.binlog`: changes of rows per second that binlog-sync brings from a database into a topic.
+"""`python -m bench --only binlog`: how fast binlog-sync is, and how far binlog-mirror is behind.
 
 A real MariaDB gets a backlog of inserts and then of updates, in transactions of a thousand rows of six
 columns, and last of updates in a transaction each. The rate of each is that of the pipeline from its first
-report of rows in the topic to its last.
+report of rows in the topic to its last. Then rows are updated at a steady rate while both pipelines run, the
+mirror into Delta tables; what counts is the most that it was behind the source.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import shutil
-import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from bench.workloads import Outcome, Plan, say
 from tests.support.binlog import Running, write_config
 from tests.support.mariadb import PASSWORD, MariaDb
-from tests.support.metaq import Metaq
+from tests.support.metaq import COMMAND, Metaq
+from tests.support.processes import Child
+from tests.support.reading import eventually
+from tests.support.spark_jars import delta_jars
 
-DATABASE = "bench"
+DATABASE, MIRRORED = "bench", "mirrored"
 BATCH = 1000
+MIRRORED_ROWS = 50_000
+CHANGES_PER_SECOND = 5_000
+PAUSE_S = 0.1
+START_TIMEOUT_S = 300
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="bench.binlog", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", type=int, default=200_000, help="changes of each kind (default: 200000)")
-    parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
-    chosen = parser.parse_args(arguments)
+def binlog(plan: Plan) -> Outcome:
+    """Into the topic, and from there into a mirror."""
     os.environ["TEST_DATABASE_PASSWORD"] = PASSWORD
-    home = Path(tempfile.mkdtemp(prefix="binlog-"))
-    try:
-        rates = measure(home, chosen.rows)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    if chosen.output == "json":
-        print(json.dumps(rates))
-    else:
-        for name, rate in rates.items():
-            print(f"{name:<44} {rate:>10,.0f} rows/s")
-    return 0
-
-
-def measure(home: Path, rows: int) -> dict[str, float]:
-    """Rows per second of inserts and of updates, by the clock and by the pipeline's own processor time."""
+    outcome = Outcome("binlog")
+    home = plan.home / "binlog"
+    home.mkdir()
     mariadb = MariaDb(home)
     try:
         metaq = Metaq.serve(home)
         try:
-            return _measure(home, mariadb, metaq, rows)
+            figures = _measure(home, mariadb, metaq, plan.binlog_rows)
+            figures["mirror_behind_s"] = _measure_mirror(home, mariadb, metaq, plan.mirror_s)
         finally:
             metaq.stop()
     finally:
         mariadb.stop()
+    outcome.add("metaq", figures)
+    return outcome
 
 
 def _measure(home: Path, mariadb: MariaDb, metaq: Metaq, rows: int) -> dict[str, float]:
@@ -76,20 +70,19 @@ def _measure(home: Path, mariadb: MariaDb, metaq: Metaq, rows: int) -> dict[str,
                     for n in range(begin, begin + BATCH)
                 ],
             )
-        rates["inserts"], rates["inserts by processor time"] = _drain(config, rows)
+        rates["inserts_per_second"] = _drain(config, rows, "inserts")
         for begin in range(0, rows, BATCH):
             cursor.execute(
                 "UPDATE t SET price = price + 1 WHERE id BETWEEN %s AND %s", (begin, begin + BATCH - 1)
             )
-        rates["updates"], rates["updates by processor time"] = _drain(config, rows)
+        rates["updates_per_second"] = _drain(config, rows, "updates")
         for number in range(rows // 4):
             cursor.execute("UPDATE t SET price = price + 1 WHERE id = %s", (number,))
-        name = "updates of one row each"
-        rates[name], rates[f"{name} by processor time"] = _drain(config, rows // 4)
+        rates["single_per_second"] = _drain(config, rows // 4, "updates of one row each")
     return rates
 
 
-def _drain(config: Path, rows: int) -> tuple[float, float]:
+def _drain(config: Path, rows: int, what: str) -> float:
     running = Running(config)
     began, before, busy_s = 0.0, 0, 0.0
     try:
@@ -101,7 +94,10 @@ def _drain(config: Path, rows: int) -> tuple[float, float]:
             if done >= rows:
                 # The last report comes up to a second after the last row, which counts against the rate.
                 elapsed_s, spent_s = time.monotonic() - began, _busy_s(running) - busy_s
-                return (done - before) / max(elapsed_s, 0.001), (done - before) / max(spent_s, 0.01)
+                rate = (done - before) / max(elapsed_s, 0.001)
+                busy = (done - before) / max(spent_s, 0.01)
+                say(f"binlog   {what}: {rate:,.0f} changes/s, {busy:,.0f} by its own processor time")
+                return rate
             time.sleep(0.01)
     finally:
         running.stop()
@@ -113,5 +109,62 @@ def _busy_s(running: Running) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def _measure_mirror(home: Path, mariadb: MariaDb, metaq: Metaq, seconds: float) -> float:
+    """Seconds between a commit and the end of the batch that brought it, at the most."""
+    mariadb.execute(
+        f"CREATE DATABASE {MIRRORED}",
+        f"USE {MIRRORED}",
+        "CREATE TABLE t (id INT PRIMARY KEY, price DECIMAL(10,2), note VARCHAR(100))",
+        f"INSERT INTO t SELECT seq, 12.5, CONCAT('note number ', seq) FROM seq_1_to_{MIRRORED_ROWS}",
+    )
+    config = write_config(home / "mirrored.toml", mariadb, metaq.nameserver, MIRRORED)
+    jars = json.dumps(delta_jars())
+    with config.open("a", encoding="utf-8") as file:
+        file.write(f'[mirror]\npath = "mirror"\n[spark]\nmaster = "local[2]"\njars = {jars}\n')
+    reading = Running(config)
+    command = [*COMMAND, "pipeline", "run", "binlog-mirror", "--config", str(config), "-o", "json"]
+    mirror = Mirroring(Child(command, home / "mirror.log"))
+    try:
+        reading.wait_for_phase("following")
+        eventually(lambda: mirror.rows >= MIRRORED_ROWS, START_TIMEOUT_S)
+        first = mirror.rows
+        _change_steadily(mariadb, seconds)
+        behind = mirror.behind_s_max(first)
+        say(f"binlog   mirror at {CHANGES_PER_SECOND:,} changes/s: {behind:.1f} s behind at the most")
+        return behind
+    finally:
+        mirror.child.stop(60)
+        reading.stop()
+
+
+def _change_steadily(mariadb: MariaDb, seconds: float) -> None:
+    each = int(CHANGES_PER_SECOND * PAUSE_S)
+    begun = time.monotonic()
+    with mariadb.root(database=MIRRORED) as connection, connection.cursor() as cursor:
+        for number in range(int(seconds / PAUSE_S)):
+            low = number * each % MIRRORED_ROWS
+            cursor.execute("UPDATE t SET price = price + 1 WHERE id > %s AND id <= %s", (low, low + each))
+            time.sleep(max(0.0, begun + (number + 1) * PAUSE_S - time.monotonic()))
+
+
+class Mirroring:
+    """What binlog-mirror tells of itself."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+
+    def _reports(self) -> list[dict[str, Any]]:
+        assert self.child.alive, self.child.tail()
+        lines = self.child.log.read_text(errors="replace").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n")]
+
+    @property
+    def rows(self) -> int:
+        return max((report["rows"] for report in self._reports()), default=0)
+
+    def behind_s_max(self, rows_before: int) -> float:
+        """Since there was more than what there was at first."""
+        told = [report["details"] for report in self._reports() if report["rows"] > rows_before]
+        if not told:
+            raise RuntimeError("the mirror has applied nothing while rows were changed")
+        return max(float(details["behind_source_s"]) for details in told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -30,7 +31,11 @@ def memory_bytes(pid: int) -> dict[str, int]:
 
 def disk_bytes(directory: Path) -> int:
     """What the folder takes on the disk, holes not counted, as `du` does."""
-    return sum(entry.lstat().st_blocks * 512 for entry in directory.rglob("*"))
+    blocks = 0
+    for entry in directory.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # A file that is replaced has another name for a moment.
+            blocks += entry.lstat().st_blocks
+    return blocks * 512
 
 
 class CpuWatch:

@@ -49,6 +49,9 @@ _GOALS = {
     ("client-aio", "per_second"): "≥ 5 ×",
     ("spark-read", "per_second"): "≥ 1 ×, then 1.5",
     ("spark-write", "per_second"): "≥ 1 ×",
+    ("binlog", "inserts_per_second"): "≥ 30,000",
+    ("binlog", "updates_per_second"): "≥ 30,000",
+    ("binlog", "mirror_behind_s"): "≤ 30 s",
     ("client-send", "p50_ms"): "≤ 0.3 ms",
     ("client-send", "p99_ms"): "≤ 2 ms",
 }
@@ -67,6 +70,10 @@ _FORMS = {
     "sent_per_second": ("sent per second, to wait", "{:,.0f}", 1.0),
     "waiting_own_bytes": ("own memory while they wait, MB", "{:,.1f}", _MB),
     "waiting_resident_bytes": ("the same with page cache, MB", "{:,.1f}", _MB),
+    "inserts_per_second": ("inserts into the topic per second", "{:,.0f}", 1.0),
+    "updates_per_second": ("updates into the topic per second", "{:,.0f}", 1.0),
+    "single_per_second": ("… of one row each", "{:,.0f}", 1.0),
+    "mirror_behind_s": ("mirror behind at 5,000 a second, s", "{:,.1f}", 1.0),
     "delivered_own_bytes": ("own memory when all came, MB", "{:,.1f}", _MB),
 }
 

@@ -41,6 +41,10 @@ class Plan:
     client_process_warmup_s: float
     """Of every client process, before its clock starts."""
     client_backlog_messages: int
+    binlog_rows: int
+    """Changes of each kind."""
+    mirror_s: float
+    """For how long rows are changed at a steady rate."""
     options: Options
     home: Path
 

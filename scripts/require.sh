@@ -51,6 +51,13 @@ have_mariadb() {
 mariadb_packages="mariadb-server-core mariadb-client-core"
 mariadb_advice="MariaDB 10.5 or newer (mariadbd and mariadb-install-db)"
 
+# Debian keeps its programs out of the PATH.
+have_postgresql() {
+    command -v psql >/dev/null && PATH=$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :) command -v initdb >/dev/null
+}
+postgresql_packages="postgresql"
+postgresql_advice="PostgreSQL 13 or newer (psql, initdb and postgres)"
+
 have_fuzz() { cargo +nightly fuzz --version >/dev/null 2>&1; }
 fuzz_packages=""
 fuzz_advice="a nightly Rust and cargo-fuzz (rustup toolchain install nightly && cargo install cargo-fuzz)"

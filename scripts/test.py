@@ -1,4 +1,4 @@
-"""Runs the suites one after the other, shows what each prints, and closes with one line `N passed, N failed`.
+"""Runs the suites, shows what each prints, and closes with one line `N passed, N failed`.
 
     scripts/test.py all|unit|rust|lint [pytest arguments]
 
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +24,8 @@ TOOLS = Path(sys.executable).parent
 # What is repeated at the end, so that whoever reads only the end knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
+# Half of the tests' time; they share nothing with the others.
+APART = "tests/interop"
 
 
 @dataclass(frozen=True)
@@ -113,18 +116,27 @@ def pytest_suite(arguments: list[str]) -> Suite:
     return Suite("pytest", (sys.executable, "-m", "pytest", "--durations=10", *arguments), read_pytest)
 
 
-def plan(what: str, arguments: list[str]) -> list[Suite]:
+def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
+    """Suites that run after one another, or at the same time where they are in one list."""
     if what == "lint":
-        return lint_suites()
+        return [[suite] for suite in lint_suites()]
     if what == "rust":
-        return [rust_suite()]
+        return [[rust_suite()]]
     if what == "unit":
-        return [pytest_suite(["tests/unit", *arguments])]
-    return [*lint_suites(), rust_suite(), pytest_suite(arguments)]
+        return [[pytest_suite(["tests/unit", *arguments])]]
+    if arguments:
+        tests = [pytest_suite(arguments)]
+    else:
+        # Each waits half of its time for JVMs to start and for clients to agree.
+        tests = [
+            replace(pytest_suite([f"--ignore={APART}", "tests"]), name="pytest"),
+            replace(pytest_suite(["-p", "no:cacheprovider", APART]), name="pytest interop"),
+        ]
+    return [*([suite] for suite in [*lint_suites(), rust_suite()]), tests]
 
 
-def run(suite: Suite) -> Outcome:
-    print(f"\n── {suite.name}: {' '.join(suite.command)}", flush=True)
+def run(suite: Suite, show: Callable[[str], None]) -> Outcome:
+    show(f"\n── {suite.name}: {' '.join(suite.command)}\n")
     lines = []
     try:
         with subprocess.Popen(
@@ -137,10 +149,10 @@ def run(suite: Suite) -> Outcome:
         ) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                print(line, end="", flush=True)
+                show(line)
                 lines.append(line)
     except OSError as error:
-        print(f"cannot run {suite.command[0]}: {error}", flush=True)
+        show(f"cannot run {suite.command[0]}: {error}\n")
         return Outcome(0, 1)
     outcome = suite.read(process.returncode, lines)
     if outcome.failed:
@@ -149,27 +161,49 @@ def run(suite: Suite) -> Outcome:
     return outcome
 
 
+@dataclass(frozen=True)
+class Report:
+    outcome: Outcome
+    text: str
+
+
+def run_together(suites: list[Suite]) -> list[Report]:
+    """Shows what the first one prints as it comes, and that of the others when they have ended."""
+
+    def report(suite: Suite, show: Callable[[str], None]) -> Report:
+        started = time.monotonic()
+        outcome = run(suite, show)
+        skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
+        lines = [
+            f"  {suite.name:<14} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
+            f"  ({time.monotonic() - started:.1f} s)"
+        ]
+        lines.extend(f"      {complaint}" for complaint in outcome.complaints)
+        return Report(outcome, "\n".join(lines))
+
+    first, *others = suites
+    held: list[list[str]] = [[] for _ in others]
+    with ThreadPoolExecutor(max_workers=max(len(others), 1)) as pool:
+        under_way = [
+            pool.submit(report, suite, lines.append) for suite, lines in zip(others, held, strict=True)
+        ]
+        reports = [report(first, lambda text: print(text, end="", flush=True))]
+        for future, lines in zip(under_way, held, strict=True):
+            reports.append(future.result())
+            print("".join(lines), end="", flush=True)
+    return reports
+
+
 def main() -> int:
     what = sys.argv[1] if len(sys.argv) > 1 else "all"
     if what not in ("all", "unit", "rust", "lint"):
         print(__doc__, file=sys.stderr)
         return 2
     os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
-    outcomes = []
-    summary = []
-    for suite in plan(what, sys.argv[2:]):
-        started = time.monotonic()
-        outcome = run(suite)
-        outcomes.append(outcome)
-        skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
-        summary.append(
-            f"  {suite.name:<14} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
-            f"  ({time.monotonic() - started:.1f} s)"
-        )
-        summary.extend(f"      {complaint}" for complaint in outcome.complaints)
-    failed = sum(outcome.failed for outcome in outcomes)
-    print("\n" + "\n".join(summary))
-    print(f"{sum(outcome.passed for outcome in outcomes)} passed, {failed} failed", flush=True)
+    reports = [report for suites in plan(what, sys.argv[2:]) for report in run_together(suites)]
+    failed = sum(report.outcome.failed for report in reports)
+    print("\n" + "\n".join(report.text for report in reports))
+    print(f"{sum(report.outcome.passed for report in reports)} passed, {failed} failed", flush=True)
     return 1 if failed else 0
 
 

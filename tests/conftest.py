@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from metaq.config.options import OPTIONS
+from tests.support.mariadb import PASSWORD, MariaDb
 from tests.support.metaq import Metaq
 
 # Settings of whoever runs the tests would change what the processes under test do.
@@ -18,6 +21,12 @@ for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values(
 
 # A shell that runs the tests in the background has SIGINT ignored, and children would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Property tests say nothing about how fast the machine is, or how busy.
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture
@@ -42,3 +51,26 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metaq]:
     started = Metaq.serve(tmp_path_factory.mktemp("served"))
     yield started
     assert started.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
+    """One server for all tests of pipelines, each of which has a database of its own."""
+    server = MariaDb(tmp_path_factory.mktemp("mariadb"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def database(mariadb: MariaDb, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of a database that is there for one test."""
+    name = re.sub(r"\W", "_", request.node.name)[:50]
+    mariadb.execute(f"CREATE DATABASE `{name}`")
+    yield name
+    mariadb.execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+
+@pytest.fixture
+def password(monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TEST_DATABASE_PASSWORD", PASSWORD)
+    return PASSWORD

@@ -29,6 +29,7 @@ FLOWING = "FLOWING"
 RESULT = "RESULT "
 _PAUSE_S = 0.001
 _LEAK_BYTES = 1_000_000
+_LEAKS_PER_S = 50
 
 
 class Flow:
@@ -142,9 +143,13 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
         async def read() -> None:
             async with client.puller(group="soak_aio", start="begin") as puller:
                 await puller.assign(topic)
+                committed_at = time.monotonic()
                 while True:
                     messages = await puller.poll(0.5, count=1000)
                     flow.receive(sum(len(message.body) == len(BODY) for message in messages))
+                    if time.monotonic() - committed_at > 1:
+                        await puller.commit()
+                        committed_at = time.monotonic()
 
         reader = asyncio.create_task(read())
         async with client.producer("soak") as producer:
@@ -166,10 +171,13 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
 
 
 def leak() -> None:
-    """What a soak is there to find: memory that is kept and files that are not closed."""
-    kept = []
+    """What a soak is there to find: memory that is kept and files that are not closed; so much in a second,
+    however rarely this thread gets to run."""
+    kept: list[tuple[bytes, int]] = []
+    began = time.monotonic()
     while True:
-        kept.append((os.urandom(_LEAK_BYTES), os.open(os.devnull, os.O_RDONLY)))
+        while len(kept) < (time.monotonic() - began) * _LEAKS_PER_S:
+            kept.append((b"x" * _LEAK_BYTES, os.open(os.devnull, os.O_RDONLY)))
         time.sleep(0.02)
 
 

@@ -106,8 +106,8 @@ def soak(
 
 
 def _settings(home: Path) -> dict[str, object]:
-    """The oldest files go as soon as the store has taken its share of the disk, read or not. Whoever else
-    fills the disk meanwhile makes that share smaller, and stops nothing."""
+    """The oldest files go as soon as the store has taken its share of the disk and everybody has read them.
+    Whoever else fills the disk meanwhile makes that share smaller, and takes nothing from a reader."""
     home.mkdir(parents=True, exist_ok=True)
     usage = shutil.disk_usage(home)
     used = round(100 * usage.used / (usage.used + usage.free))
@@ -116,7 +116,7 @@ def _settings(home: Path) -> dict[str, object]:
         "disk_clean_percent": limit - 1,
         "disk_force_clean_percent": limit,
         "disk_refuse_percent": 99,
-        "delete_unconsumed": "true",
+        "delete_unconsumed": "false",
         "commit_log_file_bytes": 256 * MIB,
     }
 

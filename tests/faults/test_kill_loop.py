@@ -6,8 +6,6 @@ import random
 import time
 from pathlib import Path
 
-import pytest
-
 from tests.faults.senders import Senders, served_queues
 from tests.support.checker import Served, violations
 from tests.support.plain_client import SUCCESS, create_topic
@@ -20,7 +18,6 @@ TOPIC = "kill_loop"
 SETTINGS = {**SMALL_FILES, "commit_log_file_bytes": 256 * KIB, "allocation_step_bytes": 64 * KIB}
 
 
-@pytest.mark.timeout(170)
 def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")

@@ -17,6 +17,7 @@ import pytest
 from tests.faults.disks import LoopDisk, loop_disk
 from tests.faults.senders import Senders, served_queues
 from tests.faults.sync_faults import Sync, SyncFaults
+from tests.faults.waiting import wait_until
 from tests.support.checker import violations
 from tests.support.plain_client import SUCCESS, create_topic
 from tests.support.serving import MIB, SMALL_FILES, Serving
@@ -63,7 +64,10 @@ def _lose_power_twice(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
         for _ in range(2):
             faults[-1].mode = mode
             senders.target = broker.broker
+            acknowledged = senders.history.acknowledged_count()
             time.sleep(choice.uniform(0.3, 1.0))
+            # A slow disk takes its time for so many.
+            wait_until(lambda before=acknowledged: senders.history.acknowledged_count() > before + 50)
             disk.lose_power()
             senders.target = ""
             broker.kill()

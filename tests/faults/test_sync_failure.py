@@ -44,7 +44,7 @@ def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path: Path) -> None:
             # A process that ends on a failed sync has failed stop as well.
             if broker.child.alive:
                 _refuses_writes_and_serves_reads(broker)
-        assert "sync" in broker.log().lower()
+        wait_until(lambda: "sync" in broker.log().lower())
         broker.kill()
     faults.stop()
     with Serving(home, data) as broker, broker.connect() as client:

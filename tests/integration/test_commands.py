@@ -139,7 +139,7 @@ def test_following_shows_what_arrives(served: Metaq) -> None:
                 served.run("send", "Follow", f"after {number}")
                 assert tail.stdout.readline().endswith(f" after {number}\n")
             tail.send_signal(signal.SIGINT)
-            assert tail.wait(10) == 0
+            assert tail.wait(60) == 0
         finally:
             tail.kill()
 
@@ -181,7 +181,7 @@ def test_a_signal_stops_it_cleanly(start_metaq: Start, tmp_path: Path, number: s
     assert set(started.ready) == {"role", "nameserver", "broker", "broker_old", "data"}
     assert (tmp_path / "data" / "abort").exists()
     started.child.process.send_signal(number)
-    assert started.child.process.wait(20) == 0
+    assert started.child.process.wait(60) == 0
     assert not (tmp_path / "data" / "abort").exists()
     assert "Traceback" not in started.child.tail()
 

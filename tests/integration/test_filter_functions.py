@@ -105,7 +105,8 @@ async def started(
     folder = directory / "functions"
     folder.mkdir(exist_ok=True)
     (folder / "good.py").write_text(GOOD)
-    limits: dict[str, int] = {"timeout_ms": 1_500, "memory_bytes": 256 * MIB, **changes}
+    # So long that a busy machine is not taken for a function that does not end.
+    limits: dict[str, int] = {"timeout_ms": 30_000, "memory_bytes": 256 * MIB, **changes}
     filters = WorkerSettings(sources=(str(folder),), **limits)  # type: ignore[arg-type]
     options = broker_options(directory / "store", filters=filters)
     async with (
@@ -194,7 +195,7 @@ def test_what_a_function_lets_through_counts_for_the_groups_rate(tmp_path: Path)
             early = await call(client, "t", "color('red')", next_offset(first), hold_ms=300)
             assert (early.code, bodies(early)) == (20, []), "the group has had its share"
             clock.advance_ms(60_000)
-            late = await call(client, "t", "color('red')", next_offset(early), hold_ms=5_000)
+            late = await call(client, "t", "color('red')", next_offset(early), hold_ms=60_000)
             assert (late.code, bodies(late)) == (0, [b"red-0"])
 
     run(scenario)
@@ -268,7 +269,7 @@ def test_a_waiting_pull_is_woken_by_what_its_function_wants(tmp_path: Path) -> N
     async def scenario() -> None:
         async with started(tmp_path) as (broker, producer, client):
             await producer.send("t", b"first", color="green")
-            waiting = asyncio.create_task(call(client, "t", "color('red')", 1, hold_ms=20_000))
+            waiting = asyncio.create_task(call(client, "t", "color('red')", 1, hold_ms=120_000))
             await until(lambda: broker.server.counters()["held"] == 1)
             requests = broker.server.counters()["requests"]
             for number in range(200):
@@ -276,15 +277,15 @@ def test_a_waiting_pull_is_woken_by_what_its_function_wants(tmp_path: Path) -> N
             assert not waiting.done()
             assert broker.server.counters()["requests"] == requests + 200, "the client asked once"
             await producer.send("t", b"last", color="red")
-            found = await asyncio.wait_for(waiting, 10)
+            found = await asyncio.wait_for(waiting, 60)
             assert (found.code, bodies(found), next_offset(found)) == (0, [b"last"], 202)
             began = time.monotonic()
-            waiting = asyncio.create_task(call(client, "t", "color('red')", 202, hold_ms=1_000))
-            await asyncio.sleep(0.2)
+            waiting = asyncio.create_task(call(client, "t", "color('red')", 202, hold_ms=4_000))
+            await until(lambda: broker.server.counters()["held"] == 1)
             await producer.send("t", b"not this", color="green")
             in_vain = await waiting
             assert (in_vain.code, next_offset(in_vain)) == (20, 203)
-            assert time.monotonic() - began > 0.9
+            assert time.monotonic() - began > 3.9
 
     run(scenario)
 
@@ -296,7 +297,7 @@ def test_whatever_a_function_does_its_pulls_go_on(tmp_path: Path) -> None:
     """A message that it fails for is delivered, and costs no other message its verdict."""
 
     async def scenario() -> None:
-        async with started(tmp_path) as (broker, producer, client):
+        async with started(tmp_path, timeout_ms=4_000) as (broker, producer, client):
             sent = [b"yes-0", b"no-1", b"bad-2", b"no-3", b"yes-4", b"no-5"]
             for body in sent:
                 await producer.send("t", body)
@@ -325,12 +326,12 @@ def test_whatever_a_function_does_its_pulls_go_on(tmp_path: Path) -> None:
 def test_a_slow_function_keeps_nobody_else_waiting(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (
-            started(tmp_path, timeout_ms=1_000) as (broker, producer, client),
+            started(tmp_path, timeout_ms=4_000) as (broker, producer, client),
             connected(broker.address, "other") as other,
         ):
             for number in range(40):
                 await producer.send("t", b"bad-%d" % number, color="red")
-            slow = [asyncio.create_task(call(client, "t", "bad('loop')", number)) for number in range(6)]
+            slow = [asyncio.create_task(call(client, "t", "bad('loop')", number)) for number in range(3)]
             await until(lambda: len(workers_of(os.getpid())) == 2)
             began = time.monotonic()
             for _ in range(20):
@@ -347,10 +348,10 @@ def test_a_slow_function_keeps_nobody_else_waiting(tmp_path: Path) -> None:
 
 def test_many_slow_messages_are_cut_into_batches(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with started(tmp_path, timeout_ms=1_000) as (broker, producer, client):
+        async with started(tmp_path, timeout_ms=3_000) as (broker, producer, client):
             for number in range(12):
                 await producer.send("t", b"%d" % number)
-            found = await read_all(client, "t", "slow(0.1)", 12)
+            found = await read_all(client, "t", "slow(0.3)", 12)
             assert found == [b"%d" % number for number in range(12)]
             tally = broker.functions.tallies["slow"]
             assert (tally.messages, tally.failures, tally.workers_lost) == (12, 0, 0)
@@ -372,14 +373,14 @@ def test_a_worker_has_nothing_of_the_brokers(tmp_path: Path, monkeypatch: pytest
 
 def test_a_client_that_leaves_and_a_broker_that_stops_wait_for_nobody(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with started(tmp_path, timeout_ms=10_000) as (broker, producer, _):
+        async with started(tmp_path, timeout_ms=60_000) as (broker, producer, _):
             await producer.send("t", b"bad")
             async with connected(broker.address, "leaving") as leaving:
                 gone = [asyncio.create_task(call(leaving, "t", "bad('loop')")) for _ in range(4)]
                 await until(lambda: len(workers_of(os.getpid())) == 2)
             await asyncio.gather(*gone, return_exceptions=True)
             began = time.monotonic()
-        assert time.monotonic() - began < 5, "the workers were not waited for"
+        assert time.monotonic() - began < 30, "the workers were not waited for"
 
     run(scenario)
 
@@ -428,7 +429,7 @@ def test_no_worker_outlives_a_killed_broker(tmp_path: Path, start_metaq: Callabl
 
     workers = asyncio.run(scenario())
     assert len(workers) == 1
-    ended = time.monotonic() + 10
+    ended = time.monotonic() + 60
     while is_running(workers[0]):
         assert time.monotonic() < ended, "a worker runs on"
         time.sleep(0.05)

@@ -70,7 +70,7 @@ def test_the_function_serves_the_consumer(tmp_path: Path) -> None:
         program.write_text(BLOCKS[6][1].replace("127.0.0.1:9876", metaq.nameserver), encoding="utf-8")
         child = Child([sys.executable, str(program)], tmp_path / "program.log", dict(os.environ), tmp_path)
         try:
-            child.wait_for(lambda log: log if "third" in log else None, 30, "an order")
+            child.wait_for(lambda log: log if "third" in log else None, 60, "an order")
             assert child.stop() == 0, child.tail()
         finally:
             child.kill()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from metaq._core import Clock
+from metaq.broker import Broker
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable, SubscriptionGroupConfig
 from metaq.protocol.errors import Refused
 from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
+from metaq.protocol.messages import Sent
 from metaq.protocol.topics import UpdateAndCreateTopic
-from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker
+from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker, until
 from tests.integration.test_commands import document
 from tests.support.metaq import Metaq
 
@@ -30,14 +33,31 @@ async def limit_group(client: Client, **attributes: str) -> None:
     (await client.connection.call(UpdateAndCreateSubscriptionGroup(), config.encode())).check()
 
 
-async def moved(clock: Clock, step_ms: int, *work: asyncio.Task[object]) -> int:
-    """Moves the clock until all is done; how far."""
+RATE, BURST = 100, 10
+"""A second, and at once: a tenth of a second's worth."""
+
+
+async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int = 20) -> int:
+    """Moves the clock until so many are done; how far. Each step waits for all that it lets through."""
     passed_ms = 0
-    while not all(task.done() for task in work):
+    while True:
+        allowed = min(count, BURST + RATE * passed_ms // 1000)
+        await until(lambda allowed=allowed: done() >= allowed)
+        assert done() == allowed
+        if allowed == count:
+            return passed_ms
         clock.advance_ms(step_ms)
         passed_ms += step_ms
-        await asyncio.sleep(0.015)
-    return passed_ms
+
+
+async def sent_slowly(broker: Broker, client: Client, clock: Clock, count: int) -> list[Sent]:
+    """Sends so many at once, and moves the clock by as much as they must wait."""
+    slowed = broker.server.counters()["sends_slowed"]
+    sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(count)]
+    await until(lambda: broker.server.counters()["limits_waiting"] == count - BURST)
+    assert await moved(clock, count, lambda: sum(task.done() for task in sends)) == (count - BURST) * 10
+    assert broker.server.counters()["sends_slowed"] - slowed == count - BURST
+    return [task.result() for task in sends]
 
 
 def test_sends_keep_the_rate_and_a_restart_keeps_the_limit(tmp_path: Path) -> None:
@@ -46,13 +66,10 @@ def test_sends_keep_the_rate_and_a_restart_keeps_the_limit(tmp_path: Path) -> No
         options = broker_options(tmp_path)
         async with started_broker(options, clock) as broker, connected(broker.address) as client:
             await limit_topic(client, "+send.rate.messages=100")
-            sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(60)]
-            # 60 at 100 a second with 10 at once: half a second, and a step at most besides.
-            assert 500 <= await moved(clock, 20, *sends) <= 700
-            assert len({task.result().queue_offset for task in sends}) == 60
+            sent = await sent_slowly(broker, client, clock, 60)
+            assert len({each.queue_offset for each in sent}) == 60
         async with started_broker(options, clock) as broker, connected(broker.address) as client:
-            sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(30)]
-            assert 200 <= await moved(clock, 20, *sends) <= 400
+            await sent_slowly(broker, client, clock, 30)
             reply = (await client.connection.call(GetBrokerRuntimeInfo())).check()
             assert KVTable.decode(reply.body).table["sendSlowedTotal"] == "20"
             await limit_topic(client, "-send.rate.messages")
@@ -78,23 +95,24 @@ def test_a_group_consumes_at_its_rate_over_all_queues_and_topics(tmp_path: Path)
                 await client.send("%RETRY%g", b"%d" % number)
             await limit_group(client, **{"consume.rate.messages": "100"})
 
-            async def consume(who: Client, topic: str, queue_id: int, end: int) -> list[bytes]:
-                found: list[bytes] = []
-                while len(found) < end:
-                    code, records, after = await who.pull("g", topic, len(found), queue_id, hold_ms=5_000)
-                    assert code in (0, 20) and after == len(found) + len(records)
-                    found += [record.body for record in records]
-                return found
+            found: list[list[bytes]] = [[], [], []]
+
+            async def consume(who: Client, topic: str, queue_id: int, end: int, mine: list[bytes]) -> None:
+                while len(mine) < end:
+                    code, records, after = await who.pull("g", topic, len(mine), queue_id, hold_ms=60_000)
+                    assert code in (0, 20) and after == len(mine) + len(records)
+                    mine += [record.body for record in records]
 
             work = [
-                asyncio.create_task(consume(client, "orders", 0, 60)),
-                asyncio.create_task(consume(other, "orders", 1, 60)),
-                asyncio.create_task(consume(client, "%RETRY%g", 0, 30)),
+                asyncio.create_task(consume(client, "orders", 0, 60, found[0])),
+                asyncio.create_task(consume(other, "orders", 1, 60, found[1])),
+                asyncio.create_task(consume(client, "%RETRY%g", 0, 30, found[2])),
             ]
             # 150 at 100 a second with 10 at once.
-            assert 1_400 <= await moved(clock, 20, *work) <= 1_800
-            for task, end in zip(work, (60, 60, 30), strict=True):
-                assert task.result() == [b"%d" % number for number in range(end)]
+            assert await moved(clock, 150, lambda: sum(map(len, found))) == 1_400
+            await asyncio.gather(*work)
+            for mine, end in zip(found, (60, 60, 30), strict=True):
+                assert mine == [b"%d" % number for number in range(end)]
 
     run(scenario)
 

@@ -117,7 +117,7 @@ def test_the_roles_apart(tmp_path: Path) -> None:
         directory=tmp_path,
     )
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         brokers = ""
         while "broker-a, broker-b" not in brokers:
             assert time.monotonic() < deadline, child.tail()
@@ -140,13 +140,13 @@ def test_make_run_starts_it_and_ctrl_c_stops_it(tmp_path: Path) -> None:
     command = block("bash", "make run").strip()
     arguments = f"--namesrv-port 0 --broker-port 0 --data {tmp_path / 'data'}"
     child = Child(["bash", "-c", f'exec {command} ARGS="{arguments}"'], tmp_path / "log", directory=ROOT)
-    child.wait_for(lambda log: log if "\nMETAQ_READY {" in log else None, 60, "ready line")
+    child.wait_for(lambda log: log if "\nMETAQ_READY {" in log else None, 120, "ready line")
     # As a terminal does it: to make and to what it started.
     found = subprocess.run(
         ["pgrep", "-P", str(child.process.pid)], capture_output=True, text=True, check=True
     )
     os.kill(int(found.stdout.split()[0]), signal.SIGINT)
-    child.process.wait(20)
+    child.process.wait(60)
     assert child.process.returncode == 0, child.tail()
     assert not (tmp_path / "data" / "abort").exists()
 

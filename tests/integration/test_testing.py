@@ -73,7 +73,7 @@ def test_a_delay_of_two_hours(metaq_server: LocalMetaq) -> None:
     async def scenario(client: Client) -> None:
         await client.send("orders", b"later", DELAY="18")
         async with asyncio.TaskGroup() as group:
-            held = group.create_task(client.pull("g", "orders", hold_ms=15_000))
+            held = group.create_task(client.pull("g", "orders", hold_ms=60_000))
             await asyncio.sleep(0)
             await client.heartbeat("g", "orders")  # Behind the pull, on the same line.
             metaq_server.clock.advance(TWO_HOURS - timedelta(minutes=1))

@@ -16,8 +16,10 @@ Message = dict[str, Any]
 Queue = tuple[str, int]
 """Broker name and queue number."""
 
-CONSUME_TIMEOUT_S = 30.0
-ROUTE_TIMEOUT_S = 10.0
+CONSUME_TIMEOUT_S = 90.0
+ROUTE_TIMEOUT_S = 60.0
+WOKEN_S = 12.0
+"""Long enough for a busy machine, and less than the 15 s that a pull of a Java consumer is held for."""
 
 # Apache's broker tells a consumer of its own arrival before it answers the heartbeat that announced it. When
 # the client is slow it then subscribes anew while that heartbeat is under way, cannot send another, and its
@@ -270,7 +272,7 @@ class Clients:
             ]
             return [reader.call("committed_offset", **queue) for queue in queues]
 
-        eventually(committed, lambda found: found == wanted, 5, f"committed at {wanted}")
+        eventually(committed, lambda found: found == wanted, CONSUME_TIMEOUT_S, f"committed at {wanted}")
         reader.stop_soon()
 
     def close(self) -> None:

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from tests.support.processes import LOG_TAIL_LINES
 
-CALL_TIMEOUT_S = 60.0
-START_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
 
 T = TypeVar("T")
 Event = dict[str, Any]
@@ -144,14 +144,14 @@ class Driver:
         if self._process.poll() is None and self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            self._process.wait(10)
+            self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.kill()
         self._finish()
 
     def _finish(self) -> None:
         self._process.wait()
-        self._reader.join(10)
+        self._reader.join(60)
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()

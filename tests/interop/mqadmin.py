@@ -19,7 +19,7 @@ class Trial:
     prints: tuple[str, ...] = ()
     refused: int | None = None
     """The request code that is refused, with the reason that goes with it."""
-    time_limit_ms: int = 20_000
+    time_limit_ms: int = 60_000
     endless: bool = False
     """Runs until it is stopped."""
     swallowed: bool = False

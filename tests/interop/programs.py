@@ -21,7 +21,7 @@ BUILD_TIMEOUT_S = 600
 # The client starts threads by the dozen and lives for seconds: little heap, no optimising compiler.
 JVM_FLAGS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 # A 4.x consumer that finds a queue locked tries again at its next rebalance by the clock: every 20 s.
-REBALANCE_INTERVAL_S = 8
+REBALANCE_INTERVAL_S = 14
 ENCODINGS = {"json": "JSON", "binary": "ROCKETMQ"}
 
 

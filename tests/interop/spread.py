@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tests.interop.clients import Clients, Message, Queue, queue_of
+from tests.interop.clients import CONSUME_TIMEOUT_S, Clients, Message, Queue, queue_of
 from tests.interop.driver import eventually
 from tests.interop.test_java_three_brokers import EVERY_QUEUE, RECOVERY_TIMEOUT_S
 
@@ -57,7 +57,9 @@ def progress(java: Clients, group: str, topic: str) -> dict[Queue, object]:
 
 
 def wait_for_progress(java: Clients, group: str, topic: str, wanted: dict[Queue, object]) -> None:
-    eventually(lambda: progress(java, group, topic), lambda found: found == wanted, 30, f"at {wanted}")
+    eventually(
+        lambda: progress(java, group, topic), lambda found: found == wanted, CONSUME_TIMEOUT_S, f"at {wanted}"
+    )
 
 
 def reset(java: Clients, group: str, topic: str, timestamp_ms: int) -> dict[Queue, object]:

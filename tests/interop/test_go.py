@@ -94,11 +94,11 @@ def test_two_consumers_share_the_queues(go: Clients) -> None:
         return [{placed[m["body"]] for m in c.messages if m["body"] in placed} for c in (first, second)]
 
     shared = eventually(
-        queues_of_a_round, lambda shares: [len(s) for s in shares] == [2, 2], 30, "two queues each"
+        queues_of_a_round, lambda shares: [len(s) for s in shares] == [2, 2], 90, "two queues each"
     )
     assert not shared[0] & shared[1]
 
     second.stop()
-    taken_back = eventually(queues_of_a_round, lambda shares: len(shares[0]) == 4, 30, "four queues again")
+    taken_back = eventually(queues_of_a_round, lambda shares: len(shares[0]) == 4, 90, "four queues again")
     assert not taken_back[1]
     wait_for_bodies([first, second], sent)

@@ -28,7 +28,7 @@ def test_topic_gets_more_queues(java: Clients) -> None:
     eventually(
         lambda: java.admin.call("topic_route", topic=topic)["queues"][0]["write_queues"],
         lambda found: found == 5,
-        10,
+        60,
         "5 queues in the route",
     )
     sent = java.producer().send(topic, numbered(20))
@@ -92,7 +92,7 @@ def test_message_by_the_id_its_sender_gave_it(java: Clients) -> None:
 
     # The index is built behind the log.
     last: str = sent[-1]["id"]
-    eventually(lambda: view(last), lambda found: found is not None, 10, "in the index")
+    eventually(lambda: view(last), lambda found: found is not None, 60, "in the index")
     assert [view(result["id"]) for result in sent] == bodies(numbered(5))
 
 
@@ -112,7 +112,7 @@ def test_messages_by_key(java: Clients) -> None:
             return []
         return sorted(message["body"] for message in found)
 
-    eventually(lambda: bodies_with("only11"), lambda found: found == ["body-11"], 10, "in the index")
+    eventually(lambda: bodies_with("only11"), lambda found: found == ["body-11"], 60, "in the index")
     assert bodies_with("all") == sorted(f"body-{n}" for n in range(12))
     assert bodies_with("every1") == sorted(f"body-{n}" for n in (1, 4, 7, 10))
     assert bodies_with("only5") == ["body-5"]

@@ -57,7 +57,8 @@ def test_a_sender_far_over_the_limit_is_told_why(java: Clients) -> None:
     topic = java.topic()
     producer = java.producer()
     limit(java, "topic", topic, 1)
-    producer.send(topic, numbered(10), how="batch")  # Ten seconds' worth: those behind it wait too long.
+    # A hundred seconds' worth: those behind it wait too long, however slow the machine is.
+    producer.send(topic, numbered(100), how="batch")
     with pytest.raises(ClientError) as raised:
         producer.send(topic, numbered(1))  # Which the client tries three times before it gives up.
     assert raised.value.broker_code == 2
@@ -79,7 +80,7 @@ def shaved(clients: Clients, count: int) -> tuple[str, str, list[PushConsumer], 
 @each_once
 def test_a_group_is_served_at_its_rate(java: Clients) -> None:
     topic, group, consumers, since = shaved(java, 400)
-    java.driver.wait_for(lambda _: any(consumer.messages for consumer in consumers), 30, "a message")
+    java.driver.wait_for(lambda _: any(consumer.messages for consumer in consumers), 90, "a message")
     wait_for_bodies(consumers, bodies(numbered(400)))
     received = [message for consumer in consumers for message in consumer.messages]
     assert len(received) <= allowed(since)
@@ -101,7 +102,7 @@ def test_a_killed_broker_comes_back_with_the_limit(
     def received() -> int:
         return sum(len(consumer.messages) for consumer in consumers)
 
-    clients.driver.wait_for(lambda _: received() >= 100, 30, "the first hundred messages")
+    clients.driver.wait_for(lambda _: received() >= 100, 90, "the first hundred messages")
     assert received() <= allowed(since)
     broker = clients.cluster.brokers["broker-a"]
     broker.kill()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.interop.clients import Clients, Message, bodies, wait_for_bodies
+from tests.interop.clients import WOKEN_S, Clients, Message, bodies, wait_for_bodies
 from tests.interop.driver import ClientError, eventually
 from tests.interop.kinds import each_once
 from tests.interop.servers import Cluster, uses_apache
@@ -60,17 +59,15 @@ def test_a_function_chooses_what_a_push_consumer_gets(java_filtered: Clients) ->
     for number in range(3):
         # The consumer waits at the ends of its queues by now.
         producer.send(topic, painted(f"then-{number}"))
-        wait_for_bodies([consumer], [f"then-{number}-red", f"then-{number}-green"], timeout_s=10)
+        wait_for_bodies([consumer], [f"then-{number}-red", f"then-{number}-green"], timeout_s=WOKEN_S)
     producer.send(topic, [{"body": "failed", "properties": {"color": "broken"}}])
     found = wait_for_bodies([consumer], ["failed"])
     rounds = ["before", *(f"then-{number}" for number in range(3))]
     wanted = [f"{prefix}-{color}" for prefix in rounds for color in ("red", "green")]
     assert sorted(bodies(found)) == sorted([*wanted, "failed"])
 
-    began = time.monotonic()
     with pytest.raises(ClientError, match="no function is called longer: there are shorter"):
         java.push_consumer(topic, sql="function:longer(1)")
-    assert time.monotonic() - began < 20
 
     pulling = java.pull_consumer(heartbeat_interval_ms=500)
     (queue, _) = pulling.call("subscribe_queues", topic=topic)
@@ -83,6 +80,6 @@ def test_a_function_chooses_what_a_push_consumer_gets(java_filtered: Clients) ->
             assert "does not upgrade" in str(refused), refused
             return None
 
-    nothing = eventually(pulled, lambda found: found is not None, 10, "a first pull")
+    nothing = eventually(pulled, lambda found: found is not None, 60, "a first pull")
     assert isinstance(nothing, dict)
     assert nothing["next_offset"] == bounds["max_offset"]

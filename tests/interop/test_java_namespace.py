@@ -44,7 +44,7 @@ def test_a_retry_stays_in_its_namespace(java: Clients) -> None:
     within(java, group, f"%RETRY%{namespace}")
     consumer = java.push_consumer(topic, group=group, namespace=namespace, retry_level=1, tries_max=1)
     java.producer(namespace=namespace).send(topic, [{"body": "x", "properties": {"fails": "9"}}])
-    consumer.driver.wait_for(lambda _: len(consumer.messages) == 2, 30, "a second try")
+    consumer.driver.wait_for(lambda _: len(consumer.messages) == 2, 90, "a second try")
     assert [(m["topic"], m["reconsume_times"]) for m in consumer.messages] == [(topic, 0), (topic, 1)]
     consumer.wait_until_consumed(f"%RETRY%{namespace}%{group}", 1)
     assert bodies(java.pull_consumer().read_all(f"%DLQ%{namespace}%{group}")) == ["x"]
@@ -68,7 +68,7 @@ def test_compressed_bodies_are_stored_as_they_came(java: Clients) -> None:
     producer = java.producer(namespace=namespace, compress_over_bytes=100)
     producer.send(topic, [binary(b"abc" * 10_000)])
     consumer = java.push_consumer(topic, namespace=namespace)
-    consumer.driver.wait_for(lambda _: len(consumer.messages) == 1, 30, "the message")
+    consumer.driver.wait_for(lambda _: len(consumer.messages) == 1, 90, "the message")
     (found,) = consumer.messages
     assert found["body_bytes"] == 30_000
     assert found["stored_bytes"] < 3_000, "the broker unpacked it"

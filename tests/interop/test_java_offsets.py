@@ -9,7 +9,7 @@ from tests.interop.clients import Clients, bodies, numbered, unique, wait_for_bo
 from tests.interop.kinds import each_once
 from tests.interop.servers import Cluster
 
-RECOVERY_TIMEOUT_S = 60.0
+RECOVERY_TIMEOUT_S = 120.0
 
 
 def test_consumer_goes_on_where_it_stopped(java: Clients) -> None:

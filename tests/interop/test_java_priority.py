@@ -46,7 +46,7 @@ def test_a_priority_does_not_count_for_what_has_its_queue_for_another_reason(jav
         topic, [{"body": "half", "priority": 3, "properties": {"local": "commit"}}] * 4
     )
     consumer = java.push_consumer(topic)
-    consumer.driver.wait_for(lambda _: len(consumer.messages) == 6, 30, "six messages")
+    consumer.driver.wait_for(lambda _: len(consumer.messages) == 6, 90, "six messages")
     assert {m["queue_id"] for m in consumer.messages if m["body"] == "other"} == {1}
     assert {m["queue_id"] for m in consumer.messages if m["body"] == "half"} == {0, 1, 2, 3}
     assert not any("_SYS_MSG_PRIORITY_" in m["properties"] for m in consumer.messages)

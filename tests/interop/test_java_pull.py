@@ -69,8 +69,8 @@ def test_pull_that_waits_gets_the_message_it_waited_for(java: Clients) -> None:
     assert not got
     sent_at = time.monotonic()
     producer.send(topic, numbered(1, "second"))
-    waiting.join(10)
-    assert time.monotonic() - sent_at < 3
+    waiting.join(60)
+    assert time.monotonic() - sent_at < 15, "the client has it held for 20 s"
     assert got[0]["status"] == "FOUND"
     assert bodies(got[0]["messages"]) == ["second-0"]
 
@@ -108,7 +108,7 @@ def test_committed_offset_is_kept_for_the_group(java: Clients) -> None:
     eventually(
         lambda: other.call("committed_offset", **queue(topic, 1)),
         lambda found: found == 20,
-        5,
+        60,
         "committed at 20",
     )
     stranger = java.pull_consumer()
@@ -171,7 +171,7 @@ def _read_from(consumer: Any, topic: str, begins: dict[int, int], end: int) -> N
             seen.setdefault(message["queue_id"], []).append(message["queue_offset"])
         for queue_id in filter(is_missing, begins):
             consumer.call("lite_seek", **queue(topic, queue_id), queue_offset=begins[queue_id])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 20
         while any(map(is_missing, begins)) and time.monotonic() < deadline:
             for message in consumer.call("lite_poll", timeout_ms=500):
                 seen.setdefault(message["queue_id"], []).append(message["queue_offset"])

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 
 from tests.interop.clients import (
+    WOKEN_S,
     Clients,
     Message,
     bodies,
@@ -39,10 +40,10 @@ def test_waiting_consumer_is_woken_by_a_message(java: Clients) -> None:
     consumer = java.push_consumer(topic)
     producer.send(topic, numbered(1, "first"))
     wait_for_bodies([consumer], ["first-0"])
-    # Its next pull now waits at the broker, which looks through waiting pulls every 5 s in any case.
+    # Its next pull now waits at the broker.
     for number in range(5):
         producer.send(topic, [{"body": f"then-{number}"}])
-        wait_for_bodies([consumer], [f"then-{number}"], timeout_s=3)
+        wait_for_bodies([consumer], [f"then-{number}"], timeout_s=WOKEN_S)
     arrived = [m for m in consumer.messages if m["body"].startswith("then")]
     assert len(arrived) == 5
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.parametrize(
     "java_kind", [("5.5.0", "json")], ids=java_id, indirect=True, scope="session"
 )
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 TEXT = "grün, 漢字, 🙂"
 LARGE = random.Random(5).randbytes(3 * 1024 * 1024)
 KEYS = ["a", "order-17", "Straße", "漢字🙂", "polygenelubricants", "z" * 100]

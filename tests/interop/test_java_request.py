@@ -23,7 +23,7 @@ def test_a_request_gets_its_reply(java: Clients) -> None:
         assert reply["properties"]["MSG_TYPE"] == "reply"
         assert int(reply["properties"]["PUSH_REPLY_TIME"]) > 0
     java.driver.wait_for(
-        lambda _: len(java.driver.events("replied", answering.handle)) == 5, 10, "five replies acknowledged"
+        lambda _: len(java.driver.events("replied", answering.handle)) == 5, 60, "five replies acknowledged"
     )
     replied = java.driver.events("replied", answering.handle)
     assert {sent["status"] for sent in replied} == {"SEND_OK"}

@@ -78,7 +78,7 @@ def test_oneway(java: Clients) -> None:
 
     reader = java.pull_consumer()
     stored = eventually(
-        lambda: reader.read_all(topic), lambda found: len(found) >= 50, 10, "50 messages stored"
+        lambda: reader.read_all(topic), lambda found: len(found) >= 50, 60, "50 messages stored"
     )
     assert sorted(bodies(stored)) == sorted(bodies(numbered(50)))
     assert_dense(stored)
@@ -159,7 +159,7 @@ def test_body_of_almost_four_mebibytes(java: Clients) -> None:
     consumer = java.push_consumer(topic)
     wanted = {hashlib.sha256(b).hexdigest() for b in (body, body[::-1])}
     java.driver.wait_for(
-        lambda _: {m["body_sha256"] for m in consumer.messages} == wanted, 30, "both large messages consumed"
+        lambda _: {m["body_sha256"] for m in consumer.messages} == wanted, 90, "both large messages consumed"
     )
     assert {m["body_bytes"] for m in consumer.messages} == {len(body)}
 

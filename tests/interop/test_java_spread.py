@@ -134,7 +134,7 @@ def test_moments_and_recalls_on_every_broker_one_of_them_killed(java: Clients) -
     messages = [
         timed(f"{timing}-{number}", timing, moment)
         for number in range(12)
-        for timing, moment in (("setDelayTimeMs", 6_000), ("setDeliverTimeMs", now_ms + 7_000))
+        for timing, moment in (("setDelayTimeMs", 10_000), ("setDeliverTimeMs", now_ms + 11_000))
     ]
     sent = producer.call("send_timed", topic=topic, messages=messages)
     places = [(result["broker"], result["queue_id"]) for result in sent]
@@ -149,14 +149,14 @@ def test_moments_and_recalls_on_every_broker_one_of_them_killed(java: Clients) -
 
     java.cluster.brokers["broker-b"].kill()
     java.cluster.brokers["broker-b"].restart()
-    found = wait_for_bodies([consumer], kept, 60)
+    found = wait_for_bodies([consumer], kept, 90)
     last = producer.send(topic, to_every_queue([{"body": "last"}]), how="queue", failures="told")
     assert [each.get("error") for each in last] == [None] * len(EVERY_QUEUE)
     found = wait_for_bodies([consumer], bodies(to_every_queue([{"body": "last"}])))
     on_time = [message for message in found if message["body"] in kept]
     assert sorted(bodies(on_time)) == sorted(kept)
     assert len(found) == len(kept) + len(EVERY_QUEUE), bodies(found)
-    waits_ms = {"setDelayTimeMs": 6_000, "setDeliverTimeMs": 7_000}
+    waits_ms = {"setDelayTimeMs": 10_000, "setDeliverTimeMs": 11_000}
     assert_not_early(on_time, {body: now_ms + waits_ms[body.split("-")[0]] for body in kept})
 
 
@@ -253,7 +253,7 @@ def test_running_groups_go_back_on_every_broker(java: Clients) -> None:
     eventually(
         lambda: mqadmin(java, f"statsAll -t {topic}"),
         lambda printed: re.search(statistics, printed) is not None,
-        30,
+        90,
         "all that the three brokers got in the statistics",
     )
     # A message that comes last shows that nothing else is still under way.
@@ -290,7 +290,7 @@ def test_messages_are_found_on_whichever_broker_has_them(java: Clients) -> None:
 
     # The index is built behind the log.
     every_body = sorted(bodies(early + late))
-    eventually(lambda: with_key("all"), lambda found: found == every_body, 30, "in the index of every broker")
+    eventually(lambda: with_key("all"), lambda found: found == every_body, 90, "in the index of every broker")
     assert with_key("all", end=moment_ms) == sorted(bodies(early))
     assert with_key("all", begin=moment_ms) == sorted(bodies(late))
     assert with_key("all", begin=end_ms, end=end_ms + 60_000) == with_key("nobody") == []
@@ -329,7 +329,7 @@ def test_tools_see_what_runs_on_every_broker(java: Clients) -> None:
         eventually(
             lambda broker=broker: mqadmin(java, f"producer -b {broker.address}"),
             lambda printed: f"producer group ({producers}) instance" in printed,
-            30,
+            90,
             f"the producer known to {name}",
         )
     for consumer, share in zip(consumers, shares, strict=True):

@@ -81,7 +81,7 @@ def test_a_recalled_message_does_not_come(
     clients = java_against(cluster(settings=RECALLS))
     topic = clients.topic()
     consumer, producer = clients.push_consumer(topic), clients.producer()
-    messages = [timed(f"m{number}", "setDelayTimeMs", 4_000) for number in range(20)]
+    messages = [timed(f"m{number}", "setDelayTimeMs", 8_000) for number in range(20)]
     sent = producer.call("send_timed", topic=topic, messages=messages)
     for result in sent[::2]:
         recalled = producer.call("recall", topic=topic, recall_handle=result["recall_handle"])
@@ -106,19 +106,19 @@ def test_waiting_messages_and_recalls_outlive_a_kill(
     topic = clients.topic(queues=1)
     producer = clients.producer()
     if java_kind[0].startswith("5."):
-        messages = [timed(f"m{number}", "setDelayTimeMs", 6_000) for number in range(30)]
+        messages = [timed(f"m{number}", "setDelayTimeMs", 10_000) for number in range(30)]
         sent = producer.call("send_timed", topic=topic, messages=messages)
         for result in sent[20:]:
             producer.call("recall", topic=topic, recall_handle=result["recall_handle"])
     else:
         producer.send(
-            topic, [{"body": f"m{number}", "properties": {"TIMER_DELAY_MS": "6000"}} for number in range(20)]
+            topic, [{"body": f"m{number}", "properties": {"TIMER_DELAY_MS": "10000"}} for number in range(20)]
         )
     servers.brokers["broker-a"].kill()
     servers.brokers["broker-a"].restart()
     consumer = clients.push_consumer(topic, group=unique("G"))
     wanted = [f"m{number}" for number in range(20)]
-    wait_for_bodies([consumer], wanted, 60)
+    wait_for_bodies([consumer], wanted, 90)
     time.sleep(0.5)
     found = bodies(consumer.messages)
     assert set(found) == set(wanted)

@@ -17,7 +17,7 @@ QUICK_CHECKS = {
     "transaction_check_interval_s": 1,
     "transaction_check_max": 5,
 }
-CHECK_TIMEOUT_S = 30.0
+CHECK_TIMEOUT_S = 90.0
 TOO_OFTEN = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 

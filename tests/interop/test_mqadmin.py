@@ -62,7 +62,8 @@ def prepare(clients: Clients, home: Path) -> dict[str, str]:
     names |= {"topic": clients.topic(queues=4), "spare": clients.topic(queues=4)}
     names |= {"namesrv": clients.cluster.namesrv, "broker": clients.cluster.brokers["broker-a"].address}
     names["home"] = str(home)
-    producer = clients.producer(group=names["producers"])
+    # Brokers hear of a producer by its heartbeats.
+    producer = clients.producer(group=names["producers"], heartbeat_interval_ms=1_000)
     messages = [{"body": f"m{number}", "keys": f"k{number}", "tags": "A"} for number in range(20)]
     sent = []
     for number, message in enumerate(messages):
@@ -98,7 +99,7 @@ def wait_for_progress(clients: Clients, group: str, topic: str, wanted: tuple[in
         printed = clients.driver.call("mqadmin", arguments=line.split())["printed"]
         return tuple(map(int, re.findall(pattern, printed)))
 
-    eventually(committed, lambda found: found == wanted, 20, f"committed at {wanted}")
+    eventually(committed, lambda found: found == wanted, 90, f"committed at {wanted}")
 
 
 def traced(clients: Clients, names: dict[str, str]) -> str:
@@ -110,7 +111,7 @@ def traced(clients: Clients, names: dict[str, str]) -> str:
     eventually(
         lambda: clients.driver.call("mqadmin", arguments=query.split())["printed"],
         lambda found: "Pub" in found,
-        20,
+        90,
         "a trace",
     )
     return message_id
@@ -162,6 +163,6 @@ def test_a_running_consumer_reads_again_what_it_was_sent_back_to(mqadmin: Stage)
     outcome = mqadmin.run(Trial(f"resetOffsetByTime -g {group} -t {topic} -s 0"))
     assert re.search(r"(?m)^broker-a +0 +0 ", outcome["printed"]), outcome
     # The client lets ten seconds pass before it goes to where it was sent.
-    consumer.driver.wait_for(lambda _: len(consumer.messages) >= 20, 40, "every message a second time")
+    consumer.driver.wait_for(lambda _: len(consumer.messages) >= 20, 90, "every message a second time")
     wait_for_progress(clients, group, topic, (5, 5))
     clients.close()

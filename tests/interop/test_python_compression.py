@@ -28,7 +28,7 @@ def test_python_reads_what_java_compressed(java: Clients) -> None:
     with metaq.Client(java.cluster.namesrv) as client, client.puller(start="begin") as puller:
         puller.assign(topic)
         messages: list[metaq.Message] = []
-        while len(messages) < len(FORMATS) and (found := puller.poll(timeout=10)):
+        while len(messages) < len(FORMATS) and (found := puller.poll(timeout=60)):
             messages += found
     assert [message.body for message in messages] == [LONG + format.encode() for format in FORMATS]
     assert [message.system_flag & FORMAT_BITS for message in messages] == list(FORMATS.values())

@@ -35,7 +35,7 @@ def test_apache_reads_what_became_of_our_messages(java: Clients) -> None:
             paid = transaction.id
         later = producer.send(topic, b"later", delay=3600).id
         client.consumer(topic, group=group, start="first")(handle)
-        eventually(lambda: set(handled), lambda found: found == {good, bad, paid}, 30, "all messages")
+        eventually(lambda: set(handled), lambda found: found == {good, bad, paid}, 90, "all messages")
 
     entries = [
         entry for message in stored(java.cluster.namesrv, TRACE_TOPIC) for entry in decoded(java, message)
@@ -70,7 +70,7 @@ def test_apache_reads_what_became_of_our_messages(java: Clients) -> None:
         outcome: dict[str, Any] = java.driver.call("mqadmin", arguments=line.split())
         return str(outcome["printed"])
 
-    found = eventually(printed, lambda text: "Pub" in text and group in text, 20, "the trace by mqadmin")
+    found = eventually(printed, lambda text: "Pub" in text and group in text, 90, "the trace by mqadmin")
     assert "success" in found
     assert "traced" in found
 

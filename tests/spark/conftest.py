@@ -12,9 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import metaq.spark
-from tests.spark.support import Topics
+from tests.spark.support import SHORT_LIVED, Topics
 from tests.support.metaq import Metaq
-from tests.support.spark_jars import delta_jars
+from tests.support.spark_jars import delta_jars, driver_jars
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = metaq.spark.session(
         "tests",
         master="local[2]",
-        jars=delta_jars(),
+        jars=(*delta_jars(), *driver_jars()),
         config={
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
@@ -38,7 +38,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.default.parallelism": "2",
             "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.local.dir": str(home),
-            "spark.driver.extraJavaOptions": f"-Dderby.system.home={home}",
+            "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={home}",
             "spark.driver.memory": "1g",
             # An idle query looks for messages all the time otherwise.
             "spark.sql.streaming.pollingDelay": "50ms",

@@ -13,12 +13,14 @@ from pyspark.sql.streaming import StreamingQuery
 import metaq
 from metaq.protocol.messages import SendMessageV2
 from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
-from metaq.remoting import Connection
 from tests.support.clients import create_topic
 from tests.support.metaq import Metaq
+from tests.support.patient import Connection
 
 BROKER = "broker-a"
 QUERY_TIMEOUT_S = 120
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that ends before its best code would pay."""
 
 
 class Topics:
@@ -72,13 +74,15 @@ class Topics:
         self._producer.flush()
 
 
-def send_raw(broker: str, topic: str, body: bytes, *, system_flag: int) -> None:
-    """Whatever its flag says."""
+def send_raw(broker: str, topic: str, body: bytes, *, system_flag: int = 0, born_ms: int = 0) -> None:
+    """Whatever its flag and its time say."""
 
     async def send() -> None:
         connection = await Connection.open(broker)
         try:
-            command = SendMessageV2(producer_group="tests", topic=topic, sys_flag=system_flag)
+            command = SendMessageV2(
+                producer_group="tests", topic=topic, sys_flag=system_flag, born_timestamp=born_ms
+            )
             (await connection.call(command, body)).check()
         finally:
             await connection.close()

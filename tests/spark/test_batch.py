@@ -38,7 +38,7 @@ def test_every_column_of_every_kind_of_message(
         puller.assign(topic)
         sent: list[metaq.Message] = []
         while len(sent) < 4:
-            sent += puller.poll(20)
+            sent += puller.poll(60)
         expected = {(message.queue.id, message.queue_offset): message for message in sent}
     frame = read(spark, served, {"subscribe": topic, "includeProperties": "true"})
     assert tuple(frame.columns) == COLUMN_NAMES
@@ -147,7 +147,7 @@ def test_a_groups_offsets_are_a_start(
     queue = metaq.Queue(topic, BROKER, 0)
     with metaq.Client(served.nameserver) as client, client.puller(group="known", start="begin") as puller:
         puller.assign(queue)
-        assert len(puller.poll(5, count=2)) == 2
+        assert len(puller.poll(60, count=2)) == 2
         puller.commit()
     assert bodies(rows(spark, served, subscribe=topic, startingOffsets="group", group="known")) == [
         "a2",
@@ -262,3 +262,13 @@ def test_a_body_that_cannot_be_inflated(spark: SparkSession, served: Metaq, make
     (row,) = rows(spark, served, subscribe=topic, failOnDataLoss="false")
     assert (row.body, row.sysFlag & 1) == (None, 1)
     assert len(rows(spark, served, subscribe=topic, columns="topic,queueId,queueOffset")) == 1
+
+
+def test_a_time_that_no_calendar_has_keeps_nobody_from_reading(
+    spark: SparkSession, served: Metaq, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    for born_ms in (-(2**63), 2**63 - 1):
+        send_raw(served.broker, topic, b"when", born_ms=born_ms)
+    found = rows(spark, served, subscribe=topic)
+    assert sorted(row.bornTimestamp.year for row in found) == [1, 9999]

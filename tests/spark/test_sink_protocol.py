@@ -226,7 +226,7 @@ def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytes
         found = await read(self)
         if first.pop() if first else False:
             marker = Marker.of(query.identity(1), query.options.group, zombies, is_commit=True)
-            await self.append(marker, 5.0)
+            await self.append(marker, 60.0)
         return found
 
     with monkeypatch.context() as patched:
@@ -269,12 +269,13 @@ def test_a_marker_that_is_seen_late_decides_all_the_same(
 def test_a_marker_that_is_not_seen_at_all_is_an_error_and_takes_nothing_back(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query.options = replace(query.options, timeout_s=1.0)
-    parts = query.write(0)
+    parts, patient = query.write(0), query.options
+    query.options = replace(patient, timeout_s=1.0)
     with monkeypatch.context() as patched:
-        hide_new_markers(patched, 1_000)
+        hide_new_markers(patched, 1_000_000)
         with pytest.raises(MarkerNotSeen):
             query.commit(0, parts)
+    query.options = patient
     assert query.open_count() == len(parts)
     query.commit(0, query.write(0))
     assert query.shown() == rows(0) and query.open_count() == 0
@@ -317,8 +318,8 @@ def test_what_is_no_marker_stops_nobody(query: Query, monkeypatch: pytest.Monkey
 
 
 def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:
-    query.options = replace(query.options, timeout_s=1.0)
     parts = query.write(7)
+    query.options = replace(query.options, timeout_s=1.0)
     with pytest.raises(OptionError, match="exactlyOnceFromAnyBatch"):
         query.commit(7, parts)
     query.abort(7, parts)
@@ -373,4 +374,4 @@ def test_a_job_is_shown_as_a_whole(query: Query, monkeypatch: pytest.MonkeyPatch
 
 def append(query: Query, batch: int, marker: Marker) -> None:
     client = client_of(query.cluster.namesrv)
-    run(client, Markers(query.session, query.identity(batch)).append, marker, 5.0)
+    run(client, Markers(query.session, query.identity(batch)).append, marker, 60.0)

@@ -90,7 +90,7 @@ def _stored_bytes(served: Metaq, topic: str, queue: int) -> int:
     from metaq.spark.options import Subscribed
 
     place = metaq.Queue(topic, BROKER, queue)
-    with Cluster(served.nameserver, 5) as cluster:
+    with Cluster(served.nameserver, 60) as cluster:
         cluster.queues(Subscribed(topics=(topic,)))
         return cluster.measure({place: (0, 1)})[place].size_bytes
 
@@ -224,8 +224,9 @@ def test_a_topic_that_is_gone_and_one_that_lost_its_messages(
 ) -> None:
     topic = make_topic()
     topics.fill(topic, ["a", "b"])
-    query = stream(subscribe=topic, timeout="1s")
+    query = stream(subscribe=topic)
     query.run()
+    query.options = {**query.options, "timeout": "3s"}
     topics.delete(topic)
     said = failure(query.begin(availableNow=True))
     # The name server hears of it a little later.
@@ -240,13 +241,14 @@ def test_a_queue_that_vanished_is_loud(stream: MakeStream, topics: Topics, make_
     topic = make_topic(queues=2)
     topics.fill(topic, ["a"])
     topics.fill(topic, ["b"], queue=1)
-    query = stream(subscribe=topic, timeout="1s")
+    query = stream(subscribe=topic)
     query.run()
     topics.change(topic, queues=1)
     topics.fill(topic, ["c"])
+    query.options = {**query.options, "timeout": "3s"}
     said = failure(query.begin(availableNow=True))
     assert f"{topic}/{BROKER}/1 [1, 1): the queue is not there any more" in said
-    query.options = {**query.options, "failOnDataLoss": "false"}
+    query.options = {**query.options, "timeout": "60s", "failOnDataLoss": "false"}
     assert query.run()[1:] == [["c"]]
     topics.change(topic, queues=2)
     topics.fill(topic, ["d"], queue=1)

@@ -11,7 +11,7 @@ from tests.support.processes import Child, free_port
 
 POM = Path(__file__).parent / "peer" / "pom.xml"
 VERSION = "5.5.0"
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 120
 
 # The broker reaches into the JDK for its direct buffers; without these it fails on a JDK 17.
 _JDK_DOORS = (
@@ -78,7 +78,7 @@ class ApacheServer:
 
     def stop(self) -> None:
         if self.child.alive:
-            self.child.stop(timeout_s=40)
+            self.child.stop(timeout_s=90)
 
     def tail(self) -> str:
         return self.child.tail()

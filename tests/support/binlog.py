@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from metaq.pipelines.binlog.state import StateFile
 from tests.support.mariadb import USER, MariaDb
 from tests.support.metaq import COMMAND
 from tests.support.processes import Child
@@ -48,6 +49,7 @@ class Running:
     """`metaq pipeline run binlog-sync`, which tells how far it is."""
 
     def __init__(self, config: Path) -> None:
+        self._config = config
         number = len(list(config.parent.glob("run-*.log")))
         self.child = Child(
             [*COMMAND, "pipeline", "run", "binlog-sync", "--config", str(config), "-o", "json"],
@@ -79,22 +81,47 @@ class Running:
 
     def wait_until_at(self, mariadb: MariaDb) -> None:
         """Until everything that the server has committed by now is acknowledged and noted."""
-        with mariadb.root() as connection, connection.cursor() as cursor:
-            cursor.execute("SELECT @@gtid_binlog_pos")
-            (wanted,) = cursor.fetchone()
+        wanted = _committed(mariadb)
 
         def there() -> bool:
             assert self.child.alive, self.child.tail()
             reports = self.reports()
-            return bool(reports) and _number(reports[-1]["details"]["gtid"]) >= _number(wanted)
+            return bool(reports) and _number(reports[-1]["details"]["gtid"]) >= wanted
 
         eventually(there, WAIT_S)
+
+    def wait_until_read(self, mariadb: MariaDb) -> None:
+        """The same, as soon as its state says so, and no table is left that is read as a whole."""
+        self.wait_for_phase("following")
+        wanted = _committed(mariadb)
+        (place,) = (self._config.parent / "state").glob("*.json")
+        file = StateFile(place)
+
+        def read() -> bool:
+            assert self.child.alive, self.child.tail()
+            state = file.load()
+            return (
+                state is not None
+                and bool(state.tables)
+                and _number(state.gtid) >= wanted
+                and all(table.cursor is None or table.cursor.done for table in state.tables.values())
+            )
+
+        eventually(read, WAIT_S)
 
     def stop(self) -> None:
         assert self.child.stop() == 0, self.child.tail()
 
     def kill(self) -> None:
         self.child.kill()
+
+
+def _committed(mariadb: MariaDb) -> int:
+    """The number of the last transaction in the binlog."""
+    with mariadb.root() as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@gtid_binlog_pos")
+        (gtid,) = cursor.fetchone()
+    return _number(gtid)
 
 
 def _number(gtid: str) -> int:

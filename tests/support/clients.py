@@ -12,7 +12,7 @@ import metaq
 import metaq.aio
 from metaq.protocol.messages import SendMessageV2, Sent
 from metaq.protocol.topics import UpdateAndCreateTopic
-from metaq.remoting import Connection
+from tests.support.patient import Connection
 
 FACES = ("sync", "aio")
 

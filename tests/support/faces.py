@@ -16,7 +16,7 @@ from metaq.client.producer import Producer
 from metaq.client.transactions import Transaction
 
 FACES = ("sync", "aio")
-CALL_TIMEOUT_S = 60.0
+CALL_TIMEOUT_S = 120.0
 
 
 class Loop:

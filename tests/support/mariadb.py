@@ -15,7 +15,7 @@ import pymysql
 from tests.support.processes import Child, ToolMissing, free_port
 
 USER, PASSWORD = "metaq", "se'cret-of-the-test"
-_START_TIMEOUT_S = 60
+_START_TIMEOUT_S = 120
 
 
 def _program(name: str) -> str:

@@ -15,7 +15,7 @@ COMMAND = (sys.executable, "-m", "metaq")
 MOVED_COMMAND = (sys.executable, "-m", "tests.support.moved")
 ROOT = Path(__file__).parents[2]
 READY = "METAQ_READY "
-READY_TIMEOUT_S = 60
+READY_TIMEOUT_S = 120
 
 
 class Metaq:
@@ -67,7 +67,7 @@ def run(*arguments: str, text: str | None = None, **variables: str) -> subproces
         stdin=subprocess.DEVNULL if text is None else None,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, **variables},
     )

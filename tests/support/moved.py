@@ -1,7 +1,8 @@
 """`metaq` as a process whose clock a test moves: `python -m tests.support.moved broker …`.
 
 How far the clock is ahead stands in a file, which every process of a cluster watches and a restarted one
-reads again. The command itself has no such option: here its clock is exchanged before it starts.
+reads again; beside it each process notes how far it has followed, and how far its housekeeping has. The
+command itself has no such option: here its clock is exchanged before it starts.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 HAND = "METAQ_TEST_CLOCK"
 LOOK_INTERVAL_S = 0.005
-SETTLE_S = 0.05
-"""After so long every process has seen that the hand moved."""
+FOLLOW_TIMEOUT_S = 60
 HOUSEKEEPING_INTERVAL_S = 0.1
 STEP_MS = 4_000
 """Below what a broker takes for a clock that was set rather than for time that passed."""
@@ -26,7 +27,7 @@ class MovedClock:
     def __init__(self, hand: Path) -> None:
         self._hand = hand
         self._ahead_ms = 0
-        self._write()
+        _write(hand, str(self._ahead_ms))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -36,10 +37,13 @@ class MovedClock:
         return int(time.time() * 1000) + self._ahead_ms
 
     def jump(self, by_ms: int) -> None:
-        """The clock is set: what waits for a time becomes due, but nobody was silent for so long."""
+        """The clock is set: what waits for a time becomes due, but nobody was silent for so long.
+
+        Returns when every process that runs has seen it: what is sent then is stored after the jump.
+        """
         self._ahead_ms += by_ms
-        self._write()
-        time.sleep(SETTLE_S)
+        _write(self._hand, str(self._ahead_ms))
+        self._wait_for(Followed.seen_ms)
 
     def pass_by(self, by_ms: int) -> None:
         """Time passes, only faster: leases end and who was not heard is forgotten."""
@@ -47,12 +51,61 @@ class MovedClock:
             step_ms = min(by_ms, STEP_MS)
             by_ms -= step_ms
             self.jump(step_ms)
-            time.sleep(HOUSEKEEPING_INTERVAL_S)
+            # Two steps between two looks would count as one jump.
+            self._wait_for(Followed.kept_ms)
 
-    def _write(self) -> None:
-        fresh = self._hand.with_suffix(".new")
-        fresh.write_text(str(self._ahead_ms))
-        fresh.replace(self._hand)
+    def _wait_for(self, part: Callable[[str], int]) -> None:
+        deadline = time.monotonic() + FOLLOW_TIMEOUT_S
+        while behind := [note.name for note in self._notes() if not self._has_followed(note, part)]:
+            assert time.monotonic() < deadline, f"the clock was moved and these did not see it: {behind}"
+            time.sleep(LOOK_INTERVAL_S)
+
+    def _notes(self) -> list[Path]:
+        return [note for note in self._hand.parent.glob(f"{self._hand.name}.*") if note.suffix[1:].isdigit()]
+
+    def _has_followed(self, note: Path, part: Callable[[str], int]) -> bool:
+        return part(note.read_text()) == self._ahead_ms or not _is_running(note.suffix[1:])
+
+
+class Followed:
+    """A process's end: how far it has followed the hand, noted beside it under its id."""
+
+    def __init__(self, hand: Path, ahead_ms: int) -> None:
+        self._note = hand.with_name(f"{hand.name}.{os.getpid()}")
+        self._lock = threading.Lock()
+        self._told: list[int] = []
+        self.tell(ahead_ms, ahead_ms)
+
+    @staticmethod
+    def seen_ms(note: str) -> int:
+        return int(note.split()[0])
+
+    @staticmethod
+    def kept_ms(note: str) -> int:
+        return int(note.split()[1])
+
+    def tell(self, seen_ms: int | None = None, kept_ms: int | None = None) -> None:
+        with self._lock:
+            before = self._told or [0, 0]
+            told = [before[0] if seen_ms is None else seen_ms, before[1] if kept_ms is None else kept_ms]
+            if told != self._told:
+                self._told = told
+                _write(self._note, f"{told[0]} {told[1]}")
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f"{path.name}-{os.getpid()}.new")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def _is_running(pid: str) -> bool:
+    """One that has ended and that nobody has asked for yet does not."""
+    try:
+        state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
 
 
 def main() -> None:
@@ -63,19 +116,28 @@ def main() -> None:
     from metaq.cli import main as command
 
     hand = Path(os.environ[HAND])
-    seen_ms = int(hand.read_text())
-    clock = Clock.ahead(seen_ms)
+    ahead_ms = int(hand.read_text())
+    clock, followed = Clock.ahead(ahead_ms), Followed(hand, ahead_ms)
+    keep_house = metaq.broker.broker.Broker._keep_house
 
-    def follow(seen_ms: int) -> None:
+    def follow() -> None:
+        nonlocal ahead_ms
         while True:
             time.sleep(LOOK_INTERVAL_S)
-            ahead_ms = int(hand.read_text())
-            clock.advance_ms(ahead_ms - seen_ms)
-            seen_ms = ahead_ms
+            shown_ms = int(hand.read_text())
+            clock.advance_ms(shown_ms - ahead_ms)
+            ahead_ms = shown_ms
+            followed.tell(seen_ms=shown_ms)
 
-    threading.Thread(target=follow, args=(seen_ms,), daemon=True).start()
+    async def keep_and_tell(broker: metaq.broker.broker.Broker) -> None:
+        seen_ms = ahead_ms
+        await keep_house(broker)
+        followed.tell(kept_ms=seen_ms)
+
+    threading.Thread(target=follow, daemon=True).start()
     metaq.serve.Clock = lambda: clock  # type: ignore[assignment, misc]
     metaq.broker.broker.HOUSEKEEPING_INTERVAL_S = HOUSEKEEPING_INTERVAL_S
+    metaq.broker.broker.Broker._keep_house = keep_and_tell  # type: ignore[method-assign]
     command()
 
 

@@ -73,7 +73,7 @@ def frame(code: int, fields: dict[str, str], body: bytes = b"", *, opaque: int =
 class PlainClient:
     """One connection to one server."""
 
-    def __init__(self, address: str, timeout_s: float = 15.0) -> None:
+    def __init__(self, address: str, timeout_s: float = 60.0) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

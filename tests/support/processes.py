@@ -70,9 +70,9 @@ class Child:
 
     def kill(self) -> None:
         """Ends it as a crash does: nothing is flushed, nobody is told."""
-        self._end(signal.SIGKILL, timeout_s=10)
+        self._end(signal.SIGKILL, timeout_s=60)
 
-    def stop(self, timeout_s: float = 20) -> int:
+    def stop(self, timeout_s: float = 60) -> int:
         """Asks it to stop and returns its exit code; one that does not listen is killed and reported."""
         self._end(signal.SIGTERM, timeout_s)
         return self.process.returncode

@@ -34,6 +34,12 @@ def stored(nameserver: str, topic: str) -> list[Message]:
     return asyncio.run(read())
 
 
+def stored_all(nameserver: str, topic: str, count: int) -> list[Message]:
+    """The same, once there are so many: Apache's broker shows them a moment after it acknowledged them."""
+    eventually(lambda: len(stored(nameserver, topic)) >= count)
+    return stored(nameserver, topic)
+
+
 async def _of(session: Session, queue: Queue) -> list[Message]:
     messages: list[Message] = []
     offset = 0
@@ -57,7 +63,7 @@ async def _of(session: Session, queue: Queue) -> list[Message]:
         offset = reply.header(Pulled).next_begin_offset
 
 
-def eventually(find: Callable[[], object], timeout_s: float = 60.0) -> None:
+def eventually(find: Callable[[], object], timeout_s: float = 90.0) -> None:
     """Waits for what happens soon by itself."""
     end = time.monotonic() + timeout_s
     while not find():

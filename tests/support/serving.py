@@ -81,7 +81,7 @@ class Serving:
     def pid(self) -> int:
         return self.child.process.pid
 
-    def connect(self, timeout_s: float = 15.0) -> PlainClient:
+    def connect(self, timeout_s: float = 60.0) -> PlainClient:
         return PlainClient(self.broker, timeout_s)
 
     def kill(self) -> None:

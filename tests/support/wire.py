@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 from itertools import count
@@ -13,7 +14,7 @@ class Wire:
     """Sends requests and reads answers, in the order the test wants them."""
 
     def __init__(self, port: int, *, binary: bool = False) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=15)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.binary = binary
         self._decoder = _core.FrameDecoder()
         self._frames: list[_core.Frame] = []
@@ -40,6 +41,10 @@ class Wire:
                 raise ConnectionError("the server closed the connection")
             self._frames += self._decoder.feed(data)
         return self._frames.pop(0)
+
+    def is_answered(self, wait_s: float) -> bool:
+        """Whether `read` would have something now, or within that time."""
+        return bool(self._frames) or bool(select.select([self.socket], [], [], wait_s)[0])
 
     def call(self, code: int, fields: dict[str, object], body: bytes = b"") -> _core.Frame:
         opaque = self.write(code, fields, body)

@@ -19,7 +19,7 @@ use metaq_wire::batch_records;
 use proptest::prelude::*;
 use support::{Act, Asked, Server, answer, eventually};
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 const TOPIC: &str = "t";
 
 type Buffer = Arc<Accumulator<()>>;
@@ -32,6 +32,9 @@ struct Limits {
     timeout: Duration,
     half_properties: Option<&'static str>,
 }
+
+/// So long that messages share a batch however slowly they are put: a flush sends it, or its size.
+const UNTIL_FLUSHED: u64 = 3_600_000;
 
 const USUAL: Limits = Limits {
     linger_ms: 1,
@@ -151,8 +154,9 @@ fn crossed(buffer: &Buffer) -> Crossed<()> {
 #[test]
 fn messages_go_together_and_each_knows_its_place() {
     let server = Server::start(|asked| vec![stored(asked, 70)]);
-    let (_network, buffer) = buffer(&server, USUAL);
+    let (_network, buffer) = buffer(&server, Limits { linger_ms: UNTIL_FLUSHED, ..USUAL });
     let puts: Vec<_> = [b"one", b"two"].map(|body| put(&buffer, None, body).unwrap()).into();
+    buffer.flush();
     let stored = outcome(&puts[0].0);
     assert_eq!((stored.queue_offset, stored.offset_ids.get(puts[1].1)), (70, "ID0071"));
     assert_eq!(bodies(&server), [b"one", b"two"]);
@@ -167,7 +171,8 @@ fn messages_go_together_and_each_knows_its_place() {
 #[test]
 fn batches_can_be_half_messages() {
     let server = Server::start(|asked| vec![stored(asked, 70)]);
-    let limits = Limits { batch_bytes_max: 60, half_properties: Some("TRAN_MSG\u{1}true\u{2}"), ..USUAL };
+    let half_properties = Some("TRAN_MSG\u{1}true\u{2}");
+    let limits = Limits { linger_ms: UNTIL_FLUSHED, batch_bytes_max: 60, half_properties, ..USUAL };
     let (_network, buffer) = buffer(&server, limits);
     let queue = place(1);
     let puts: Vec<_> = [b"a", b"b", b"c"].map(|body| put(&buffer, Some(&queue), body).unwrap()).into();
@@ -208,9 +213,11 @@ fn a_queue_keeps_its_order_even_while_a_batch_of_it_is_decided_about() {
         }
         vec![stored(asked, 0)]
     });
-    let (_network, buffer) = buffer(&server, Limits { batch_bytes_max: 60, ..USUAL });
+    let limits = Limits { linger_ms: UNTIL_FLUSHED, batch_bytes_max: 60, ..USUAL };
+    let (_network, buffer) = buffer(&server, limits);
     let queue = place(1);
     let puts: Vec<_> = (0..20_u8).map(|number| put(&buffer, Some(&queue), &[number]).unwrap()).collect();
+    buffer.flush();
     let first = crossed(&buffer);
     assert!(matches!(&first.reason, Reason::Answered(reply) if reply.code == 2));
     assert_eq!(first.target, Some(queue));
@@ -317,15 +324,19 @@ fn known(body: &[u8], id: IdTail) -> Plain<'_, impl FnOnce(&mut Vec<u8>)> {
 #[test]
 fn who_asked_to_be_told_of_room_comes_first_until_it_waits_no_more() {
     let server = Server::start(|asked| vec![stored(asked, 0)]);
-    let (_network, buffer) = buffer(&server, Limits { buffer_bytes_max: 100, ..USUAL });
+    let limits = Limits { linger_ms: UNTIL_FLUSHED, buffer_bytes_max: 100, ..USUAL };
+    let (_network, buffer) = buffer(&server, limits);
     let first = put(&buffer, None, &[0; 60]).unwrap();
     // One call: room that is made right after it, as it is here, is told all the same.
     assert_eq!(put_asking(&buffer, None, &[0; 60], Asks::ToBeTold).err(), Some(NotTaken::Full));
+    buffer.flush();
     outcome(&first.0);
     eventually(|| buffer.held_bytes() == 0);
     let id = buffer.ids.next();
     assert_eq!(buffer.put_known(known(b"", id)).err(), Some(NotTaken::Full));
-    outcome(&put_asking(&buffer, None, &[0; 60], Asks::ToBeTold).unwrap().0);
+    let (second, _) = put_asking(&buffer, None, &[0; 60], Asks::ToBeTold).unwrap();
+    buffer.flush();
+    outcome(&second);
     eventually(|| buffer.held_bytes() == 0);
     buffer.want_no_room();
     assert!(buffer.put_known(known(b"", id)).unwrap().is_some());
@@ -445,9 +456,11 @@ fn at_the_end_everything_that_is_not_done_is_given_back() {
 #[test]
 fn watchers_are_told_and_their_room_is_kept_until_then() {
     let server = Server::start(|asked| vec![stored(asked, 0)]);
-    let (_network, buffer) = buffer(&server, Limits { buffer_bytes_max: 50, linger_ms: 50, ..USUAL });
+    let limits = Limits { linger_ms: UNTIL_FLUSHED, buffer_bytes_max: 50, ..USUAL };
+    let (_network, buffer) = buffer(&server, limits);
     let (batch, _) = put(&buffer, None, &[0; 20]).unwrap();
     assert!(batch.watch(|_| ()));
+    buffer.flush();
     outcome(&batch);
     assert_eq!(put(&buffer, None, &[0; 20]).err(), Some(NotTaken::Full));
     let mut finished = None;

@@ -18,6 +18,9 @@ const KEYS: &str = "KEYS";
 const UNIQUE_KEY: &str = "UNIQ_KEY";
 const COMPRESSED: i32 = 1;
 const MICROSECONDS_PER_MS: i64 = 1000;
+/// Years 1 to 9999, without the days that another time zone has in another year: what producers say may be anything,
+/// and Python's dates end there.
+const TIMES_MS: (i64, i64) = (-62_135_424_000_000, 253_402_127_999_999);
 /// Up to so many properties each is compared with those behind it; more are looked up.
 const FEW: usize = 16;
 
@@ -249,7 +252,7 @@ impl Values {
 
 #[inline]
 fn push_number(values: &mut Vec<u8>, column: Column, origin: &Origin, record: &Record<'_>) {
-    let time = |time_ms: i64| time_ms.saturating_mul(MICROSECONDS_PER_MS).to_le_bytes();
+    let time = |time_ms: i64| (time_ms.clamp(TIMES_MS.0, TIMES_MS.1) * MICROSECONDS_PER_MS).to_le_bytes();
     match column {
         Column::QueueOffset => values.extend_from_slice(&record.queue_offset.to_le_bytes()),
         Column::BornTimestamp => values.extend_from_slice(&time(record.born_timestamp_ms)),

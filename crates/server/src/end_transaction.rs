@@ -72,7 +72,7 @@ impl Broker {
         }
         let mut end_offset = 0;
         if end == End::Committed {
-            end_offset = self.append_all(&record, &mut ledger).map_err(refusal)?;
+            end_offset = self.append_all(&record, newest, &mut ledger).map_err(refusal)?;
             ledger.note_appended(end_offset);
             sink.note_append();
         }
@@ -110,17 +110,15 @@ impl Broker {
         Ok(())
     }
 
-    /// Stores what the half message holds. Where only a part of many can be stored, another try goes on behind it.
-    fn append_all(&self, half: &Record<'_>, ledger: &mut Ledger) -> Result<i64, StoreError> {
+    /// Stores what the half message holds, of which `newest` is the queue offset of the newest copy. Where only a part
+    /// of many can be stored, another try goes on behind it.
+    fn append_all(&self, half: &Record<'_>, newest: i64, ledger: &mut Ledger) -> Result<i64, StoreError> {
         if half.property(HALF_BATCH).is_none() {
             return self.append_committed(half);
         }
-        let key = half.property("UNIQ_KEY").unwrap_or_default();
-        let before = ledger.torn.remove(key).unwrap_or(0);
+        let before = ledger.stored_of(newest);
         self.append_half_batch(half, |number, _| number < before).map_err(|torn| {
-            if before + torn.stored > 0 {
-                ledger.torn.insert(key.to_vec(), before + torn.stored);
-            }
+            ledger.tear(newest, before + torn.stored, half.physical_offset);
             torn.error
         })
     }

@@ -89,7 +89,7 @@ impl Broker {
             }
         });
         for (newest, begun) in begun {
-            if self.finish_commit(ledger, &begun) {
+            if self.finish_commit(ledger, newest, &begun) {
                 ledger.end(newest, End::Committed);
             }
         }
@@ -106,7 +106,7 @@ impl Broker {
     }
 
     /// Stores what is missing of a half message that holds many; whether nothing is missing any more.
-    fn finish_commit(&self, ledger: &mut Ledger, begun: &Begun) -> bool {
+    fn finish_commit(&self, ledger: &mut Ledger, newest: i64, begun: &Begun) -> bool {
         let Some(stored) = self.store.record_at(begun.physical_offset) else { return true };
         let Ok(half) = Record::decode(&stored) else { return true };
         if half.property(HALF_BATCH).is_none() {
@@ -119,8 +119,7 @@ impl Broker {
             }
             Err(torn) => {
                 // They were stored in their order, so it is the first ones that are there.
-                let key = half.property("UNIQ_KEY").unwrap_or_default().to_vec();
-                ledger.torn.insert(key, begun.keys.len() + torn.stored);
+                ledger.tear(newest, begun.keys.len() + torn.stored, begun.physical_offset);
                 self.store
                     .report(format!("a commit that was cut short could not be finished: {}", torn.error));
                 false

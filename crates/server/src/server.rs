@@ -203,8 +203,9 @@ impl Server {
 
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let sum = Counts::default();
-        self.shared.ended.add_to(&sum);
+        // Under the lock: what a connection did is among the living or among the ended, never in between.
         let peers = self.shared.peers.lock();
+        self.shared.ended.add_to(&sum);
         for peer in peers.values() {
             peer.counts.add_to(&sum);
         }
@@ -242,8 +243,11 @@ impl Shared {
 
     /// A connection has ended: nothing may wait for it any longer, and Python is told.
     pub(crate) fn forget(&self, peer: &Arc<Peer>) {
-        self.peers.lock().remove(&peer.id);
-        peer.counts.add_to(&self.ended);
+        {
+            let mut peers = self.peers.lock();
+            peers.remove(&peer.id);
+            peer.counts.add_to(&self.ended);
+        }
         let mut per_address = self.per_address.lock();
         if let Some(count) = per_address.get_mut(&peer.remote.ip()) {
             *count -= 1;

@@ -147,7 +147,7 @@ pub enum Fate {
 pub struct Done {
     pub queue_offset: i64,
     pub fate: Fate,
-    /// What was committed until then lies in the log below this.
+    /// What lies in the log below this and was committed until then is of transactions that have ended.
     pub log_end: i64,
 }
 
@@ -175,6 +175,12 @@ struct Moved {
     before: i64,
 }
 
+/// How much of a half message is committed, and from where on in the log that is to be found.
+struct Torn {
+    stored: usize,
+    log_from: i64,
+}
+
 /// The state itself, by queue offset of the half message.
 #[derive(Default)]
 pub struct Ledger {
@@ -186,8 +192,8 @@ pub struct Ledger {
     ends: Vec<i64>,
     /// Done with, but not yet written to the done topic; in the order in which that came about.
     pub unwritten: Vec<Done>,
-    /// Of half messages that hold many, by their unique key: how many are stored of one whose commit was cut short.
-    pub torn: HashMap<Vec<u8>, usize, RandomState>,
+    /// Open ones that hold many and whose commit was cut short.
+    torn: BTreeMap<i64, Torn>,
     /// Records of the done topic that still matter: its queue offset, and the highest half message in it.
     done: VecDeque<(i64, i64)>,
     next_half: i64,
@@ -238,6 +244,7 @@ impl Ledger {
         let Some(half) = self.open.remove(&queue_offset) else {
             return;
         };
+        self.torn.remove(&queue_offset);
         self.note_unwritten(queue_offset, Fate::Ended(end));
         self.remember(queue_offset, end);
         let mut before = half.before;
@@ -257,6 +264,23 @@ impl Ledger {
         self.moved.insert(queue_offset, Moved { to: copy_offset, before });
         copy.before = queue_offset;
         self.open(copy_offset, copy);
+        if let Some(torn) = self.torn.remove(&queue_offset) {
+            self.torn.insert(copy_offset, torn);
+        }
+    }
+
+    /// The commit of an open one was cut short: so many of its messages are stored, behind `log_from` in the log.
+    pub fn tear(&mut self, queue_offset: i64, stored: usize, log_from: i64) {
+        if stored > 0 && self.open.contains_key(&queue_offset) {
+            // A second try may have come by a later copy, and what the first one stored lies before that.
+            let log_from = self.torn.get(&queue_offset).map_or(log_from, |torn| torn.log_from.min(log_from));
+            self.torn.insert(queue_offset, Torn { stored, log_from });
+        }
+    }
+
+    /// How many of its messages a commit that was cut short has stored.
+    pub fn stored_of(&self, queue_offset: i64) -> usize {
+        self.torn.get(&queue_offset).map_or(0, |torn| torn.stored)
     }
 
     /// After a restart: `queue_offset` was stored again as `copy_offset`, which is itself a former copy of an open one.
@@ -323,7 +347,9 @@ impl Ledger {
     }
 
     fn note_unwritten(&mut self, queue_offset: i64, fate: Fate) {
-        self.unwritten.push(Done { queue_offset, fate, log_end: self.appended_end });
+        // What is stored of a commit that was cut short has to be found again after a kill.
+        let torn_from = self.torn.values().map(|torn| torn.log_from).min().unwrap_or(i64::MAX);
+        self.unwritten.push(Done { queue_offset, fate, log_end: self.appended_end.min(torn_from) });
     }
 
     /// The log behind this may hold commits that are not in the done topic; the oldest half message is there.
@@ -393,6 +419,28 @@ mod tests {
         let unwritten: Vec<_> =
             ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
         assert_eq!((unwritten.as_slice(), ledger.appended_end), (&[(1, 0), (0, 100), (2, 200)][..], 200));
+    }
+
+    #[test]
+    fn a_kill_finds_what_is_stored_of_a_commit_that_was_cut_short() {
+        let mut ledger = ledger(4);
+        ledger.note_appended(500);
+        ledger.end(0, End::Committed);
+        ledger.tear(1, 2, 120);
+        ledger.tear(1, 3, 700);
+        ledger.note_appended(800);
+        ledger.end(2, End::Committed);
+        ledger.replace(1, 4, half(5_000));
+        assert_eq!((ledger.stored_of(1), ledger.stored_of(4)), (0, 3));
+        ledger.note_appended(900);
+        ledger.end(3, End::RolledBack);
+        ledger.end(4, End::Committed);
+        assert_eq!(ledger.stored_of(4), 0);
+        let log_ends: Vec<_> =
+            ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
+        assert_eq!(log_ends, [(0, 500), (2, 120), (1, 120), (3, 120), (4, 900)]);
+        ledger.tear(4, 3, 120);
+        assert_eq!(ledger.stored_of(4), 0, "it has ended");
     }
 
     #[test]

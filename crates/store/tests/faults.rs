@@ -43,7 +43,7 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
     let events = Arc::new(Flushes::default());
     store.set_events(events.clone());
     let good = send(&store, "t", 0, b"good");
-    assert!(store.wait_flushed(good.end_offset, Duration::from_secs(10)));
+    assert!(store.wait_flushed(good.end_offset, Duration::from_secs(60)));
 
     // One sync fails; the disk is fine again right after.
     disk.add(Fault {
@@ -54,7 +54,7 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
         times: 1,
     });
     let bad = send(&store, "t", 0, b"bad");
-    assert!(!store.wait_flushed(bad.end_offset, Duration::from_secs(10)));
+    assert!(!store.wait_flushed(bad.end_offset, Duration::from_secs(60)));
     assert_eq!(disk.faults_met(), 1);
     assert!(matches!(store.append(&record("t", 0, b"late", "")), Err(StoreError::FailedSync)));
     assert!(matches!(store.writable(), Err(StoreError::FailedSync)));
@@ -309,7 +309,7 @@ fn opening_fails_cleanly_whatever_call_fails() {
 fn appends_behind_one_that_hangs_are_refused_and_reads_go_on() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FaultyDisk::new());
-    let settings = StoreSettings { append_wait_ms_max: 50, ..small(directory.path()) };
+    let settings = StoreSettings { append_wait_ms_max: 1_000, ..small(directory.path()) };
     let store = open_on(&disk, &settings);
     send(&store, "t", 0, b"early");
     disk.stall(Call::Allocate, "commitlog");

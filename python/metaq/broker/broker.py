@@ -42,7 +42,8 @@ from metaq.protocol.pump import Pump
 
 log = logging.getLogger(__name__)
 
-FIRST_REGISTRATION_WAIT_S = 0.5
+FIRST_REGISTRATION_WAIT_S = 2.0
+CATCH_UP_TIMEOUT_MS = 60_000
 HOUSEKEEPING_INTERVAL_S = 1.0
 PROTECT_INTERVAL_S = 30.0
 FUNCTIONS_REST_INTERVAL_S = 10.0
@@ -132,7 +133,7 @@ class Broker:
         """Does at once what is due by a moved clock; without this it is done a little later."""
         await self._keep_house()
         await self.transactions.check()
-        if not await asyncio.to_thread(self.server.catch_up):
+        if not await asyncio.to_thread(self.server.catch_up, CATCH_UP_TIMEOUT_MS):
             log.warning("not everything that is due by the moved clock has been delivered yet")
 
     async def _open(self, undo: AsyncExitStack) -> None:

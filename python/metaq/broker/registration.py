@@ -23,8 +23,9 @@ UNREGISTER_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 1.0
 GATHER_S = 0.01
 """Between two registrations, so that many new topics make few of them."""
-ANNOUNCE_TIMEOUT_S = 0.3
-"""How long a new topic waits for name servers that were well so far; a hanging one delays it by no more."""
+ANNOUNCE_TIMEOUT_S = 1.0
+"""How long a new topic waits for name servers that were well so far; a hanging one delays the first by no
+more, and those after it not at all."""
 WATCH_S = 1.0
 """How soon a name server that went away is tried again: its routes are gone until it knows us anew."""
 
@@ -37,6 +38,8 @@ class NameServerLink:
         self.due = asyncio.Event()
         self.tried = asyncio.Event()
         self.is_registered = False
+        self.is_late = False
+        """A new topic was not waited for to the end; the next one is not before an attempt has ended."""
         self.told_version = -1
         """Counter of the topics' version that the last attempt was about."""
         self._told = asyncio.Event()
@@ -49,6 +52,7 @@ class NameServerLink:
     def told(self, version: int) -> None:
         """An attempt has ended, well or badly."""
         self.told_version = version
+        self.is_late = False
         self._told.set()
         self._told = asyncio.Event()
         self.tried.set()
@@ -111,10 +115,15 @@ class Registration:
         behind = [link for link in self._links if link.told_version < version]
         for link in behind:
             link.due.set()
-        waiters = [asyncio.create_task(link.wait_told(version)) for link in behind if link.is_registered]
+        waiters = {
+            asyncio.create_task(link.wait_told(version)): link
+            for link in behind
+            if link.is_registered and not link.is_late
+        }
         if waiters:
             _, late = await asyncio.wait(waiters, timeout=ANNOUNCE_TIMEOUT_S)
             for waiter in late:
+                waiters[waiter].is_late = True
                 waiter.cancel()
 
     async def stop(self) -> None:

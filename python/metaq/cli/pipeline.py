@@ -15,9 +15,23 @@ import typer
 from metaq.cli.flags import Format, Output
 
 if TYPE_CHECKING:
-    from metaq.pipelines import Plan, Progress, Report
+    from metaq.pipelines import Pipeline, Plan, Progress, Report, Verification
 
 app = typer.Typer(help="List and run data pipelines.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)]
+ConfigFile = Annotated[
+    Path, typer.Option("--config", help="TOML file of the pipeline.", metavar="FILE", show_default=False)
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        help="Where Spark runs: local[4], spark://host:7077, yarn or k8s://…; else what the file says.",
+        metavar="MASTER",
+        show_default=False,
+    ),
+]
 
 LINE_INTERVAL = 10
 """Of how many reports one is a line, where nobody watches."""
@@ -37,22 +51,16 @@ def list_pipelines(output: Output = Format.text) -> None:
 
 @app.command()
 def run(
-    name: Annotated[str, typer.Argument(help="Name of the pipeline.", show_default=False)],
-    config: Annotated[
-        Path, typer.Option("--config", help="TOML file of the pipeline.", metavar="FILE", show_default=False)
-    ],
+    name: Name,
+    config: ConfigFile,
+    master: Master = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
     ] = False,
     output: Output = Format.text,
 ) -> None:
     """Run a pipeline until it is done, or ended by Ctrl-C or SIGTERM; it goes on from there next time."""
-    import logging
-
-    from metaq.pipelines import load
-
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
-    pipeline = load(name).from_file(config)
+    pipeline = _load(name, config, master)
     if dry_run:
         _print_plan(pipeline.plan(), output)
         return
@@ -60,6 +68,50 @@ def run(
         done = pipeline.run(report, stop)
     if output is Format.text:
         typer.echo(f"{name} ended; {_line(done)}")
+
+
+@app.command()
+def verify(
+    name: Name,
+    config: ConfigFile,
+    master: Master = None,
+    limit: Annotated[int, typer.Option("--limit", help="How many keys to print for each table.")] = 100,
+    wait: Annotated[
+        float,
+        typer.Option("--wait", help="Seconds to look again at what differs."),
+    ] = 0.0,
+    output: Output = Format.text,
+) -> None:
+    """Compare a pipeline's source with its copy, and print the keys that differ. Exit code 1 if any do."""
+    from metaq.errors import CommandError
+    from metaq.pipelines import PIPELINES, Verifiable, load
+
+    pipeline = _load(name, config, master)
+    if not isinstance(pipeline, Verifiable):
+        able = [other for other in PIPELINES if hasattr(load(other), "verify")]
+        raise CommandError(f"{name} has no copy to compare", hint=f"there is: {', '.join(able)}")
+    found = pipeline.verify(limit, wait)
+    _print_verification(found, output)
+    if not found.is_same:
+        raise typer.Exit(1)
+
+
+def _load(name: str, config: Path, master: str | None) -> Pipeline:
+    import logging
+
+    from metaq.errors import CommandError
+    from metaq.pipelines import PIPELINES, RunsOnSpark, load
+
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(message)s")
+    pipeline = load(name).from_file(config)
+    if master is None:
+        return pipeline
+    if not isinstance(pipeline, RunsOnSpark):
+        able = [other for other, entry in PIPELINES.items() if "spark" in entry.extra]
+        raise CommandError(
+            f"{name} does not run on Spark, and takes no --master", hint=f"these do: {', '.join(able)}"
+        )
+    return pipeline.on(master)
 
 
 @contextmanager
@@ -130,3 +182,31 @@ def _print_plan(plan: Plan, output: Format) -> None:
         print_table(heads, [[str(row[head]) for head in heads] for row in plan.tables], numbers)
     for warning in plan.warnings:
         typer.echo(f"warning: {warning}")
+
+
+def _print_verification(found: Verification, output: Format) -> None:
+    from dataclasses import asdict
+
+    from metaq.cli.output import print_json, print_table
+
+    if output is Format.json:
+        print_json({"same": found.is_same, **asdict(found)})
+        return
+    heads = ("table", "source rows", "mirror rows", "chunks", "differ", "")
+    rows = [
+        (
+            table.table,
+            f"{table.source_rows:,}",
+            f"{table.mirror_rows:,}",
+            str(table.chunks),
+            str(table.differing_chunks),
+            "same" if table.is_same else table.note or "different",
+        )
+        for table in found.tables
+    ]
+    print_table(heads, rows, heads[1:5])
+    for table in found.tables:
+        for key in table.keys:
+            typer.echo(f"{table.table} {key.key}: {key.what}")
+        if table.more_keys:
+            typer.echo(f"{table.table}: {table.more_keys:,} keys more")

@@ -7,9 +7,9 @@ import fcntl
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from metaq.client.routes import Queue
 from metaq.errors import ClientClosed, CommandError
@@ -47,6 +47,8 @@ class BrokerOffsets:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
+        self._tables: set[tuple[str, str]] = set()
+        """Brokers and topics that have an offset of the group."""
 
     async def read(self, queue: Queue) -> int | None:
         # Without the last field a broker may answer 0 for a young queue instead of "none".
@@ -59,24 +61,36 @@ class BrokerOffsets:
         return reply.check().header(QueueOffset).queue_offset
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        async def commit_one(queue: Queue, committed_offset: int) -> None:
-            command = UpdateConsumerOffset(
-                consumer_group=self._group,
-                topic=queue.topic,
-                queue_id=queue.id,
-                commit_offset=committed_offset,
-            )
-            (await self._session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)).check()
+        tables: dict[tuple[str, str], list[Queue]] = {}
+        for queue in offsets:
+            tables.setdefault((queue.broker, queue.topic), []).append(queue)
+        await _all_of(self._commit_table(queues, offsets) for queues in tables.values())
 
-        outcomes = await asyncio.gather(
-            *(commit_one(*item) for item in offsets.items()), return_exceptions=True
+    async def _commit_table(self, queues: list[Queue], offsets: Mapping[Queue, int]) -> None:
+        """Of one broker and topic. Apache's broker makes their table when the first offset comes; two that
+        come at once make one each, and one of them is lost with what it holds: so the first goes alone."""
+        table = (queues[0].broker, queues[0].topic)
+        if table not in self._tables:
+            await self._commit_one(queues[0], offsets[queues[0]])
+            self._tables.add(table)
+            queues = queues[1:]
+        await _all_of(self._commit_one(queue, offsets[queue]) for queue in queues)
+
+    async def _commit_one(self, queue: Queue, queue_offset: int) -> None:
+        command = UpdateConsumerOffset(
+            consumer_group=self._group, topic=queue.topic, queue_id=queue.id, commit_offset=queue_offset
         )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        (await self._session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)).check()
 
     async def close(self) -> None:
         pass
+
+
+async def _all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Does all of it, and then raises what the first that failed did."""
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 class FileOffsets:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, runtime_checkable
 
 from metaq.errors import CommandError
 
@@ -32,6 +32,11 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "The tables of a MariaDB server, and every change of them, into an ordered topic.",
         "metaq.pipelines.binlog.pipeline:BinlogSync",
         "binlog",
+    ),
+    "binlog-mirror": Entry(
+        "The topic of binlog-sync into Delta tables or another database, as the source's tables are.",
+        "metaq.pipelines.mirror.pipeline:BinlogMirror",
+        "binlog,spark",
     ),
     "log-transport": Entry(
         "Lines of files that are followed, or of standard input, into a topic.",
@@ -74,6 +79,48 @@ class Progress:
     details: dict[str, object] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class DifferingKey:
+    """A row that is not the same on both sides."""
+
+    key: str
+    """A JSON array of the columns of its primary key."""
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableVerification:
+    """One table of the source and its copy."""
+
+    table: str
+    source_rows: int = 0
+    mirror_rows: int = 0
+    chunks: int = 0
+    differing_chunks: int = 0
+    keys: tuple[DifferingKey, ...] = ()
+    more_keys: int = 0
+    """That differ besides those."""
+    note: str = ""
+    """Why it could not be compared row by row."""
+
+    @property
+    def is_same(self) -> bool:
+        # A table that is gone is the same as one without rows.
+        is_gone = self.chunks > 0 and self.mirror_rows == 0
+        return not self.differing_chunks and (not self.note or is_gone)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """All tables."""
+
+    tables: tuple[TableVerification, ...]
+
+    @property
+    def is_same(self) -> bool:
+        return all(table.is_same for table in self.tables)
+
+
 Report = Callable[[Progress], None]
 
 
@@ -92,6 +139,22 @@ class Pipeline(Protocol):
 
         `report` is called about once a second.
         """
+
+
+@runtime_checkable
+class RunsOnSpark(Protocol):
+    """A pipeline whose work is done by Spark."""
+
+    def on(self, master: str) -> Pipeline:
+        """The same, on another master than the file says."""
+
+
+@runtime_checkable
+class Verifiable(Protocol):
+    """A pipeline whose copy can be compared with its source."""
+
+    def verify(self, limit: int, wait_s: float) -> Verification:
+        """At most `limit` keys for each table; what differs is looked at again for `wait_s`."""
 
 
 def load(name: str) -> type[Pipeline]:

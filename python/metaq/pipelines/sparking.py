@@ -43,6 +43,8 @@ class SparkConfig:
     master: str | None
     jars: tuple[str, ...] | None
     config: Mapping[str, str]
+    packages: str | None = None
+    """Of Maven Central, instead of Delta Lake."""
 
 
 def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
@@ -74,6 +76,7 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "metaq-warehouse"),
         **(_few_tasks() if is_local else {}),
+        **({} if config.packages is None else {"spark.jars.packages": config.packages}),
         **config.config,
     }
     # Not the active session, of which each thread has its own, or none.
@@ -84,7 +87,13 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         return
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
-    spark = session(f"metaq {name}", master=config.master, jars=config.jars, config=settings)
+    spark = session(
+        f"metaq {name}",
+        master=config.master,
+        delta=config.packages is None,
+        jars=config.jars,
+        config=settings,
+    )
     if is_main:
         # Spark has taken Ctrl-C for itself, where it would raise in the middle of a batch.
         signal.signal(signal.SIGINT, before)

@@ -1,7 +1,8 @@
 """Topics as tables and streams: `spark.read.format("metaq")` and `spark.readStream.format("metaq")`.
 
 `session()` gives a Spark session that knows the format; `register(spark)` makes it known to another one.
-What is left to read, a query tells with its progress: `lags(query.lastProgress)`.
+What is left to read, a query tells with its progress: `lags(query.lastProgress)`. `archive(path)` packs
+what executors of a cluster need.
 
 Needs the extra `spark` of the distribution.
 """
@@ -14,11 +15,12 @@ from metaq.spark.lag import Lag, lags
 
 # Imported here and now: otherwise the module of that name would take the function's place.
 from metaq.spark.session import register, session
+from metaq.spark.shipping import archive
 
 if TYPE_CHECKING:
     from metaq.spark.listener import GroupOffsets
 
-__all__ = ["GroupOffsets", "Lag", "lags", "register", "session"]
+__all__ = ["GroupOffsets", "Lag", "archive", "lags", "register", "session"]
 
 
 def __getattr__(name: str) -> object:

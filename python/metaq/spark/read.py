@@ -71,6 +71,8 @@ class _RangeReader:
             hidden_names=frozenset() if options.shows_system_properties else SYSTEM_NAMES,
             inflated_bytes_max=INFLATED_BYTES_MAX,
         )
+        self._is_master = False
+        """The address is the one that name servers gave for the master meanwhile."""
         self._pause_s = PAUSE_S
         self._progress_at = time.monotonic()
 
@@ -123,7 +125,11 @@ class _RangeReader:
         here = Range(self._part.queue, self._position, self._part.to_offset)
         if stop.kind == "done":
             return
-        if stop.kind == "moved":
+        is_loss = stop.kind == "moved" or (stop.kind == "refused" and stop.value in _GONE)
+        if is_loss and not self._is_master:
+            # A replica may have less than its master, whose word alone counts.
+            self._address_master(here)
+        elif stop.kind == "moved":
             if stop.value > self._position:
                 gone = Range(here.queue, here.from_offset, min(stop.value, here.to_offset))
                 self._lost(gone, f"the queue begins at {stop.value} now")
@@ -163,6 +169,13 @@ class _RangeReader:
         time.sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
         self._address = self._find_address() or self._address
+
+    def _address_master(self, here: Range) -> None:
+        address = self._find_address()
+        if address is None:
+            self._wait(Unreachable(f"{here}: no name server knows its master"))
+        else:
+            self._address, self._is_master = address, True
 
     def _find_address(self) -> str | None:
         queue: Queue = self._part.queue

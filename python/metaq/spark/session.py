@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from metaq.spark.shipping import is_shipped, shipped
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,15 +38,22 @@ def session(
     delta: bool = True,
     jars: Iterable[str | Path] | None = None,
     config: Mapping[str, str] | None = None,
+    ship: bool | None = None,
 ) -> SparkSession:
     """The session of this process, or a new one, with `format("metaq")` registered.
 
     Delta Lake's jars are resolved from Maven Central and kept by Spark, unless `jars` names files that hold
     them, or `delta` is False. Without `master` it is what spark-submit says, or all cores of this machine.
     `config` goes last and overrules what is set here.
+
+    Executors of a cluster get MetaQ from here (see `metaq.spark.archive`), unless `ship` is False; on this
+    machine they are run by this Python, unless PYSPARK_PYTHON names another.
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    is_first = SparkContext._active_spark_context is None
+    is_local = master is None or re.fullmatch(r"local(\[.*\])?", master) is not None
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -48,7 +63,15 @@ def session(
         settings["spark.jars"] = named
     elif delta and named is None:
         settings["spark.jars.packages"] = DELTA_PACKAGE
-    for name, value in {**settings, **(config or {})}.items():
+    settings |= config or {}
+    if is_first and is_local:
+        # Spark would take the first python3 of the PATH, which need not be the one that has this package.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if is_first and not is_shipped(settings) and (not is_local if ship is None else ship):
+        directory = Path(tempfile.mkdtemp(prefix="metaq-ship-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        settings = shipped(settings, directory)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)

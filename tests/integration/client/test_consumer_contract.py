@@ -26,7 +26,7 @@ async def connected(face: Face, served: Served, **options: Any) -> AsyncIterator
     try:
         yield client
     finally:
-        await face.call(client.close, 10)
+        await face.call(client.close, 60)
 
 
 def name(face: Face, what: str) -> str:
@@ -35,7 +35,7 @@ def name(face: Face, what: str) -> str:
 
 async def poll_all(face: Face, puller: Any, count: int) -> list[str]:
     found: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(found) < count:
             found += [message.body.decode() for message in await face.call(puller.poll, 5)]
     return found
@@ -173,7 +173,7 @@ def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(face: Face
 
 async def passing(served: Served, step_ms: int, condition: Callable[[], bool]) -> None:
     """Time passes until it holds. What is to wait may reach the broker only after the first step."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while not condition():
             served.clock.jump(step_ms)
             await asyncio.sleep(0.5)
@@ -181,7 +181,7 @@ async def passing(served: Served, step_ms: int, condition: Callable[[], bool]) -
 
 async def _assigned(face: Face, puller: Any, topic: str) -> None:
     """Once the topic is there."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         while True:
             try:
                 await face.call(puller.assign, topic)
@@ -207,11 +207,11 @@ def test_iteration_settles_by_process_and_by_going_on(face: Face, served: Served
             await face.process(await face.take(subscribed), fail)
             assert (await face.take(subscribed)).body == b"passed"
             assert (await face.take(subscribed)).body == b"left"
-            assert await face.call(subscribed.close, 5)
+            assert await face.call(subscribed.close, 60)
             assert await face.take(subscribed) is None
         served.clock.jump(11_000)
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=group, start="first", idle_timeout=30)
+            subscribed = client.subscribe(topic, group=group, start="first", idle_timeout=60)
             bodies = {(await face.take(subscribed)).body for _ in range(2)}
             assert bodies == {b"left", b"failed"}
 
@@ -274,20 +274,20 @@ def test_members_share_the_queues_and_take_over(face: Face, served: Served) -> N
                 on_rebalance=lambda gained, lost: changes.append((len(gained), len(lost))),
             )
             a = await face.call(declare, face.handler(noting("a")))
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while len(await ours(a)) < 4:
                     await asyncio.sleep(0.02)
             async with connected(face, served, client_id="b") as second:
                 declare = second.consumer(topic, group=group, start="first")
                 b = await face.call(declare, face.handler(noting("b")))
-                async with asyncio.timeout(15):
+                async with asyncio.timeout(60):
                     while (await ours(a), await ours(b)) != ({0, 1}, {2, 3}):
                         await asyncio.sleep(0.02)
                 for queue_id in range(4):
                     await send(served.broker, topic, f"{queue_id}", queue_id=queue_id)
                 await until(lambda: len(seen) == 4)
                 assert sorted(seen) == [("a", "0"), ("a", "1"), ("b", "2"), ("b", "3")]
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while len(await ours(a)) < 4:
                     await asyncio.sleep(0.02)
             await send(served.broker, topic, "again", queue_id=3)
@@ -303,8 +303,8 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
     async def scenario() -> None:
         topic, group = name(face, "closed"), name(face, "closed-group")
         await create_topic(served.broker, topic, queues=1)
-        await send(served.broker, topic, "slow", "stuck", "untouched")
-        release = threading.Event()
+        await send(served.broker, topic, "slow")
+        closing, release = threading.Event(), threading.Event()
         entered: list[str] = []
         done: list[str] = []
 
@@ -313,9 +313,10 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
             body = message.body.decode()
             entered.append(body)
             if body == "slow":
+                closing.wait(60)
                 time.sleep(0.3)
             elif body == "stuck":
-                release.wait(30)
+                release.wait(60)
             done.append(body)
 
         async with connected(face, served) as client:
@@ -323,8 +324,10 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
                 client.consumer(topic, group=group, start="first", concurrency=1), handle
             )
             await until(lambda: entered == ["slow"])
-            assert await face.call(consumer.close, 5) is True
+            closing.set()
+            assert await face.call(consumer.close, 60) is True
             assert done == ["slow"]
+            await send(served.broker, topic, "stuck", "untouched")
             consumer = await face.call(
                 client.consumer(topic, group=group, start="first", concurrency=1), handle
             )

@@ -35,8 +35,8 @@ def outcome(block: str, served: Served, home: Path, done: Callable[[str], bool])
     (home / "program.py").write_text(block.replace("127.0.0.1:9876", served.nameserver))
     child = Child([sys.executable, "program.py"], home / "program.log", dict(os.environ), directory=home)
     try:
-        child.wait_for(lambda log: log if done(log) else None, 30, "output")
-        ended = child.stop() if "client.run()" in block else child.process.wait(30)
+        child.wait_for(lambda log: log if done(log) else None, 60, "output")
+        ended = child.stop() if "client.run()" in block else child.process.wait(60)
         assert ended == 0, child.tail()
     finally:
         child.kill()

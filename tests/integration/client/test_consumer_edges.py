@@ -18,12 +18,12 @@ from metaq import aio
 from metaq.client.local_retry import ParkedMessages, parked_file
 from metaq.errors import UsageError
 from metaq.protocol.messages import SendMessageV2
-from metaq.remoting import Connection
 from metaq.testing import LocalMetaq
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name, poll_all
 from tests.support.clients import Face, create_topic, send
+from tests.support.patient import Connection
 
 COMPRESSED = 1
 FUNCTIONS = '''
@@ -54,9 +54,9 @@ def test_a_function_of_the_broker_chooses(face: Face, tmp_path: Path) -> None:
         async with connected(face, served) as client:
             declare = client.consumer("sized", group="handlers", function="longer(2)", start="first")
             await face.call(declare, face.handler(noting(handled)))
-            await until(lambda: sorted(handled) == ["bbb", "dddd"], 20)
+            await until(lambda: sorted(handled) == ["bbb", "dddd"])
             await send(served.broker, "sized", "e", "fff", queue_id=1)
-            await until(lambda: sorted(handled) == ["bbb", "dddd", "fff"], 20)
+            await until(lambda: sorted(handled) == ["bbb", "dddd", "fff"])
             subscribed = client.subscribe("sized", group="loops", function="longer(3)", start="first")
             assert (await face.take(subscribed)).body == b"dddd"
             puller = client.puller(function="longer(2)", start="begin")
@@ -65,7 +65,7 @@ def test_a_function_of_the_broker_chooses(face: Face, tmp_path: Path) -> None:
             refused = client.puller(function="shorter(2)", start="begin")
             await face.call(refused.assign, "sized")
             with pytest.raises(metaq.MetaqError, match="no function is called shorter") as error:
-                await face.call(refused.poll, 10)
+                await face.call(refused.poll, 60)
             assert error.value.code == 23
 
     with LocalMetaq(settings={"filter_functions": str(tmp_path)}) as server:
@@ -132,7 +132,7 @@ def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Fac
             with pytest.raises(metaq.MetaqError, match="zlib"):
                 # One poll tells of it, the others give what can be read.
                 for _ in range(3):
-                    await face.call(puller.poll, 5, count=1)
+                    await face.call(puller.poll, 60, count=1)
 
         # The broker's clock is real: the dead letter is there when the queue was passed.
         (letter,) = await asyncio.to_thread(server.dead_letters, "readers")
@@ -154,7 +154,7 @@ def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_d
                 "bills", group="billing", start="first", on_failure="local", local_after=1, **options
             )
             await face.call(declare, face.handler(fail))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not await asyncio.to_thread(done):
                     await asyncio.sleep(0.02)
 
@@ -201,7 +201,7 @@ def test_after_a_fork_no_consumer_works(served: Served) -> None:
     bodies: list[str] = []
     with metaq.Client(served.nameserver) as client:
         consumer = client.consumer(topic, group="forked-handlers", start="first")(noting(bodies))
-        subscribed = client.subscribe(topic, group="forked-loops", start="first", idle_timeout=20)
+        subscribed = client.subscribe(topic, group="forked-loops", start="first", idle_timeout=60)
         subscribed.start()
         puller = client.puller(group="forked-pulls", start="begin")
         puller.assign(topic)
@@ -226,7 +226,7 @@ def test_after_a_fork_no_consumer_works(served: Served) -> None:
             assert report.read() == ""
         run(lambda: send(served.broker, topic, "still read"))
         assert next(subscribed).body == b"still read"
-        assert puller.poll(10)[0].body == b"still read"
+        assert puller.poll(60)[0].body == b"still read"
         run(lambda: until(lambda: bodies == ["still read"]))
 
 
@@ -248,7 +248,7 @@ def test_another_event_loop_is_told_so(served: Served) -> None:
             made["puller"] = client.puller(group="looped-pulls")
             await made["puller"].assign(topic)
             ready.set()
-            await asyncio.to_thread(end.wait, 30)
+            await asyncio.to_thread(end.wait, 60)
             assert await anext(made["subscribed"], None) is None, "it still works where it belongs"
 
     async def elsewhere() -> None:
@@ -281,7 +281,7 @@ def test_another_event_loop_is_told_so(served: Served) -> None:
     thread = threading.Thread(target=lambda: asyncio.run(own()))
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(60)
         asyncio.run(elsewhere())
     finally:
         end.set()

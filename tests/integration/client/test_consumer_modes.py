@@ -21,13 +21,13 @@ from metaq.errors import CommandError
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
 from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
 from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, ResetConsumerOffset
-from metaq.remoting import Connection
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import _assigned, connected, name, poll_all
 from tests.support.clients import Face, create_topic, send
 from tests.support.metaq import Metaq
 from tests.support.metaq import run as command
+from tests.support.patient import Connection
 from tests.support.processes import Child
 
 
@@ -120,7 +120,7 @@ def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> N
         gate = threading.Event()
 
         def handle(message: Any) -> None:
-            gate.wait(20)
+            gate.wait(60)
             bodies.append(message.body.decode())
 
         connection = await Connection.open(served.broker)
@@ -130,7 +130,7 @@ def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> N
             )
             await face.call(declare, handle)
             info = GetConsumerRunningInfo(consumer_group=group, client_id=client.client_id)
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 # Not answered before the heartbeat has arrived, not full before both were pulled.
                 while (await connection.call(info)).body.count(b'"cachedMsgCount":20,') < 2:
                     await asyncio.sleep(0.02)
@@ -163,7 +163,7 @@ def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: 
         query = QueryConsumerOffset(consumer_group=group, topic=topic, queue_id=0)
 
         async def committed(wanted: int) -> None:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while (await connection.call(query)).fields.get("offset") != str(wanted):
                     await asyncio.sleep(0.02)
 
@@ -175,7 +175,7 @@ def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: 
                 reset = ResetConsumerOffset(topic=topic, group=group, timestamp=0, is_force=True)
                 (await connection.call(reset)).check()
                 # Apache's broker tells it with the answer to the next pull, which it holds for up to 15 s.
-                await until(lambda: sorted(bodies) == ["a", "a", "b", "b"], 25)
+                await until(lambda: sorted(bodies) == ["a", "a", "b", "b"])
                 await committed(2)  # Again, though it was the last that the client had told.
 
                 status = (await connection.call(GetConsumerStatus(topic=topic, group=group))).check()
@@ -228,7 +228,7 @@ def test_what_keeps_failing_is_parked_and_tried_across_restarts(
             )
             await face.call(declare, face.handler(handle))
             await until(lambda: sorted(tries) == ["bad", "bad", "good", "hopeless", "hopeless"])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while len(await listed()) < 2:
                     await asyncio.sleep(0.05)
         rows = await listed()
@@ -305,7 +305,7 @@ def test_a_broker_that_restarts_is_found_again(face: Face, tmp_path: Path) -> No
                 await asyncio.to_thread(broker.child.kill)
                 broker = await asyncio.to_thread(Metaq, *arguments, "--listen", broker.broker, home=tmp_path)
                 await send(broker.broker, "T", "after", queue_id=1)
-                await until(lambda: "after" in bodies and len(set(bodies)) == 51, timeout_s=30)
+                await until(lambda: "after" in bodies and len(set(bodies)) == 51, timeout_s=60)
         finally:
             await asyncio.to_thread(broker.stop)
             await asyncio.to_thread(nameserver.stop)
@@ -322,10 +322,12 @@ client = metaq.Client(sys.argv[1])
 @client.consumer(sys.argv[2], group=sys.argv[3], start="first", concurrency=1)
 def handle(message):
     print("begun", message.body.decode(), flush=True)
+    while not handle.is_closed:  # However late the signal comes, the message is in hand when it does.
+        time.sleep(0.01)
     time.sleep(0.5)
     print("done", message.body.decode(), flush=True)
 
-client.run(timeout=10)
+client.run(timeout=60)
 print("closed", flush=True)
 """
 
@@ -338,9 +340,9 @@ def test_sigterm_ends_a_consumer_in_order(served: Served, tmp_path: Path) -> Non
         arguments = [sys.executable, str(tmp_path / "program.py"), served.nameserver, "ended", "ended-group"]
         child = Child(arguments, tmp_path / "program.log", dict(os.environ), directory=tmp_path)
         try:
-            await asyncio.to_thread(child.wait_for, lambda log: "begun first" in log or None, 20, "a message")
+            await asyncio.to_thread(child.wait_for, lambda log: "begun first" in log or None, 60, "a message")
             child.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(child.process.wait, 15) == 0
+            assert await asyncio.to_thread(child.process.wait, 60) == 0
         finally:
             child.kill()
         assert (tmp_path / "program.log").read_text().split("\n")[:3] == [

@@ -47,7 +47,7 @@ def test_a_send_survives_the_kill_of_the_only_broker(
 ) -> None:
     servers = cluster("broker-a")
     broker = servers.brokers["broker-a"]
-    with make(servers.namesrv) as client, client.producer("g", timeout=30) as producer:
+    with make(servers.namesrv) as client, client.producer("g", timeout=90) as producer:
         first = producer.send("orders", b"before")
         broker.kill()
         futures = [producer.send_soon("orders", b"soon-%d" % number, key="k") for number in range(20)]
@@ -119,7 +119,7 @@ def test_another_broker_takes_over_and_the_dead_one_is_avoided(
 ) -> None:
     servers = cluster("broker-a", "broker-b")
     assert run("topic", "create", "orders", METAQ_NAMESRV=servers.namesrv).returncode == 0
-    with make(servers.namesrv) as client, client.producer("g", timeout=20) as producer:
+    with make(servers.namesrv) as client, client.producer("g", timeout=60) as producer:
         sent_to = {producer.send("orders", b"x").queue.broker for _ in range(16)}
         assert sent_to == {"broker-a", "broker-b"}
         servers.brokers["broker-a"].kill()

@@ -37,7 +37,7 @@ def test_a_close_ends_a_start_that_hangs(
     async def slow(session: Session) -> None:
         begun.append(session)
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(3600)
         finally:
             ended.append(session)
         await beat(session)
@@ -52,7 +52,7 @@ def test_a_close_ends_a_start_that_hangs(
             await until(lambda: bool(begun))
             await face.call(consumer.close, 0.2)
             assert ended, "the start went on"
-            await asyncio.wait_for(starting, 5)
+            await asyncio.wait_for(starting, 60)
             assert not begun[0]._consumers
             monkeypatch.setattr(Session, "beat", beat)
 

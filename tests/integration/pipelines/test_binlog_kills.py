@@ -26,13 +26,16 @@ ROWS_BEFORE = 1500
 
 
 class Writer(threading.Thread):
-    """Changes three tables in all ways, in transactions of random size, until it is told to stop."""
+    """Changes two tables in all ways, in transactions of random size, until it is told to stop."""
 
-    def __init__(self, mariadb: MariaDb, database: str, chance: random.Random) -> None:
+    def __init__(
+        self, mariadb: MariaDb, database: str, chance: random.Random, pause_s_max: float = 0.01
+    ) -> None:
         super().__init__(daemon=True)
         self._connection = mariadb.root(database=database)
         self._connection.autocommit(False)
         self._chance = chance
+        self._pause_s_max = pause_s_max
         self._ended = threading.Event()
         self.failure: Exception | None = None
         self.transactions = 0
@@ -45,7 +48,7 @@ class Writer(threading.Thread):
                         self._change(cursor)
                 self._connection.commit() if self._chance.random() < 0.9 else self._connection.rollback()
                 self.transactions += 1
-                time.sleep(self._chance.random() * 0.01)
+                time.sleep(self._chance.random() * self._pause_s_max)
         except Exception as error:
             self.failure = error
         finally:

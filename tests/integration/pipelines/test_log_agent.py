@@ -24,7 +24,7 @@ from metaq.pipelines.logs.positions import Positions
 from tests.support.metaq import Metaq
 from tests.support.processes import Child
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 def eventually(holds: Callable[[], bool], what: str) -> None:
@@ -75,7 +75,7 @@ def settings(served: Metaq, tmp_path: Path, request: pytest.FixtureRequest) -> A
         look_interval_s=0.05,
         idle_pause_s=0.02,
         keep_interval_s=0.1,
-        rotated_after_s=0.3,
+        rotated_after_s=1.5,
     )
 
 
@@ -124,7 +124,7 @@ def test_lines_arrive_in_order_with_where_they_stood(
         append(logs / "a.log", "three")
         append(logs / "b.log", "other")
         eventually(lambda: len(topic.read()) == 4, "four lines")
-        assert agent.progress.rows == 4
+        eventually(lambda: agent.progress.rows == 4, "four acknowledged")
     of_a = [m for m in topic.messages if m.properties["log.file"] == str(logs / "a.log")]
     assert [m.body for m in of_a] == [b"one", b"two", b"three"]
     assert [m.properties["log.at"] for m in of_a] == ["0", "4", "8"]
@@ -163,7 +163,7 @@ def test_a_quiet_file_is_read_on_after_its_rotation(
 ) -> None:
     path = logs / "a.log"
     append(path, "1")
-    with running(replace(settings, rest_after_s=0.1, rotated_after_s=20)) as agent, path.open("a") as old:
+    with running(replace(settings, rest_after_s=0.1, rotated_after_s=120)) as agent, path.open("a") as old:
         eventually(lambda: topic.bodies() == [b"1"], "the first")
         eventually(lambda: len(open_files(logs)) == 1, "only the writer has it open")
         path.rename(logs / "a.log.1")

@@ -69,9 +69,9 @@ def test_files_are_followed_until_it_is_told_to_end(served: Metaq, tmp_path: Pat
         directory=tmp_path,
     )
     try:
-        child.wait_for(lambda log: '"rows": 500' in log or '"rows":500' in log or None, 30, "500 rows told")
+        child.wait_for(lambda log: '"rows": 500' in log or '"rows":500' in log or None, 60, "500 rows told")
         child.process.send_signal(signal.SIGTERM)
-        assert child.process.wait(20) == 0
+        assert child.process.wait(60) == 0
     finally:
         child.kill()
     assert bodies(served, "followed", 500) == [b"line %d" % n for n in range(500)]

@@ -12,6 +12,8 @@ import pytest
 
 from metaq.pipelines import PIPELINES
 from metaq.pipelines.binlog.config import SECTIONS
+from metaq.pipelines.mirror.config import JDBC, MIRROR
+from metaq.pipelines.sparking import SPARK
 from tests.support.binlog import Running
 from tests.support.mariadb import PASSWORD, MariaDb
 from tests.support.metaq import Metaq, run
@@ -23,7 +25,7 @@ BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MU
 def test_every_pipeline_and_every_key_is_told() -> None:
     for name in PIPELINES:
         assert f"| `{name}` |" in PAGE
-    for section, keys in SECTIONS.items():
+    for section, keys in {**SECTIONS, "mirror": MIRROR, "jdbc": JDBC, "spark": SPARK}.items():
         (first, *_) = re.findall(rf"`{section}\.\w+`", PAGE)
         assert first
         for key in keys:

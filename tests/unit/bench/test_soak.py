@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,12 +39,19 @@ def test_what_grows_all_the_time_is_found(own_mb: list[int], descriptors: list[i
 
 
 def test_files_of_the_store_may_be_open_unless_they_are_deleted(tmp_path: Path) -> None:
-    before = open_descriptors(os.getpid(), tmp_path)
-    with (tmp_path / "one").open("w"), (tmp_path / "two").open("w"):
-        assert open_descriptors(os.getpid(), tmp_path) == before
-        assert open_descriptors(os.getpid(), None) == before + 2
+    # A process of its own: here, threads of other tests may open and close what they like.
+    program = "import sys; one, two = map(open, sys.argv[1:], 'ww'); print(flush=True); sys.stdin.read()"
+    names = [str(tmp_path / "one"), str(tmp_path / "two")]
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *names], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdout.readline()
+        others = open_descriptors(child.pid, tmp_path)
+        assert open_descriptors(child.pid, None) == others + 2
         (tmp_path / "two").unlink()
-        assert open_descriptors(os.getpid(), tmp_path) == before + 1
+        assert open_descriptors(child.pid, tmp_path) == others + 1
+        child.stdin.close()
 
 
 def test_too_few_samples_are_no_verdict() -> None:

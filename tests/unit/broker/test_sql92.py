@@ -174,11 +174,11 @@ def test_what_is_empty_or_no_text_is_refused() -> None:
 def at_most(limit: int, make: object) -> None:
     """The limit is taken, one more is refused; both at once."""
     assert callable(make)
-    began = time.perf_counter()
+    began = time.thread_time()
     parse(make(limit))
     with pytest.raises(BadExpression, match=f"{limit}"):
         parse(make(limit + 1))
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5
 
 
 def test_size_and_nesting_have_limits() -> None:
@@ -207,12 +207,12 @@ def test_size_and_nesting_have_limits() -> None:
     ],
 )
 def test_nothing_takes_long(expression: str) -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     try:
         compile_tree(parse(expression))
     except BadExpression as bad:
         assert len(bad.remark) < 400
-    assert time.perf_counter() - began < 3
+    assert time.thread_time() - began < 3
 
 
 @given(st.text(st.sampled_from("ab 10.'()<>=-+/*\n,eEL$_é") | st.characters(), max_size=40))

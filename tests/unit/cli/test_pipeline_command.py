@@ -85,3 +85,25 @@ def test_the_list_has_every_pipeline() -> None:
     assert all(name in stdout for name in pipelines.PIPELINES)
     stdout, _ = command("list", "-o", "json")
     assert [entry["name"] for entry in json.loads(stdout)] == list(pipelines.PIPELINES)
+
+
+class Movable(Endless):
+    """One whose work Spark does."""
+
+    def __init__(self, master: str = "local") -> None:
+        self._master = master
+
+    def on(self, master: str) -> Movable:
+        return Movable(master)
+
+    def plan(self) -> Plan:
+        return Plan({"spark": self._master})
+
+
+def test_a_master_is_for_those_that_run_on_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ("run", "some", "--config", "some.toml", "--dry-run", "--master", "spark://there:7077")
+    outcome = CliRunner().invoke(app, ["pipeline", *there])
+    assert outcome.exit_code != 0
+    assert "some does not run on Spark" in str(outcome.exception)
+    monkeypatch.setattr(pipelines, "load", lambda name: Movable)
+    assert command(*there)[0].split() == ["spark", "spark://there:7077"]

@@ -1,18 +1,12 @@
-"""Property tests here say nothing about how fast the machine is; and brokers that say what a test wants."""
+"""Brokers that say what a test wants."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import hypothesis
 import pytest
 
 from tests.support.written_broker import Answer, WrittenBroker
-
-hypothesis.settings.register_profile(
-    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("unhurried")
 
 
 @pytest.fixture

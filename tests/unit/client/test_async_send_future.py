@@ -20,12 +20,12 @@ from tests.support.written_broker import STORED, Answer
 Scenario = Callable[[Any, threading.Event], Awaitable[None]]
 
 
-def run(broker: Any, scenario: Scenario, *, code: int = 0) -> None:
+def run(broker: Any, scenario: Scenario, *, code: int = 0, timeout_s: float = 60.0) -> None:
     """With a producer, and what lets its broker answer, always with this code."""
     may_answer = threading.Event()
 
     def answer(_: int) -> Answer:
-        may_answer.wait(20)
+        may_answer.wait(60)
         return code, STORED
 
     served = broker(answer)
@@ -33,7 +33,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0) -> None:
     async def main() -> None:
         may_answer.set()
         async with aio.Client(served.address) as client:
-            producer = client.producer("g", timeout=1.0)
+            producer = client.producer("g", timeout=timeout_s)
             await producer.start()
             await asyncio.wait((await producer.send_soon("t", b"warm"),))
             may_answer.clear()
@@ -44,7 +44,7 @@ def run(broker: Any, scenario: Scenario, *, code: int = 0) -> None:
             with contextlib.suppress(NotDelivered):
                 await producer.close()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_it_is_awaited_alone_and_together(broker: Any) -> None:
@@ -61,7 +61,7 @@ def test_it_is_awaited_alone_and_together(broker: Any) -> None:
         assert futures[3].exception() is None
         assert "stored" in repr(futures[3])
         later = await producer.send_soon("t", b"x")
-        assert await asyncio.wait_for(asyncio.shield(later), 20) == later.result()
+        assert await asyncio.wait_for(asyncio.shield(later), 60) == later.result()
 
     run(broker, scenario)
 
@@ -76,7 +76,7 @@ def test_the_other_functions_of_asyncio_take_it_too(broker: Any) -> None:
         done, pending = await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         assert done
         assert all([await each for each in asyncio.as_completed(futures)])
-        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             tasks = [group.create_task(awaited(future)) for future in futures]
         assert [task.result() for task in tasks] == [future.result() for future in futures]
 
@@ -186,7 +186,7 @@ def test_what_failed_is_raised_at_every_await(broker: Any) -> None:
         outcomes = await asyncio.gather(future, return_exceptions=True)
         assert outcomes == [failed.value]
 
-    run(broker, scenario, code=2)
+    run(broker, scenario, code=2, timeout_s=1.0)
 
 
 def test_a_callback_is_kept_until_it_was_called_and_no_longer(broker: Any) -> None:

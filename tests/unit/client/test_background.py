@@ -67,7 +67,7 @@ def test_a_parked_message_that_is_unreadable_is_set_aside(
 
         core: Any = SimpleNamespace(options=OPTIONS)
         worker = asyncio.create_task(Parking(core, store, invoke).work())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await tried.wait()
             while len(store) > 1:
                 await asyncio.sleep(0.01)
@@ -132,7 +132,7 @@ def test_renewing_locks_does_not_wait_for_a_rebalance() -> None:
             _drop=drop,
         )
         core._drop_lapsed = lambda queues: GroupConsumer._drop_lapsed(core, queues)
-        async with core._changing, asyncio.timeout(5):
+        async with core._changing, asyncio.timeout(60):
             await GroupConsumer._renew_locks(core)
         assert dropped == []
         await asyncio.gather(*tasks)

@@ -175,4 +175,4 @@ def test_all_queues_together_hold_no_more_bytes_than_allowed(monkeypatch: pytest
         for number in range(20):
             await core._drop(Queue("T", "b", number))
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -86,7 +86,7 @@ def test_a_client_ends_after_a_close_that_is_under_way(
         await face.call(client.start)
         await face.call(producer.start)
         under_way = asyncio.create_task(face.call(producer.close if first == "producer" else client.close))
-        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(begun.wait, 60)
         others = [asyncio.create_task(face.call(it.close)) for it in (producer, client)]
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in (under_way, *others))
@@ -176,7 +176,7 @@ def test_a_parked_message_in_hand_is_tried_to_its_end(tmp_path: Path) -> None:
         options = replace(OPTIONS, on_failure="local", local_directory=tmp_path)
         consumer = HandlerConsumer(session, options, slow)
         await consumer.start()
-        await asyncio.wait_for(slow.begun.wait(), 20)
+        await asyncio.wait_for(slow.begun.wait(), 60)
         closing = asyncio.create_task(consumer.close(20))
         await asyncio.sleep(0.05)
         assert not closing.done()
@@ -207,7 +207,7 @@ def test_a_reset_in_order_waits_for_the_message_in_hand() -> None:
         assert core.buffers[queue] is before
         assert core.take_now(1) is None, "nothing overtakes it"
         core.settle(*taken)
-        await asyncio.wait_for(resetting, 20)
+        await asyncio.wait_for(resetting, 60)
         assert core.buffers[queue].pull_offset == 2
         assert committed == [{queue: 2}]
         await core._drop(queue)

@@ -82,12 +82,12 @@ def test_a_commit_that_is_cancelled_ends_before_the_file_is_free(
     async def scenario() -> None:
         offsets = FileOffsets(tmp_path / "g.json")
         first = asyncio.create_task(offsets.commit({QUEUE: 5, Queue("T", "b", 2): 1}))
-        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(begun.wait, 60)
         first.cancel()
         await offsets.commit({QUEUE: 6})
         first = asyncio.create_task(offsets.commit({QUEUE: 7}))
         begun.clear()
-        assert await asyncio.to_thread(begun.wait, 20)
+        assert await asyncio.to_thread(begun.wait, 60)
         first.cancel()
         await offsets.close()
         again = FileOffsets(tmp_path / "g.json")
@@ -125,14 +125,14 @@ def test_an_opening_that_is_given_up_leaves_no_lock(tmp_path: Path, monkeypatch:
 
     def slowly(offsets: FileOffsets) -> dict[Queue, int]:
         begun.set()
-        may_end.wait(20)
+        may_end.wait(60)
         return load(offsets)
 
     async def scenario() -> None:
         with monkeypatch.context() as patched:
             patched.setattr(FileOffsets, "_load", slowly)
             opening = asyncio.create_task(FileOffsets.open(tmp_path / "g.json"))
-            assert await asyncio.to_thread(begun.wait, 20)
+            assert await asyncio.to_thread(begun.wait, 60)
             opening.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await opening

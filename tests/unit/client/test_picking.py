@@ -29,7 +29,7 @@ def route_data(*brokers: str, queues: int = 2, perm: int = 6) -> TopicRouteData:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(bounded())

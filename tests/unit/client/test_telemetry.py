@@ -65,7 +65,7 @@ async def main():
     await session.start()
     assert client.is_heard and client.spans is not None and client.instruments is None
     metrics.set_meter_provider(MeterProvider())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while client.instruments is None:
             await asyncio.sleep(0.001)
     await session.close()

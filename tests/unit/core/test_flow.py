@@ -38,7 +38,7 @@ class Plane:
         return self.server.counters()[name]
 
     def until_waiting(self, wanted: int) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while self.count("limits_waiting") != wanted:
             assert time.monotonic() < deadline, (self.count("limits_waiting"), wanted)
             time.sleep(0.005)
@@ -236,17 +236,23 @@ def test_no_queue_starves_even_where_pulls_run_out_of_time(plane: Callable[..., 
     with running.connect() as wire:
         fill(wire, queues=4, count=10)
         asked = {wire.write(11, pull_fields("orders", q, 0, suspend_ms=300)): q for q in offsets}
+
+        def take() -> int:
+            """The next answer, whose queue is asked for again."""
+            answer = wire.read()
+            queue = asked.pop(answer.opaque)
+            offsets[queue] += len(bodies(answer))
+            assert int(answer.fields["nextBeginOffset"]) == offsets[queue]
+            asked[wire.write(11, pull_fields("orders", queue, offsets[queue], suspend_ms=300))] = queue
+            return answer.code
+
         for _ in range(12):
-            while True:
-                answer = wire.read()
-                queue = asked.pop(answer.opaque)
-                offsets[queue] += len(bodies(answer))
-                assert int(answer.fields["nextBeginOffset"]) == offsets[queue]
-                again = wire.write(11, pull_fields("orders", queue, offsets[queue], suspend_ms=300))
-                asked[again] = queue
-                if answer.code == 0:
-                    break
-                assert answer.code == 20
+            while (code := take()) != 0:
+                assert code == 20
+            # However slowly this runs, pulls that ran out of time are in line again when the next turn comes.
+            while running.count("limits_waiting") < 4:
+                if wire.is_answered(0.005):
+                    assert take() == 20
             running.clock.advance_ms(1_000)
     # A queue misses a turn where its pull is on its way just then, and never more than that.
     assert min(offsets.values()) >= 2, offsets

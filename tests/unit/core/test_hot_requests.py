@@ -294,6 +294,6 @@ def test_counters_add_up_over_connections(plane: Callable[..., Plane]) -> None:
 def drain(server: _core.Server) -> list[_core.Request]:
     import select
 
-    ready, _, _ = select.select([server.fileno()], [], [], 10)
+    ready, _, _ = select.select([server.fileno()], [], [], 60)
     assert ready
     return [event for event in server.drain() if isinstance(event, _core.Request)]

@@ -57,8 +57,9 @@ from metaq.protocol.routes import (
     ValueOfKey,
     WipeWritePermissionOfBroker,
 )
-from metaq.remoting import Connection, split_address
+from metaq.remoting import split_address
 from metaq.settings import ServerSettings
+from tests.support.patient import Connection
 
 MASTER = "127.0.0.1:10911"
 VERSION = DataVersion(1, 0, 5)
@@ -115,14 +116,14 @@ async def started(binary: bool = False, clock: Clock | None = None, **options: A
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(bounded())
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -502,7 +503,7 @@ def test_many_clients_at_once() -> None:
             await peer.register()
             connections = [await Connection.open(peer.server.address) for _ in range(50)]
             replies = await asyncio.gather(
-                *(c.call(GetRouteInfoByTopic("A"), timeout=20) for c in connections for _ in range(40))
+                *(c.call(GetRouteInfoByTopic("A"), timeout=60) for c in connections for _ in range(40))
             )
             assert {reply.code for reply in replies} == {0}
             for connection in connections:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.pipelines.binlog.ddl import Kind, parse
+from metaq.pipelines.binlog.ddl import Kind, changes_rows, empties, parse
 
 T, OTHER = ("shop", "t"), ("crm", "t")
 
@@ -62,3 +62,49 @@ def test_any_text_is_something(text: str) -> None:
     parse(text, "d")
     parse(f"ALTER TABLE {text}", "d")
     parse(f"RENAME TABLE {text}", "d")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TRUNCATE t",
+        "/* why */ drop table if exists t",
+        "DROP DATABASE shop",
+        "RENAME TABLE a TO b",
+        "ALTER TABLE a RENAME TO b",
+        "CREATE OR REPLACE TABLE t (id INT)",
+    ],
+)
+def test_statements_that_leave_nothing(statement: str) -> None:
+    assert empties(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE t (id INT)",
+        "ALTER TABLE t RENAME COLUMN a TO b",
+        "DROP INDEX i ON t",
+        "CREATE DATABASE d",
+    ],
+)
+def test_statements_that_leave_rows(statement: str) -> None:
+    assert not empties(statement)
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("ALTER TABLE t ADD c INT DEFAULT 7", True),
+        ("ALTER TABLE t COMMENT = 'a, (b', ADD INDEX (a, b)", False),
+        ("ALTER TABLE t ADD INDEX (a, b), MODIFY a BIGINT", True),
+        ("ALTER IGNORE TABLE t ADD UNIQUE (a)", True),
+        ("ALTER TABLE t DROP PARTITION p", True),
+        ("ALTER TABLE `a b` DROP COLUMN c", True),
+        ("ALTER TABLE t ALTER COLUMN c SET DEFAULT 7", False),
+        ("CREATE INDEX i ON t (a)", False),
+        ("TRUNCATE t", False),
+    ],
+)
+def test_statements_that_change_rows_silently(statement: str, expected: bool) -> None:
+    assert changes_rows(statement) is expected

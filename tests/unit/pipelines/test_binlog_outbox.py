@@ -79,7 +79,7 @@ def numbers(sent: Sent) -> list[int]:
 
 def wait_for(found: Callable[[], object]) -> None:
     tries = threading.Event()
-    for _ in range(20_000):
+    for _ in range(120_000):
         if found():
             return
         tries.wait(0.0005)
@@ -175,7 +175,7 @@ def test_a_barrier_waits_for_what_is_before_it_and_stands_in_every_queue(produce
     for sent in producer.open[1:]:
         assert thread.is_alive()
         sent.done()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 

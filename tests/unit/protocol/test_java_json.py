@@ -112,10 +112,10 @@ def test_hostile_text_takes_linear_time(unit: bytes) -> None:
         data = b'{"x":' + unit * (size // len(unit))
         spent = []
         for _ in range(3):
-            start = time.process_time()
+            start = time.thread_time()
             with contextlib.suppress(ProtocolError):
                 decode(data, Table)
-            spent.append(time.process_time() - start)
+            spent.append(time.thread_time() - start)
         return min(spent)
 
     # Eight times the text: eight times the work, where a square would be sixty-four.

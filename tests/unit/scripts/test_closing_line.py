@@ -67,17 +67,25 @@ def test_a_failing_suite_does_not_stop_the_next(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suites = [
-        runner.Suite("missing", ("no-such-program",), runner.read_check),
-        runner.Suite("bad", (sys.executable, "-c", "raise SystemExit(1)"), runner.read_check),
-        runner.Suite("good", (sys.executable, "-c", "print('= 4 passed in 1s =')"), runner.read_pytest),
+        [runner.Suite("missing", ("no-such-program",), runner.read_check)],
+        [
+            runner.Suite("bad", (sys.executable, "-c", "raise SystemExit(1)"), runner.read_check),
+            runner.Suite("good", (sys.executable, "-c", "print('= 4 passed in 1s =')"), runner.read_pytest),
+        ],
+        [runner.Suite("last", (sys.executable, "-c", "print('= 3 passed in 1s =')"), runner.read_pytest)],
     ]
     monkeypatch.setattr(runner, "plan", lambda what, arguments: suites)
     monkeypatch.setattr(sys, "argv", ["test.py", "all"])
     assert runner.main() == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 2 failed"
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == "7 passed, 2 failed"
+    assert [line.split()[0] for line in printed[-5:-1]] == ["missing", "bad", "good", "last"]
+    assert printed.count("= 4 passed in 1s =") == 1
 
 
-def test_what_failed_is_repeated(runner: ModuleType, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_failed_is_repeated(runner: ModuleType) -> None:
     script = "import sys; print('test it_holds ... FAILED'); print('(signal: 7, SIGBUS)'); sys.exit(101)"
-    outcome = runner.run(runner.Suite("cargo", (sys.executable, "-c", script), runner.read_cargo))
+    outcome = runner.run(
+        runner.Suite("cargo", (sys.executable, "-c", script), runner.read_cargo), lambda text: None
+    )
     assert outcome.complaints == ("test it_holds ... FAILED", "(signal: 7, SIGBUS)")

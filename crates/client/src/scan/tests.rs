@@ -99,7 +99,7 @@ fn serve(queue: Queue) -> String {
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + Duration::from_secs(60)
 }
 
 /// Everything a scan gives, and why it ended.
@@ -162,6 +162,11 @@ fn no_more_is_read_ahead_than_may_be_held() {
     let network = Network::start(NetworkSettings::default()).unwrap();
     let queue = Queue { end: 100_000, ..PLAIN };
     let scan = Scan::begin(&network, PullWanted::default(), &serve(queue), 0..100_000, LIMITS);
+    let deadline = soon();
+    while scan.shared.held.lock().bytes == 0 {
+        assert!(Instant::now() < deadline, "nothing is read");
+        std::thread::sleep(Duration::from_millis(2));
+    }
     std::thread::sleep(Duration::from_millis(200));
     let held = scan.shared.held.lock().bytes;
     let answer_bytes = LIMITS.pull_count_max * record(0).len();

@@ -148,7 +148,7 @@ pub fn answer(opaque: i32, code: i32, fields: &[(&str, String)], body: &[u8]) ->
 
 /// Waits for something that must come; the time is only for the case that it never does.
 pub fn eventually(mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !condition() {
         assert!(Instant::now() < deadline, "it never came");
         std::thread::sleep(Duration::from_millis(2));

@@ -96,7 +96,7 @@ pub fn figure(store: &Store, name: &str) -> i64 {
 
 /// Waits for a condition that a background thread brings about.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
         assert!(Instant::now() < deadline, "{what} did not come about");
         std::thread::sleep(Duration::from_millis(2));

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 20.0
 """For the interpreter and whatever the operator's modules import; clients wait 30 s for a pull's answer."""
+END_TIMEOUT_S = 3.0
+"""From its closed pipe to its exit code."""
 KEPT_VARIABLES = frozenset(
     "PATH HOME LANG LANGUAGE TZ TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH".split()  # noqa: SIM905
 )
@@ -164,7 +166,7 @@ class Worker:
     async def _last_words(self) -> str:
         """How a process has ended whose pipe is closed."""
         try:
-            async with asyncio.timeout(1):
+            async with asyncio.timeout(END_TIMEOUT_S):
                 code = await self._process.wait()
         except TimeoutError:
             return "it has closed its pipe"

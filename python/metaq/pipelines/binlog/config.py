@@ -45,6 +45,7 @@ SECTIONS: Final[Sections] = {
     "snapshot": {
         "enabled": Key(Flag(), True),
         "chunk_rows": Key(Number(1, 1_000_000), 5_000),
+        "chunk_bytes": Key(Bytes(KIB, 4096 * MIB), 32 * MIB),
     },
     "state": {
         "file": Key(Text(says="the path of a file, which the pipeline keeps")),
@@ -75,6 +76,7 @@ class BinlogConfig:
     buffer_bytes: int
     snapshot: bool
     chunk_rows: int
+    chunk_bytes: int
     state_file: Path
     save_interval_s: float
 
@@ -101,7 +103,8 @@ SYSTEM_DATABASES: Final = frozenset(("mysql", "information_schema", "performance
 
 def read_config(path: Path) -> BinlogConfig:
     """Raises ConfigError."""
-    values = read_sections(path, SECTIONS)
+    # binlog-mirror has its sections in the same file, and checks them itself.
+    values = read_sections(path, SECTIONS, ignored=("mirror", "jdbc", "spark"))
     source, topic, snapshot, state = (values[name] for name in ("source", "topic", "snapshot", "state"))
     for name in ("tables", "exclude"):
         for pattern in source[name]:
@@ -131,6 +134,7 @@ def read_config(path: Path) -> BinlogConfig:
         buffer_bytes=topic["buffer_bytes"],
         snapshot=snapshot["enabled"],
         chunk_rows=snapshot["chunk_rows"],
+        chunk_bytes=snapshot["chunk_bytes"],
         state_file=state_file,
         save_interval_s=state["save_interval_s"],
     )

@@ -87,7 +87,7 @@ _WORDS: Final = {
 
 def parse(statement: str, database: str) -> Statement:
     """`database` is the one that names without one are in."""
-    text = _CONDITIONAL.sub(" ", _COMMENT.sub(" ", statement)).strip().rstrip(";").rstrip()
+    text = _plain(statement)
     word = re.match(r"\w*", text)
     kind = _WORDS.get(word[0].upper() if word else "")
     if kind is Kind.ROLLBACK and _SAVEPOINT.match(text):
@@ -118,6 +118,55 @@ def parse(statement: str, database: str) -> Statement:
     if found := _DATABASE.match(text):
         return Statement(Kind.DATABASE, database=_unquoted(found[1]))
     return Statement(Kind.OTHER)
+
+
+_EMPTIES: Final = re.compile(
+    r"(?:TRUNCATE|DROP\s+TABLES?|DROP\s+(?:DATABASE|SCHEMA)|RENAME\s+TABLES?"
+    r"|CREATE\s+OR\s+REPLACE\s+(?:TABLE|DATABASE|SCHEMA))\b",
+    re.IGNORECASE,
+)
+
+
+def empties(statement: str) -> bool:
+    """Whether nothing that was told of the tables it names, or of its database, is there any more.
+
+    Of a renamed table that is so for both names: what the new one holds is read again.
+    """
+    text = _plain(statement)
+    if _EMPTIES.match(text):
+        return True
+    return text[:5].upper() == "ALTER" and _ALTER_RENAME.search(text) is not None
+
+
+_QUOTED: Final = re.compile(r"'(?:[^'\\]|''|\\.)*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\"\"|\\.)*\"", re.DOTALL)
+_PARENTHESISED: Final = re.compile(r"\([^()]*\)")
+_KEEPS_ROWS: Final = re.compile(
+    r"(?:COMMENT|AUTO_INCREMENT|ENGINE|ROW_FORMAT|FORCE|STATS_\w+|ALGORITHM|LOCK|(?:EN|DIS)ABLE\s+KEYS"
+    r"|ADD\s+(?:UNIQUE|INDEX|KEY|FULLTEXT|SPATIAL|CONSTRAINT|FOREIGN|CHECK)"
+    r"|DROP\s+(?:INDEX|KEY|CONSTRAINT|FOREIGN|CHECK)|RENAME\s+(?:INDEX|KEY)"
+    r"|ALTER\s+(?:COLUMN\s+)?\S*\s*(?:SET|DROP)\s+DEFAULT)\b",
+    re.IGNORECASE,
+)
+
+
+def changes_rows(statement: str) -> bool:
+    """Whether rows may be others by it, of which the binlog does not tell: those of before get the default of
+    a new column, values are converted, a partition is emptied."""
+    text = _plain(statement)
+    found = _CREATE_OR_ALTER.match(text)
+    if found is None or text[:5].upper() != "ALTER":
+        return False
+    if re.match(r"ALTER\s+(?:ONLINE\s+|OFFLINE\s+)*IGNORE\b", text, re.IGNORECASE):
+        return True
+    # Commas that are left part what is altered.
+    rest = _QUOTED.sub("x", text[found.end() :])
+    while (less := _PARENTHESISED.sub("", rest)) != rest:
+        rest = less
+    return not all(_KEEPS_ROWS.match(part.strip()) for part in rest.split(","))
+
+
+def _plain(statement: str) -> str:
+    return _CONDITIONAL.sub(" ", _COMMENT.sub(" ", statement)).strip().rstrip(";").rstrip()
 
 
 def _name(text: str, database: str) -> tuple[str, str]:

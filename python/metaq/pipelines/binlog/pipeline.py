@@ -140,7 +140,7 @@ class BinlogSync:
                 buffer_bytes=config.buffer_bytes,
                 is_stopping=stop.is_set,
             )
-            chunks = Chunks(self._source, config.chunk_rows)
+            chunks = Chunks(self._source, config.chunk_rows, config.chunk_bytes)
             sync = Sync(config, state, self._state_file, outbox, chunks, report, stop, skipped)
             try:
                 if added:

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 import pymysql
 from pymysql import converters
+from pymysql.cursors import SSCursor
 
 from metaq.pipelines.binlog.columns import Column, Definition, Unsuitable
 from metaq.pipelines.binlog.rows import Row
@@ -56,11 +57,15 @@ class Chunk:
 
 
 class Chunks:
-    """Reads chunks over a connection of its own."""
+    """Reads chunks over a connection of its own. One has at most so many rows, and ends with the row that
+    makes it larger than so many bytes."""
 
-    def __init__(self, source: Source, chunk_rows: int) -> None:
+    def __init__(self, source: Source, chunk_rows: int, chunk_bytes: int) -> None:
         self._source = source
         self._chunk_rows = chunk_rows
+        self._chunk_bytes = chunk_bytes
+        self._limits: dict[tuple[str, str], int] = {}
+        """Rows to ask for, of tables of which fewer fit."""
         self._connection: Any = None
 
     def close(self) -> None:
@@ -108,9 +113,9 @@ class Chunks:
                 query.execute(f"SELECT 1 FROM {_quoted(database)}.{_quoted(table)} LIMIT 0", ())
                 definition = self._source.definition(connection, database, table)
                 last = cursor.last if cursor is not None and cursor.key == definition.key else ()
-                statement, values = chunk_query(database, table, definition, last, self._chunk_rows)
-                query.execute(statement, values)
-                found = query.fetchall()
+                limit = self._limits.get((database, table), self._chunk_rows)
+                statement, values = chunk_query(database, table, definition, last, limit)
+                found, is_whole = self._rows(statement, values)
             except pymysql.MySQLError as error:
                 code = error.args[0] if error.args else 0
                 if code == TABLE_CHANGED:
@@ -121,8 +126,33 @@ class Chunks:
             finally:
                 if connection.open:
                     query.execute("COMMIT")
+        self._adapt((database, table), len(found), is_whole)
         rows, last = _converted(definition, found, last)
-        return Chunk(database, table, place, definition, rows, last, len(rows) < self._chunk_rows)
+        return Chunk(database, table, place, definition, rows, last, is_whole and len(rows) < limit)
+
+    def _rows(self, statement: str, values: tuple[object, ...]) -> tuple[list[tuple[Any, ...]], bool]:
+        """Those that fit, and whether these are all that were asked for."""
+        found: list[tuple[Any, ...]] = []
+        size = 0
+        query = self._connection.cursor(SSCursor)
+        query.execute(statement, values)
+        while (cells := query.fetchone()) is not None:
+            found.append(cells)
+            size += sum(len(cell) for cell in cells if cell is not None)
+            if size > self._chunk_bytes:
+                # The server may have gigabytes left for it, which both would insist on reading.
+                query._result.unbuffered_active, query.connection = False, None
+                self.close()
+                return found, False
+        query.close()
+        return found, True
+
+    def _adapt(self, table: tuple[str, str], rows: int, is_whole: bool) -> None:
+        """So that the next chunk of it is not asked for more than it can take, and grows again."""
+        if not is_whole:
+            self._limits[table] = max(1, rows - 1)
+        elif (limit := self._limits.pop(table, None)) is not None and 2 * limit < self._chunk_rows:
+            self._limits[table] = 2 * limit
 
 
 class _Again(Exception):
@@ -175,7 +205,7 @@ def _quoted(name: str) -> str:
 
 
 def _converted(
-    definition: Definition, found: tuple[tuple[Any, ...], ...], before: tuple[Any, ...]
+    definition: Definition, found: list[tuple[Any, ...]], before: tuple[Any, ...]
 ) -> tuple[list[Row], tuple[Any, ...]]:
     convert = [_of_text(column.type) for column in definition.columns]
     names = [column.name for column in definition.columns]

@@ -324,6 +324,9 @@ class Sync:
             "queues": len(self._queues),
         }
         self._barrier("ddl", "ddl", f"{self._prefix}{self._row:08x}", told)
+        if ddl.changes_rows(item.text) and self._config.snapshot:
+            for table in [self._tables[name] for name in tables if name in self._tables]:
+                self._read_again(table)
         for _, (database, name) in statement.renamed:
             # What it holds was told under another name, or never.
             if selects(database, name) and self._config.snapshot:
@@ -392,7 +395,13 @@ class Sync:
         self._boundaries.changed(table.full_name, table.state())
 
     def _snapshot_told(self, table: TableSync, state: str, begun: str) -> dict[str, object]:
-        return {"database": table.database, "table": table.name, "state": state, "begun": begun}
+        return {
+            "database": table.database,
+            "table": table.name,
+            "state": state,
+            "begun": begun,
+            "queues": len(self._queues),
+        }
 
     # What is told and kept
 

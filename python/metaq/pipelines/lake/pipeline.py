@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -40,6 +41,9 @@ class LogLake:
     def from_file(cls, path: Path) -> Self:
         """Raises ConfigError."""
         return cls(read_lake_config(path))
+
+    def on(self, master: str) -> Self:
+        return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
 
     def plan(self) -> Plan:
         """Looks at topics and tables; raises MetaqError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -38,6 +39,9 @@ class StreamSql:
     def from_file(cls, path: Path) -> Self:
         """Raises ConfigError."""
         return cls(read_sql_config(path))
+
+    def on(self, master: str) -> Self:
+        return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
 
     def plan(self) -> Plan:
         """Checks sources and statement, and prints how Spark would do it; raises MetaqError."""

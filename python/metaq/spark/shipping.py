@@ -1,0 +1,93 @@
+"""MetaQ for executors that do not have it: one archive with the package and everything that it needs there.
+
+Spark unpacks archives in the working directory of each executor. A wheel given to `--py-files` would stay a
+zip file, out of which Python loads no native module.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Final
+
+import metaq
+
+UNPACKED: Final = "metaq-package"
+"""The name of the archive in an executor's working directory."""
+ARCHIVES: Final = "spark.archives"
+EXECUTOR_PATH: Final = "spark.executorEnv.PYTHONPATH"
+
+_NEEDED: Final = ("msgspec", "opentelemetry-api")
+"""What reading and writing needs; what Spark itself needs, such as pyarrow, has to be there."""
+
+
+def archive(path: str | Path) -> Path:
+    """Writes the archive to `path`, which should end in `.zip`, in place of what is there. Raises OSError."""
+    path = Path(path)
+    # Whoever ships it meanwhile gets the old one or the new one as a whole.
+    with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=path.name, delete=False) as draft:
+        try:
+            with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+                for file, name in _files():
+                    packed.write(file, name)
+            draft.close()
+            Path(draft.name).chmod(0o644)
+            Path(draft.name).replace(path)
+        except BaseException:
+            Path(draft.name).unlink(missing_ok=True)
+            raise
+    return path
+
+
+def shipped(config: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """`config` with an archive, made in `directory`, among those that executors get."""
+    file = archive(directory / f"{UNPACKED}.zip")
+    return {
+        **config,
+        ARCHIVES: _joined(",", config.get(ARCHIVES), f"{file}#{UNPACKED}"),
+        EXECUTOR_PATH: _joined(":", UNPACKED, config.get(EXECUTOR_PATH)),
+    }
+
+
+def is_shipped(config: Mapping[str, str]) -> bool:
+    """Somebody has seen to it already."""
+    return f"#{UNPACKED}" in config.get(ARCHIVES, "")
+
+
+def _joined(by: str, *parts: str | None) -> str:
+    return by.join(part for part in parts if part)
+
+
+def _files() -> Iterator[tuple[Path, str]]:
+    package = Path(metaq.__file__).parent
+    for file in sorted(package.rglob("*")):
+        if file.is_file() and "__pycache__" not in file.parts:
+            yield file, str(file.relative_to(package.parent))
+    for needed in _with_what_they_need(_NEEDED):
+        for listed in needed.files or ():
+            file = Path(str(listed.locate()))
+            if ".." not in listed.parts and "__pycache__" not in listed.parts and file.is_file():
+                yield file, str(listed)
+
+
+def _with_what_they_need(names: tuple[str, ...]) -> list[Distribution]:
+    found: dict[str, Distribution] = {}
+    wanted = list(names)
+    while wanted:
+        name = wanted.pop()
+        if name in found:
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:
+            if name in names:
+                raise
+            continue  # For another Python or another system than this one.
+        for line in found[name].requires or ():
+            if "extra ==" not in line:
+                wanted.append(re.split(r"[^\w.-]", line, maxsplit=1)[0])
+    return list(found.values())

@@ -1,0 +1,50 @@
+"""Chunks of a real table: how much one holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from metaq.pipelines.binlog.config import read_config
+from metaq.pipelines.binlog.sequence import Place
+from metaq.pipelines.binlog.snapshot import Chunks
+from metaq.pipelines.binlog.source import Source
+from metaq.pipelines.binlog.state import Cursor
+from tests.support.binlog import write_config
+from tests.support.mariadb import MariaDb
+
+CHUNK_BYTES = 100_000
+LARGE = 30_000
+
+
+def test_a_chunk_ends_with_the_row_that_is_too_much(
+    mariadb: MariaDb, database: str, password: str, tmp_path: Path
+) -> None:
+    mariadb.execute(
+        f"USE {database}",
+        "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)",
+        # Small ones, larger ones, one that is larger than a chunk, and small ones again.
+        "INSERT INTO t SELECT seq, 'v' FROM seq_1_to_200",
+        f"INSERT INTO t SELECT seq, REPEAT('v', {LARGE}) FROM seq_201_to_220",
+        f"INSERT INTO t VALUES (221, REPEAT('v', {3 * CHUNK_BYTES}))",
+        "INSERT INTO t SELECT seq, 'v' FROM seq_222_to_500",
+    )
+    config = read_config(write_config(tmp_path / "sync.toml", mariadb, "127.0.0.1:1", database))
+    chunks = Chunks(Source(config), 150, CHUNK_BYTES)
+    read, cursor, sizes = [], None, []
+    try:
+        while True:
+            chunk = chunks.read(database, "t", cursor, Place("none.0", 0))
+            assert chunk is not None
+            read += [row["id"] for row in chunk.rows]
+            sizes.append([len(str(row["v"])) for row in chunk.rows])
+            if chunk.is_last:
+                break
+            cursor = Cursor("", chunk.definition.key, chunk.last)
+    finally:
+        chunks.close()
+    assert read == list(range(1, 501))
+    for size in sizes:
+        assert len(size) <= 150
+        assert sum(size[:-1]) <= CHUNK_BYTES
+    # Where rows are small again, chunks become large again.
+    assert max(map(len, sizes[-3:])) > 50

@@ -1,0 +1,139 @@
+"""binlog-mirror in tests: its file, runs in this process and in one of its own, and what the mirror holds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from metaq.pipelines import Progress
+from metaq.pipelines.mirror.pipeline import BinlogMirror
+from metaq.pipelines.mirror.table import table_path
+from tests.spark.support import SHORT_LIVED
+from tests.support.binlog import Running, write_config
+from tests.support.mariadb import MariaDb
+from tests.support.metaq import COMMAND, Metaq
+from tests.support.processes import Child
+from tests.support.reading import eventually
+from tests.support.spark_jars import delta_jars
+
+START_S = 300
+"""On a busy machine Spark takes long to start."""
+Rows = dict[tuple[Any, ...], dict[str, Any]]
+
+
+class Mirroring:
+    """A database, the reader of its binlog, and the mirror."""
+
+    def __init__(self, home: Path, mariadb: MariaDb, served: Metaq, database: str, mirror: str = "") -> None:
+        self.home, self.database, self.mariadb = home, database, mariadb
+        self.path = home / "mirror"
+        self.config = write_config(home / "sync.toml", mariadb, served.nameserver, database)
+        self.set_mirror(mirror)
+        self.reader: Running | None = None
+
+    def set_mirror(self, lines: str) -> None:
+        """Other lines for the section, and runs that end when all is applied."""
+        text = self.config.read_text(encoding="utf-8").partition("[mirror]")[0]
+        jars = ", ".join(f'"{jar}"' for jar in delta_jars())
+        settings = (
+            "spark.ui.enabled=false",
+            "spark.driver.memory=1g",
+            f"spark.driver.extraJavaOptions={SHORT_LIVED}",
+        )
+        self.config.write_text(
+            f'{text}[mirror]\npath = "mirror"\n{lines}\n[spark]\nmaster = "local[2]"\njars = [{jars}]\n'
+            f"config = {json.dumps(settings)}\n",
+            encoding="utf-8",
+        )
+
+    def read(self) -> None:
+        """Everything that is committed by now into the topic, and what is read again because of it."""
+        if self.reader is None:
+            self.reader = Running(self.config)
+        self.reader.wait_until_read(self.mariadb)
+
+    def apply(self) -> Progress:
+        """All that the topic has, in this process."""
+        text = self.config.read_text(encoding="utf-8")
+        once = self.home / "once.toml"
+        once.write_text(text.replace('path = "mirror"\n', 'path = "mirror"\nonce = true\n'), encoding="utf-8")
+        return BinlogMirror.from_file(once).run(lambda progress: None, threading.Event())
+
+    def sync(self) -> Progress:
+        self.read()
+        return self.apply()
+
+    def close(self) -> None:
+        if self.reader is not None and self.reader.child.alive:
+            self.reader.kill()
+
+    def rows(self, spark: SparkSession, table: str, *key: str) -> Rows:
+        frame = spark.read.format("delta").load(table_path(str(self.path), (self.database, table)))
+        own = ("metaq_key", "metaq_seq", "metaq_deleted")
+        found = frame.where("NOT metaq_deleted").drop(*own).collect()
+        return {tuple(row[name] for name in key): row.asDict() for row in found}
+
+    def tombstones(self, spark: SparkSession, table: str) -> int:
+        frame = spark.read.format("delta").load(table_path(str(self.path), (self.database, table)))
+        return frame.where("metaq_deleted").count()
+
+    def source(self, table: str, *key: str) -> Rows:
+        with self.mariadb.root(database=self.database) as connection, connection.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM `{table}`")
+            names = [column[0] for column in cursor.description]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        return {tuple(row[name] for name in key): row for row in rows}
+
+
+def run_sql(mirroring: Mirroring, *statements: str) -> None:
+    with mirroring.mariadb.root(database=mirroring.database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def batches_done(mirror: Path) -> int:
+    """How many Spark has noted as done."""
+    commits = mirror / "_checkpoint" / "commits"
+    numbers = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
+    return max(numbers, default=-1) + 1
+
+
+class Applying:
+    """`metaq pipeline run binlog-mirror` as a process, which can be killed together with its JVM."""
+
+    def __init__(self, mirroring: Mirroring) -> None:
+        config = mirroring.config
+        number = len(list(config.parent.glob("mirror-*.log")))
+        self._path = mirroring.path
+        self._done_before = batches_done(self._path)
+        self.child = Child(
+            [*COMMAND, "pipeline", "run", "binlog-mirror", "--config", str(config), "-o", "json"],
+            config.parent / f"mirror-{number:03}.log",
+        )
+
+    def wait_for_a_batch(self) -> None:
+        """Until one has been applied by it."""
+
+        def found() -> bool:
+            assert self.child.alive, self.child.tail()
+            return batches_done(self._path) > self._done_before
+
+        eventually(found, START_S)
+
+    def kill(self) -> None:
+        """The JVM first, in whatever it is doing."""
+        if self.child.alive:  # Otherwise its number may be another's by now.
+            parent = self.child.process.pid
+            children = Path(f"/proc/{parent}/task/{parent}/children")
+            for process in children.read_text().split() if children.exists() else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
+        self.child.kill()

@@ -1,0 +1,97 @@
+"""The source and the sink on a cluster of two workers, whose Python has no MetaQ but what is sent there."""
+
+from __future__ import annotations
+
+import json
+import os
+import site
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyspark
+
+import metaq
+from tests.spark.support import Topics
+from tests.support.metaq import Metaq
+
+PROGRAM = Path(__file__).with_name("cluster_program.py")
+OURS = ("metaq", "pymetaq", "msgspec", "opentelemetry", "typing_extensions")
+PATIENCE_S = 380
+
+
+def test_executors_need_nothing_but_the_archive(
+    tmp_path: Path, served: Metaq, topics: Topics, make_topic: Callable[..., str]
+) -> None:
+    topic, copy, streamed = make_topic(2), make_topic(2), make_topic(1)
+    bodies = [f"row {number:03}" for number in range(200)]
+    topics.fill(topic, bodies[::2])
+    topics.fill(topic, bodies[1::2], queue=1)
+    config = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(tmp_path),
+        "spark.pyspark.python": str(bare_python(tmp_path)),
+        "spark.executorEnv.PYTHONPATH": str(packages_of_others(tmp_path)),
+    }
+    arguments = (served.nameserver, topic, copy, streamed, str(tmp_path / "checkpoint"), json.dumps(config))
+    outcome = subprocess.run(
+        [sys.executable, str(PROGRAM), *arguments],
+        env={**os.environ, **driver_environment(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-4000:]
+    assert json.loads(outcome.stdout.splitlines()[-1]) == {
+        "modules": ["metaq-package/metaq/__init__.py"],
+        "bodies": bodies,
+    }
+
+
+def test_the_archive_holds_the_package_and_what_it_needs(tmp_path: Path) -> None:
+    from metaq.spark import archive
+
+    made = archive(tmp_path / "metaq.zip")
+    with zipfile.ZipFile(made) as packed:
+        names = set(packed.namelist())
+    assert {"metaq/__init__.py", "metaq/spark/read.py", "msgspec/__init__.py"} <= names
+    assert any(name.startswith("metaq/_core") and name.endswith(".so") for name in names)
+    assert not [name for name in names if "__pycache__" in name or name.startswith((".", "/"))]
+    assert list(tmp_path.iterdir()) == [made]
+
+
+def bare_python(home: Path) -> Path:
+    """A Python that looks into no site-packages."""
+    program = home / "python"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def packages_of_others(home: Path) -> Path:
+    """What the workers have: pyarrow and so on, and nothing of ours."""
+    packages = home / "packages"
+    packages.mkdir()
+    for entry in Path(site.getsitepackages()[0]).iterdir():
+        if not entry.name.startswith(OURS) and entry.suffix != ".pth":
+            (packages / entry.name).symlink_to(entry)
+    return packages
+
+
+def driver_environment(home: Path) -> dict[str, str]:
+    # Workers leave what they did in Spark's own directory.
+    spark_home = home / "spark"
+    spark_home.mkdir()
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        (spark_home / entry.name).symlink_to(entry)
+    paths = (str(Path(metaq.__file__).parents[1]), site.getsitepackages()[0])
+    return {
+        "SPARK_HOME": str(spark_home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }

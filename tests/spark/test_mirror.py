@@ -1,0 +1,287 @@
+"""binlog-mirror on a real MariaDB, broker and Delta Lake."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metaq.errors import MetaqError
+from metaq.pipelines.mirror.pipeline import BinlogMirror
+from metaq.pipelines.mirror.table import DeltaMirror, table_path
+from tests.integration.pipelines.test_binlog_kills import Writer
+from tests.spark.mirroring import Applying, Mirroring, batches_done, run_sql
+from tests.support.mariadb import MariaDb
+from tests.support.metaq import Metaq
+
+# Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
+pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
+
+Make = Callable[..., Mirroring]
+
+
+@pytest.fixture
+def make_mirror(mariadb: MariaDb, served: Metaq, database: str, tmp_path: Path) -> Iterator[Make]:
+    made: list[Mirroring] = []
+
+    def make(mirror: str = "") -> Mirroring:
+        made.append(Mirroring(tmp_path, mariadb, served, database, mirror))
+        return made[-1]
+
+    yield make
+    for mirroring in made:
+        mirroring.close()
+
+
+def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession) -> None:
+    mirroring = make_mirror()
+    run_sql(
+        mirroring,
+        """CREATE TABLE kinds (id BIGINT UNSIGNED, name VARCHAR(20) CHARACTER SET latin1,
+           price DECIMAL(30,10), small TINYINT, part FLOAT, whole DOUBLE, flag BIT(3), born DATE,
+           at DATETIME(3), seen TIMESTAMP(6) NULL, span TIME, choice ENUM('a','b'), many SET('x','y'),
+           raw VARBINARY(9), fixed BINARY(3), `odd, name` TEXT, PRIMARY KEY (id, name))""",
+        """INSERT INTO kinds VALUES
+           (18446744073709551615, 'é', '-12345678901234567890.0123456789', -128, 0.1, 1e300, 5, '2026-01-31',
+            '2026-01-31 12:00:00.5', '2026-01-31 12:00:00.000001', '-100:00:01', 'b', 'x,y', x'00ff', x'01',
+            'a "quoted" \\\\ text\n'),
+           (1, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)""",
+        "CREATE TABLE untouched (id INT PRIMARY KEY)",
+    )
+    mirroring.sync()
+    run_sql(
+        mirroring,
+        "INSERT INTO kinds (id, name, small) VALUES (2, 'two', 2), (3, 'three', 3)",
+        "UPDATE kinds SET small = 22 WHERE id = 2",
+        "DELETE FROM kinds WHERE id = 3",
+        "UPDATE kinds SET id = 4 WHERE id = 1",
+    )
+    done = mirroring.sync()
+    # A reader whose state is as old as can be sends everything again, and a checkpoint that is lost reads it.
+    assert done.rows == 6
+    found = mirroring.rows(spark, "kinds", "id", "name")
+    first = found[Decimal(18446744073709551615), "é"]
+    assert found.keys() == {(Decimal(18446744073709551615), "é"), (2, "two"), (4, "")}
+    assert first["price"] == Decimal("-12345678901234567890.0123456789")
+    assert (first["small"], first["whole"], first["flag"]) == (-128, 1e300, 5)
+    assert first["part"] == pytest.approx(0.1, rel=1e-7)
+    assert first["born"] == datetime.date(2026, 1, 31)
+    assert first["at"] == datetime.datetime(2026, 1, 31, 12, 0, 0, 500000)
+    assert first["seen"].astimezone(datetime.UTC).replace(tzinfo=None) == datetime.datetime(
+        2026, 1, 31, 12, 0, 0, 1
+    )
+    assert (first["span"], first["choice"], first["many"]) == ("-100:00:01", "b", "x,y")
+    assert (bytes(first["raw"]), bytes(first["fixed"])) == (b"\x00\xff", b"\x01\x00\x00")
+    assert first["odd, name"] == 'a "quoted" \\ text\n'
+    assert found[2, "two"]["small"] == 22
+    assert mirroring.tombstones(spark, "kinds") == 2
+    assert mirroring.rows(spark, "untouched", "id") == {}
+
+    same = BinlogMirror.from_file(mirroring.config).verify(10, 0)
+    assert same.is_same, same
+    assert {table.table.partition(".")[2]: table.source_rows for table in same.tables} == {
+        "kinds": 3,
+        "untouched": 0,
+    }
+    _damage(spark, mirroring)
+    run_sql(mirroring, "INSERT INTO kinds (id, name) VALUES (9, 'not read yet')")
+    other = BinlogMirror.from_file(mirroring.config).verify(10, 0)
+    assert not other.is_same
+    (kinds, _) = other.tables
+    assert {(json.loads(key.key)[0], key.what) for key in kinds.keys} == {
+        ("2", "different"),
+        ("4", "only in the source"),
+        ("9", "only in the source"),
+    }
+
+
+def _damage(spark: SparkSession, mirroring: Mirroring) -> None:
+    place = f"delta.`{table_path(str(mirroring.path), (mirroring.database, 'kinds'))}`"
+    spark.sql(f"UPDATE {place} SET small = NULL, part = 1 WHERE id = 2")
+    spark.sql(f"DELETE FROM {place} WHERE id = 4")
+
+
+def test_barriers_in_any_order_and_replays(make_mirror: Make, spark: SparkSession) -> None:
+    """Messages are applied a few at a time, so that batches end between the barriers of the queues."""
+    mirroring = make_mirror('batch_bytes = "6k"')
+    run_sql(mirroring, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "CREATE TABLE gone (id INT PRIMARY KEY)")
+    run_sql(mirroring, "INSERT INTO t SELECT seq, 0 FROM seq_1_to_40", "INSERT INTO gone VALUES (1), (2)")
+    mirroring.read()
+    run_sql(
+        mirroring,
+        "TRUNCATE TABLE t",
+        "INSERT INTO t SELECT seq, 1 FROM seq_30_to_60",
+        "DELETE FROM t WHERE id > 50",
+        "DROP TABLE gone",
+    )
+    done = mirroring.sync()
+    assert done.details["batches"] >= 2
+    assert mirroring.rows(spark, "t", "id") == mirroring.source("t", "id")
+    assert mirroring.rows(spark, "gone", "id") == {}
+    assert mirroring.tombstones(spark, "t") == 10
+
+    # Without its checkpoint everything is applied again, oldest first, to what is there.
+    (mirroring.path / "_checkpoint").rename(mirroring.path / "_lost")
+    mirroring.set_mirror("")
+    mirroring.apply()
+    assert mirroring.rows(spark, "t", "id") == mirroring.source("t", "id")
+    assert mirroring.rows(spark, "gone", "id") == {}
+
+
+CHANGE = "ALTER TABLE t ADD COLUMN added INT DEFAULT 7, DROP COLUMN old, MODIFY v VARCHAR(20)"
+
+
+@pytest.mark.parametrize("mode", ["lenient", "evolve", "ignore", "exception"])
+def test_changes_of_definitions(make_mirror: Make, spark: SparkSession, mode: str) -> None:
+    mirroring = make_mirror(f'schema_changes = "{mode}"')
+    run_sql(
+        mirroring,
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT, old INT)",
+        "INSERT INTO t VALUES (1, 1, 1), (2, 2, 2)",
+    )
+    mirroring.sync()
+    run_sql(mirroring, CHANGE, "INSERT INTO t VALUES (3, 'three', 8)", "UPDATE t SET v = '22' WHERE id = 2")
+    if mode == "exception":
+        with pytest.raises(MetaqError, match=r"the definition of .* has changed: added int is new"):
+            mirroring.sync()
+        assert mirroring.rows(spark, "t", "id")[1,] == {"id": 1, "v": 1, "old": 1}
+        return
+    mirroring.sync()
+    found = mirroring.rows(spark, "t", "id")
+    if mode == "evolve":
+        assert found == mirroring.source("t", "id")
+    elif mode == "lenient":
+        assert found == {key: {**row, "old": None} for key, row in mirroring.source("t", "id").items()}
+    else:
+        assert found == {
+            (1,): {"id": 1, "v": 1, "old": None},
+            (2,): {"id": 2, "v": 22, "old": None},
+            (3,): {"id": 3, "v": None, "old": None},
+        }
+        # Of what was left out nothing is missed.
+        assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same
+
+
+STEPS = ("save_notes", "evolve", "drop_below_floor", "merge")
+
+
+class Ended(Exception):
+    """As if the process had ended here."""
+
+
+class Interruptions:
+    """Lets a run end before or after a step, whatever table and batch it belongs to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.place = ""
+        self.occurrence = 0
+        self.met: list[str] = []
+        for name in STEPS:
+            monkeypatch.setattr(DeltaMirror, name, self._step(name, getattr(DeltaMirror, name)))
+
+    def _step(self, name: str, method: Callable[..., None]) -> Callable[..., None]:
+        def call(table: DeltaMirror, *arguments: Any) -> None:
+            self._pass(f"before {name}")
+            method(table, *arguments)
+            self._pass(f"after {name}")
+
+        return call
+
+    def _pass(self, place: str) -> None:
+        if place == self.place:
+            self.occurrence -= 1
+            if self.occurrence == 0:
+                self.met.append(place)
+                raise Ended(place)
+
+
+def test_ended_between_any_two_steps(
+    make_mirror: Make, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
+    print(f"MIRROR_SEED={seed}")
+    chance = random.Random(seed)
+    mirroring = make_mirror('batch_bytes = "12k"')
+    run_sql(
+        mirroring,
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE other (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t SELECT seq, 0 FROM seq_1_to_40",
+    )
+    mirroring.read()
+    run_sql(
+        mirroring,
+        "INSERT INTO other SELECT seq, 0 FROM seq_1_to_40",
+        "TRUNCATE TABLE t",
+        "INSERT INTO t SELECT seq, 1 FROM seq_20_to_50",
+        "DELETE FROM t WHERE id > 40",
+        "ALTER TABLE t ADD COLUMN added INT DEFAULT 7",
+        "UPDATE t SET added = id WHERE id < 30",
+        "UPDATE other SET v = id WHERE id < 20",
+    )
+    mirroring.read()
+    interruptions = Interruptions(monkeypatch)
+    places = [f"{when} {step}" for when in ("before", "after") for step in STEPS]
+    for number, place in enumerate(chance.sample(places, 3)):
+        interruptions.place, interruptions.occurrence = place, chance.randrange(1, 3)
+        try:
+            mirroring.apply()
+        except MetaqError:
+            assert len(interruptions.met) == number + 1
+        else:
+            # So often it did not come any more: everything is applied.
+            break
+    interruptions.place = ""
+    mirroring.apply()
+    print(interruptions.met)
+    for table in ("t", "other"):
+        assert mirroring.rows(spark, table, "id") == mirroring.source(table, "id")
+
+
+KILLS = 2
+
+
+def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None:
+    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
+    print(f"MIRROR_SEED={seed}")
+    chance = random.Random(seed)
+    mirroring = make_mirror('interval_s = 0\nbatch_bytes = "20k"')
+    run_sql(
+        mirroring,
+        "CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))",
+        "CREATE TABLE texts (name VARCHAR(20), part INT, v INT, PRIMARY KEY (name, part))",
+        "INSERT INTO numbers SELECT seq, seq / 7, 'before' FROM seq_1_to_300",
+    )
+    mirroring.read()
+    # Slow, so that what is left at the end does not grow with the time that a busy machine takes.
+    writer = Writer(mirroring.mariadb, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
+    applying: list[Applying] = []
+    try:
+        writer.start()
+        for _ in range(KILLS):
+            process = Applying(mirroring)
+            applying.append(process)
+            process.wait_for_a_batch()
+            time.sleep(chance.random() * 3)
+            process.kill()
+        writer.stop()
+    finally:
+        for process in applying:
+            process.kill()
+    before = batches_done(mirroring.path)
+    mirroring.set_mirror("")
+    mirroring.sync()
+    # The process that was killed and this one are one query.
+    assert KILLS <= before < batches_done(mirroring.path)
+    for table, key in {"numbers": ("id",), "texts": ("name", "part")}.items():
+        assert mirroring.rows(spark, table, *key) == mirroring.source(table, *key)
+    print(f"{writer.transactions} transactions")

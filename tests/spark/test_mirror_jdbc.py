@@ -1,0 +1,243 @@
+"""binlog-mirror into another MariaDB and into PostgreSQL, both real."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metaq.errors import ConfigError, MetaqError
+from metaq.pipelines.mirror.connection import Connection
+from metaq.pipelines.mirror.pipeline import BinlogMirror
+from tests.spark.mirroring import Mirroring, run_sql
+from tests.support import postgresql
+from tests.support.mariadb import MariaDb
+from tests.support.metaq import Metaq
+from tests.support.postgresql import PostgreSql
+
+# Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
+pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
+
+WRITER = "writer"
+
+
+@dataclass(frozen=True)
+class Other:
+    """A database that is mirrored into."""
+
+    name: str
+    url: str
+    user: str
+    rows: Callable[[str], list[dict[str, Any]]]
+    """Of a query, of which nothing but numbers and texts comes back."""
+    execute: Callable[[str], object]
+
+
+@pytest.fixture(scope="module")
+def second_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
+    server = MariaDb(tmp_path_factory.mktemp("second"))
+    server.execute(
+        f"CREATE USER {WRITER}@'%' IDENTIFIED BY '{postgresql.PASSWORD.replace(chr(39), chr(39) * 2)}'",
+        f"GRANT ALL ON *.* TO {WRITER}@'%'",
+    )
+
+    def rows(query: str) -> list[dict[str, Any]]:
+        with server.root() as connection, connection.cursor() as cursor:
+            cursor.execute("SET SESSION sql_mode = 'ANSI_QUOTES'")
+            cursor.execute(query)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    yield Other("mariadb", f"jdbc:mariadb://127.0.0.1:{server.port}/", WRITER, rows, server.execute)
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
+    server = PostgreSql(tmp_path_factory.mktemp("postgresql"))
+    yield Other("postgresql", server.url, postgresql.USER, server.rows, server.execute)
+    server.stop()
+
+
+@pytest.fixture(params=["second_mariadb", "postgresql_server"])
+def other(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Other:
+    monkeypatch.setenv("OTHER_PASSWORD", postgresql.PASSWORD)
+    found: Other = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def mirroring(
+    mariadb: MariaDb, served: Metaq, database: str, tmp_path: Path, other: Other
+) -> Iterator[Mirroring]:
+    made = Mirroring(tmp_path, mariadb, served, database)
+    set_target(made, other)
+    yield made
+    made.close()
+
+
+def set_target(mirroring: Mirroring, other: Other, lines: str = "") -> None:
+    mirroring.set_mirror(
+        f'target = "jdbc"\ncheckpoint = "checkpoint"\n{lines}\n'
+        f'[jdbc]\nurl = "{other.url}"\nuser = "{other.user}"\npassword_env = "OTHER_PASSWORD"\n'
+    )
+
+
+def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> None:
+    run_sql(
+        mirroring,
+        """CREATE TABLE kinds (id BIGINT UNSIGNED, name VARCHAR(20) CHARACTER SET latin1,
+           price DECIMAL(30,10), small TINYINT, part FLOAT, whole DOUBLE, flag BIT(3), born DATE,
+           at DATETIME(3), seen TIMESTAMP(6) NULL, span TIME, choice ENUM('a','b'), many SET('x','y'),
+           raw VARBINARY(9), fixed BINARY(3), `odd, "name` TEXT, PRIMARY KEY (id, name))""",
+        """INSERT INTO kinds VALUES
+           (18446744073709551615, 'é', '-12345678901234567890.0123456789', -128, 0.1, 1e300, 5, '2026-01-31',
+            '2026-01-31 12:00:00.5', '2026-01-31 12:00:00.000001', '-100:00:01', 'b', 'x,y', x'00ff', x'01',
+            'a "quoted" \\\\ ''text''\n☃'),
+           (1, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)""",
+    )
+    mirroring.read()
+    # A table that is there already is somebody else's.
+    schema = "DATABASE" if other.name == "mariadb" else "SCHEMA"
+    other.execute(f"CREATE {schema} {mirroring.database}")
+    other.execute(f"CREATE TABLE {mirroring.database}.kinds (id INT PRIMARY KEY)")
+    with pytest.raises(MetaqError, match="which is no mirror"):
+        mirroring.apply()
+    other.execute(f"DROP TABLE {mirroring.database}.kinds")
+    mirroring.apply()
+    run_sql(
+        mirroring,
+        "INSERT INTO kinds (id, name, small) VALUES (2, 'two', 2), (3, 'three', 3)",
+        "UPDATE kinds SET small = 22 WHERE id = 2",
+        "DELETE FROM kinds WHERE id = 3",
+        "UPDATE kinds SET id = 4 WHERE id = 1",
+    )
+    mirroring.sync()
+    assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same
+    found = other.rows(
+        'SELECT CAST(id AS CHAR(20)) AS "id", name, CAST(price AS CHAR(40)) AS "price", small, whole, flag,'
+        ' CAST(at AS CHAR(26)) AS "at", span, choice, many, "odd, ""name"'
+        f' FROM "{mirroring.database}"."kinds" ORDER BY small'
+    )
+    by_id = {row["id"].strip(): row for row in found}
+    assert by_id.keys() == {"18446744073709551615", "2", "4"}
+    first = by_id["18446744073709551615"]
+    assert first["at"].strip().rstrip("0") == "2026-01-31 12:00:00.5"
+    assert {name: first[name] for name in first.keys() - {"id", "at", "price"}} == {
+        **{"name": "é", "small": -128, "whole": 1e300, "flag": 5, "span": "-100:00:01", "choice": "b"},
+        **{"many": "x,y", 'odd, "name': "a \"quoted\" \\ 'text'\n☃"},
+    }
+    assert first["price"].strip() == "-12345678901234567890.0123456789"
+    assert by_id["2"]["small"] == 22
+
+    # What somebody else changes there is found.
+    run_sql(mirroring, "UPDATE kinds SET part = 2 WHERE id = 2")
+    different = BinlogMirror.from_file(mirroring.config).verify(10, 0)
+    assert [(json.loads(key.key)[0], key.what) for key in different.tables[0].keys] == [("2", "different")]
+
+
+STEPS_MAX = 60
+INTERRUPTIONS = 3
+
+
+class Interruptions:
+    """Lets a run end before or after the next statement but so many; nothing that is not committed stays."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps_left: int | None = None
+        self.places: list[str] = []
+        execute = Connection.execute
+
+        def interrupted(connection: Connection, statement: str, *parameters: str | int) -> int:
+            self._pass(f"before {statement}")
+            done = execute(connection, statement, *parameters)
+            self._pass(f"after {statement}")
+            return done
+
+        monkeypatch.setattr(Connection, "execute", interrupted)
+
+    def _pass(self, place: str) -> None:
+        if self.steps_left is not None:
+            self.steps_left -= 1
+            if self.steps_left == 0:
+                self.places.append(place)
+                raise RuntimeError(place)
+
+
+def test_ended_between_any_two_statements(
+    mirroring: Mirroring, other: Other, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
+    print(f"MIRROR_SEED={seed}")
+    chance = random.Random(seed)
+    set_target(mirroring, other, 'batch_bytes = "12k"\nschema_changes = "evolve"')
+    run_sql(
+        mirroring,
+        "CREATE TABLE t (id INT PRIMARY KEY, v INT, old INT)",
+        "CREATE TABLE other (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO t SELECT seq, 0, 0 FROM seq_1_to_40",
+    )
+    mirroring.read()
+    run_sql(
+        mirroring,
+        "INSERT INTO other SELECT seq, 0 FROM seq_1_to_40",
+        "TRUNCATE TABLE t",
+        "INSERT INTO t SELECT seq, 1, 1 FROM seq_20_to_50",
+        "DELETE FROM t WHERE id > 40",
+        "ALTER TABLE t ADD COLUMN added INT DEFAULT 7, DROP COLUMN old, MODIFY v VARCHAR(20)",
+        "UPDATE t SET added = id, v = 'text' WHERE id < 30",
+        "UPDATE other SET v = id WHERE id < 20",
+        "UPDATE other SET id = id + 100 WHERE id < 10",
+    )
+    mirroring.read()
+    interruptions = Interruptions(monkeypatch)
+    for number in range(INTERRUPTIONS):
+        interruptions.steps_left = chance.randrange(1, STEPS_MAX)
+        try:
+            mirroring.apply()
+        except MetaqError:
+            assert len(interruptions.places) == number + 1
+        else:
+            break
+    interruptions.steps_left = None
+    mirroring.apply()
+    assert interruptions.places
+    print(interruptions.places)
+    require_same(mirroring, other)
+
+    # Without its checkpoint everything is applied again, oldest first, to what is there.
+    (mirroring.home / "checkpoint").rename(mirroring.home / "lost")
+    set_target(mirroring, other, 'schema_changes = "evolve"')
+    mirroring.apply()
+    require_same(mirroring, other)
+    left = other.rows("SELECT table_name FROM information_schema.tables WHERE table_schema = 'metaq_mirror'")
+    assert {row["table_name"] for row in left} == {"tables", "tombstones"}
+
+
+def require_same(mirroring: Mirroring, other: Other) -> None:
+    for table, columns in {"t": "id, v, added", "other": "id, v"}.items():
+        found = other.rows(f'SELECT {columns} FROM "{mirroring.database}"."{table}"')
+        assert {(row["id"],): row for row in found} == mirroring.source(table, "id")
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ('[jdbc]\nurl = "jdbc:oracle:thin:@h"', "must begin with jdbc:mariadb: or jdbc:postgresql:"),
+        ("", r"jdbc\.url is missing"),
+    ],
+)
+def test_bad_configuration(
+    mariadb: MariaDb, served: Metaq, tmp_path: Path, lines: str, says: str, spark: SparkSession
+) -> None:
+    mirroring = Mirroring(tmp_path, mariadb, served, "nothing")
+    mirroring.set_mirror(f'target = "jdbc"\ncheckpoint = "checkpoint"\n{lines}')
+    with pytest.raises(ConfigError, match=says):
+        BinlogMirror.from_file(mirroring.config)
