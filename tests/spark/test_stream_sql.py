@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import metaq
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress
 from metaq.pipelines.sql.pipeline import StreamSql
 from tests.spark.patience import patiently
-from tests.spark.support import Topics
+from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
-from tests.support.reading import stored
+from tests.support.reading import eventually, stored
 
 MakeTopic = Callable[..., str]
 
@@ -42,6 +44,20 @@ class Job:
     def run(self) -> Progress:
         job = StreamSql.from_file(self.file)
         return patiently(lambda: job.run(lambda progress: None, threading.Event()))
+
+    def replay(self) -> Progress:
+        """As after a crash behind the last write: Spark knows that the batch began, and not that it ended."""
+        commits = self.checkpoint / "commits"
+        last = max(int(name.name) for name in commits.iterdir() if name.name.isdigit())
+        for name in (str(last), f".{last}.crc"):
+            (commits / name).unlink(missing_ok=True)
+        done = self.run()
+        assert (commits / str(last)).exists(), "it was done again"
+        return done
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.home / "job.checkpoint"
 
 
 @pytest.fixture
@@ -125,6 +141,8 @@ def test_streams_and_a_table_are_joined(
     topics.fill(payments, [event("12:40", id=9)])
     job.run()
     assert told() == [paid, (2, "Ben", None)]
+    job.replay()
+    assert told() == [paid, (2, "Ben", None)]
 
 
 def test_rows_that_change_and_messages_that_are_no_rows(
@@ -143,13 +161,87 @@ def test_rows_that_change_and_messages_that_are_no_rows(
     job.file.write_text(job.file.read_text() + 'bad = "skip"\n')
     done = job.run()
     assert done.details["skipped"] == 1
-    counts = spark.read.format("delta").load(str(job.home / "counts")).collect()
-    assert sorted((row.k, row.n) for row in counts) == [("a", 2), ("b", 2)]
+
+    def counts() -> list[tuple[str, int]]:
+        return sorted(
+            (row.k, row.n) for row in spark.read.format("delta").load(str(job.home / "counts")).collect()
+        )
+
+    assert counts() == [("a", 2), ("b", 2)]
+    job.replay()
+    assert counts() == [("a", 2), ("b", 2)]
 
     plan = StreamSql.from_file(job.file).plan()
     assert plan.facts["columns"] == "k:string,n:bigint"
     assert any("Aggregate" in str(row["plan"]) for row in plan.tables)
     assert plan.warnings == ["no watermark in events: what the job keeps grows without end"]
+
+
+def test_a_row_without_a_time_or_far_ahead_is_a_bad_one(
+    job: Job, served: Metaq, spark: SparkSession, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic, other = make_topic(), make_topic()
+    job.write(
+        "SELECT k FROM events UNION ALL SELECT k FROM others",
+        source("events", topic, EVENTS, f'{WATERMARK}\nbad = "skip"\ngroup = "sql-events"')
+        + source("others", other, EVENTS, 'group = "sql-others"'),
+        'format = "parquet"\npath = "rows"',
+    )
+    ahead = json.dumps({"k": "ahead", "at": "2999-01-01T00:00:00Z"})
+    topics.fill(topic, [event("12:00", k="a"), json.dumps({"k": "none"}), ahead, event("12:05", k="b")])
+    topics.fill(other, [json.dumps({"k": "c"})])
+    done = job.run()
+    assert (done.rows, done.details["skipped"], done.details["late"]) == (5, 2, 0)
+    found = spark.read.parquet(str(job.home / "rows")).collect()
+    assert sorted(row.k for row in found) == ["a", "b", "c"]
+    # Each group has the offsets of its own source, those of the last batch too.
+    with metaq.Client(served.nameserver) as client:
+        for group, read, left in (("sql-events", topic, other), ("sql-others", other, topic)):
+            with client.puller(group=group) as puller:
+                ended = 4 if read == topic else 1
+                eventually(lambda: puller.committed(metaq.Queue(read, BROKER, 0)) == ended)  # noqa: B023
+                assert puller.committed(metaq.Queue(left, BROKER, 0)) is None
+    job.file.write_text(job.file.read_text().replace('bad = "skip"', ""))
+    topics.fill(topic, [ahead])
+    with pytest.raises(
+        CommandError, match=r"source events: its time is more than 1 day after its storing: at"
+    ):
+        job.run()
+    shutil.rmtree(job.checkpoint)
+    with pytest.raises(ConfigError, match="rows would be left out or written again"):
+        job.run()
+
+
+def test_rows_are_merged_by_keys_that_tell_them_apart(
+    job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic, sink = make_topic(), 'format = "delta"\npath = "last"\nkeys = ["k"]'
+    job.write("SELECT k, at FROM events", source("events", topic, EVENTS), sink, 'mode = "update"')
+    topics.fill(topic, [event("12:00", k="a")])
+    job.run()
+    job.write("SELECT k, at, 1 AS n FROM events", source("events", topic, EVENTS), sink, 'mode = "update"')
+    with pytest.raises(ConfigError, match="n int instead of"):
+        job.run()
+    job.write("SELECT k, at FROM events", source("events", topic, EVENTS), sink, 'mode = "update"')
+    topics.fill(topic, [event("12:01", k="new"), event("12:02", k="new")])
+    with pytest.raises(CommandError, match=r"sink\.keys do not tell rows apart: a batch has 2 with k = new"):
+        job.run()
+    assert spark.read.format("delta").load(str(job.home / "last")).count() == 1
+
+
+def test_what_is_no_query_is_not_done(job: Job, spark: SparkSession, make_topic: MakeTopic) -> None:
+    events = source("events", make_topic(), EVENTS)
+    spark.range(1).createOrReplaceTempView("kept")
+    for sql in ("CREATE TABLE made (a INT) USING parquet", "DROP VIEW kept", "SELECT 1) ; DROP VIEW kept --"):
+        job.write(sql, events, 'format = "console"')
+        with pytest.raises(ConfigError, match=r"query\.sql"):
+            StreamSql.from_file(job.file).plan()
+    # A setting of Spark may be a secret.
+    job.write("SELECT '${spark.app.name}' AS k, at FROM events -- all", events, 'format = "console"')
+    plan = StreamSql.from_file(job.file).plan()
+    assert any("${spark.app.name}" in str(row["plan"]) for row in plan.tables)
+    assert not spark.catalog.tableExists("made")
+    assert spark.catalog.dropTempView("kept")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +258,10 @@ def test_rows_that_change_and_messages_that_are_no_rows(
             "there are: at, stored_at, born_at",
         ),
         (('schema = "', 'time = "stored_at"\nwatermark = "soon"\nschema = "'), "sources.events.watermark"),
+        (
+            ('schema = "', 'time = "at"\nwatermark = "1 minute"\nearly = "soon"\nschema = "'),
+            "sources.events.early",
+        ),
         (('sql = "', 'zone = "Mars"\nsql = "'), "query.zone"),
         (('format = "console"', 'format = "delta"\npath = "x"\nkeys = ["z"]'), "it gives: k, n"),
     ],

@@ -71,6 +71,9 @@ def test_the_statement_may_be_in_a_file(file: Path) -> None:
         (('format = "topic"', 'format = "kafka"'), "topic or delta or parquet or console"),
         (('topic = "out"', ""), "sink.topic is missing"),
         (('topic = "out"', 'topic = "out"\npath = "x"'), "sink.path has no meaning"),
+        (('topic = "out"', 'topic = "events"'), "sink.topic = 'events' is read by sources.events"),
+        (('topic = "events"', 'pattern = "ev.*|o.t"'), "sink.topic = 'out' is read by sources.events"),
+        (("[sources.users]", "[sources.Events]"), "are one name in SQL"),
         (('format = "topic"\ntopic = "out"', 'format = "delta"\npath = "x"\nkeys = ["a"]'), "sink.keys"),
     ],
 )
@@ -80,6 +83,11 @@ def test_a_mistake_is_named(file: Path, change: tuple[str, str], says: str) -> N
     with pytest.raises(ConfigError) as told:
         read_sql_config(file)
     assert says in f"{told.value} {told.value.hint}"
+
+
+def test_a_topic_of_the_same_name_elsewhere_is_another_one(file: Path) -> None:
+    file.write_text(GOOD.replace('topic = "out"', 'topic = "events"\nnamesrv = "10.0.0.1:9876"'))
+    assert read_sql_config(file).sink.topic == "events"
 
 
 def test_a_job_has_a_topic(file: Path) -> None:

@@ -33,6 +33,7 @@ SOURCE: Final[Mapping[str, Key]] = {
     "bad": Key(Choice(("error", "skip")), "error"),
     "time": Key(Text(says="a column with a timestamp, or stored_at or born_at of the message"), None),
     "watermark": Key(Text(says="a span of time such as 10 minutes"), None),
+    "early": Key(Text(says="a span of time such as 1 day"), "1 day"),
     "start": Key(Choice(("first", "last")), "first"),
     "tags": Key(Text(says="a tag, or several separated by ||"), None),
     "group": Key(Text(says="the name of a consumer group"), None),
@@ -84,6 +85,8 @@ class Source:
     skips_bad: bool
     time: str | None
     watermark: str | None
+    early: str
+    """A time further after that of storing is a wrong one: the watermark would never come back from it."""
     start: str
     tags: str | None
     group: str | None
@@ -94,6 +97,10 @@ class Source:
     @property
     def is_stream(self) -> bool:
         return self.path is None
+
+    def reads(self, topic: str) -> bool:
+        """Whether it is one of its topics."""
+        return topic in self.topics or bool(self.pattern and re.fullmatch(self.pattern, topic))
 
     def key(self, name: str) -> str:
         return f"sources.{self.name}.{name}"
@@ -138,6 +145,9 @@ def read_sql_config(path: Path) -> SqlConfig:
         raise ConfigError(
             f"{path}: no source is a topic", hint='write [sources.NAME] with topic = "…", as many as you need'
         )
+    _check_names(path, sources)
+    into = _sink(path, sink, query)
+    _check_circle(path, sources, into)
     default = f"{path.stem}.checkpoint"
     return SqlConfig(
         file=path,
@@ -148,9 +158,32 @@ def read_sql_config(path: Path) -> SqlConfig:
         zone=query["zone"],
         interval_s=query["interval_s"],
         once=query["once"],
-        sink=_sink(path, sink, query),
+        sink=into,
         spark=spark_config(path, values["spark"]),
     )
+
+
+def _check_names(path: Path, sources: tuple[Source, ...]) -> None:
+    """Spark does not tell them apart by case."""
+    seen: dict[str, str] = {}
+    for source in sources:
+        other = seen.setdefault(source.name.lower(), source.name)
+        if other != source.name:
+            raise ConfigError(f"{path}: sources.{source.name} and sources.{other} are one name in SQL")
+
+
+def _check_circle(path: Path, sources: tuple[Source, ...], sink: Sink) -> None:
+    """A job that reads what it writes never ends."""
+    topic, where = sink.topic, set(sink.nameservers.split(";"))
+    for source in sources:
+        if topic is None or not where.intersection(source.nameservers.split(";")):
+            continue
+        if source.reads(topic):
+            raise ConfigError(
+                f"{path}: sink.topic = {topic!r} is read by sources.{source.name}: the job would read what it"
+                " writes",
+                hint="name another topic for the rows",
+            )
 
 
 def _sql(path: Path, text: str | None, file: str | None) -> str:
@@ -198,6 +231,7 @@ def _source(path: Path, name: str, values: Mapping[str, Any], nameservers: tuple
         skips_bad=values["bad"] == "skip",
         time=values["time"],
         watermark=values["watermark"],
+        early=values["early"],
         start=values["start"],
         tags=values["tags"],
         group=values["group"],

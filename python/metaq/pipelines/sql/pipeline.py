@@ -15,17 +15,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Plan, Progress, Report
-from metaq.pipelines.sparking import follow, spark_errors, spark_session
-from metaq.pipelines.sql.config import RAW, SqlConfig, read_sql_config
-from metaq.pipelines.sql.sinks import outgoing, writer
-from metaq.pipelines.sql.sources import bad_messages, metric, view
+from metaq.pipelines.sparking import follow, group_offsets, spark_errors, spark_session
+from metaq.pipelines.sql.config import SqlConfig, read_sql_config
+from metaq.pipelines.sql.sinks import check_sink, outgoing, writer
+from metaq.pipelines.sql.sources import bad_messages, is_judged, metric, view
 from metaq.spark.cluster import Cluster
 from metaq.spark.errors import OptionError
+from metaq.spark.listener import GroupOffsets
 from metaq.spark.options import Subscribed
 
 NAME: Final = "stream-sql"
-LOOK_TIMEOUT_S: Final = 10.0
+LOOK_TIMEOUT_S: Final = 60.0
 _ZONE: Final = "spark.sql.session.timeZone"
+_SUBSTITUTES: Final = "spark.sql.variable.substitute"
+"""Whether ${…} in a statement is a setting of Spark, which may be a secret."""
 _STATEFUL: Final = ("Aggregate", "Join", "Deduplicate")
 
 
@@ -48,6 +51,7 @@ class StreamSql:
         config = self._config
         queues = self._queues()
         with spark_session(NAME, config.spark) as spark, spark_errors(), self._rows(spark) as rows:
+            check_sink(config, rows)
             columns = rows.schema.simpleString().removeprefix("struct<").removesuffix(">")
             steps = _steps(rows)
             master = spark.sparkContext.master
@@ -70,15 +74,28 @@ class StreamSql:
         config = self._config
         self._queues()
         with spark_session(NAME, config.spark) as spark, spark_errors(), self._rows(spark) as rows:
-            into = writer(config, rows).queryName(f"{NAME} {config.file.stem}")
+            check_sink(config, rows)
+            name = f"{NAME} {config.file.stem}"
+            into = writer(config, rows).queryName(name)
             if config.once:
                 into = into.trigger(availableNow=True)
             else:
                 into = into.trigger(processingTime=f"{config.interval_s:g} seconds")
-            query = into.start()
             counters = _Counters(config)
-            with bad_messages():
-                return follow(query, lambda progress: counters.tell(query, progress), report, stop)
+            with group_offsets(spark, self._listeners(name)) as commit:
+                query = into.start()
+                with bad_messages():
+                    done = follow(query, lambda progress: counters.tell(query, progress), report, stop)
+                commit(query)
+                return done
+
+    def _listeners(self, query_name: str) -> list[GroupOffsets]:
+        """One for each source with a group, which gets the offsets of that source's topics."""
+        return [
+            GroupOffsets(source.group, source.nameservers, query_name=query_name, is_wanted=source.reads)
+            for source in self._config.sources
+            if source.group is not None
+        ]
 
     def _told(self, name: str, queues: dict[str, int]) -> str:
         (source,) = (source for source in self._config.sources if source.name == name)
@@ -110,7 +127,7 @@ class StreamSql:
     def _rows(self, spark: SparkSession) -> Iterator[DataFrame]:
         """What the statement gives, checked; its views are there meanwhile. Raises ConfigError."""
         config = self._config
-        zone = spark.conf.get(_ZONE)
+        before = {name: spark.conf.get(name) for name in (_ZONE, _SUBSTITUTES)}
         try:
             spark.conf.set(_ZONE, config.zone)
         except PySparkException:
@@ -118,6 +135,7 @@ class StreamSql:
                 f"{config.file}: query.zone = {config.zone!r}: it must be a time zone such as UTC"
             ) from None
         try:
+            spark.conf.set(_SUBSTITUTES, "false")
             for source in config.sources:
                 view(spark, config, source).createOrReplaceTempView(source.name)
             rows = outgoing(config, self._selected(spark))
@@ -126,13 +144,15 @@ class StreamSql:
         finally:
             for source in config.sources:
                 spark.catalog.dropTempView(source.name)
-            if zone is not None:
-                spark.conf.set(_ZONE, zone)
+            for name, value in before.items():
+                if value is not None:
+                    spark.conf.set(name, value)
 
     def _selected(self, spark: SparkSession) -> DataFrame:
         config = self._config
         try:
-            rows = spark.sql(config.sql)
+            # In parentheses only a query is one: `spark.sql` would do anything else at once.
+            rows = spark.sql(f"SELECT * FROM (\n{config.sql}\n)")
         except PySparkException as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             raise ConfigError(f"{config.file}: query.sql: {' '.join(lines[:2])}") from None
@@ -163,7 +183,7 @@ class _Counters:
     """Adds up what Spark tells of each batch."""
 
     def __init__(self, config: SqlConfig) -> None:
-        self._names = [metric(source) for source in config.sources if source.format != RAW]
+        self._names = [metric(source) for source in config.sources if is_judged(source)]
         self._seen = -1
         self._bad = 0
         self._late = 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql.types import StructField, StructType, TimestampType
 
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines.json_rows import IS_TEXT, LINE, RECORD, JsonRows, read_schema, with_text
-from metaq.pipelines.sql.config import JSON, RAW, TEXT, Source, SqlConfig
+from metaq.pipelines.sql.config import JSON, RAW, Source, SqlConfig
 
 MESSAGE: Final = "metaq"
 """The column of a row that has its message."""
@@ -49,7 +49,7 @@ def view(spark: SparkSession, config: SqlConfig, source: Source) -> DataFrame:
         if not source.is_stream:
             return _table(spark, config, source)
         messages = _messages(spark, source)
-        rows = messages if source.format == RAW else _read(config, source, messages)
+        rows = _raw(config, source, messages) if source.format == RAW else _read(config, source, messages)
         return _watermarked(config, source, rows)
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
@@ -82,11 +82,63 @@ def _messages(spark: SparkSession, source: Source) -> DataFrame:
     return spark.readStream.format("metaq").options(**options).load()
 
 
+def is_judged(source: Source) -> bool:
+    """Whether rows may be bad, and are counted."""
+    return source.is_stream and (source.format != RAW or source.time is not None)
+
+
+def _raw(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
+    """As they are, except for those whose time is a wrong one."""
+    if not is_judged(source):
+        return messages
+    times = {field.name: f.col(field.name) for field in messages.schema if _is_time(field)}
+    fault = _time_fault(config, source, messages, times)
+    return _judged(source, messages, fault).select(*messages.columns)
+
+
+def _judged(source: Source, rows: DataFrame, misfit: Column) -> DataFrame:
+    judged = rows.withColumn(_REASON, misfit).observe(
+        metric(source),
+        f.count("*").alias("rows"),
+        f.coalesce(f.sum(f.octet_length("body")), f.lit(0)).alias("bytes"),
+        f.count(_REASON).alias("bad"),
+    )
+    return judged.where(_is_good(source))
+
+
+def _is_time(field: StructField) -> bool:
+    return isinstance(field.dataType, TimestampType)
+
+
+def _time_fault(config: SqlConfig, source: Source, rows: DataFrame, times: Mapping[str, Column]) -> Column:
+    """Why a row has no place in time: without one it would vanish, and from one that is far ahead the
+    watermark never comes back. Raises ConfigError."""
+    if source.time is None:
+        return f.lit(None).cast("string")
+    if source.time not in times:
+        raise ConfigError(
+            f"{config.file}: {source.key('time')} = {source.time!r} is no column with a timestamp",
+            hint=f"there are: {', '.join(times)}",
+        )
+    time, early = times[source.time], source.early.replace("\\", "").replace("'", "")
+    try:
+        latest = f.col("storeTimestamp") + f.expr(f"INTERVAL '{early}'")
+        rows.select(latest)  # Only then is it looked at.
+    except PySparkException:
+        raise ConfigError(
+            f"{config.file}: {source.key('early')} = {source.early!r}: it must be a span of time"
+            " such as 1 day"
+        ) from None
+    too_new = f"its time is more than {early} after its storing"
+    return f.when(time.isNull(), "no time").when(time > latest, too_new)
+
+
 def _read(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
     """Fields or lines, with the message beside them, and without what is none."""
     rows = with_text(messages).withColumn(MESSAGE, _message())
     names = [LINE]
     misfit = f.when(~f.col(IS_TEXT), "not UTF-8")
+    times: dict[str, Column] = {}
     if source.format == JSON:
         assert source.schema is not None
         schema = read_schema(config.file, source.key("schema"), source.schema)
@@ -94,13 +146,10 @@ def _read(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
         parser = JsonRows(schema)
         rows, misfit = parser.with_record(rows), parser.misfit()
         names = [f"{RECORD}.`{name}`" for name in schema.names]
-    judged = rows.withColumn(_REASON, misfit).observe(
-        metric(source),
-        f.count("*").alias("rows"),
-        f.coalesce(f.sum(f.octet_length("body")), f.lit(0)).alias("bytes"),
-        f.count(_REASON).alias("bad"),
-    )
-    return judged.where(_is_good(source)).select(*names, *_times(source), MESSAGE)
+        times = {field.name: f.col(RECORD)[field.name] for field in schema if _is_time(field)}
+    times |= {name: f.col(MESSAGE)[name] for name in TIMES}
+    misfit = f.coalesce(misfit, _time_fault(config, source, rows, times))
+    return _judged(source, rows, misfit).select(*names, *_times(source), MESSAGE)
 
 
 def _is_good(source: Source) -> Column:
@@ -151,15 +200,6 @@ def _check_names(config: SqlConfig, source: Source, schema: StructType) -> None:
 def _watermarked(config: SqlConfig, source: Source, rows: DataFrame) -> DataFrame:
     if source.time is None or source.watermark is None:
         return rows
-    names = {field.name: field.dataType for field in rows.schema}
-    if not isinstance(names.get(source.time), TimestampType):
-        times = [name for name, kind in names.items() if isinstance(kind, TimestampType)]
-        if source.format in (TEXT, JSON):
-            times += [name for name in TIMES if name not in times]
-        raise ConfigError(
-            f"{config.file}: {source.key('time')} = {source.time!r} is no column with a timestamp",
-            hint=f"there are: {', '.join(times)}",
-        )
     try:
         return rows.withWatermark(source.time, source.watermark)
     except PySparkException:
