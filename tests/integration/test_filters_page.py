@@ -27,6 +27,7 @@ RUN_BY = {
     "docs/python-consumers.md": "tests/integration/client/test_consumer_docs.py",
     "docs/spark.md": "tests/spark/test_pages.py",
     "docs/spark-sink.md": "tests/spark/test_sink.py",
+    "docs/stream-sql.md": "tests/spark/test_pipeline_pages.py",
     "docs/testing.md": "tests/integration/test_testing_page.py",
 }
 """The pages with Python on them, and the tests that run it."""

@@ -1,4 +1,4 @@
-"""docs/log-lake.md, typed in."""
+"""docs/log-lake.md and docs/stream-sql.md, typed in."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from metaq.cli import app
 from metaq.pipelines.lake import config as lake
 from metaq.pipelines.settings import Key
 from metaq.pipelines.sparking import SPARK
+from metaq.pipelines.sql import config as sql
+from tests.spark.patience import patiently
 from tests.spark.support import Topics
 from tests.support.metaq import Metaq
 
@@ -48,7 +50,8 @@ class Page:
         """What the commands print, in this process, which has a session already."""
         printed = []
         for line in self._blocks["bash"].splitlines():
-            done = CliRunner().invoke(app, line.split()[1:], catch_exceptions=False)
+            words = line.split()[1:]
+            done = patiently(lambda words=words: CliRunner().invoke(app, words, catch_exceptions=False))
             assert done.exit_code == 0, done.output
             printed.append(done.output)
         return printed
@@ -56,7 +59,9 @@ class Page:
     def read(self) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(self._blocks["python"], "page", "exec"), {})
+            # The JVM has the directory that it was started in.
+            code = self._blocks["python"].replace('.load("', f'.load("{Path.cwd()}/')
+            exec(compile(code, "page", "exec"), {})
         return printed.getvalue()
 
     def tells_of(self, section: str, keys: Mapping[str, Key]) -> None:
@@ -83,4 +88,32 @@ def test_the_page_of_log_lake(
     assert re.search(rf"\|\s*{topic}\|\s*info\|\s*1\|", printed), printed
     assert "not a JSON object" in printed
     for section, keys in (("records", lake.RECORDS), ("lake", lake.LAKE), ("spark", SPARK)):
+        page.tells_of(section, keys)
+
+
+def test_the_page_of_stream_sql(
+    served: Metaq,
+    topics: Topics,
+    make_topic: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page, topic = Page("stream-sql.md", served), make_topic()
+    page.write(orders=topic)
+    Path("shops.csv").write_text("shop,country\na,DE\nb,FR\n")
+    orders = [("a", 1.5, "08:10"), ("b", 2.0, "08:20"), ("a", 2.5, "08:50"), ("a", 4.0, "09:00")]
+    topics.fill(
+        topic,
+        [
+            json.dumps({"id": number, "shop": shop, "price": price, "at": f"2026-01-31T{at}:00Z"})
+            for number, (shop, price, at) in enumerate(orders)
+        ],
+    )
+    planned, ran = page.run()
+    assert "Aggregate" in planned and "begins:timestamp,country:string" in planned
+    assert "4 rows" in ran
+    found = re.findall(r"\|\s*(DE|FR)\|\s*(\d+)\|\s*([\d.]+)\|", page.read())
+    assert found == [("DE", "2", "4.0"), ("FR", "1", "2.0"), ("DE", "1", "4.0")]
+    for section, keys in (("source", sql.SOURCE), ("query", sql.QUERY), ("sink", sql.SINK), ("spark", SPARK)):
         page.tells_of(section, keys)

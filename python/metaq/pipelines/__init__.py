@@ -48,6 +48,11 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "metaq.pipelines.lake.pipeline:LogLake",
         "spark",
     ),
+    "stream-sql": Entry(
+        "A stream job that is given as SQL: topics and tables into a topic or a table.",
+        "metaq.pipelines.sql.pipeline:StreamSql",
+        "spark",
+    ),
 }
 
 

@@ -121,3 +121,29 @@ def read_secret(path: Path, where: str, variable: str | None, file: str | None) 
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise ConfigError(f"{path}: {where}_file {file} cannot be read: {reason}") from None
     return ""
+
+
+def read_named_sections(
+    path: Path, section: str, keys: Mapping[str, Key], beside: Sections
+) -> dict[str, dict[str, Any]]:
+    """Sections that are written as `[section.NAME]`, by their names, with others beside them that are read
+    elsewhere; raises ConfigError."""
+    document, known = _document(path), {section: keys, **beside}
+    for name in document:
+        if name not in known:
+            raise ConfigError(f"{path}: there is no section {name}{_advice(name, known)}")
+    found = document.get(section, {})
+    if not isinstance(found, dict) or not all(isinstance(values, dict) for values in found.values()):
+        raise ConfigError(f"{path}: {section} must hold sections, [{section}.NAME]")
+    return {name: _section(path, f"{section}.{name}", values, keys) for name, values in found.items()}
+
+
+def _document(path: Path) -> dict[str, Any]:
+    """As TOML has it."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read {path}: {reason}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from None

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.settings import Key, Texts
 from metaq.spark.lag import lags
+from metaq.spark.listener import GroupOffsets
 from metaq.spark.session import is_here, register, session
 
 log = logging.getLogger(__name__)
@@ -187,6 +188,35 @@ def follow(
     progress.phase = "stopped"
     report(replace(progress))
     return progress
+
+
+@contextmanager
+def group_offsets(
+    spark: SparkSession, listeners: Sequence[GroupOffsets]
+) -> Iterator[Callable[[StreamingQuery], None]]:
+    """Has them commit as soon as a batch is done; gives what does that for the last one.
+
+    The source itself tells the brokers of a batch when the next one is planned.
+    """
+
+    def remove() -> None:
+        for listener in listeners:
+            spark.streams.removeListener(listener)
+
+    def commit(query: StreamingQuery) -> None:
+        # Listeners are told later, when there may be no session any more. And of a batch before the last one
+        # perhaps after this, which would take the group back.
+        remove()
+        for listener in listeners:
+            if query.lastProgress is not None:
+                listener.commit(query.lastProgress)
+
+    for listener in listeners:
+        spark.streams.addListener(listener)
+    try:
+        yield commit
+    finally:
+        remove()
 
 
 def _lag(query: StreamingQuery, progress: Progress) -> None:

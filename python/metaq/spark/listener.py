@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -39,12 +40,15 @@ class GroupOffsets(StreamingQueryListener):
         nameservers: str = DEFAULT_NAMESERVERS,
         *,
         query_name: str | None = None,
+        is_wanted: Callable[[str], bool] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
+        """Of a query with several sources `is_wanted` says which topics are the group's."""
         check_group(group)
         self._group = group
         self._nameservers = nameservers
         self._query_name = query_name
+        self._is_wanted = is_wanted
         self._timeout_s = timeout_s
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
@@ -64,6 +68,8 @@ class GroupOffsets(StreamingQueryListener):
         """How far a query is by what it tells, such as `query.lastProgress` when it has ended."""
         for source in progress.sources:
             offsets = _offsets(source.endOffset)
+            if self._is_wanted is not None:
+                offsets = {queue: at for queue, at in offsets.items() if self._is_wanted(queue.topic)}
             if offsets:
                 self._commit(offsets)
 

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from metaq.errors import ConfigError
 from metaq.pipelines.lake.config import DELTA, PARQUET, LakeConfig
-from metaq.pipelines.lake.storage import exists, has_files, names, text
-from metaq.pipelines.lake.tables import QUARANTINE, RECORDS, commit_name
+from metaq.pipelines.lake.tables import QUARANTINE, RECORDS, commit_name, has_files
+from metaq.pipelines.storage import exists, names, text
 
 
 def is_table(spark: SparkSession, config: LakeConfig, name: str) -> bool:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from metaq.errors import CommandError
@@ -20,9 +17,9 @@ from metaq.pipelines.lake.batch import Batches
 from metaq.pipelines.lake.check import check_lake, is_table
 from metaq.pipelines.lake.config import DELTA, LakeConfig, read_lake_config
 from metaq.pipelines.lake.decode import SOURCE_COLUMNS, Decoder
-from metaq.pipelines.lake.storage import exists
 from metaq.pipelines.lake.tables import QUARANTINE, RECORDS, Commit
-from metaq.pipelines.sparking import follow, spark_errors, spark_session
+from metaq.pipelines.sparking import follow, group_offsets, spark_errors, spark_session
+from metaq.pipelines.storage import exists
 from metaq.spark.cluster import Cluster
 from metaq.spark.errors import OptionError
 from metaq.spark.listener import GroupOffsets
@@ -79,7 +76,11 @@ class LogLake:
         """Until `stop` is set, or once what is there is written; raises MetaqError."""
         config = self._config
         self._queues()
-        with spark_session(NAME, config.spark) as spark, spark_errors(), self._group_offsets(spark) as commit:
+        with (
+            spark_session(NAME, config.spark) as spark,
+            spark_errors(),
+            group_offsets(spark, self._listeners()) as commit,
+        ):
             batches, _ = self._checked(spark)
             begun = threading.Event()
 
@@ -148,30 +149,11 @@ class LogLake:
             return writer.trigger(availableNow=True)
         return writer.trigger(processingTime=f"{config.interval_s:g} seconds")
 
-    @contextmanager
-    def _group_offsets(self, spark: SparkSession) -> Iterator[Callable[[StreamingQuery], None]]:
-        """Commits them as soon as a batch is done; gives what does that for the last one.
-
-        The source itself tells the brokers of a batch when the next one is planned.
-        """
+    def _listeners(self) -> list[GroupOffsets]:
         config = self._config
         if config.group is None:
-            yield lambda query: None
-            return
-        listener = GroupOffsets(config.group, config.nameservers, query_name=_query_name(config))
-
-        def commit(query: StreamingQuery) -> None:
-            # Listeners are told later, when there may be no session any more. And of a batch before the last
-            # one perhaps after this, which would take the group back.
-            spark.streams.removeListener(listener)
-            if query.lastProgress is not None:
-                listener.commit(query.lastProgress)
-
-        spark.streams.addListener(listener)
-        try:
-            yield commit
-        finally:
-            spark.streams.removeListener(listener)
+            return []
+        return [GroupOffsets(config.group, config.nameservers, query_name=_query_name(config))]
 
 
 def _query_name(config: LakeConfig) -> str:

@@ -9,7 +9,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from metaq.pipelines.lake.storage import has_files
+from metaq.pipelines.storage import names
 
 RECORDS, QUARANTINE, FILES = "records", "quarantine", "files"
 PARTITIONS: Final = ("date", "topic")
@@ -94,6 +94,11 @@ class ParquetTables:
 
     def compact(self, spark: SparkSession) -> None:
         """Cannot be done without a moment in which readers see rows twice, or not at all."""
+
+
+def has_files(spark: SparkSession, path: str) -> bool:
+    """Whether a Parquet table by date, topic and batch has a row: what was killed leaves directories only."""
+    return bool(names(spark, f"{path}/date=*/topic=*/batch=*/*.parquet"))
 
 
 def _gathered(rows: DataFrame, *, is_partitioned: bool = True) -> DataFrame:

@@ -23,11 +23,6 @@ def text(spark: SparkSession, path: str) -> str:
     return "\n".join(row[0] for row in spark.read.text(path).collect())
 
 
-def has_files(spark: SparkSession, path: str) -> bool:
-    """Whether a Parquet table by date, topic and batch has a row: what was killed leaves directories only."""
-    return bool(names(spark, f"{path}/date=*/topic=*/batch=*/*.parquet"))
-
-
 def _at(spark: SparkSession, path: str) -> tuple[Any, Any]:
     context: Any = spark.sparkContext
     place = context._jvm.org.apache.hadoop.fs.Path(path)

@@ -1,0 +1,284 @@
+"""stream-sql on a real broker, Spark and Delta Lake."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import metaq
+from metaq.errors import CommandError, ConfigError
+from metaq.pipelines import Progress
+from metaq.pipelines.sql.pipeline import StreamSql
+from tests.spark.patience import patiently
+from tests.spark.support import BROKER, Topics
+from tests.support.metaq import Metaq
+from tests.support.reading import eventually, stored
+
+MakeTopic = Callable[..., str]
+
+# A busy machine needs minutes for what takes seconds.
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(900)]
+
+
+class Job:
+    """A file, and runs that take what is there and end."""
+
+    def __init__(self, served: Metaq, home: Path) -> None:
+        self._nameserver = served.nameserver
+        self.home = home
+        self.file = home / "job.toml"
+
+    def write(self, sql: str, sources: str, sink: str, query: str = "") -> None:
+        self.file.write_text(
+            f'[query]\nnamesrv = "{self._nameserver}"\nonce = true\n{query}\nsql = """{sql}"""\n'
+            f"[sink]\n{sink}\n{sources}",
+            encoding="utf-8",
+        )
+
+    def run(self) -> Progress:
+        job = StreamSql.from_file(self.file)
+        return patiently(lambda: job.run(lambda progress: None, threading.Event()))
+
+    def replay(self) -> Progress:
+        """As after a crash behind the last write: Spark knows that the batch began, and not that it ended."""
+        commits = self.checkpoint / "commits"
+        last = max(int(name.name) for name in commits.iterdir() if name.name.isdigit())
+        for name in (str(last), f".{last}.crc"):
+            (commits / name).unlink(missing_ok=True)
+        done = self.run()
+        assert (commits / str(last)).exists(), "it was done again"
+        return done
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.home / "job.checkpoint"
+
+
+@pytest.fixture
+def job(served: Metaq, tmp_path: Path) -> Job:
+    return Job(served, tmp_path)
+
+
+def event(at: str, **fields: object) -> str:
+    return json.dumps({"at": f"2026-01-31T{at}:00Z", **fields})
+
+
+def source(name: str, topic: str, schema: str, more: str = "") -> str:
+    return f'[sources.{name}]\ntopic = "{topic}"\nschema = "{schema}"\n{more}\n'
+
+
+EVENTS = "k STRING NOT NULL, at TIMESTAMP"
+WATERMARK = 'time = "at"\nwatermark = "10 minutes"'
+
+
+def test_windows_with_late_rows_over_restarts(
+    job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(queues=2)
+    job.write(
+        "SELECT window.start AS begins, k, count(*) AS n FROM events GROUP BY window(at, '5 minutes'), k;",
+        source("events", topic, EVENTS, WATERMARK),
+        'format = "delta"\npath = "windows"',
+    )
+
+    def windows() -> list[tuple[str, str, int]]:
+        frame = spark.read.format("delta").load(str(job.home / "windows"))
+        rows = frame.selectExpr(
+            "date_format(to_utc_timestamp(begins, current_timezone()), 'HH:mm')", "k", "n"
+        )
+        return sorted(tuple(row) for row in rows.collect())
+
+    topics.fill(topic, [event("12:00", k="a"), event("12:01", k="a"), event("12:03", k="b")])
+    job.run()
+    assert windows() == [], "it may still get rows"
+    # Late, but not later than the watermark allows; the next one closes the window.
+    topics.fill(topic, [event("12:02", k="a")], queue=1)
+    topics.fill(topic, [event("12:30", k="b")])
+    done = job.run()
+    assert windows() == [("12:00", "a", 3), ("12:00", "b", 1)]
+    assert done.rows == 2 and done.bytes > 0 and done.details["state_rows"] == 1
+    # Too late: the window was told already.
+    topics.fill(topic, [event("12:04", k="a")], queue=1)
+    topics.fill(topic, [event("12:31", k="b"), event("13:00", k="b")])
+    done = job.run()
+    assert windows() == [("12:00", "a", 3), ("12:00", "b", 1), ("12:30", "b", 2)]
+    assert done.details["late"] == 1
+
+
+def test_streams_and_a_table_are_joined(
+    job: Job, served: Metaq, topics: Topics, make_topic: MakeTopic
+) -> None:
+    orders, payments, out = make_topic(), make_topic(), make_topic()
+    (job.home / "users.csv").write_text("id,name\n1,Ann\n2,Ben\n")
+    job.write(
+        """SELECT o.id, u.name, p.at AS paid FROM orders o JOIN users u ON u.id = o.user
+           LEFT JOIN payments p ON p.id = o.id AND p.at BETWEEN o.at AND o.at + INTERVAL 5 MINUTES""",
+        source("orders", orders, "id INT, user INT, at TIMESTAMP", WATERMARK)
+        + source("payments", payments, "id INT, at TIMESTAMP", WATERMARK)
+        + '[sources.users]\npath = "users.csv"\nformat = "csv"\nschema = "id INT, name STRING"\n'
+        + 'options = ["header=true"]\n',
+        f'format = "topic"\ntopic = "{out}"',
+    )
+
+    def told() -> list[tuple[int, str, str | None]]:
+        rows = [json.loads(message.body) for message in stored(served.nameserver, out)]
+        return sorted((row["id"], row["name"], row["paid"]) for row in rows)
+
+    topics.fill(orders, [event("12:00", id=1, user=1), event("12:01", id=2, user=2)])
+    job.run()
+    topics.fill(payments, [event("12:02", id=1), event("12:20", id=2)])
+    job.run()
+    paid = (1, "Ann", "2026-01-31T12:02:00.000Z")
+    assert told() == [paid], "the order of a run before is still known"
+    # Now it is certain that nothing comes for the other one any more.
+    topics.fill(orders, [event("12:40", id=3, user=1)])
+    topics.fill(payments, [event("12:40", id=9)])
+    job.run()
+    assert told() == [paid, (2, "Ben", None)]
+    job.replay()
+    assert told() == [paid, (2, "Ben", None)]
+
+
+def test_rows_that_change_and_messages_that_are_no_rows(
+    job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    statement, sink = "SELECT k, count(*) AS n FROM events GROUP BY k", 'format = "delta"\npath = "counts"'
+    job.write(statement, source("events", topic, EVENTS), f'{sink}\nkeys = ["k"]', 'mode = "update"')
+    topics.fill(topic, [event("12:00", k="a"), event("12:00", k="b"), event("12:00", k="a")])
+    job.run()
+    topics.fill(topic, [event("12:00", k="b"), "no JSON"])
+    with pytest.raises(
+        CommandError, match=rf"source events: not a JSON object: at {topic}/broker-a/0/4; bad"
+    ):
+        job.run()
+    job.file.write_text(job.file.read_text() + 'bad = "skip"\n')
+    done = job.run()
+    assert done.details["skipped"] == 1
+
+    def counts() -> list[tuple[str, int]]:
+        return sorted(
+            (row.k, row.n) for row in spark.read.format("delta").load(str(job.home / "counts")).collect()
+        )
+
+    assert counts() == [("a", 2), ("b", 2)]
+    job.replay()
+    assert counts() == [("a", 2), ("b", 2)]
+
+    plan = StreamSql.from_file(job.file).plan()
+    assert plan.facts["columns"] == "k:string,n:bigint"
+    assert any("Aggregate" in str(row["plan"]) for row in plan.tables)
+    assert plan.warnings == ["no watermark in events: what the job keeps grows without end"]
+
+
+def test_a_row_without_a_time_or_far_ahead_is_a_bad_one(
+    job: Job, served: Metaq, spark: SparkSession, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic, other = make_topic(), make_topic()
+    job.write(
+        "SELECT k FROM events UNION ALL SELECT k FROM others",
+        source("events", topic, EVENTS, f'{WATERMARK}\nbad = "skip"\ngroup = "sql-events"')
+        + source("others", other, EVENTS, 'group = "sql-others"'),
+        'format = "parquet"\npath = "rows"',
+    )
+    ahead = json.dumps({"k": "ahead", "at": "2999-01-01T00:00:00Z"})
+    topics.fill(topic, [event("12:00", k="a"), json.dumps({"k": "none"}), ahead, event("12:05", k="b")])
+    topics.fill(other, [json.dumps({"k": "c"})])
+    done = job.run()
+    assert (done.rows, done.details["skipped"], done.details["late"]) == (5, 2, 0)
+    found = spark.read.parquet(str(job.home / "rows")).collect()
+    assert sorted(row.k for row in found) == ["a", "b", "c"]
+    # Each group has the offsets of its own source, those of the last batch too.
+    with metaq.Client(served.nameserver) as client:
+        for group, read, left in (("sql-events", topic, other), ("sql-others", other, topic)):
+            with client.puller(group=group) as puller:
+                ended = 4 if read == topic else 1
+                eventually(lambda: puller.committed(metaq.Queue(read, BROKER, 0)) == ended)  # noqa: B023
+                assert puller.committed(metaq.Queue(left, BROKER, 0)) is None
+    job.file.write_text(job.file.read_text().replace('bad = "skip"', ""))
+    topics.fill(topic, [ahead])
+    with pytest.raises(
+        CommandError, match=r"source events: its time is more than 1 day after its storing: at"
+    ):
+        job.run()
+    shutil.rmtree(job.checkpoint)
+    with pytest.raises(ConfigError, match="rows would be left out or written again"):
+        job.run()
+
+
+def test_rows_are_merged_by_keys_that_tell_them_apart(
+    job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic
+) -> None:
+    topic, sink = make_topic(), 'format = "delta"\npath = "last"\nkeys = ["k"]'
+    job.write("SELECT k, at FROM events", source("events", topic, EVENTS), sink, 'mode = "update"')
+    topics.fill(topic, [event("12:00", k="a")])
+    job.run()
+    job.write("SELECT k, at, 1 AS n FROM events", source("events", topic, EVENTS), sink, 'mode = "update"')
+    with pytest.raises(ConfigError, match="n int instead of"):
+        job.run()
+    job.write("SELECT k, at FROM events", source("events", topic, EVENTS), sink, 'mode = "update"')
+    topics.fill(topic, [event("12:01", k="new"), event("12:02", k="new")])
+    with pytest.raises(CommandError, match=r"sink\.keys do not tell rows apart: a batch has 2 with k = new"):
+        job.run()
+    assert spark.read.format("delta").load(str(job.home / "last")).count() == 1
+
+
+def test_what_is_no_query_is_not_done(job: Job, spark: SparkSession, make_topic: MakeTopic) -> None:
+    events = source("events", make_topic(), EVENTS)
+    spark.range(1).createOrReplaceTempView("kept")
+    for sql in ("CREATE TABLE made (a INT) USING parquet", "DROP VIEW kept", "SELECT 1) ; DROP VIEW kept --"):
+        job.write(sql, events, 'format = "console"')
+        with pytest.raises(ConfigError, match=r"query\.sql"):
+            StreamSql.from_file(job.file).plan()
+    # A setting of Spark may be a secret.
+    job.write("SELECT '${spark.app.name}' AS k, at FROM events -- all", events, 'format = "console"')
+    plan = StreamSql.from_file(job.file).plan()
+    assert any("${spark.app.name}" in str(row["plan"]) for row in plan.tables)
+    assert not spark.catalog.tableExists("made")
+    assert spark.catalog.dropTempView("kept")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (("SELECT k", "SELCT k"), "query.sql: "),
+        (("SELECT k", "SELECT other"), "query.sql: "),
+        (("FROM events", "FROM evnts"), "query.sql: "),
+        (('mode = "update"', 'mode = "append"'), 'cannot be done with query.mode = "append"'),
+        (("at TIMESTAMP", "at TMESTAMP"), "sources.events.schema"),
+        (("at TIMESTAMP", "metaq INT"), "which is a column of the message"),
+        (
+            ('schema = "', 'time = "k"\nwatermark = "1 minute"\nschema = "'),
+            "there are: at, stored_at, born_at",
+        ),
+        (('schema = "', 'time = "stored_at"\nwatermark = "soon"\nschema = "'), "sources.events.watermark"),
+        (
+            ('schema = "', 'time = "at"\nwatermark = "1 minute"\nearly = "soon"\nschema = "'),
+            "sources.events.early",
+        ),
+        (('sql = "', 'zone = "Mars"\nsql = "'), "query.zone"),
+        (('format = "console"', 'format = "delta"\npath = "x"\nkeys = ["z"]'), "it gives: k, n"),
+    ],
+)
+def test_what_only_spark_can_tell_is_told_before_any_work(
+    job: Job, make_topic: MakeTopic, change: tuple[str, str], says: str
+) -> None:
+    job.write(
+        "SELECT k, count(*) AS n FROM events GROUP BY k",
+        source("events", make_topic(), EVENTS),
+        'format = "console"',
+        'mode = "update"',
+    )
+    text = job.file.read_text()
+    job.file.write_text(text.replace(*change, 1))
+    assert job.file.read_text() != text
+    with pytest.raises(ConfigError) as told:
+        StreamSql.from_file(job.file).plan()
+    assert says in f"{told.value} {told.value.hint}"
+    assert not (job.home / "job.checkpoint").exists()
