@@ -2,7 +2,7 @@
 
 Reading order: `config` is the TOML file → `decode` makes a row of a message, with a reason where it is a bad
 one → `repeats` leaves out what an agent has sent twice → `tables` writes → `batch` is all of that for one
-micro-batch → `pipeline` is the query.
+micro-batch → `check` looks at the lake that is there → `pipeline` is the query.
 
 ```text
 topics ─▶ decode ─┬─ without a reason ─▶ PATH/records     ┐ by date and topic
