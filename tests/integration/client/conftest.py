@@ -63,8 +63,8 @@ class RealClock(MovedClock):
 
 @pytest.fixture(scope="module")
 def apache_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Apache's servers, for those contracts that hold there too. No longer than needed: once a transaction has
-    ended, a thread of that broker runs without a pause."""
+    """Apache's servers, for those contracts that hold there too. No longer than needed: once a transaction
+    has ended, a thread of that broker runs without a pause."""
     home = tmp_path_factory.mktemp("apache")
     names = apache.start_nameserver(home / "names")
     try:
