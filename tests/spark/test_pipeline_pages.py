@@ -56,7 +56,9 @@ class Page:
     def read(self) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(self._blocks["python"], "page", "exec"), {})
+            # The JVM has the directory that it was started in.
+            code = self._blocks["python"].replace('.load("', f'.load("{Path.cwd()}/')
+            exec(compile(code, "page", "exec"), {})
         return printed.getvalue()
 
     def tells_of(self, section: str, keys: Mapping[str, Key]) -> None:
