@@ -56,13 +56,7 @@ def read_sections(
     path: Path, sections: Sections, *, ignored: Collection[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """The value of every key, by section, except those that are another pipeline's; raises ConfigError."""
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    document = _document(path)
     for section, entries in document.items():
         if section in ignored:
             continue

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -80,14 +79,13 @@ def located(path: Path, name: str) -> str:
 @contextmanager
 def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
     """Ended afterwards; where Spark runs already, its session as it is."""
-    is_local = is_here(config.master)
     settings = {
         "spark.ui.showConsoleProgress": "false",
         # Numbers that do not fit are an error and no NULL.
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "metaq-warehouse"),
-        **(_few_tasks() if is_local else {}),
+        **(_few_tasks() if is_here(config.master) else {}),
         **({} if config.packages is None else {"spark.jars.packages": config.packages}),
         **config.config,
     }
@@ -97,9 +95,6 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         register(running)
         yield running
         return
-    if is_local:
-        # Otherwise workers are whatever python3 is on the PATH, which need not have this package.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     spark = session(
@@ -153,7 +148,7 @@ def run_query(
     """Starts a query, which may be done again from its checkpoint, and follows it; raises CommandError."""
     for left in reversed(range(STARTS_MAX)):
         try:
-            return follow(start(), tell, report, stop)
+            return _follow(start(), tell, report, stop)
         except CommandError as error:
             # Spark gives the worker of a source ten seconds to start, which is little on a busy machine.
             if WORKER_LATE not in str(error) or not left or stop.is_set():
@@ -162,7 +157,7 @@ def run_query(
     raise AssertionError
 
 
-def follow(
+def _follow(
     query: StreamingQuery, tell: Callable[[Progress], None], report: Report, stop: threading.Event
 ) -> Progress:
     """Until the query is done or `stop` is set; `tell` fills in what has been done. Raises CommandError."""

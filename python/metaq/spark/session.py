@@ -53,7 +53,6 @@ def session(
     from pyspark.sql import SparkSession
 
     is_first = SparkContext._active_spark_context is None
-    is_local = master is None or re.fullmatch(r"local(\[.*\])?", master) is not None
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -67,7 +66,9 @@ def session(
     if is_first and is_here(master):
         # Spark would take the first python3 of the PATH, which need not be the one that has this package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if is_first and not is_shipped(settings) and (not is_local if ship is None else ship):
+    if ship is None:
+        ship = master is not None and not is_here(master)
+    if is_first and ship and not is_shipped(settings):
         directory = Path(tempfile.mkdtemp(prefix="metaq-ship-"))
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
         settings = shipped(settings, directory)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
@@ -194,7 +195,7 @@ def _check_pattern(spark: SparkSession, config: LakeConfig) -> None:
     line = spark.createDataFrame([("",)], "line STRING")
     try:
         line.select(f.regexp_extract("line", pattern, 0)).collect()
-    except Exception as error:
+    except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"{config.file}: records.time_pattern = {pattern!r}: it must be a regular expression ({reason})"
@@ -202,7 +203,9 @@ def _check_pattern(spark: SparkSession, config: LakeConfig) -> None:
     try:
         # Groups are only counted where something is found: nothing, at least.
         line.select(f.regexp_extract("line", f"{pattern}|", 1)).collect()
-    except Exception:
+    except PySparkException as error:
+        if "REGEX_GROUP_INDEX" not in str(error):
+            raise
         raise ConfigError(
             f"{config.file}: records.time_pattern = {pattern!r} has no group",
             hint=r"put the time into parentheses: ^(\S+ \S+)",
@@ -216,7 +219,7 @@ def _check_format(spark: SparkSession, config: LakeConfig) -> None:
         return
     try:
         spark.range(1).select(f.try_to_timestamp(f.lit("2026"), f.lit(text))).collect()
-    except Exception as error:
+    except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"{config.file}: records.time_format = {text!r}: {reason}",

@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from metaq.errors import CommandError
@@ -18,7 +19,7 @@ from metaq.pipelines.lake.check import check_lake, is_table
 from metaq.pipelines.lake.config import DELTA, LakeConfig, read_lake_config
 from metaq.pipelines.lake.decode import SOURCE_COLUMNS, Decoder
 from metaq.pipelines.lake.tables import QUARANTINE, RECORDS, Commit
-from metaq.pipelines.sparking import follow, group_offsets, spark_errors, spark_session
+from metaq.pipelines.sparking import group_offsets, run_query, spark_errors, spark_session
 from metaq.pipelines.storage import exists
 from metaq.spark.cluster import Cluster
 from metaq.spark.errors import OptionError
@@ -82,12 +83,13 @@ class LogLake:
             group_offsets(spark, self._listeners()) as commit,
         ):
             batches, _ = self._checked(spark)
+            started: list[StreamingQuery] = []
             begun = threading.Event()
 
             def write(frame: DataFrame, batch: int) -> None:
                 # The first batch may come before `start` has given the query.
                 begun.wait()
-                batches.write(frame, Commit(str(query.id), batch))
+                batches.write(frame, Commit(str(started[-1].id), batch))
 
             def tell(progress: Progress) -> None:
                 written = batches.written
@@ -99,10 +101,13 @@ class LogLake:
                     "compactions": written.compactions,
                 }
 
-            query = self._writer(spark).foreachBatch(write).start()
-            begun.set()
-            progress = follow(query, tell, report, stop)
-            commit(query)
+            def start() -> StreamingQuery:
+                started.append(self._writer(spark).foreachBatch(write).start())
+                begun.set()
+                return started[-1]
+
+            progress = run_query(start, tell, report, stop)
+            commit(started[-1])
             return progress
 
     def _queues(self) -> int:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Plan, Progress, Report
-from metaq.pipelines.sparking import follow, group_offsets, spark_errors, spark_session
+from metaq.pipelines.sparking import group_offsets, run_query, spark_errors, spark_session
 from metaq.pipelines.sql.config import SqlConfig, read_sql_config
 from metaq.pipelines.sql.sinks import check_sink, outgoing, writer
 from metaq.pipelines.sql.sources import bad_messages, is_judged, metric, view
@@ -83,10 +83,17 @@ class StreamSql:
                 into = into.trigger(processingTime=f"{config.interval_s:g} seconds")
             counters = _Counters(config)
             with group_offsets(spark, self._listeners(name)) as commit:
-                query = into.start()
+                started: list[StreamingQuery] = []
+
+                def start() -> StreamingQuery:
+                    started.append(into.start())
+                    return started[-1]
+
                 with bad_messages():
-                    done = follow(query, lambda progress: counters.tell(query, progress), report, stop)
-                commit(query)
+                    done = run_query(
+                        start, lambda progress: counters.tell(started[-1], progress), report, stop
+                    )
+                commit(started[-1])
                 return done
 
     def _listeners(self, query_name: str) -> list[GroupOffsets]:
