@@ -122,7 +122,7 @@ def beside_lines(outcome: Outcome) -> list[str]:
     """For information: what else was measured in the same rounds, and how ours relates to it."""
     mine = medians(outcome)[sides(outcome)[0]].get("per_second", 0.0)
     return [
-        f"{'beside: ' + side:<34}{mine:>14,.0f}{figure:>14,.0f}{mine / figure:>9.3f}"
+        f"{'beside: ' + side:<34}{mine:>14,.0f}{figure:>17,.0f}{mine / figure:>9.3f}"
         for side, figure in beside(outcome).items()
     ]
 
@@ -135,7 +135,7 @@ def limit_line(outcome: Outcome) -> str | None:
     ours, peer, *_ = middle
     limit = middle[LIMIT]["per_second"]
     shares = [middle[side]["per_second"] / limit for side in (ours, peer)]
-    return f"{'share of ' + f'{limit:,.0f}, the limit':<34}{shares[0]:>14.2f}{shares[1]:>14.2f}"
+    return f"{'share of ' + f'{limit:,.0f}, the limit':<34}{shares[0]:>14.2f}{shares[1]:>17.2f}"
 
 
 def table(outcomes: Sequence[Outcome], setting: str) -> str:
@@ -144,12 +144,12 @@ def table(outcomes: Sequence[Outcome], setting: str) -> str:
         ours, peer = sides(outcome)
         count = len(outcome.rounds[ours])
         title = f"{outcome.workload} (median of {count})"
-        lines += ["", f"{title:<34}{ours:>14}{peer or '':>14}{'ratio' if peer else '':>9}   goal", "-" * 84]
+        lines += ["", f"{title:<34}{ours:>14}{peer or '':>17}{'ratio' if peer else '':>9}   goal", "-" * 87]
         for row in rows(outcome):
             mine = row.form.format(row.ours)
             other = "" if row.peer is None else row.form.format(row.peer)
             ratio = "" if row.peer is None else f"{row.ratio:.3f}"
-            lines.append(f"{row.what:<34}{mine:>14}{other:>14}{ratio:>9}   {row.goal}".rstrip())
+            lines.append(f"{row.what:<34}{mine:>14}{other:>17}{ratio:>9}   {row.goal}".rstrip())
         lines += beside_lines(outcome)
         lines += filter(None, [limit_line(outcome)])
     return "\n".join(lines)

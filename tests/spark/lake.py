@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from metaq.pipelines import Plan, Progress
 from metaq.pipelines.lake.pipeline import LogLake
 from tests.spark.patience import TOO_SLOW, patiently
+from tests.spark.support import SHORT_LIVED
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.spark_jars import delta_jars
 
@@ -39,7 +40,11 @@ class Lake:
 
     def write(self, lake: str = "", records: str = "", *, once: bool = True) -> None:
         jars = json.dumps(delta_jars())
-        settings = ("spark.ui.enabled=false", "spark.driver.memory=1g", "spark.sql.shuffle.partitions=2")
+        settings = (
+            "spark.ui.enabled=false",
+            "spark.driver.memory=1g",
+            f"spark.driver.extraJavaOptions={SHORT_LIVED}",
+        )
         self.config.write_text(
             f'[topic]\nnamesrv = "{self._nameserver}"\nname = "{self.topic}"\n[records]\n{records}\n'
             f'[lake]\npath = "lake"\nonce = {str(once).lower()}\n{lake}\n'

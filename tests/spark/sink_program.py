@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import metaq.spark
+from tests.spark.support import SHORT_LIVED
 
 
 def flaky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -30,6 +31,7 @@ def main(name_servers: str, topic: str, source: str, checkpoint: str) -> None:
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .getOrCreate()
     )

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import metaq.spark
 from tests.spark.lake import Lake
-from tests.spark.support import Topics
+from tests.spark.support import SHORT_LIVED, Topics
 from tests.support.metaq import Metaq
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
@@ -79,6 +79,9 @@ def settings(home: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": "512m",
         "spark.sql.shuffle.partitions": "2",
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.executor.extraJavaOptions": SHORT_LIVED,
         "spark.local.dir": str(home),
         "spark.pyspark.python": str(bare_python(home)),
         "spark.executorEnv.PYTHONPATH": str(packages_of_others(home)),
