@@ -24,8 +24,8 @@ TOOLS = Path(sys.executable).parent
 # What is repeated at the end, so that whoever reads only the end knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
-# Half of the tests' time; they share nothing with the others.
-APART = "tests/interop"
+# Two thirds of the tests' time; they share nothing with each other and with the others.
+APART = ("tests/spark", "tests/interop")
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
     if arguments:
         tests = [pytest_suite(arguments)]
     else:
-        # Each waits half of its time for JVMs to start and for clients to agree.
-        tests = [
-            replace(pytest_suite([f"--ignore={APART}", "tests"]), name="pytest"),
-            replace(pytest_suite(["-p", "no:cacheprovider", APART]), name="pytest interop"),
-        ]
+        # Each waits much of its time: for JVMs to start, for clients to agree, for what was killed.
+        tests = [pytest_suite([*(f"--ignore={suite}" for suite in APART), "tests"])]
+        for suite in APART:
+            name = f"pytest {Path(suite).name}"
+            tests.append(replace(pytest_suite(["-p", "no:cacheprovider", suite]), name=name))
     return [*([suite] for suite in [*lint_suites(), rust_suite()]), tests]
 
 
