@@ -188,17 +188,20 @@ def test_a_row_without_a_time_or_far_ahead_is_a_bad_one(
         'format = "parquet"\npath = "rows"',
     )
     ahead = json.dumps({"k": "ahead", "at": "2999-01-01T00:00:00Z"})
-    topics.fill(topic, [event("12:00", k="a"), json.dumps({"k": "none"}), ahead, event("12:05", k="b")])
+    undated = json.dumps({"k": "undated", "at": "12:00"})
+    topics.fill(
+        topic, [event("12:00", k="a"), json.dumps({"k": "none"}), ahead, undated, event("12:05", k="b")]
+    )
     topics.fill(other, [json.dumps({"k": "c"})])
     done = job.run()
-    assert (done.rows, done.details["skipped"], done.details["late"]) == (5, 2, 0)
+    assert (done.rows, done.details["skipped"], done.details["late"]) == (6, 3, 0)
     found = spark.read.parquet(str(job.home / "rows")).collect()
     assert sorted(row.k for row in found) == ["a", "b", "c"]
     # Each group has the offsets of its own source, those of the last batch too.
     with metaq.Client(served.nameserver) as client:
         for group, read, left in (("sql-events", topic, other), ("sql-others", other, topic)):
             with client.puller(group=group) as puller:
-                ended = 4 if read == topic else 1
+                ended = 5 if read == topic else 1
                 eventually(lambda: puller.committed(metaq.Queue(read, BROKER, 0)) == ended)  # noqa: B023
                 assert puller.committed(metaq.Queue(left, BROKER, 0)) is None
     job.file.write_text(job.file.read_text().replace('bad = "skip"', ""))

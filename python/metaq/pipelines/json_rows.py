@@ -20,6 +20,11 @@ from metaq.errors import ConfigError
 LINE, IS_TEXT, RECORD = "line", "_is_text", "record"
 _PARSED, _BAD = "_parsed", "_bad"
 _OBJECT: Final = r"^\s*\{"
+ISO_DATE: Final = r"^\s*\d{4}-\d\d-\d\d"
+_NUMBER: Final = r"^-?\d+$"
+FIRST_S: Final = -62_135_510_400
+LAST_S: Final = 253_402_128_000
+"""From the year 1 to 9999, less a day for zones. Beyond that arithmetic fails, and names of directories."""
 
 
 def read_schema(path: Path, key: str, text: str) -> StructType:
@@ -34,6 +39,17 @@ def read_schema(path: Path, key: str, text: str) -> StructType:
         ) from None
     assert isinstance(found, StructType)
     return found
+
+
+def is_dated(field: str) -> Column:
+    """Whether the text of a timestamp, with dots where it is inside another field, says one for itself.
+
+    Without a date Spark takes that of today, which a batch that is done again may not have; and of seconds
+    that are too many it makes a wrong time.
+    """
+    raw = f.get_json_object(LINE, "$" + "".join(f"['{name}']" for name in field.split(".")))
+    is_number = raw.rlike(_NUMBER) & raw.try_cast("double").between(FIRST_S, LAST_S)
+    return is_number | raw.rlike(ISO_DATE)
 
 
 def with_text(rows: DataFrame) -> DataFrame:

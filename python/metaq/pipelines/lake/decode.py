@@ -21,7 +21,16 @@ from pyspark.sql.types import (
 )
 
 from metaq.errors import ConfigError
-from metaq.pipelines.json_rows import IS_TEXT, JsonRows, read_schema, with_text
+from metaq.pipelines.json_rows import (
+    FIRST_S,
+    IS_TEXT,
+    ISO_DATE,
+    LAST_S,
+    JsonRows,
+    is_dated,
+    read_schema,
+    with_text,
+)
 from metaq.pipelines.lake.config import BORN, EPOCH_FORMATS, JSON, STORED, LakeConfig, Records
 
 REASON: Final = "reason"
@@ -43,13 +52,6 @@ ORIGIN: Final = (
     "log_cut",
 )
 """Columns of both tables: where a row comes from."""
-
-_ISO_DATE: Final = r"^\s*\d{4}-\d\d-\d\d"
-_NUMBER: Final = r"^-?\d+$"
-"""Without a date Spark would take that of today, which a batch that is done again may not have."""
-_FIRST_S: Final = -62_135_510_400
-_LAST_S: Final = 253_402_128_000
-"""From the year 1 to 9999, less a day for zones. Beyond that arithmetic fails, and names of directories."""
 
 
 class Decoder:
@@ -115,10 +117,7 @@ class Decoder:
         assert self._time_type is not None and records.time_field is not None
         value = f.col(f"record.{records.time_field}")
         if isinstance(self._time_type, TimestampType | TimestampNTZType):
-            raw = f.get_json_object("line", _json_path(records.time_field))
-            # Spark makes a wrong time of seconds that are too many.
-            is_number = raw.rlike(_NUMBER) & raw.try_cast("double").between(_FIRST_S, _LAST_S)
-            value = f.when(is_number | raw.rlike(_ISO_DATE), value)
+            value = f.when(is_dated(records.time_field), value)
         return _sane(_parsed(value, self._time_type, records))
 
     def _time_fault(self) -> Column:
@@ -133,12 +132,8 @@ class Decoder:
         return fault
 
 
-def _json_path(field: str) -> str:
-    return "$" + "".join(f"['{name}']" for name in field.split("."))
-
-
 def _sane(time: Column) -> Column:
-    first, last = (f.timestamp_seconds(f.lit(second)) for second in (_FIRST_S, _LAST_S))
+    first, last = (f.timestamp_seconds(f.lit(second)) for second in (FIRST_S, LAST_S))
     return f.when(time.between(first, last), time)
 
 
@@ -156,7 +151,7 @@ def _parsed(value: Column, kind: DataType, records: Records) -> Column:
     if records.time_format is not None:
         # A year beyond what a timestamp holds is an error even here; an addition that is tried forgives it.
         return f.try_add(f.try_to_timestamp(value, f.lit(records.time_format)), f.make_dt_interval())
-    return f.when(value.rlike(_ISO_DATE), f.try_to_timestamp(f.trim(value)))
+    return f.when(value.rlike(ISO_DATE), f.try_to_timestamp(f.trim(value)))
 
 
 def _time_type(config: LakeConfig, schema: StructType | None) -> DataType | None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from metaq.errors import CommandError, ConfigError
-from metaq.pipelines.json_rows import IS_TEXT, LINE, RECORD, JsonRows, read_schema, with_text
+from metaq.pipelines.json_rows import IS_TEXT, LINE, RECORD, JsonRows, is_dated, read_schema, with_text
 from metaq.pipelines.sql.config import JSON, RAW, Source, SqlConfig
 
 MESSAGE: Final = "metaq"
@@ -146,7 +146,11 @@ def _read(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
         parser = JsonRows(schema)
         rows, misfit = parser.with_record(rows), parser.misfit()
         names = [f"{RECORD}.`{name}`" for name in schema.names]
-        times = {field.name: f.col(RECORD)[field.name] for field in schema if _is_time(field)}
+        times = {
+            field.name: f.when(is_dated(field.name), f.col(RECORD)[field.name])
+            for field in schema
+            if _is_time(field)
+        }
     times |= {name: f.col(MESSAGE)[name] for name in TIMES}
     misfit = f.coalesce(misfit, _time_fault(config, source, rows, times))
     return _judged(source, rows, misfit).select(*names, *_times(source), MESSAGE)
