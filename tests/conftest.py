@@ -12,7 +12,8 @@ import hypothesis
 import pytest
 
 from metaq.config.options import OPTIONS
-from tests.support.mariadb import PASSWORD, MariaDb
+from tests.support.database import PASSWORD
+from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
 
 # Settings of whoever runs the tests would change what the processes under test do.
