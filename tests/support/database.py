@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
+import pytest
 
 from tests.support.processes import Child, free_port
 
 USER, PASSWORD = "metaq", "se'cret-of-the-test"
+BOTH = pytest.mark.parametrize("server", ["mariadb", "mysql"], indirect=True)
+"""For a test that is to hold for both servers."""
 _START_TIMEOUT_S = 120
 OPTIONS = (
     "--bind-address=127.0.0.1",

@@ -5,21 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from metaq.pipelines.binlog.config import read_config
-from metaq.pipelines.binlog.sequence import Place
-from metaq.pipelines.binlog.snapshot import Chunks
+from metaq.pipelines.binlog.snapshot import ANYWHERE, Chunks
 from metaq.pipelines.binlog.source import Source
 from metaq.pipelines.binlog.state import Cursor
 from tests.support.binlog import write_config
-from tests.support.mariadb import MariaDb
+from tests.support.database import Database
 
 CHUNK_BYTES = 100_000
 LARGE = 30_000
 
 
 def test_a_chunk_ends_with_the_row_that_is_too_much(
-    mariadb: MariaDb, database: str, password: str, tmp_path: Path
+    server: Database, database: str, password: str, tmp_path: Path
 ) -> None:
-    mariadb.execute(
+    server.execute(
         f"USE {database}",
         "CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)",
         # Small ones, larger ones, one that is larger than a chunk, and small ones again.
@@ -28,12 +27,12 @@ def test_a_chunk_ends_with_the_row_that_is_too_much(
         f"INSERT INTO t VALUES (221, REPEAT('v', {3 * CHUNK_BYTES}))",
         "INSERT INTO t SELECT seq, 'v' FROM seq_222_to_500",
     )
-    config = read_config(write_config(tmp_path / "sync.toml", mariadb, "127.0.0.1:1", database))
+    config = read_config(write_config(tmp_path / "sync.toml", server, "127.0.0.1:1", database))
     chunks = Chunks(Source(config), 150, CHUNK_BYTES)
     read, cursor, sizes = [], None, []
     try:
         while True:
-            chunk = chunks.read(database, "t", cursor, Place("none.0", 0))
+            chunk = chunks.read(database, "t", cursor, ANYWHERE)
             assert chunk is not None
             read += [row["id"] for row in chunk.rows]
             sizes.append([len(str(row["v"])) for row in chunk.rows])

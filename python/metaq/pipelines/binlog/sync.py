@@ -9,13 +9,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
-from metaq.errors import MetaqError
+from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.binlog import ddl
 from metaq.pipelines.binlog.columns import Definition
 from metaq.pipelines.binlog.config import BinlogConfig
+from metaq.pipelines.binlog.gtids import gtids_of
 from metaq.pipelines.binlog.messages import (
     DELETE,
     INSERT,
@@ -27,7 +29,7 @@ from metaq.pipelines.binlog.messages import (
     head,
 )
 from metaq.pipelines.binlog.outbox import Lane, Outbox, Stopped
-from metaq.pipelines.binlog.progress import Boundaries, Gtids, Position
+from metaq.pipelines.binlog.progress import Boundaries, Position
 from metaq.pipelines.binlog.rows import Row, TableReader
 from metaq.pipelines.binlog.sequence import NOWHERE, ROW_MAX, BinlogError, sequence, transaction_prefix
 from metaq.pipelines.binlog.snapshot import Chunk, Chunks
@@ -63,6 +65,15 @@ class TableSync:
         return TableState(self.schema, self.definition, self.cursor)
 
 
+def require_flavour(state: State, server: Server, path: Path) -> None:
+    """Raises CommandError: a position of one server means nothing to the other."""
+    if state.flavour != server.flavour.name:
+        raise CommandError(
+            f"{path} is of another kind of server, {state.flavour}, not {server.flavour.name}",
+            hint="name another state.file and another topic, which begin with a snapshot",
+        )
+
+
 class Sync:
     """One run. Everything but acknowledgements happens in the thread that calls it."""
 
@@ -91,7 +102,8 @@ class Sync:
         self._lowers_names = lowers_names
         self._queues = as_queues(config.topic, state.queues)
         self._boundaries = Boundaries(state)
-        self._gtids = Gtids(state.gtid)
+        self._gtids = gtids_of(state.flavour, state.gtid)
+        self.flavour = state.flavour
         self.position = Position(state.place, state.gtid)
         """Where the binlog is read on from when the connection is lost."""
         self._tables: dict[str, TableSync] = {}
@@ -159,7 +171,8 @@ class Sync:
             elif isinstance(item, Idle):
                 self._is_idle = True
             self._committed = stream.committed
-            if self._pending and not self._in_transaction:
+            # Not between the beginning of a statement and itself: the stream may be behind it already.
+            if self._pending and not self._in_transaction and not isinstance(item, Begin):
                 self._go_on_with_snapshot(stream)
             self._tick()
             if self._stop.is_set():
@@ -172,7 +185,11 @@ class Sync:
         self._by_reader.clear()
 
     def require_era(self, server: Server) -> None:
-        """Where another server answers, its files are of another era, which is kept before it is used."""
+        """Where another server answers, its files are of another era, which is kept before it is used.
+
+        Raises CommandError where its GTIDs are not those of the state.
+        """
+        require_flavour(self._state, server, self._state_file.path)
         self._lowers_names = server.lowers_names
         if server.identity == self._state.server:
             return
@@ -185,7 +202,7 @@ class Sync:
         self._save(always=True)
 
     def _begin(self, item: Begin) -> None:
-        if self._chunk is not None and self._chunk.place.order <= item.place.order:
+        if self._chunk is not None and self._chunk.moment.high.order <= item.place.order:
             # Its place is before this transaction, which the reader did not know until now.
             self._send_chunk()
         self._prefix = transaction_prefix(self._state.era, item.place)
@@ -213,8 +230,11 @@ class Sync:
             table = self._defined(reader.database, reader.table, reader.definition)
             self._by_reader[reader] = table
         choose = table.choose
+        chunk = self._undecided(table)
         by_queue: dict[int, list[bytes]] = {}
         for operation, row in self._changes(item, table.definition.key):
+            if chunk is not None:
+                chunk.take_out(row)
             self._row += 1
             change = encode_change(f"{self._prefix}{self._row:08x}", operation, row)
             queue = choose(row)
@@ -325,6 +345,14 @@ class Sync:
         tables = [".".join(name) for name in names]
         if not tables and not (statement.database and self._config.may_select_from(statement.database)):
             return
+        chunk = self._chunk
+        if (
+            chunk is not None
+            and not chunk.moment.is_exact
+            and ((chunk.database, chunk.table) in names or chunk.database == statement.database)
+        ):
+            # Nobody knows on which side of the statement it was read.
+            self._chunk = None
         self._row += 1
         told = {
             "database": statement.database or item.database,
@@ -362,31 +390,47 @@ class Sync:
         while self._pending and not self._stop.is_set():
             table = self._tables[self._pending[0]]
             if self._chunk is None:
-                self._chunk = self._chunks.read(table.database, table.name, table.cursor, self.position.place)
+                self._chunk = self._chunks.read(table.database, table.name, table.cursor, self.position)
             if self._chunk is None:
                 log.warning("%s is gone; its snapshot is over", table.full_name)
                 self._snapshot_done(table, replace(table.cursor or Cursor("", ()), done=True))
-            elif stream.place.order < self._chunk.place.order:
+            elif stream.place.order < self._chunk.moment.high.order:
                 return
             else:
                 self._send_chunk()
             self._boundaries.passed(self._outbox.put_count, self.position)
             self._tick()
 
+    def _undecided(self, table: TableSync) -> Chunk | None:
+        """The chunk of that table which waits, where its rows may have the changes that come now, or not."""
+        chunk = self._chunk
+        if (
+            chunk is None
+            or chunk.moment.is_exact
+            or (chunk.database, chunk.table) != (table.database, table.name)
+        ):
+            return None
+        if chunk.definition.key != table.definition.key:
+            # A statement that changes it comes before the chunk, which is read again.
+            self._chunk = None
+            return None
+        return chunk
+
     def _send_chunk(self) -> None:
         """Everything before its place was put before."""
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
-        number = sequence(self._state.era, chunk.place, 0)
+        number = sequence(self._state.era, chunk.moment.high, 0)
         # Barriers on the way belong to the place of the chunk.
         self._prefix, self._row = number[:-8], 0
         table = self._defined(chunk.database, chunk.table, chunk.definition)
         cursor = table.cursor or Cursor("", chunk.definition.key)
         if not cursor.begun:
-            cursor = replace(cursor, begun=number)
-            self._barrier("snapshot", table.full_name, number, self._snapshot_told(table, "begin", number))
+            cursor = replace(cursor, begun=sequence(self._state.era, chunk.moment.low, 0))
+            told = self._snapshot_told(table, "begin", cursor.begun)
+            self._barrier("snapshot", table.full_name, number, told)
         by_queue: dict[int, list[bytes]] = {}
-        for row in chunk.rows:
+        for row in chunk.left():
             by_queue.setdefault(table.choose(row), []).append(encode_change(number, SNAPSHOT, row))
         now = int(time.time())
         for queue, changes in by_queue.items():
