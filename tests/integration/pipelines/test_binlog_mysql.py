@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metaq.errors import CommandError
+from metaq.pipelines import Progress
+from metaq.pipelines.binlog.flavours import Moment, MySql
 from metaq.pipelines.binlog.pipeline import BinlogSync
+from metaq.pipelines.binlog.progress import Position
 from tests.support.binlog import QUEUES, WAIT_S, Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import Metaq
@@ -72,6 +78,95 @@ def test_keys_of_every_type_are_the_same_both_ways(
         # A key that came as another value with the update would be a second row.
         assert [row["v"] for row in updated.rows(f"{database}.t{number}").values()] == [2], kind
         assert [row["v"] for row in changed.rows(f"{database}.t{number}").values()] == [number], kind
+
+
+class Meddler:
+    """Changes a table at the two moments of each chunk that matter most: just before its snapshot is opened,
+    which sees that though the reader of the binlog is not so far, and between that and the question how far
+    the binlog is, which the snapshot does not see."""
+
+    def __init__(self, server: Database, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._connection = server.root(database=database)
+        self._chance = random.Random(int(os.environ.get("BINLOG_SEED", "7")))
+        self.chunks = 0
+        self._fill("CREATE TABLE t (k VARCHAR(20) PRIMARY KEY, v INT)")
+        has_reached, moment = MySql.has_reached, MySql.moment
+
+        def before(flavour: MySql, connection: Any, reached: Position) -> bool:
+            is_there = has_reached(flavour, connection, reached)
+            self._change()
+            if self.chunks == 2:
+                self._fill("TRUNCATE TABLE t")
+            elif self.chunks == 5:
+                self._fill("ALTER TABLE t COMMENT = 'x'")
+            return is_there
+
+        def between(flavour: MySql, connection: Any, reached: Position) -> Moment | None:
+            self._change()
+            self.chunks += 1
+            return moment(flavour, connection, reached)
+
+        monkeypatch.setattr(MySql, "has_reached", before)
+        monkeypatch.setattr(MySql, "moment", between)
+
+    def _fill(self, *statements: str) -> None:
+        with self._connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            cursor.executemany(
+                "INSERT IGNORE INTO t VALUES (%s, 0)", [(f"k{number:03}",) for number in range(600)]
+            )
+
+    def _change(self) -> None:
+        """Some of whatever is there, and some that is not: much of it in the chunk that is read now."""
+        chance = self._chance
+        with self._connection.cursor() as cursor:
+            cursor.execute("UPDATE t SET v = v + 1 WHERE k REGEXP %s", (f"{chance.randrange(10)}$",))
+            cursor.execute("DELETE FROM t WHERE k REGEXP %s", (f"{chance.randrange(100):02}$",))
+            cursor.execute("UPDATE t SET k = UPPER(k) WHERE k REGEXP %s", (f"{chance.randrange(10)}.$",))
+            key = f"k{chance.randrange(1000):03}"
+            cursor.execute("REPLACE INTO t VALUES (%s, %s)", (key, self.chunks))
+            cursor.execute("UPDATE IGNORE t SET k = %s ORDER BY RAND(3) LIMIT 1", (key[::-1],))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def test_changes_around_the_snapshot_of_every_chunk(
+    server: Database, served: Metaq, database: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meddler = Meddler(server, database, monkeypatch)
+    reports: list[Progress] = []
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        try:
+            BinlogSync.from_file(config).run(reports.append, stop)
+        except BaseException as error:
+            failures.append(error)
+
+    def has_read_all() -> bool:
+        assert not failures, failures
+        return any(report.phase == "following" for report in reports) and (
+            server.number(str(reports[-1].details["gtid"])) >= server.committed()
+        )
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        eventually(has_read_all, WAIT_S)
+    finally:
+        stop.set()
+        thread.join(60)
+        meddler.close()
+    assert not thread.is_alive() and not failures
+    assert meddler.chunks > 10, "both statements have struck"
+    mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
+    with server.root(database=database) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT k, v FROM t")
+        wanted = {(key,): {"k": key, "v": v} for key, v in cursor}
+    assert mirror.rows(f"{database}.t") == wanted
 
 
 def test_tags_partitions_and_keys_that_the_server_makes(
