@@ -8,7 +8,8 @@ Read in this order:
   and `values.py` (with `charsets.py` and `json_binary.py`) read the row images, `columns.py` says what tables
   look like, `ddl.py` what statements mean.
 - `snapshot.py` reads the tables in chunks, and says why nothing is missing.
-- `sync.py` puts both in order, with `sequence.py` numbering the changes and `messages.py` writing them.
+- `sync.py` puts both in order, with `sequence.py` numbering the changes and `messages.py` writing them;
+  `xa.py` holds rows that are prepared and not committed.
 - `outbox.py` sends, in order and however often it takes; `progress.py` says from where on the next run must
   begin.
 """

@@ -34,6 +34,9 @@ SILENCE_MAX_S: Final = 30
 """A server that says nothing for so long, not even that it is there, is lost."""
 _STANDALONE: Final = 1
 """Of the flags of a GTID event: one statement that no commit follows."""
+_PREPARES: Final = 0x40
+"""Of the same: an XA transaction up to its preparation."""
+_XA_START: Final = "XA START"
 _IGNORABLE: Final = 0x80
 """Of the flags of an event's header: who does not know it may pass over it."""
 _HARMLESS: Final = frozenset((5, 13, 14, 28, 29, 36, 37, 160, 161, 163))
@@ -119,6 +122,8 @@ class Begin:
     place: Place
     gtid: str
     stands_alone: bool
+    is_xa: bool = False
+    """It may end with its preparation, and others decide later whether it is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +153,20 @@ _COMMIT: Final = Commit()
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """An XA transaction is over, for now."""
+
+    xid: str
+    is_committed: bool
+    """At once, in one phase."""
+
+
+@dataclass(frozen=True, slots=True)
 class Idle:
     """Nothing more is there now."""
 
 
-Item = Begin | Rows | Query | Commit | Idle
+Item = Begin | Rows | Query | Commit | Prepared | Idle
 
 
 class Stream:
@@ -239,7 +253,9 @@ class Stream:
                 continue
             if (held := self._held) is not None and not isinstance(item, Idle):
                 self._held = None
-                if item is not held:
+                if isinstance(item, Query) and item.text[:8].upper() == _XA_START:
+                    item = replace(held, is_xa=True)
+                elif item is not held:
                     yield replace(held, stands_alone=isinstance(item, Query))
             yield item
 
@@ -287,7 +303,8 @@ class Stream:
         elif kind == _GTID:
             number, domain, flags = _GTID_FIELDS.unpack_from(data, 20)
             begin = Place(self.place.file, position - size)
-            item = Begin(begin, f"{domain}-{server}-{number}", bool(flags & _STANDALONE))
+            gtid = f"{domain}-{server}-{number}"
+            item = Begin(begin, gtid, bool(flags & _STANDALONE), bool(flags & _PREPARES))
         elif kind == _XID:
             item = _COMMIT
         elif kind in (mysql.GTID, mysql.GTID_TAGGED):
@@ -405,7 +422,8 @@ class Stream:
             return Rows(reader, _OPERATIONS[kind], images, packet.timestamp)
         if kind is MariadbGtidEvent:
             begin = Place(self.place.file, packet.log_pos - packet.event_size)
-            return Begin(begin, event.gtid, bool(event.flags & _STANDALONE))
+            flags = event.flags
+            return Begin(begin, event.gtid, bool(flags & _STANDALONE), bool(flags & _PREPARES))
         if kind is XidEvent:
             return Commit()
         if kind is TableMapEvent:
@@ -414,7 +432,8 @@ class Stream:
         if kind is QueryEvent:
             return Query(event.schema.decode("utf-8", "replace"), event.query)
         if kind is XAPrepareEvent:
-            raise BinlogError("the binlog has an XA transaction, which is not synchronised")
+            xid = f"x'{event.xid_gtrid.hex()}',x'{event.xid_bqual.hex()}',{event.xid_format_id}"
+            return Prepared(xid, event.one_phase)
         self._require_harmless(packet)
         return None
 

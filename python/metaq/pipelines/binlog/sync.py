@@ -14,7 +14,7 @@ from typing import Final
 
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Progress, Report
-from metaq.pipelines.binlog import ddl
+from metaq.pipelines.binlog import ddl, xa
 from metaq.pipelines.binlog.columns import Definition
 from metaq.pipelines.binlog.config import BinlogConfig
 from metaq.pipelines.binlog.gtids import gtids_of
@@ -35,8 +35,9 @@ from metaq.pipelines.binlog.sequence import NOWHERE, ROW_MAX, BinlogError, seque
 from metaq.pipelines.binlog.snapshot import Chunk, Chunks
 from metaq.pipelines.binlog.source import EXCLUDE, Server, Table
 from metaq.pipelines.binlog.state import Cursor, State, StateFile, TableState
-from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Query, Rows, Stream
+from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Prepared, Query, Rows, Stream
 from metaq.pipelines.binlog.topic import as_queues
+from metaq.pipelines.binlog.xa import OpenTransactions
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,9 @@ class Sync:
         self.flavour = state.flavour
         self.position = Position(state.place, state.gtid)
         """Where the binlog is read on from when the connection is lost."""
+        self._reached = self.position
+        """The same but for XA transactions that are open: behind what was read last."""
+        self._open = OpenTransactions(config.buffer_bytes)
         self._tables: dict[str, TableSync] = {}
         self._by_reader: dict[TableReader, TableSync] = {}
         self._pending: deque[str] = deque()
@@ -168,6 +172,8 @@ class Sync:
                 self._passed(stream)
             elif isinstance(item, Query):
                 self._query(item, stream)
+            elif isinstance(item, Prepared):
+                self._xa_prepared(item, stream)
             elif isinstance(item, Idle):
                 self._is_idle = True
             self._committed = stream.committed
@@ -183,6 +189,9 @@ class Sync:
         self._in_transaction = False
         self._chunk = None
         self._by_reader.clear()
+        self._open.clear()
+        self._reached = self.position
+        self._gtids = gtids_of(self.flavour, self.position.gtid)
 
     def require_era(self, server: Server) -> None:
         """Where another server answers, its files are of another era, which is kept before it is used.
@@ -197,7 +206,7 @@ class Sync:
         self._outbox.wait_all()
         self._state.server = server.identity
         self._state.era = max(self._state.era + 1, int(time.time()))
-        self.position = Position(NOWHERE, self.position.gtid)
+        self.position = self._reached = Position(NOWHERE, self.position.gtid)
         self._boundaries.passed(self._outbox.put_count, self.position)
         self._save(always=True)
 
@@ -209,6 +218,8 @@ class Sync:
         self._row = 0
         self._gtid = item.gtid
         self._in_transaction = not item.stands_alone
+        if item.is_xa:
+            self._open.begin(self._reached)
 
     def _passed(self, stream: Stream) -> None:
         """A transaction is over."""
@@ -217,10 +228,14 @@ class Sync:
             self._gtids.passed(self._gtid)
         if self._row > ROW_MAX:
             raise BinlogError(f"a transaction before {stream.place} has more than {ROW_MAX} rows")
-        self.position = Position(stream.place, str(self._gtids))
+        self._reached = Position(stream.place, str(self._gtids))
+        self.position = self._open.oldest or self._reached
         self._boundaries.passed(self._outbox.put_count, self.position)
 
     def _rows(self, item: Rows) -> None:
+        if self._open.is_preparing:
+            self._open.hold(item)
+            return
         reader = item.reader
         if reader in self._by_reader:
             table = self._by_reader[reader]
@@ -323,9 +338,8 @@ class Sync:
             self._in_transaction = True
             return
         if kind is ddl.Kind.XA:
-            raise BinlogError(
-                f"the binlog has an XA transaction before {stream.place}, which is not synchronised"
-            )
+            self._xa(item, stream)
+            return
         if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._row:
             raise BinlogError(f"the binlog takes rows back before {stream.place}, which is not synchronised")
         if kind is ddl.Kind.ROWS:
@@ -338,6 +352,37 @@ class Sync:
         self._definition_changed(item, statement)
         if kind in (ddl.Kind.COMMIT, ddl.Kind.ROLLBACK) or not self._in_transaction:
             self._passed(stream)
+
+    def _xa_prepared(self, item: Prepared, stream: Stream) -> None:
+        if item.is_committed:
+            for rows in self._open.take_preparing():
+                self._rows(rows)
+        else:
+            self._open.prepared(item.xid)
+        self._passed(stream)
+
+    def _xa(self, item: Query, stream: Stream) -> None:
+        verb, xid = xa.parse(item.text)
+        if verb not in ("COMMIT", "ROLLBACK"):
+            return
+        held = self._open.take(xid)
+        if verb == "COMMIT":
+            if held is None:
+                self._read_all_again(xid, stream)
+            for rows in held or ():
+                self._rows(rows)
+        self._passed(stream)
+
+    def _read_all_again(self, xid: str, stream: Stream) -> None:
+        """Of what was prepared before the binlog was read nobody knows the rows, nor the tables."""
+        if not self._config.snapshot:
+            raise BinlogError(
+                f"XA transaction {xid}, committed before {stream.place}, was prepared before the first place",
+                hint="set snapshot.enabled = true, and tables are read again",
+            )
+        log.warning("XA transaction %s was prepared before the first place; tables are read again", xid)
+        for table in self._tables.values():
+            self._read_again(table)
 
     def _definition_changed(self, item: Query, statement: ddl.Statement) -> None:
         selects = self.selects
@@ -390,7 +435,7 @@ class Sync:
         while self._pending and not self._stop.is_set():
             table = self._tables[self._pending[0]]
             if self._chunk is None:
-                self._chunk = self._chunks.read(table.database, table.name, table.cursor, self.position)
+                self._chunk = self._chunks.read(table.database, table.name, table.cursor, self._reached)
             if self._chunk is None:
                 log.warning("%s is gone; its snapshot is over", table.full_name)
                 self._snapshot_done(table, replace(table.cursor or Cursor("", ()), done=True))
@@ -499,5 +544,6 @@ class Sync:
             "retries": self._outbox.retries,
             "tables": len(self._tables),
             "snapshots_left": len(self._pending),
+            "xa_open": len(self._open),
         }
         self._report(replace(progress))
