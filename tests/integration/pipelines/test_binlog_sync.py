@@ -280,7 +280,6 @@ def test_settings_of_the_server_are_checked(
     assert told in f"{raised.value}; {raised.value.hint}"
 
 
-@BOTH
 def test_tables_that_cannot_be_synchronised(
     server: Database, served: Metaq, database: str, config: Path, password: str
 ) -> None:

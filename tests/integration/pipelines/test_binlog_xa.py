@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from tests.support.reading import eventually
 
 
 @pytest.fixture
-def config(server: Database, served: Metaq, database: str, password: str, tmp_path: Path) -> Path:
+def config(server: Database, served: Metaq, database: str, password: str, tmp_path: Path) -> Iterator[Path]:
     server.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, v INT)")
     server.execute(f"INSERT INTO `{database}`.t VALUES (1, 1), (2, 2), (3, 3)")
-    return write_config(tmp_path / "sync.toml", server, served.nameserver, database)
+    yield write_config(tmp_path / "sync.toml", server, served.nameserver, database)
+    # What a test that failed has left open would keep its database from being dropped.
+    with server.root() as connection, connection.cursor() as cursor:
+        cursor.execute("XA RECOVER")
+        for number, first_bytes, _, xid in cursor.fetchall():
+            cursor.execute("XA ROLLBACK %s, %s, %s", (xid[:first_bytes], xid[first_bytes:], number))
 
 
 def xa(server: Database, database: str, xid: str, ending: str, *statements: str) -> None:
@@ -79,7 +85,7 @@ def test_rows_are_told_when_they_are_committed(
     assert 30 not in numbers
 
 
-@BOTH
+@pytest.mark.parametrize("server", ["mysql"], indirect=True)
 def test_what_was_prepared_before_the_first_run_is_read_when_it_is_committed(
     server: Database, served: Metaq, database: str, config: Path
 ) -> None:
