@@ -5,7 +5,7 @@ signatures. apt works on directories of its own below build/ here, with the mirr
 the packages are unpacked there: nothing is installed, and nobody need be root. The server is started through
 the loader that came with it (see tests/support/mysql.py), so the machine's own libraries do not matter.
 
-A machine that has a MySQL 8.0.22 or newer on its PATH uses that one.
+A machine that has MySQL 9.0 or newer on its PATH uses that one: the tests have types and GTIDs of that time.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SUITES = ("sid", "testing")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # Scripts of the package that are not run here need it.
 LEFT_OUT = re.compile(r"(lib)?perl")
-OLDEST = (8, 0, 22)
+OLDEST = (9, 0, 0)
 TRIES = 4
 PAUSE_S = 5
 TIMEOUT_S = 900
-ADVICE = "install MySQL 8.0.22 or newer, so that mysqld is on the PATH"
+ADVICE = "install MySQL 9.0 or newer, so that mysqld is on the PATH"
 
 
 class Failed(Exception):

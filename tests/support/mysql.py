@@ -55,7 +55,7 @@ class MySql(Database):
             "--enforce-gtid-consistency=ON",
             "--mysqlx=OFF",
             f"--pid-file={self.data / 'pid'}",
-            "--innodb-redo-log-capacity=64M",
+            "--loose-innodb-redo-log-capacity=64M",
         ]
 
     def executed(self, cursor: Any) -> int:

@@ -27,8 +27,8 @@ def script() -> ModuleType:
     ("told", "suitable"),
     [
         ("mysqld  Ver 9.7.4-2 for Linux on x86_64 ((Debian))", True),
-        ("/usr/sbin/mysqld  Ver 8.0.22 for Linux on x86_64 (MySQL Community Server - GPL)", True),
-        ("mysqld  Ver 8.0.21 for Linux on x86_64", False),
+        ("/usr/sbin/mysqld  Ver 9.0.0 for Linux on x86_64 (MySQL Community Server - GPL)", True),
+        ("mysqld  Ver 8.4.6 for Linux on x86_64", False),
         ("mysqld  Ver 10.11.14-MariaDB-0+deb12u2 for debian-linux-gnu on x86_64 (Debian 12)", False),
         ("mysqld: error while loading shared libraries: libaio.so.1", False),
     ],
