@@ -99,7 +99,8 @@ clean: ## Remove everything that was built (data/ stays)
 # What only the tests need: unmodified Java and Go clients are run against MetaQ, real databases are mirrored.
 .PHONY: setup-test
 setup-test:
-	@PYTHON=$(PYTHON) scripts/require.sh rust_lint java maven go mariadb postgresql
+	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql
+	@$(PYTHON) scripts/mysql.py
 
 # Apache's servers and tools, Delta's jars and drivers, as Maven artefacts: fetched here, where a slow network breaks no time-out.
 .PHONY: peers

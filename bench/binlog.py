@@ -16,7 +16,8 @@ from typing import Any
 
 from bench.workloads import Outcome, Plan, say
 from tests.support.binlog import Running, write_config
-from tests.support.mariadb import PASSWORD, MariaDb
+from tests.support.database import PASSWORD
+from tests.support.mariadb import MariaDb
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child
 from tests.support.reading import eventually

@@ -12,8 +12,10 @@ import hypothesis
 import pytest
 
 from metaq.config.options import OPTIONS
-from tests.support.mariadb import PASSWORD, MariaDb
+from tests.support.database import PASSWORD, Database
+from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
+from tests.support.mysql import MySql
 
 # Settings of whoever runs the tests would change what the processes under test do.
 for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values())):
@@ -61,13 +63,28 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
+    """The same, of the other kind."""
+    server = MySql(tmp_path_factory.mktemp("mysql"))
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def database(mariadb: MariaDb, request: pytest.FixtureRequest) -> Iterator[str]:
+def server(request: pytest.FixtureRequest) -> Database:
+    """The one that a test is about; MariaDB unless it says so (`tests.support.database.BOTH`)."""
+    found: Database = request.getfixturevalue(getattr(request, "param", "mariadb"))
+    return found
+
+
+@pytest.fixture
+def database(server: Database, request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a database that is there for one test."""
-    name = re.sub(r"\W", "_", request.node.name)[:50]
-    mariadb.execute(f"CREATE DATABASE `{name}`")
+    name = f"{re.sub(r'[^a-zA-Z0-9]', '_', request.node.name)[:45]}_{server.name}"
+    server.execute(f"CREATE DATABASE `{name}`")
     yield name
-    mariadb.execute(f"DROP DATABASE IF EXISTS `{name}`")
+    server.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import table_path
 from tests.spark.support import SHORT_LIVED
 from tests.support.binlog import Running, write_config
-from tests.support.mariadb import MariaDb
+from tests.support.database import Database
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child
 from tests.support.reading import eventually
@@ -31,10 +31,10 @@ Rows = dict[tuple[Any, ...], dict[str, Any]]
 class Mirroring:
     """A database, the reader of its binlog, and the mirror."""
 
-    def __init__(self, home: Path, mariadb: MariaDb, served: Metaq, database: str, mirror: str = "") -> None:
-        self.home, self.database, self.mariadb = home, database, mariadb
+    def __init__(self, home: Path, server: Database, served: Metaq, database: str, mirror: str = "") -> None:
+        self.home, self.database, self.server = home, database, server
         self.path = home / "mirror"
-        self.config = write_config(home / "sync.toml", mariadb, served.nameserver, database)
+        self.config = write_config(home / "sync.toml", server, served.nameserver, database)
         self.set_mirror(mirror)
         self.reader: Running | None = None
 
@@ -57,7 +57,7 @@ class Mirroring:
         """Everything that is committed by now into the topic, and what is read again because of it."""
         if self.reader is None:
             self.reader = Running(self.config)
-        self.reader.wait_until_read(self.mariadb)
+        self.reader.wait_until_read(self.server)
 
     def apply(self) -> Progress:
         """All that the topic has, in this process."""
@@ -85,7 +85,7 @@ class Mirroring:
         return frame.where("metaq_deleted").count()
 
     def source(self, table: str, *key: str) -> Rows:
-        with self.mariadb.root(database=self.database) as connection, connection.cursor() as cursor:
+        with self.server.root(database=self.database) as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM `{table}`")
             names = [column[0] for column in cursor.description]
             rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -93,7 +93,7 @@ class Mirroring:
 
 
 def run_sql(mirroring: Mirroring, *statements: str) -> None:
-    with mirroring.mariadb.root(database=mirroring.database) as connection, connection.cursor() as cursor:
+    with mirroring.server.root(database=mirroring.database) as connection, connection.cursor() as cursor:
         cursor.execute("SET time_zone = '+00:00'")
         for statement in statements:
             cursor.execute(statement)

@@ -20,7 +20,7 @@ from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import DeltaMirror, table_path
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.mirroring import Applying, Mirroring, batches_done, run_sql
-from tests.support.mariadb import MariaDb
+from tests.support.database import Database
 from tests.support.metaq import Metaq
 
 # Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
@@ -30,11 +30,11 @@ Make = Callable[..., Mirroring]
 
 
 @pytest.fixture
-def make_mirror(mariadb: MariaDb, served: Metaq, database: str, tmp_path: Path) -> Iterator[Make]:
+def make_mirror(server: Database, served: Metaq, database: str, tmp_path: Path) -> Iterator[Make]:
     made: list[Mirroring] = []
 
     def make(mirror: str = "") -> Mirroring:
-        made.append(Mirroring(tmp_path, mariadb, served, database, mirror))
+        made.append(Mirroring(tmp_path, server, served, database, mirror))
         return made[-1]
 
     yield make
@@ -42,6 +42,8 @@ def make_mirror(mariadb: MariaDb, served: Metaq, database: str, tmp_path: Path) 
         mirroring.close()
 
 
+# The others have MariaDB.
+@pytest.mark.parametrize("server", ["mysql"], indirect=True)
 def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession) -> None:
     mirroring = make_mirror()
     run_sql(
@@ -266,7 +268,7 @@ def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None
     )
     mirroring.read()
     # Slow, so that what is left at the end does not grow with the time that a busy machine takes.
-    writer = Writer(mirroring.mariadb, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
+    writer = Writer(mirroring.server, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
     applying: list[Applying] = []
     try:
         writer.start()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from metaq.pipelines.binlog.state import StateFile
-from tests.support.mariadb import USER, MariaDb
+from tests.support.database import USER, Database
 from tests.support.metaq import COMMAND
 from tests.support.processes import Child
 from tests.support.reading import eventually
@@ -17,13 +17,13 @@ WAIT_S = 120
 """On a busy machine the start of a process alone takes many seconds."""
 
 
-def write_config(path: Path, mariadb: MariaDb, nameserver: str, database: str, **more: str) -> Path:
+def write_config(path: Path, server: Database, nameserver: str, database: str, **more: str) -> Path:
     """A file of binlog-sync for all tables of a database; `more` are lines for a section."""
     path.write_text(
         f"""
 [source]
 host = "127.0.0.1"
-port = {mariadb.port}
+port = {server.port}
 user = "{USER}"
 password_env = "TEST_DATABASE_PASSWORD"
 tables = ["{database}.*"]
@@ -79,21 +79,21 @@ class Running:
 
         eventually(found, WAIT_S)
 
-    def wait_until_at(self, mariadb: MariaDb) -> None:
+    def wait_until_at(self, server: Database) -> None:
         """Until everything that the server has committed by now is acknowledged and noted."""
-        wanted = _committed(mariadb)
+        wanted = server.committed()
 
         def there() -> bool:
             assert self.child.alive, self.child.tail()
             reports = self.reports()
-            return bool(reports) and _number(reports[-1]["details"]["gtid"]) >= wanted
+            return bool(reports) and server.number(reports[-1]["details"]["gtid"]) >= wanted
 
         eventually(there, WAIT_S)
 
-    def wait_until_read(self, mariadb: MariaDb) -> None:
+    def wait_until_read(self, server: Database) -> None:
         """The same, as soon as its state says so, and no table is left that is read as a whole."""
         self.wait_for_phase("following")
-        wanted = _committed(mariadb)
+        wanted = server.committed()
         (place,) = (self._config.parent / "state").glob("*.json")
         file = StateFile(place)
 
@@ -103,7 +103,7 @@ class Running:
             return (
                 state is not None
                 and bool(state.tables)
-                and _number(state.gtid) >= wanted
+                and server.number(state.gtid) >= wanted
                 and all(table.cursor is None or table.cursor.done for table in state.tables.values())
             )
 
@@ -114,15 +114,3 @@ class Running:
 
     def kill(self) -> None:
         self.child.kill()
-
-
-def _committed(mariadb: MariaDb) -> int:
-    """The number of the last transaction in the binlog."""
-    with mariadb.root() as connection, connection.cursor() as cursor:
-        cursor.execute("SELECT @@gtid_binlog_pos")
-        (gtid,) = cursor.fetchone()
-    return _number(gtid)
-
-
-def _number(gtid: str) -> int:
-    return int(gtid.rpartition("-")[2] or 0)

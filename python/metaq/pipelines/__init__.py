@@ -29,7 +29,7 @@ class Entry:
 
 PIPELINES: Final[Mapping[str, Entry]] = {
     "binlog-sync": Entry(
-        "The tables of a MariaDB server, and every change of them, into an ordered topic.",
+        "The tables of a MariaDB or MySQL server, and every change of them, into an ordered topic.",
         "metaq.pipelines.binlog.pipeline:BinlogSync",
         "binlog",
     ),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.support.binlog import QUEUES, Running, write_config
-from tests.support.mariadb import MariaDb
+from tests.support.database import BOTH, Database
 from tests.support.metaq import Metaq
 from tests.support.mirror import Mirror
 from tests.support.processes import free_port
@@ -29,10 +29,10 @@ class Writer(threading.Thread):
     """Changes two tables in all ways, in transactions of random size, until it is told to stop."""
 
     def __init__(
-        self, mariadb: MariaDb, database: str, chance: random.Random, pause_s_max: float = 0.01
+        self, server: Database, database: str, chance: random.Random, pause_s_max: float = 0.01
     ) -> None:
         super().__init__(daemon=True)
-        self._connection = mariadb.root(database=database)
+        self._connection = server.root(database=database)
         self._connection.autocommit(False)
         self._chance = chance
         self._pause_s_max = pause_s_max
@@ -104,19 +104,20 @@ def _serve(home: Path, ports: tuple[int, int]) -> Metaq:
 
 
 @pytest.mark.timeout(600)
-def test_killed_at_random_moments(mariadb: MariaDb, database: str, password: str, tmp_path: Path) -> None:
+@BOTH
+def test_killed_at_random_moments(server: Database, database: str, password: str, tmp_path: Path) -> None:
     seed = int(os.environ.get("BINLOG_SEED", random.randrange(10**9)))
     print(f"BINLOG_SEED={seed}")
     chance = random.Random(seed)
     ports = (free_port(), free_port(neighbours=(-2, 1)))
     metaq = _serve(tmp_path, ports)
-    with mariadb.root(database=database) as connection, connection.cursor() as cursor:
+    with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))")
         cursor.execute("CREATE TABLE texts (name VARCHAR(20), part INT, v INT, PRIMARY KEY (name, part))")
         rows = [(number, chance.random(), "before") for number in range(ROWS_BEFORE)]
         cursor.executemany("INSERT INTO numbers VALUES (%s, %s, %s)", rows)
-    config = write_config(tmp_path / "sync.toml", mariadb, metaq.nameserver, database)
-    writer = Writer(mariadb, database, random.Random(seed + 1))
+    config = write_config(tmp_path / "sync.toml", server, metaq.nameserver, database)
+    writer = Writer(server, database, random.Random(seed + 1))
     running = Running(config)
     sent_before_kill: list[int] = []
     try:
@@ -136,14 +137,14 @@ def test_killed_at_random_moments(mariadb: MariaDb, database: str, password: str
                 running = Running(config)
         writer.stop()
         running.wait_for_phase("following")
-        running.wait_until_at(mariadb)
+        running.wait_until_at(server)
         running.stop()
         mirror = Mirror.of_topic(metaq.nameserver, database, QUEUES)
     finally:
         running.kill()
         metaq.child.kill()
     print(f"{writer.transactions} transactions, {mirror.changes} changes, {mirror.duplicates} of them twice")
-    with mariadb.root(database=database) as connection, connection.cursor() as cursor:
+    with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT id, amount, note FROM numbers")
         numbers = {(n,): {"id": n, "amount": amount, "note": note} for n, amount, note in cursor}
         cursor.execute("SELECT name, part, v FROM texts")

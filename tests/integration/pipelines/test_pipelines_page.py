@@ -15,7 +15,8 @@ from metaq.pipelines.binlog.config import SECTIONS
 from metaq.pipelines.mirror.config import JDBC, MIRROR
 from metaq.pipelines.sparking import SPARK
 from tests.support.binlog import Running
-from tests.support.mariadb import PASSWORD, MariaDb
+from tests.support.database import PASSWORD
+from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq, run
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,15 @@ from metaq.client.routes import Queue
 from metaq.errors import CommandError, InvalidMessage
 from metaq.pipelines.binlog.columns import Column, Definition
 from metaq.pipelines.binlog.config import BinlogConfig, read_config
+from metaq.pipelines.binlog.flavours import Moment, flavour_of
 from metaq.pipelines.binlog.outbox import Lane, Outbox
+from metaq.pipelines.binlog.progress import Position
+from metaq.pipelines.binlog.rows import Row
 from metaq.pipelines.binlog.sequence import BinlogError, Place
+from metaq.pipelines.binlog.snapshot import Chunk
 from metaq.pipelines.binlog.source import Server, Source, Table
 from metaq.pipelines.binlog.state import Cursor, State, StateFile, TableState
-from metaq.pipelines.binlog.stream import Begin, Idle, Item, Query
+from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Item, Query, Rows
 from metaq.pipelines.binlog.sync import Sync
 
 PLACE = Place("b.000001", 400)
@@ -121,10 +127,146 @@ def test_names_as_the_server_takes_them(
     config: BinlogConfig, monkeypatch: pytest.MonkeyPatch, lowers_names: bool, is_found: bool
 ) -> None:
     sync, _ = make(config)
-    sync.require_era(Server("11.4-MariaDB", "s", lowers_names))
+    sync.require_era(Server(flavour_of("11.4-MariaDB"), "11.4-MariaDB", "s", lowers_names))
     told: list[dict[str, Any]] = []
     monkeypatch.setattr(sync, "_barrier", lambda kind, tag, number, document: told.append(document))
     stream: Any = Fed(Begin(PLACE, "0-1-2", True), Query("Shop", "TRUNCATE Orders"))
     sync._begin(Begin(PLACE, "0-1-2", True))
     sync._query(Query("Shop", "TRUNCATE Orders"), stream)
     assert [document["names"] for document in told] == ([[("shop", "orders")]] if is_found else [])
+
+
+# A chunk whose place is not known exactly
+
+SERVER = "34d5a371-e1bb-11f1-ae18-02fc00000001"
+DEFINITION = Definition((Column("id", "int32", False), Column("v", "text", True)), ("id",))
+LOW, HIGH = Place("b.000001", 400), Place("b.000001", 900)
+
+
+class Image:
+    """A reader of rows that are given to it."""
+
+    database, table, definition = "shop", "orders", DEFINITION
+
+    def images(self, rows: Any) -> Iterator[Row]:
+        return iter(rows)
+
+
+class OneChunk:
+    """Gives rows 1 to 4 as seen somewhere between two places, as often as it is asked."""
+
+    def __init__(self, moment: Moment = Moment(LOW, HIGH)) -> None:  # noqa: B008
+        self.moment = moment
+        self.asked: list[Position] = []
+
+    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk:
+        self.asked.append(reached)
+        rows: list[Row] = [{"id": number, "v": "seen"} for number in range(1, 5)]
+        return Chunk(database, table, self.moment, DEFINITION, rows, (4,), True)
+
+
+class Moving(Fed):
+    """A stream whose items each come with the place behind them."""
+
+    def __init__(self, *items: tuple[int, Item]) -> None:
+        self._moves = items
+        self.place = LOW
+
+    def items(self) -> Iterator[Item]:
+        for position, item in self._moves:
+            self.place = Place("b.000001", position)
+            yield item
+
+
+class Recording:
+    """Takes everything that is sent."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, Any]] = []
+
+    def send_soon(self, topic: str, body: bytes, *, tag: str, queue: Any) -> Any:
+        self.bodies.append(json.loads(body))
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+
+def changes(operation: str, *rows: Row) -> Rows:
+    reader: Any = Image()
+    images: Any = rows
+    return Rows(reader, operation, images, 0)
+
+
+def follow(
+    config: BinlogConfig, chunks: OneChunk, *items: tuple[int, Item]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The changes and the barriers of snapshots that come of it."""
+    producer = Recording()
+    outbox = Outbox(producer, message_bytes=1000, buffer_bytes=10**6, is_stopping=lambda: False)
+    state = State("changes", "s", 1, LOW, f"{SERVER}:1-4", [("b", 0)], flavour="mysql")
+    told: Any = chunks
+    file = StateFile(config.state_file)
+    sync = Sync(config, state, file, outbox, told, lambda progress: None, threading.Event(), set())
+    sync.register([Table("shop", "orders", DEFINITION, 4)])
+    stream: Any = Moving((400, Idle()), *items)
+    sync.follow(stream)
+    sent = [change for body in producer.bodies if body["kind"] == "rows" for change in body["changes"]]
+    return sent, [body for body in producer.bodies if body["kind"] == "snapshot"]
+
+
+def test_keys_that_the_binlog_touches_are_not_told_by_the_chunk(config: BinlogConfig) -> None:
+    begin = Begin(LOW, f"{SERVER}:5", False)
+    sent, barriers = follow(
+        config,
+        OneChunk(),
+        (450, begin),
+        (500, changes("update", {"id": 1, "v": "seen"}, {"id": 1, "v": "newer"})),
+        (550, changes("delete", {"id": 2, "v": "seen"})),
+        (600, changes("update", {"id": 3, "v": "seen"}, {"id": 9, "v": "moved"})),
+        (900, Commit()),
+    )
+    told = {change["row"]["id"]: (change["op"], change["row"].get("v")) for change in sent}
+    assert told == {
+        1: ("update", "newer"), 2: ("delete", None), 3: ("delete", None), 9: ("insert", "moved"),
+        4: ("snapshot", "seen"),
+    }  # fmt: skip
+    # What the binlog told must not be taken for older than the snapshot.
+    assert [barrier["state"] for barrier in barriers] == ["begin", "end"]
+    for barrier in barriers:
+        assert all(barrier["begun"] <= change["seq"] for change in sent)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["TRUNCATE TABLE orders", "ALTER TABLE shop.orders COMMENT = 'x'", "RENAME TABLE orders TO other.x",
+     "DROP DATABASE shop"],
+)  # fmt: skip
+def test_a_statement_on_its_table_makes_a_chunk_worthless(config: BinlogConfig, statement: str) -> None:
+    chunks = OneChunk()
+    begin = Begin(LOW, f"{SERVER}:5", True)
+    # The stream is behind the statement when it tells that it begins.
+    sent, _ = follow(config, chunks, (900, begin), (900, Query("shop", statement)))
+    # It is read again, by then with the statement.
+    assert [reached.gtid for reached in chunks.asked] == [f"{SERVER}:1-4", f"{SERVER}:1-5"]
+    assert [change["row"]["id"] for change in sent] == [1, 2, 3, 4]
+
+
+def test_another_statement_leaves_it(config: BinlogConfig) -> None:
+    chunks = OneChunk()
+    begin = Begin(LOW, f"{SERVER}:5", True)
+    follow(config, chunks, (900, begin), (900, Query("shop", "ALTER TABLE others COMMENT = 'x'")))
+    assert len(chunks.asked) == 1
+
+
+def test_an_exact_chunk_tells_all_its_rows(config: BinlogConfig) -> None:
+    begin = Begin(LOW, f"{SERVER}:5", False)
+    update = changes("update", {"id": 1, "v": "old"}, {"id": 1, "v": "seen"})
+    sent, _ = follow(config, OneChunk(Moment(HIGH, HIGH)), (450, begin), (500, update), (900, Commit()))
+    assert [change["op"] for change in sent] == ["update", *["snapshot"] * 4]
+
+
+def test_a_state_of_the_other_server_is_refused(config: BinlogConfig) -> None:
+    sync, _ = make(config)
+    with pytest.raises(CommandError, match="another kind of server, mariadb, not mysql") as refused:
+        sync.require_era(Server(flavour_of("9.7.4"), "9.7.4", "s"))
+    assert "another topic" in refused.value.hint

@@ -17,7 +17,7 @@ from metaq.errors import CommandError, InvalidMessage, NotSent
 from metaq.pipelines.binlog import outbox as module
 from metaq.pipelines.binlog.messages import encode_change, head
 from metaq.pipelines.binlog.outbox import Lane, Outbox, Stopped
-from metaq.pipelines.binlog.progress import Boundaries, Gtids, Position
+from metaq.pipelines.binlog.progress import Boundaries, Position
 from metaq.pipelines.binlog.sequence import Place
 from metaq.pipelines.binlog.state import State
 
@@ -192,14 +192,6 @@ def test_a_place_is_safe_when_all_before_it_is_acknowledged(producer: Recorder) 
     producer.open[0].done()
     assert boundaries.settle(outbox.lowest_open())
     assert (state.place.position, state.gtid) == (200, "0-1-2")
-
-
-def test_gtids_of_domains() -> None:
-    gtids = Gtids("0-1-5,3-2-7")
-    gtids.passed("3-9-8")
-    gtids.passed("4-1-1")
-    assert str(gtids) == "0-1-5,3-9-8,4-1-1"
-    assert str(Gtids("")) == ""
 
 
 def test_no_place_is_safe_behind_what_a_failure_of_another_lane_kept_from_being_sent(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def test_round_trip(tmp_path: Path) -> None:
         StateFile(file.path).lock()
     file.unlock()
     StateFile(file.path).lock()
+
+
+def test_whose_gtids_it_holds(tmp_path: Path) -> None:
+    mysql = replace(STATE, flavour="mysql", gtid="34d5a371-e1bb-11f1-ae18-02fc00000001:1-5:blue:1")
+    assert State.decode(mysql.encode()) == mysql
+    # From before there was a choice.
+    assert State.decode(STATE.encode().replace(b'"flavour": "mariadb",', b"")) == STATE
+    for wrong in (b'"mysql"', b'"oracle"', b"5"):
+        with pytest.raises(ValueError, match=r"GTIDs|not known"):
+            State.decode(STATE.encode().replace(b'"flavour": "mariadb"', b'"flavour": ' + wrong))
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"version": 2}', b'{"version": 1}', b"\xff"])

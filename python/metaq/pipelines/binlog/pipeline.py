@@ -15,10 +15,10 @@ from metaq.pipelines.binlog.config import BinlogConfig, read_config
 from metaq.pipelines.binlog.outbox import Outbox, Stopped
 from metaq.pipelines.binlog.sequence import NOWHERE
 from metaq.pipelines.binlog.snapshot import Chunks
-from metaq.pipelines.binlog.source import Server, Source, Table, gtid_at, snapshot_place
+from metaq.pipelines.binlog.source import Server, Source, Table
 from metaq.pipelines.binlog.state import State, StateFile
 from metaq.pipelines.binlog.stream import Stream, StreamLost
-from metaq.pipelines.binlog.sync import Sync
+from metaq.pipelines.binlog.sync import Sync, require_flavour
 from metaq.pipelines.binlog.topic import find_queues, queues_for
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _CASCADES: Final = (
 
 
 class BinlogSync:
-    """The tables of a MariaDB server, and every change of them, into an ordered topic."""
+    """The tables of a MariaDB or MySQL server, and every change of them, into an ordered topic."""
 
     def __init__(self, config: BinlogConfig) -> None:
         self._config = config
@@ -58,11 +58,11 @@ class BinlogSync:
             cascades = self._source.cascades(connection)
         self._check_tables(tables)
         if state is not None:
-            self._check_state(state)
+            self._check_state(state, server)
         queues = find_queues(config.nameservers, config.topic)
         facts: dict[str, object] = {
             "source": f"{config.source} as {config.user}",
-            "server": server.version,
+            "server": f"{server.flavour.product} {server.version}",
             "topic": f"{config.topic} at {config.nameservers}",
             "queues": f"{config.queues} on every broker, the topic is made"
             if queues is None
@@ -100,7 +100,8 @@ class BinlogSync:
                 hint="it lists DATABASE.TABLE, where * stands for anything; is SELECT granted on them?",
             )
 
-    def _check_state(self, state: State) -> None:
+    def _check_state(self, state: State, server: Server) -> None:
+        require_flavour(state, server, self._config.state_file)
         if state.topic != self._config.topic:
             raise CommandError(
                 f"{self._config.state_file} is of topic {state.topic}, not {self._config.topic}",
@@ -183,7 +184,7 @@ class BinlogSync:
             state.queues = queues_for(config.nameservers, config.topic, config.queues, None)
             self._state_file.save(state)
             return state, tables, set(faults), False
-        self._check_state(state)
+        self._check_state(state, server)
         if state.server != server.identity:
             # Files and positions begin anew there; what the server goes by is the GTID.
             log.warning("another server answers: %s, it was %s", server.identity, state.server)
@@ -197,17 +198,15 @@ class BinlogSync:
         return state, tables, set(faults), added
 
     def _new_state(self, connection: Any, server: Server) -> State:
-        with connection.cursor() as query:
-            query.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-            place = snapshot_place(connection)
-            query.execute("COMMIT")
+        place, gtid = server.flavour.position(connection)
         return State(
             topic=self._config.topic,
             server=server.identity,
             era=int(time.time()),
             place=place,
-            gtid=gtid_at(connection, place),
+            gtid=gtid,
             queues=[],
+            flavour=server.flavour.name,
         )
 
     def _follow(self, sync: Sync, stop: threading.Event) -> None:
@@ -218,8 +217,8 @@ class BinlogSync:
             stream = Stream(
                 self._source,
                 self._config.server_id,
-                position.gtid,
-                position.place,
+                position,
+                flavour=sync.flavour,
                 selects=sync.selects,
                 refuse=sync.refuse,
             )

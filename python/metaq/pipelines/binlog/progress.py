@@ -57,16 +57,3 @@ class Boundaries:
             self.state.tables.update(boundary.tables)
             settled = True
         return settled
-
-
-class Gtids:
-    """The last GTID of each domain."""
-
-    def __init__(self, text: str) -> None:
-        self._by_domain = {gtid.partition("-")[0]: gtid for gtid in text.split(",") if gtid}
-
-    def passed(self, gtid: str) -> None:
-        self._by_domain[gtid.partition("-")[0]] = gtid
-
-    def __str__(self) -> str:
-        return ",".join(self._by_domain.values())

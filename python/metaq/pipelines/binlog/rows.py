@@ -63,7 +63,7 @@ class TableReader:
         while at < end:
             try:
                 row, at = self._row(image, at)
-            except (IndexError, ValueError, struct.error) as error:
+            except (LookupError, ValueError, struct.error) as error:
                 raise BinlogError(
                     f"a row of {self.database}.{self.table} in the binlog cannot be read: {error}"
                 ) from error

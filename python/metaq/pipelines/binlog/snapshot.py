@@ -1,26 +1,47 @@
-"""Reading tables in chunks along their primary keys, each at a place of the binlog that is known exactly.
+"""Reading tables in chunks along their primary keys, between two places of the binlog that are known.
 
 Why nothing is missing and nothing stale wins, without a lock:
 
-A chunk is read in a transaction that sees one moment of the database. MariaDB says which place of its binlog
-that moment is (`binlog_snapshot_file`, `binlog_snapshot_position`): the transaction sees all that was
-committed before that place and nothing that came after. So low and high watermark of a chunk are the same
-place P. The reader of the binlog goes on until it has sent everything before P, then the rows of the chunk
-are sent with the sequence number (P, row 0), then the reader goes on behind P. For every key of the chunk,
-what was sent before P is already in its row and has a smaller number, and what comes after P has a larger
-one. In its queue, the row stands between the two.
+A chunk is read in a transaction that sees one moment of the database. Of that moment two places of the binlog
+are known: it sees every transaction before the low one, and none behind the high one, H. The reader of the
+binlog is at the low one when the chunk is read. It goes on until it has sent everything before H, then the
+rows of the chunk are sent with the sequence number (H, row 0), then it goes on behind H.
+
+On MariaDB both are the same place, which the server tells (`binlog_snapshot_file` and `_position`). For
+every key of the chunk, what was sent before H is already in its row and has a smaller number, and what comes
+after H has a larger one. In its queue, the row stands between the two.
+
+MySQL does not tell it. There the low one is where the reader of the binlog is, which has passed a set G of
+GTIDs. A transaction stands in the binlog before it is committed, and is in `gtid_executed` after it is. So
+the server is first asked to have G executed, then the snapshot is opened, which thus sees all of G. Then the
+server is asked how far its binlog is: that is H, and what the snapshot sees stands before it. Of
+transactions between the two nobody knows whether the snapshot sees them. But the reader comes by all of them
+before the chunk is sent, and each key that one of them touches is taken out of the chunk: the binlog has told
+its row, or that it is gone, with a number below H. A key that none of them touches is at H as the snapshot
+saw it.
+
+Keys are compared as values: of a row image in the binlog, before and after the change, and of a row of the
+chunk. Both have a key as it is stored, whatever spelling a statement used to find it under a collation that
+takes several for the same; where a statement changes the spelling, the two images have both. That both sides
+give the same value for the same stored key is what the choice of a queue relies on, too.
+
+A change of the table's definition between low and H, its renaming or emptying too, makes the chunk worthless:
+it is read again. The name is locked against such changes before H is asked for, so none that matters to the
+definition, or to the rows, stands behind H.
+
+A snapshot begins at the low place of its first chunk, not at H: what was taken out of a chunk has numbers
+between the two, and must not be taken for what was there before the snapshot.
 
 Rows that are inserted behind the last key of the last chunk, or below the cursor, come by the binlog, which
 is read from a place before the first chunk on. A run that ends in between takes up the cursor; a chunk that
-was sent and not yet noted is read again, at a later P, so its rows get larger numbers and are not older than
+was sent and not yet noted is read again, at a later H, so its rows get larger numbers and are not older than
 the first ones.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -30,30 +51,48 @@ from pymysql import converters
 from pymysql.cursors import SSCursor
 
 from metaq.pipelines.binlog.columns import Column, Definition, Unsuitable
+from metaq.pipelines.binlog.flavours import Flavour, Moment, flavour_at
+from metaq.pipelines.binlog.json_binary import text_of_text
+from metaq.pipelines.binlog.progress import Position
 from metaq.pipelines.binlog.rows import Row
-from metaq.pipelines.binlog.sequence import BinlogError, Place
-from metaq.pipelines.binlog.source import NO_SUCH_TABLE, TABLE_CHANGED, Source, snapshot_place
+from metaq.pipelines.binlog.sequence import NOWHERE, BinlogError
+from metaq.pipelines.binlog.source import NO_SUCH_TABLE, TABLE_CHANGED, Source
 from metaq.pipelines.binlog.state import Cursor
-from metaq.pipelines.binlog.values import Value, json_text
+from metaq.pipelines.binlog.values import Value
 
 TRIES_MAX: Final = 50
 PAUSE_S: Final = 0.02
+ANYWHERE: Final = Position(NOWHERE, "")
+"""For those who read tables alone."""
 # Values come as the text that the server prints; what goes there is quoted as ever.
 _RAW: Final = {key: convert for key, convert in converters.conversions.items() if not isinstance(key, int)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chunk:
-    """Rows of one table at one place."""
+    """Rows of one table at one moment."""
 
     database: str
     table: str
-    place: Place
+    moment: Moment
     definition: Definition
     rows: list[Row]
     last: tuple[Any, ...]
     """The key of the last row, as a cursor keeps it; that of the chunk before where there is none."""
     is_last: bool
+    _by_key: dict[tuple[Any, ...], Row] | None = None
+    """Once something was taken out."""
+
+    def take_out(self, change: Row) -> None:
+        """The binlog tells what became of the row with the key of that change."""
+        key = self.definition.key
+        if self._by_key is None:
+            self._by_key = {tuple(row[name] for name in key): row for row in self.rows}
+        self._by_key.pop(tuple(change[name] for name in key), None)
+
+    def left(self) -> Iterable[Row]:
+        """All that was not taken out."""
+        return self.rows if self._by_key is None else self._by_key.values()
 
 
 class Chunks:
@@ -67,13 +106,15 @@ class Chunks:
         self._limits: dict[tuple[str, str], int] = {}
         """Rows to ask for, of tables of which fewer fit."""
         self._connection: Any = None
+        self._flavour: Flavour | None = None
+        """Of the server that the connection is to."""
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection._force_close()
             self._connection = None
 
-    def read(self, database: str, table: str, cursor: Cursor | None, reached: Place) -> Chunk | None:
+    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk | None:
         """The next chunk, at `reached` or later; None where the table is gone or not suitable any more.
 
         Begins anew where the primary key is no longer that of the cursor. Raises CommandError, BinlogError.
@@ -93,7 +134,7 @@ class Chunks:
             return chunk
         raise BinlogError(f"{database}.{table} changes so often that no chunk of it can be read")
 
-    def _try(self, database: str, table: str, cursor: Cursor | None, reached: Place) -> Chunk | None:
+    def _try(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk | None:
         if self._connection is None:
             self._connection = pymysql.connect(
                 **{**self._source.settings(), "conv": _RAW, "read_timeout": 600}
@@ -101,16 +142,19 @@ class Chunks:
             with self._connection.cursor() as query:
                 query.execute("SET SESSION time_zone = '+00:00', SESSION sql_mode = ''")
                 query.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        connection = self._connection
+            self._flavour = flavour_at(self._connection)
+        connection, flavour = self._connection, self._flavour
+        assert flavour is not None
+        if not flavour.has_reached(connection, reached):
+            raise _Again
         with connection.cursor() as query:
             query.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
-                place = snapshot_place(connection)
-                if place.order < reached.order:
-                    # A transaction comes into the binlog a moment before others see it.
-                    raise _Again
                 # From here to the end of the transaction nobody can change the definition.
                 query.execute(f"SELECT 1 FROM {_quoted(database)}.{_quoted(table)} LIMIT 0", ())
+                moment = flavour.moment(connection, reached)
+                if moment is None:
+                    raise _Again
                 definition = self._source.definition(connection, database, table)
                 last = cursor.last if cursor is not None and cursor.key == definition.key else ()
                 limit = self._limits.get((database, table), self._chunk_rows)
@@ -118,7 +162,7 @@ class Chunks:
                 found, is_whole = self._rows(statement, values)
             except pymysql.MySQLError as error:
                 code = error.args[0] if error.args else 0
-                if code == TABLE_CHANGED:
+                if code in TABLE_CHANGED:
                     raise _Again from None
                 if code == NO_SUCH_TABLE:
                     return None
@@ -128,7 +172,7 @@ class Chunks:
                     query.execute("COMMIT")
         self._adapt((database, table), len(found), is_whole)
         rows, last = _converted(definition, found, last)
-        return Chunk(database, table, place, definition, rows, last, is_whole and len(rows) < limit)
+        return Chunk(database, table, moment, definition, rows, last, is_whole and len(rows) < limit)
 
     def _rows(self, statement: str, values: tuple[object, ...]) -> tuple[list[tuple[Any, ...]], bool]:
         """Those that fit, and whether these are all that were asked for."""
@@ -233,5 +277,5 @@ def _of_text(kind: str) -> Callable[[Any], Value]:
     if kind in ("float", "double"):
         return float
     if kind == "json":
-        return lambda text: json_text(json.loads(text))
+        return text_of_text
     return lambda text: text

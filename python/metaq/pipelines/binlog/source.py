@@ -8,29 +8,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pymysql
-from pymysql.cursors import DictCursor
 
 from metaq.errors import CommandError
 from metaq.pipelines.binlog.columns import NO_KEY, Column, Definition, Unsuitable, column_of_schema
 from metaq.pipelines.binlog.config import BinlogConfig
-from metaq.pipelines.binlog.sequence import BinlogError, Place
+from metaq.pipelines.binlog.flavours import Flavour, MariaDb, flavour_of, rows_of
 
-_REQUIRED: Final = (
-    ("log_bin", ("ON",), "start the server with --log-bin"),
-    ("binlog_format", ("ROW",), "SET GLOBAL binlog_format = ROW"),
-    ("binlog_row_metadata", ("FULL",), "SET GLOBAL binlog_row_metadata = FULL"),
-    ("binlog_row_image", ("FULL",), "SET GLOBAL binlog_row_image = FULL"),
-    ("log_bin_compress", ("OFF", None), "SET GLOBAL log_bin_compress = OFF"),
-    # With 2 a table has one name in its rows and another one in the server's own tables.
-    ("lower_case_table_names", ("0", "1"), "start the server with --lower-case-table-names=1"),
-)
-"""Variable, what it may be (None: it need not be there), and how it gets so."""
 EXCLUDE: Final = 'name them in source.exclude, or set source.unsuitable = "skip"'
 _ENGINES: Final = frozenset(("InnoDB", "ROCKSDB"))
 _DENIED: Final = (1044, 1045, 1142, 1227)
 _AWAY: Final = (1040, 1053, 1927)
 """Too many connections, a server that shuts down, a connection that was killed."""
-TABLE_CHANGED: Final = 1412
+TABLE_CHANGED: Final = (1412, 1054)
+"""Or a column of it, of which MySQL tells in a snapshot as it was when that was opened."""
 NO_SUCH_TABLE: Final = 1146
 
 
@@ -52,6 +42,7 @@ class Table:
 class Server:
     """Who answers."""
 
+    flavour: Flavour
     version: str
     identity: str
     """Another server has another one."""
@@ -64,6 +55,8 @@ class Source:
 
     def __init__(self, config: BinlogConfig) -> None:
         self._config = config
+        self._rights = f"{MariaDb.rights} (on MySQL REPLICATION CLIENT for the last one)"
+        """Until it is known which server answers."""
 
     def settings(self) -> dict[str, Any]:
         """For pymysql; each call gives a new one, as callers change it."""
@@ -106,9 +99,7 @@ class Source:
         code, text = error.args if len(error.args) == 2 else (0, str(error))
         failure = CommandError(f"{self._config.source}: {text} ({code})")
         if code in _DENIED:
-            failure.hint = (
-                f"GRANT SELECT, REPLICATION SLAVE, BINLOG MONITOR ON *.* TO '{self._config.user}'@'…'"
-            )
+            failure.hint = f"GRANT {self._rights} ON *.* TO '{self._config.user}'@'…'"
         # Whoever lost the server finds it again; what the server refuses it will refuse again.
         failure.retriable = isinstance(error, pymysql.OperationalError) and (
             2000 <= code < 3000 or code in _AWAY
@@ -119,21 +110,20 @@ class Source:
         """Checks what must be set; raises CommandError with the setting and how it gets right."""
         variables = _variables(connection)
         version = variables.get("version", "")
-        if "MariaDB" not in version:
-            raise CommandError(
-                f"{self._config.source} is {version}; binlog-sync reads MariaDB 10.5 or newer",
-                hint="MySQL does not tell the place in its binlog that a reader sees",
-            )
-        for name, accepted, remedy in _REQUIRED:
+        flavour = flavour_of(version)
+        self._rights = flavour.rights
+        flavour.require_version(self._config.source, version)
+        for name, accepted, remedy in flavour.settings:
             value = variables.get(name)
             if value not in accepted:
-                words = " or ".join(word for word in accepted if word)
+                words = " or ".join(word or "empty" for word in accepted if word is not None)
                 raise CommandError(
                     f"{self._config.source}: {name} is {value}, it must be {words}", hint=remedy
                 )
         return Server(
+            flavour,
             version,
-            f"{variables['server_id']}/{variables['log_bin_basename']}",
+            flavour.identity(variables),
             variables["lower_case_table_names"] == "1",
         )
 
@@ -141,7 +131,7 @@ class Source:
         """All that are selected and suitable, and why the others are not; raises CommandError."""
         found: list[Table] = []
         faults: dict[str, str] = {}
-        for row in _rows(
+        for row in rows_of(
             connection,
             "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS FROM information_schema.TABLES"
             " WHERE TABLE_TYPE IN ('BASE TABLE', 'SYSTEM VERSIONED') ORDER BY TABLE_SCHEMA, TABLE_NAME",
@@ -174,7 +164,7 @@ class Source:
         place = (database, table)
         columns: list[Column] = [
             column_of_schema(row)
-            for row in _rows(
+            for row in rows_of(
                 connection,
                 "SELECT * FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
                 " ORDER BY ORDINAL_POSITION",
@@ -183,7 +173,7 @@ class Source:
         ]
         key = [
             row["COLUMN_NAME"]
-            for row in _rows(
+            for row in rows_of(
                 connection,
                 "SELECT COLUMN_NAME FROM information_schema.STATISTICS WHERE TABLE_SCHEMA = %s"
                 " AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX",
@@ -198,39 +188,16 @@ class Source:
 
     def cascades(self, connection: Any) -> list[str]:
         """Foreign keys whose changes never come into the binlog."""
+        if _variables(connection).get("innodb_native_foreign_keys") == "OFF":
+            # Since MySQL 9.6 they are changes as any others.
+            return []
         return [
             f"{row['CONSTRAINT_SCHEMA']}.{row['TABLE_NAME']} ({row['CONSTRAINT_NAME']})"
-            for row in _rows(connection, "SELECT * FROM information_schema.REFERENTIAL_CONSTRAINTS")
+            for row in rows_of(connection, "SELECT * FROM information_schema.REFERENTIAL_CONSTRAINTS")
             if self._config.selects(row["CONSTRAINT_SCHEMA"], row["TABLE_NAME"])
             and not {row["UPDATE_RULE"], row["DELETE_RULE"]} <= {"RESTRICT", "NO ACTION"}
         ]
 
 
-def snapshot_place(connection: Any) -> Place:
-    """The place of the binlog that the transaction of this connection sees; raises BinlogError."""
-    status = {
-        row["Variable_name"].lower(): row["Value"]
-        for row in _rows(connection, "SHOW STATUS LIKE 'binlog_snapshot_%%'")
-    }
-    file, position = status.get("binlog_snapshot_file"), status.get("binlog_snapshot_position")
-    if not file or not position:
-        raise BinlogError("the server does not tell the binlog place of a consistent snapshot")
-    return Place(file, int(position))
-
-
-def gtid_at(connection: Any, place: Place) -> str:
-    """The GTID position that the server gives for a place."""
-    (row,) = _rows(connection, "SELECT BINLOG_GTID_POS(%s, %s) AS gtid", place)
-    if row["gtid"] is None:
-        raise BinlogError(f"the server does not know the place {place} of its binlog")
-    return str(row["gtid"])
-
-
 def _variables(connection: Any) -> dict[str, str]:
-    return {row["Variable_name"]: row["Value"] for row in _rows(connection, "SHOW GLOBAL VARIABLES")}
-
-
-def _rows(connection: Any, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
-    with connection.cursor(DictCursor) as cursor:
-        cursor.execute(statement, values)
-        return list(cursor.fetchall())
+    return {row["Variable_name"]: row["Value"] for row in rows_of(connection, "SHOW GLOBAL VARIABLES")}

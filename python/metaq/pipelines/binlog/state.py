@@ -17,6 +17,7 @@ import msgspec
 from metaq.broker.metadata import MetadataFile
 from metaq.errors import CommandError
 from metaq.pipelines.binlog.columns import Definition
+from metaq.pipelines.binlog.gtids import MARIADB, MYSQL, gtids_of
 from metaq.pipelines.binlog.sequence import Place
 
 VERSION: Final = 1
@@ -61,12 +62,15 @@ class State:
     gtid: str
     """The same place as the server's replicas say it."""
     queues: list[QueueName]
+    flavour: str = MARIADB
+    """Which server's GTIDs these are."""
     tables: dict[str, TableState] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         document = {
             "version": VERSION,
             "topic": self.topic,
+            "flavour": self.flavour,
             "server": self.server,
             "era": self.era,
             "file": self.place.file,
@@ -84,12 +88,18 @@ class State:
             document = msgspec.json.decode(content)
             if document["version"] != VERSION:
                 raise ValueError(f"it is of version {document['version']!r}, not {VERSION}")
+            # At first there was only one.
+            flavour = document.get("flavour", MARIADB)
+            if flavour not in (MARIADB, MYSQL):
+                raise ValueError(f"it is of a server that is not known, {flavour!r}")
+            gtids_of(flavour, str(document["gtid"]))
             return cls(
                 topic=str(document["topic"]),
                 server=str(document["server"]),
                 era=int(document["era"]),
                 place=Place(str(document["file"]), int(document["position"])),
                 gtid=str(document["gtid"]),
+                flavour=flavour,
                 queues=[(str(broker), int(number)) for broker, number in document["queues"]],
                 tables={name: _table(told) for name, told in document["tables"].items()},
             )

@@ -9,13 +9,15 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
-from metaq.errors import MetaqError
+from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Progress, Report
-from metaq.pipelines.binlog import ddl
+from metaq.pipelines.binlog import ddl, xa
 from metaq.pipelines.binlog.columns import Definition
 from metaq.pipelines.binlog.config import BinlogConfig
+from metaq.pipelines.binlog.gtids import gtids_of
 from metaq.pipelines.binlog.messages import (
     DELETE,
     INSERT,
@@ -27,14 +29,15 @@ from metaq.pipelines.binlog.messages import (
     head,
 )
 from metaq.pipelines.binlog.outbox import Lane, Outbox, Stopped
-from metaq.pipelines.binlog.progress import Boundaries, Gtids, Position
+from metaq.pipelines.binlog.progress import Boundaries, Position
 from metaq.pipelines.binlog.rows import Row, TableReader
 from metaq.pipelines.binlog.sequence import NOWHERE, ROW_MAX, BinlogError, sequence, transaction_prefix
 from metaq.pipelines.binlog.snapshot import Chunk, Chunks
 from metaq.pipelines.binlog.source import EXCLUDE, Server, Table
 from metaq.pipelines.binlog.state import Cursor, State, StateFile, TableState
-from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Query, Rows, Stream
+from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Prepared, Query, Rows, Stream
 from metaq.pipelines.binlog.topic import as_queues
+from metaq.pipelines.binlog.xa import OpenTransactions
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +64,15 @@ class TableSync:
 
     def state(self) -> TableState:
         return TableState(self.schema, self.definition, self.cursor)
+
+
+def require_flavour(state: State, server: Server, path: Path) -> None:
+    """Raises CommandError: a position of one server means nothing to the other."""
+    if state.flavour != server.flavour.name:
+        raise CommandError(
+            f"{path} is of another kind of server, {state.flavour}, not {server.flavour.name}",
+            hint="name another state.file and another topic, which begin with a snapshot",
+        )
 
 
 class Sync:
@@ -91,9 +103,13 @@ class Sync:
         self._lowers_names = lowers_names
         self._queues = as_queues(config.topic, state.queues)
         self._boundaries = Boundaries(state)
-        self._gtids = Gtids(state.gtid)
+        self._gtids = gtids_of(state.flavour, state.gtid)
+        self.flavour = state.flavour
         self.position = Position(state.place, state.gtid)
         """Where the binlog is read on from when the connection is lost."""
+        self._reached = self.position
+        """The same but for XA transactions that are open: behind what was read last."""
+        self._open = OpenTransactions(config.buffer_bytes)
         self._tables: dict[str, TableSync] = {}
         self._by_reader: dict[TableReader, TableSync] = {}
         self._pending: deque[str] = deque()
@@ -156,10 +172,13 @@ class Sync:
                 self._passed(stream)
             elif isinstance(item, Query):
                 self._query(item, stream)
+            elif isinstance(item, Prepared):
+                self._xa_prepared(item, stream)
             elif isinstance(item, Idle):
                 self._is_idle = True
             self._committed = stream.committed
-            if self._pending and not self._in_transaction:
+            # Not between the beginning of a statement and itself: the stream may be behind it already.
+            if self._pending and not self._in_transaction and not isinstance(item, Begin):
                 self._go_on_with_snapshot(stream)
             self._tick()
             if self._stop.is_set():
@@ -170,9 +189,16 @@ class Sync:
         self._in_transaction = False
         self._chunk = None
         self._by_reader.clear()
+        self._open.clear()
+        self._reached = self.position
+        self._gtids = gtids_of(self.flavour, self.position.gtid)
 
     def require_era(self, server: Server) -> None:
-        """Where another server answers, its files are of another era, which is kept before it is used."""
+        """Where another server answers, its files are of another era, which is kept before it is used.
+
+        Raises CommandError where its GTIDs are not those of the state.
+        """
+        require_flavour(self._state, server, self._state_file.path)
         self._lowers_names = server.lowers_names
         if server.identity == self._state.server:
             return
@@ -180,18 +206,20 @@ class Sync:
         self._outbox.wait_all()
         self._state.server = server.identity
         self._state.era = max(self._state.era + 1, int(time.time()))
-        self.position = Position(NOWHERE, self.position.gtid)
+        self.position = self._reached = Position(NOWHERE, self.position.gtid)
         self._boundaries.passed(self._outbox.put_count, self.position)
         self._save(always=True)
 
     def _begin(self, item: Begin) -> None:
-        if self._chunk is not None and self._chunk.place.order <= item.place.order:
+        if self._chunk is not None and self._chunk.moment.high.order <= item.place.order:
             # Its place is before this transaction, which the reader did not know until now.
             self._send_chunk()
         self._prefix = transaction_prefix(self._state.era, item.place)
         self._row = 0
         self._gtid = item.gtid
         self._in_transaction = not item.stands_alone
+        if item.is_xa:
+            self._open.begin(self._reached)
 
     def _passed(self, stream: Stream) -> None:
         """A transaction is over."""
@@ -200,10 +228,14 @@ class Sync:
             self._gtids.passed(self._gtid)
         if self._row > ROW_MAX:
             raise BinlogError(f"a transaction before {stream.place} has more than {ROW_MAX} rows")
-        self.position = Position(stream.place, str(self._gtids))
+        self._reached = Position(stream.place, str(self._gtids))
+        self.position = self._open.oldest or self._reached
         self._boundaries.passed(self._outbox.put_count, self.position)
 
     def _rows(self, item: Rows) -> None:
+        if self._open.is_preparing:
+            self._open.hold(item)
+            return
         reader = item.reader
         if reader in self._by_reader:
             table = self._by_reader[reader]
@@ -213,8 +245,11 @@ class Sync:
             table = self._defined(reader.database, reader.table, reader.definition)
             self._by_reader[reader] = table
         choose = table.choose
+        chunk = self._undecided(table)
         by_queue: dict[int, list[bytes]] = {}
         for operation, row in self._changes(item, table.definition.key):
+            if chunk is not None:
+                chunk.take_out(row)
             self._row += 1
             change = encode_change(f"{self._prefix}{self._row:08x}", operation, row)
             queue = choose(row)
@@ -303,9 +338,8 @@ class Sync:
             self._in_transaction = True
             return
         if kind is ddl.Kind.XA:
-            raise BinlogError(
-                f"the binlog has an XA transaction before {stream.place}, which is not synchronised"
-            )
+            self._xa(item, stream)
+            return
         if kind in (ddl.Kind.ROLLBACK, ddl.Kind.ROLLBACK_TO) and self._row:
             raise BinlogError(f"the binlog takes rows back before {stream.place}, which is not synchronised")
         if kind is ddl.Kind.ROWS:
@@ -319,12 +353,51 @@ class Sync:
         if kind in (ddl.Kind.COMMIT, ddl.Kind.ROLLBACK) or not self._in_transaction:
             self._passed(stream)
 
+    def _xa_prepared(self, item: Prepared, stream: Stream) -> None:
+        if item.is_committed:
+            for rows in self._open.take_preparing():
+                self._rows(rows)
+        else:
+            self._open.prepared(item.xid)
+        self._passed(stream)
+
+    def _xa(self, item: Query, stream: Stream) -> None:
+        verb, xid = xa.parse(item.text)
+        if verb not in ("COMMIT", "ROLLBACK"):
+            return
+        held = self._open.take(xid)
+        if verb == "COMMIT":
+            if held is None:
+                self._read_all_again(xid, stream)
+            for rows in held or ():
+                self._rows(rows)
+        self._passed(stream)
+
+    def _read_all_again(self, xid: str, stream: Stream) -> None:
+        """Of what was prepared before the binlog was read nobody knows the rows, nor the tables."""
+        if not self._config.snapshot:
+            raise BinlogError(
+                f"XA transaction {xid}, committed before {stream.place}, was prepared before the first place",
+                hint="set snapshot.enabled = true, and tables are read again",
+            )
+        log.warning("XA transaction %s was prepared before the first place; tables are read again", xid)
+        for table in self._tables.values():
+            self._read_again(table)
+
     def _definition_changed(self, item: Query, statement: ddl.Statement) -> None:
         selects = self.selects
         names = [name for name in statement.tables if selects(*name)]
         tables = [".".join(name) for name in names]
         if not tables and not (statement.database and self._config.may_select_from(statement.database)):
             return
+        chunk = self._chunk
+        if (
+            chunk is not None
+            and not chunk.moment.is_exact
+            and ((chunk.database, chunk.table) in names or chunk.database == statement.database)
+        ):
+            # Nobody knows on which side of the statement it was read.
+            self._chunk = None
         self._row += 1
         told = {
             "database": statement.database or item.database,
@@ -362,31 +435,47 @@ class Sync:
         while self._pending and not self._stop.is_set():
             table = self._tables[self._pending[0]]
             if self._chunk is None:
-                self._chunk = self._chunks.read(table.database, table.name, table.cursor, self.position.place)
+                self._chunk = self._chunks.read(table.database, table.name, table.cursor, self._reached)
             if self._chunk is None:
                 log.warning("%s is gone; its snapshot is over", table.full_name)
                 self._snapshot_done(table, replace(table.cursor or Cursor("", ()), done=True))
-            elif stream.place.order < self._chunk.place.order:
+            elif stream.place.order < self._chunk.moment.high.order:
                 return
             else:
                 self._send_chunk()
             self._boundaries.passed(self._outbox.put_count, self.position)
             self._tick()
 
+    def _undecided(self, table: TableSync) -> Chunk | None:
+        """The chunk of that table which waits, where its rows may have the changes that come now, or not."""
+        chunk = self._chunk
+        if (
+            chunk is None
+            or chunk.moment.is_exact
+            or (chunk.database, chunk.table) != (table.database, table.name)
+        ):
+            return None
+        if chunk.definition.key != table.definition.key:
+            # A statement that changes it comes before the chunk, which is read again.
+            self._chunk = None
+            return None
+        return chunk
+
     def _send_chunk(self) -> None:
         """Everything before its place was put before."""
         chunk, self._chunk = self._chunk, None
         assert chunk is not None
-        number = sequence(self._state.era, chunk.place, 0)
+        number = sequence(self._state.era, chunk.moment.high, 0)
         # Barriers on the way belong to the place of the chunk.
         self._prefix, self._row = number[:-8], 0
         table = self._defined(chunk.database, chunk.table, chunk.definition)
         cursor = table.cursor or Cursor("", chunk.definition.key)
         if not cursor.begun:
-            cursor = replace(cursor, begun=number)
-            self._barrier("snapshot", table.full_name, number, self._snapshot_told(table, "begin", number))
+            cursor = replace(cursor, begun=sequence(self._state.era, chunk.moment.low, 0))
+            told = self._snapshot_told(table, "begin", cursor.begun)
+            self._barrier("snapshot", table.full_name, number, told)
         by_queue: dict[int, list[bytes]] = {}
-        for row in chunk.rows:
+        for row in chunk.left():
             by_queue.setdefault(table.choose(row), []).append(encode_change(number, SNAPSHOT, row))
         now = int(time.time())
         for queue, changes in by_queue.items():
@@ -455,5 +544,6 @@ class Sync:
             "retries": self._outbox.retries,
             "tables": len(self._tables),
             "snapshots_left": len(self._pending),
+            "xa_open": len(self._open),
         }
         self._report(replace(progress))

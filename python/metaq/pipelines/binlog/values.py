@@ -14,12 +14,11 @@
 | JSON | text: on MariaDB as it was written, on MySQL equal as JSON |
 
 A reader is a function of the image and an index in it; it gives the value and the index behind it. It raises
-IndexError, ValueError or struct.error on an image that is shorter or other than its table map says.
+LookupError, ValueError or struct.error on an image that is shorter or other than its table map says.
 """
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable
 from datetime import date
@@ -28,6 +27,7 @@ from typing import Any, Final
 
 from metaq.pipelines.binlog import columns as kinds
 from metaq.pipelines.binlog.charsets import decoder_of
+from metaq.pipelines.binlog.json_binary import text_of_binary
 
 Value = int | float | str | bytes | None
 Reader = Callable[[bytes, int], tuple[Value, int]]
@@ -316,29 +316,20 @@ def _json(prefix_bytes: int) -> Reader:
     read_bytes = _bytes(prefix_bytes)
 
     def read(image: bytes, at: int) -> tuple[Value, int]:
-        from pymysqlreplication.json_binary import parse_json
-
         value, end = read_bytes(image, at)
         assert isinstance(value, bytes)
         # An empty one is how the server writes null where a column was added without a value.
-        return ("null" if not value else json_text(parse_json(value[0], value[1:]))), end
+        return (text_of_binary(value, _decimal_of) if value else "null"), end
 
     return read
 
 
-def json_text(value: Any) -> str:
-    """MySQL's JSON in one form, whether it came from the binlog or from a query."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, bytes):
-        return value.decode()
-    return value if value is None or isinstance(value, str | int | float) else str(value)
+def _decimal_of(data: bytes) -> str:
+    """
+    | precision: u8 | scale: u8 | as in a row image |
+    """
+    text, _ = _decimal(data[0], data[1])(data, 2)
+    return str(text)
 
 
 def _exactly(image: bytes, begin: int, end: int) -> bytes:

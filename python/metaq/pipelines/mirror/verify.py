@@ -20,8 +20,7 @@ from pyspark.sql import functions as f
 from metaq.pipelines import DifferingKey, TableVerification, Verification
 from metaq.pipelines.binlog.columns import Definition
 from metaq.pipelines.binlog.config import BinlogConfig
-from metaq.pipelines.binlog.sequence import Place
-from metaq.pipelines.binlog.snapshot import Chunks
+from metaq.pipelines.binlog.snapshot import ANYWHERE, Chunks
 from metaq.pipelines.binlog.source import Source, Table
 from metaq.pipelines.binlog.state import Cursor
 from metaq.pipelines.mirror.columns import KEY
@@ -36,7 +35,6 @@ CHUNKS_MIN, CHUNKS_MAX = 16, 8192
 LISTED_ROWS_MAX: Final = 200_000
 """Keys are looked for in so many rows of chunks that differ, or in one chunk."""
 PAUSE_S: Final = 1.0
-ANYWHERE: Final = Place("none.0", 0)
 
 Sums = dict[int, tuple[int, int]]
 """Rows and their checksum by chunk."""

@@ -1,0 +1,124 @@
+"""A real database server of the MySQL family on a directory of its own, with a binlog to read."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from tests.support.processes import Child, free_port
+
+USER, PASSWORD = "metaq", "se'cret-of-the-test"
+BOTH = pytest.mark.parametrize("server", ["mariadb", "mysql"], indirect=True)
+"""For a test that is to hold for both servers."""
+_START_TIMEOUT_S = 120
+OPTIONS = (
+    "--bind-address=127.0.0.1",
+    "--skip-name-resolve",
+    "--server-id=7",
+    "--log-bin=binlog",
+    "--binlog-row-metadata=FULL",
+    # So small that tests come to another file.
+    "--max-binlog-size=1M",
+    "--innodb-buffer-pool-size=64M",
+    "--innodb-flush-log-at-trx-commit=2",
+    "--sync-binlog=0",
+    "--performance-schema=OFF",
+    "--character-set-server=utf8mb4",
+    "--default-time-zone=+05:30",
+)
+
+
+class Database:
+    """One server, stopped by its id. Its socket has a short path of its own, as those are limited."""
+
+    name: str
+    rights: str
+    """Those that binlog-sync needs."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.data = home / self.name
+        self._sockets = Path(tempfile.mkdtemp(prefix="mq"))
+        self.socket = str(self._sockets / "s")
+        self.port = free_port()
+        self._runs = 0
+        self._install()
+        self.child = self._start()
+        with self.root() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE USER %s@'%%' IDENTIFIED BY %s", (USER, PASSWORD))
+            cursor.execute(f"GRANT {self.rights} ON *.* TO %s@'%%'", (USER,))
+
+    def _install(self) -> None:
+        """Makes the directory of its data."""
+        raise NotImplementedError
+
+    def _command(self) -> list[str]:
+        """What starts it, with the options that only it has."""
+        raise NotImplementedError
+
+    def executed(self, cursor: Any) -> int:
+        """How many transactions its binlog has, or the number of the last one."""
+        raise NotImplementedError
+
+    @staticmethod
+    def number(gtid: str) -> int:
+        """The same out of a position that the pipeline tells."""
+        raise NotImplementedError
+
+    def _start(self) -> Child:
+        self._runs += 1
+        child = Child(
+            [
+                *self._command(),
+                f"--datadir={self.data}",
+                f"--socket={self.socket}",
+                f"--port={self.port}",
+                *OPTIONS,
+            ],
+            self.home / f"{self.name}-{self._runs}.log",
+        )
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while True:
+            try:
+                with self.root():
+                    return child
+            except pymysql.OperationalError:
+                if not child.alive or time.monotonic() > deadline:
+                    raise RuntimeError(f"{self.name} did not start\n{child.tail()}") from None
+                time.sleep(0.05)
+
+    def root(self, **settings: Any) -> Any:
+        """A connection that may do everything; a context manager."""
+        return pymysql.connect(
+            unix_socket=self.socket, user="root", charset="utf8mb4", autocommit=True, **settings
+        )
+
+    def execute(self, *statements: str) -> None:
+        with self.root() as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def committed(self) -> int:
+        """How far its binlog is by now."""
+        with self.root() as connection, connection.cursor() as cursor:
+            return self.executed(cursor)
+
+    def kill(self) -> None:
+        """As a crash does."""
+        self.child.kill()
+
+    def restart(self) -> None:
+        if self.child.alive:
+            self.child.stop(60)
+        self.child = self._start()
+
+    def stop(self) -> None:
+        if self.child.alive:
+            self.child.stop(60)
+        shutil.rmtree(self._sockets, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""scripts/mysql.py: which server it takes, and what it says where it can get none."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "mysql.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fetching", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("told", "suitable"),
+    [
+        ("mysqld  Ver 9.7.4-2 for Linux on x86_64 ((Debian))", True),
+        ("/usr/sbin/mysqld  Ver 9.0.0 for Linux on x86_64 (MySQL Community Server - GPL)", True),
+        ("mysqld  Ver 8.4.6 for Linux on x86_64", False),
+        ("mysqld  Ver 10.11.14-MariaDB-0+deb12u2 for debian-linux-gnu on x86_64 (Debian 12)", False),
+        ("mysqld: error while loading shared libraries: libaio.so.1", False),
+    ],
+)
+def test_which_server_is_suitable(script: ModuleType, told: str, suitable: bool) -> None:
+    assert script._is_suitable(told) is suitable
+
+
+def test_without_apt_it_says_what_to_install(script: ModuleType, tmp_path: Path) -> None:
+    outcome = subprocess.run(
+        [sys.executable, "-c", f"import runpy; runpy.run_path({str(SCRIPT)!r})['fetch']()"],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode != 0
+    assert script.ADVICE in outcome.stderr
