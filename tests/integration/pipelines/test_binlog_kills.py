@@ -25,16 +25,61 @@ KILLS = 5
 ROWS_BEFORE = 1500
 
 
+class Preparer:
+    """Changes a table of its own by XA transactions, which stay prepared for a while; one after the other, as
+    each locks what it has changed."""
+
+    def __init__(self, server: Database, database: str, chance: random.Random) -> None:
+        self._connection = server.root(database=database)
+        self._xid = f"'{database[-40:]}','x',9"
+        self._chance = chance
+        self._is_open = False
+
+    def go_on(self) -> None:
+        chance = self._chance
+        with self._connection.cursor() as cursor:
+            if self._is_open and chance.random() < 0.1:
+                self.end(cursor)
+            elif not self._is_open and chance.random() < 0.3:
+                cursor.execute(f"XA START {self._xid}")
+                for _ in range(chance.choice((0, 1, 5))):
+                    key = chance.randrange(200)
+                    cursor.execute("DELETE FROM prepared WHERE id = %s", (key,))
+                    cursor.execute("REPLACE INTO prepared VALUES (%s, %s)", (key + 1, chance.random()))
+                cursor.execute(f"XA END {self._xid}")
+                if chance.random() < 0.2:
+                    cursor.execute(f"XA COMMIT {self._xid} ONE PHASE")
+                else:
+                    cursor.execute(f"XA PREPARE {self._xid}")
+                    self._is_open = True
+
+    def end(self, cursor: Any) -> None:
+        cursor.execute(f"XA {'COMMIT' if self._chance.random() < 0.8 else 'ROLLBACK'} {self._xid}")
+        self._is_open = False
+
+    def close(self) -> None:
+        with self._connection.cursor() as cursor:
+            if self._is_open:
+                self.end(cursor)
+        self._connection.close()
+
+
 class Writer(threading.Thread):
     """Changes two tables in all ways, in transactions of random size, until it is told to stop."""
 
     def __init__(
-        self, server: Database, database: str, chance: random.Random, pause_s_max: float = 0.01
+        self,
+        server: Database,
+        database: str,
+        chance: random.Random,
+        pause_s_max: float = 0.01,
+        preparer: Preparer | None = None,
     ) -> None:
         super().__init__(daemon=True)
         self._connection = server.root(database=database)
         self._connection.autocommit(False)
         self._chance = chance
+        self._preparer = preparer
         self._pause_s_max = pause_s_max
         self._ended = threading.Event()
         self.failure: Exception | None = None
@@ -48,10 +93,14 @@ class Writer(threading.Thread):
                         self._change(cursor)
                 self._connection.commit() if self._chance.random() < 0.9 else self._connection.rollback()
                 self.transactions += 1
+                if self._preparer is not None:
+                    self._preparer.go_on()
                 time.sleep(self._chance.random() * self._pause_s_max)
         except Exception as error:
             self.failure = error
         finally:
+            if self._preparer is not None:
+                self._preparer.close()
             self._connection.close()
 
     def _change(self, cursor: Any) -> None:
@@ -114,10 +163,13 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
     with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))")
         cursor.execute("CREATE TABLE texts (name VARCHAR(20), part INT, v INT, PRIMARY KEY (name, part))")
+        cursor.execute("CREATE TABLE prepared (id INT PRIMARY KEY, v DOUBLE)")
+        cursor.executemany("INSERT INTO prepared VALUES (%s, 0)", [(number,) for number in range(150)])
         rows = [(number, chance.random(), "before") for number in range(ROWS_BEFORE)]
         cursor.executemany("INSERT INTO numbers VALUES (%s, %s, %s)", rows)
     config = write_config(tmp_path / "sync.toml", server, metaq.nameserver, database)
-    writer = Writer(server, database, random.Random(seed + 1))
+    preparer = Preparer(server, database, random.Random(seed + 2))
+    writer = Writer(server, database, random.Random(seed + 1), preparer=preparer)
     running = Running(config)
     sent_before_kill: list[int] = []
     try:
@@ -149,7 +201,10 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
         numbers = {(n,): {"id": n, "amount": amount, "note": note} for n, amount, note in cursor}
         cursor.execute("SELECT name, part, v FROM texts")
         texts = {(name, part): {"name": name, "part": part, "v": v} for name, part, v in cursor}
+        cursor.execute("SELECT id, v FROM prepared")
+        prepared = {(n,): {"id": n, "v": v} for n, v in cursor}
     assert mirror.rows(f"{database}.numbers") == numbers
+    assert mirror.rows(f"{database}.prepared") == prepared
     assert mirror.rows(f"{database}.texts") == texts
     assert mirror.changes > ROWS_BEFORE
     assert any(sent_before_kill), "no kill hit a run that had sent"
