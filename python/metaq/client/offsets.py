@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import threading
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from metaq.client.routes import Queue
 from metaq.errors import ClientClosed, CommandError
+from metaq.held_file import HeldFile
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.offsets import (
     GetMaxOffset,
@@ -106,19 +106,17 @@ class FileOffsets:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._writing = threading.Lock()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._offsets = self._load()
+            self._held: HeldFile | None = HeldFile(path.with_suffix(".lock"))
         except BlockingIOError:
-            os.close(self._lock)
             raise CommandError(
                 f"{path}: another consumer keeps its offsets there",
                 hint="give each process its own file with offsets_file=…",
             ) from None
+        try:
+            self._offsets = self._load()
         except BaseException:
-            os.close(self._lock)
+            self._held.close()
             raise
         self._wanted = self._offsets
 
@@ -160,13 +158,13 @@ class FileOffsets:
 
     def _unlock(self) -> None:
         with self._writing:
-            if self._lock >= 0:
-                os.close(self._lock)
-                self._lock = -1
+            if self._held is not None:
+                self._held.close()
+                self._held = None
 
     def _store_wanted(self) -> None:
         with self._writing:
-            if self._lock < 0:
+            if self._held is None:
                 raise ClientClosed(f"{self._path}: the offsets are closed")
             wanted = self._wanted
             if wanted != self._offsets:

@@ -7,15 +7,15 @@ again, with the same sequence numbers, and none is missing.
 
 from __future__ import annotations
 
-import fcntl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 import msgspec
 
 from metaq.broker.metadata import MetadataFile
 from metaq.errors import CommandError
+from metaq.held_file import HeldFile, lock_beside
 from metaq.pipelines.binlog.columns import Definition
 from metaq.pipelines.binlog.gtids import MARIADB, MYSQL, gtids_of
 from metaq.pipelines.binlog.sequence import Place
@@ -143,7 +143,7 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = MetadataFile(path)
-        self._lock: TextIO | None = None
+        self._held: HeldFile | None = None
 
     def load(self) -> State | None:
         """None where there is none yet; raises MetaqError where it is damaged."""
@@ -152,21 +152,16 @@ class StateFile:
     def lock(self) -> None:
         """Until the process ends; raises CommandError where another one has it."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = self.path.with_name(self.path.name + ".lock").open("a")
+            self._held = HeldFile(lock_beside(self.path))
+        except BlockingIOError:
+            raise CommandError(f"another process runs with the state {self.path}") from None
         except OSError as error:
             raise CommandError(f"{self.path} cannot be kept there: {error.strerror}") from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise CommandError(f"another process runs with the state {self.path}") from None
-        self._lock = lock
 
     def unlock(self) -> None:
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
 
     def save(self, state: State) -> None:
         """Returns when it would survive a power failure; raises CommandError."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +10,7 @@ from typing import Self
 
 from metaq.broker.metadata import MetadataFile
 from metaq.errors import CommandError
+from metaq.held_file import HeldFile, lock_beside
 from metaq.pipelines.logs.followed import Head
 
 
@@ -37,21 +36,17 @@ class Positions:
     def __init__(self, path: Path) -> None:
         """Raises CommandError where another process has it, MetadataDamaged where it cannot be read."""
         self._file = MetadataFile(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(
-            path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
-        )
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._kept = self._file.load(_decode) or ()
+            self._held = HeldFile(lock_beside(path))
         except BlockingIOError:
-            os.close(self._lock)
             raise CommandError(
                 f"{path}: another log transport keeps its positions there",
                 hint="stop it, or name another file with state = …",
             ) from None
+        try:
+            self._kept = self._file.load(_decode) or ()
         except BaseException:
-            os.close(self._lock)
+            self._held.close()
             raise
 
     @property
@@ -78,9 +73,7 @@ class Positions:
         self._kept = positions
 
     def close(self) -> None:
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self
