@@ -114,9 +114,9 @@ def bodies(found: Iterable[Row]) -> list[str]:
 class Stream:
     """A query that keeps what each of its batches brought; every run goes on where the last one ended."""
 
-    def __init__(self, spark: SparkSession, served: Metaq, home: Path, **options: object) -> None:
+    def __init__(self, spark: SparkSession, nameserver: str, home: Path, **options: object) -> None:
         self._spark = spark
-        self._nameserver = served.nameserver
+        self._nameserver = nameserver
         self._checkpoint = str(home / "checkpoint")
         self.options = options
         self.batches: dict[int, list[Row]] = {}

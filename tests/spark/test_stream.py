@@ -36,7 +36,7 @@ def stream(spark: SparkSession, served: Metaq, tmp_path: Path) -> Iterator[MakeS
     made: list[Stream] = []
 
     def make(**options: object) -> Stream:
-        made.append(Stream(spark, served, tmp_path, **{"startingOffsets": "earliest", **options}))
+        made.append(Stream(spark, served.nameserver, tmp_path, **{"startingOffsets": "earliest", **options}))
         return made[-1]
 
     yield make
@@ -174,7 +174,7 @@ def test_offsets_show_as_those_of_a_group(
     topics.fill(topic, ["d"])
     fresh = Stream(
         spark,
-        served,
+        served.nameserver,
         Path(query._checkpoint) / "other",
         subscribe=topic,
         startingOffsets="group",
@@ -278,7 +278,7 @@ def test_a_broker_that_is_started_anew_is_waited_for(
     topics = Topics(both)  # type: ignore[arg-type]
     topics.create("orders", 2)
     topics.fill("orders", ["a"])
-    query = Stream(spark, both, tmp_path, subscribe="orders", startingOffsets="earliest")  # type: ignore[arg-type]
+    query = Stream(spark, both.nameserver, tmp_path, subscribe="orders", startingOffsets="earliest")
     try:
         query.begin(processingTime="100 milliseconds")
         eventually(lambda: query.bodies == [["a"]])
