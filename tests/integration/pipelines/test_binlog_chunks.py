@@ -1,15 +1,21 @@
-"""Chunks of a real table: how much one holds."""
+"""Chunks of a real table: how much one holds, and of which server it is."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from metaq.errors import CommandError
+from metaq.pipelines.binlog import flavours
 from metaq.pipelines.binlog.config import read_config
 from metaq.pipelines.binlog.snapshot import ANYWHERE, Chunks
 from metaq.pipelines.binlog.source import Source
 from metaq.pipelines.binlog.state import Cursor
+from metaq.pipelines.binlog.stream import Stream, StreamLost
 from tests.support.binlog import write_config
 from tests.support.database import BOTH, Database
+from tests.support.mysql import MySql
 
 CHUNK_BYTES = 100_000
 LARGE = 30_000
@@ -45,3 +51,54 @@ def test_a_chunk_ends_with_the_row_that_is_too_much(
         assert sum(size[:-1]) <= CHUNK_BYTES
     # Where rows are small again, chunks become large again.
     assert max(map(len, sizes[-3:])) > 50
+
+
+@BOTH
+def test_places_of_another_server_are_of_no_use(
+    server: Database, database: str, password: str, tmp_path: Path
+) -> None:
+    server.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
+    config = read_config(write_config(tmp_path / "sync.toml", server, "127.0.0.1:1", database))
+    source = Source(config)
+    with source.connect() as connection:
+        found = source.server(connection)
+        position = found.flavour.position(connection)
+    chunks = Chunks(source, 10, CHUNK_BYTES)
+    try:
+        for source.expected in (found.identity, "another one"):
+            stream = Stream(
+                source,
+                config.server_id,
+                position,
+                flavour=found.flavour.name,
+                selects=lambda *names: True,
+                refuse=lambda *names: None,
+            )
+            chunks.close()
+            try:
+                if source.expected == found.identity:
+                    assert chunks.read(database, "t", None, ANYWHERE) is not None
+                    next(stream.items())
+                else:
+                    with pytest.raises(StreamLost, match="another server"):
+                        chunks.read(database, "t", None, ANYWHERE)
+                    with pytest.raises(StreamLost, match="another server"):
+                        next(stream.items())
+            finally:
+                stream.close()
+    finally:
+        chunks.close()
+
+
+def test_a_mysql_without_what_was_told_is_refused(
+    mysql: MySql, password: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flavours, "_WAIT_S", 1)
+    source = Source(read_config(write_config(tmp_path / "sync.toml", mysql, "127.0.0.1:1", "any")))
+    lost = "34d5a371-e1bb-11f1-ae18-02fc00000001:99-100"
+    with source.connect() as connection:
+        found = source.server(connection)
+        known = found.flavour.position(connection).gtid
+        found.flavour.require_known(connection, "the server", known)
+        with pytest.raises(CommandError, match=lost):
+            found.flavour.require_known(connection, "the server", f"{known},{lost}")

@@ -157,6 +157,8 @@ def test_statements_that_leave_rows(statement: str) -> None:
         ("ALTER TABLE t DROP PARTITION p", True),
         ("ALTER TABLE `a b` DROP COLUMN c", True),
         ("ALTER TABLE t ALTER COLUMN c SET DEFAULT 7", False),
+        ("ALTER TABLE t ADD CONSTRAINT c UNIQUE (a)", False),
+        ("ALTER TABLE t ADD CONSTRAINT c PRIMARY KEY (a)", True),
         ("CREATE INDEX i ON t (a)", False),
         ("TRUNCATE t", False),
     ],

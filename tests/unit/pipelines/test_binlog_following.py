@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ import pytest
 
 from metaq.client.routes import Queue
 from metaq.errors import CommandError, InvalidMessage
-from metaq.pipelines.binlog.columns import Column, Definition
-from metaq.pipelines.binlog.config import BinlogConfig, read_config
+from metaq.pipelines.binlog import flavours
+from metaq.pipelines.binlog.columns import Column, Definition, Unsuitable
+from metaq.pipelines.binlog.config import BinlogConfig, _own_server_id, read_config
 from metaq.pipelines.binlog.flavours import Moment, flavour_of
 from metaq.pipelines.binlog.outbox import Lane, Outbox
 from metaq.pipelines.binlog.progress import Position
 from metaq.pipelines.binlog.rows import Row
 from metaq.pipelines.binlog.sequence import BinlogError, Place
-from metaq.pipelines.binlog.snapshot import Chunk
+from metaq.pipelines.binlog.snapshot import Chunk, NotYet
 from metaq.pipelines.binlog.source import Server, Source, Table
 from metaq.pipelines.binlog.state import Cursor, State, StateFile, TableState
-from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Item, Query, Rows
+from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Item, Prepared, Query, Rows
 from metaq.pipelines.binlog.sync import Sync
 
 PLACE = Place("b.000001", 400)
@@ -104,7 +106,7 @@ def test_a_refused_message_ends_the_run_of_an_idle_source(config: BinlogConfig) 
 
 @pytest.mark.parametrize(
     ("code", "is_retriable"),
-    [(1040, True), (1053, True), (1927, True), (2013, True), (1045, False), (1064, False)],
+    [(1040, True), (1053, True), (1927, True), (3032, True), (2013, True), (1045, False), (1064, False)],
 )
 def test_which_errors_of_the_server_pass(config: BinlogConfig, code: int, is_retriable: bool) -> None:
     failure = Source(config).told(pymysql.OperationalError(code, "a text"))
@@ -191,9 +193,15 @@ class Recording:
         return future
 
 
+class Given(tuple[Row, ...]):
+    """Rows as a part of an event."""
+
+    data = b""
+
+
 def changes(operation: str, *rows: Row) -> Rows:
     reader: Any = Image()
-    images: Any = rows
+    images: Any = Given(rows)
     return Rows(reader, operation, images, 0)
 
 
@@ -265,8 +273,85 @@ def test_an_exact_chunk_tells_all_its_rows(config: BinlogConfig) -> None:
     assert [change["op"] for change in sent] == ["update", *["snapshot"] * 4]
 
 
+def test_what_xa_transactions_touch_is_not_told_by_an_exact_chunk_either(config: BinlogConfig) -> None:
+    begin = Begin(LOW, f"{SERVER}:5", False, is_xa=True)
+    update = changes("update", {"id": 1, "v": "seen"}, {"id": 1, "v": "newer"})
+    sent, _ = follow(
+        config,
+        OneChunk(Moment(HIGH, HIGH)),
+        (450, begin),
+        (500, update),
+        (900, Prepared("x'61',x'',1", is_committed=True)),
+    )
+    told = {change["row"]["id"]: change["op"] for change in sent}
+    assert told == {1: "update", 2: "snapshot", 3: "snapshot", 4: "snapshot"}
+
+
+class Behind(OneChunk):
+    """Of a server that has still to commit what its binlog has, when it is asked first."""
+
+    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk:
+        chunk = super().read(database, table, cursor, reached)
+        if len(self.asked) == 1:
+            raise NotYet
+        return chunk
+
+
+def test_the_binlog_is_read_on_while_the_server_has_still_to_commit(config: BinlogConfig) -> None:
+    chunks = Behind()
+    begin = Begin(LOW, f"{SERVER}:5", False)
+    insert = changes("insert", {"id": 9, "v": "new"})
+    sent, _ = follow(config, chunks, (450, begin), (500, insert), (900, Commit()))
+    assert [change["row"]["id"] for change in sent] == [9, 1, 2, 3, 4]
+    assert len(chunks.asked) == 2
+
+
+class Unfit(OneChunk):
+    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk:
+        raise Unsuitable("it has no primary key")
+
+
+def test_a_table_that_becomes_unsuitable_in_its_snapshot_is_loud(config: BinlogConfig) -> None:
+    with pytest.raises(BinlogError, match=r"shop\.orders cannot be synchronised: it has no primary key"):
+        follow(config, Unfit())
+
+
+def test_an_xa_transaction_without_an_end_is_loud(config: BinlogConfig) -> None:
+    begun = (450, Begin(LOW, f"{SERVER}:5", False, is_xa=True)), (900, Begin(HIGH, f"{SERVER}:6", False))
+    with pytest.raises(BinlogError, match="without an end"):
+        follow(config, OneChunk(), *begun)
+
+
 def test_a_state_of_the_other_server_is_refused(config: BinlogConfig) -> None:
     sync, _ = make(config)
     with pytest.raises(CommandError, match="another kind of server, mariadb, not mysql") as refused:
         sync.require_era(Server(flavour_of("9.7.4"), "9.7.4", "s"))
     assert "another topic" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("variables", "running", "is_refused"),
+    [
+        ({"log_slave_updates": "OFF"}, "1", True),
+        ({"log_slave_updates": "OFF"}, "0", False),
+        ({"log_slave_updates": "ON"}, "1", False),
+    ],
+)
+def test_a_replica_whose_binlog_lacks_what_it_replicates(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], running: str, is_refused: bool
+) -> None:
+    status = [{"Variable_name": "Slaves_running", "Value": running}]
+    monkeypatch.setattr(flavours, "rows_of", lambda *asked: status)
+    refused = pytest.raises(CommandError, match="log_slave_updates") if is_refused else nullcontext()
+    with refused:
+        flavour_of("11.4-MariaDB").require_complete(None, "db", variables)
+
+
+def test_readers_on_other_machines_and_of_other_topics_have_other_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = {_own_server_id(Path("state.json"), topic) for topic in ("a", "b")}
+    monkeypatch.setattr("metaq.pipelines.binlog.config.gethostname", lambda: "elsewhere")
+    numbers.add(_own_server_id(Path("state.json"), "a"))
+    assert len(numbers) == 3
+    assert all(2**31 <= number < 2**32 for number in numbers)

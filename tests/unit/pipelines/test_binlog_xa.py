@@ -15,7 +15,7 @@ from metaq.pipelines.binlog.stream import Rows
 
 def rows_of(size_bytes: int) -> Rows:
     reader: Any = None
-    return Rows(reader, "insert", Images(b"", 20, 20 + size_bytes, ()), 0)
+    return Rows(reader, "insert", Images(bytes(size_bytes), 0, size_bytes, ()), 0)
 
 
 def before(position: int) -> Position:
@@ -30,7 +30,7 @@ def prepare(transactions: xa.OpenTransactions, xid: str, position: int, *held: R
 
 
 def test_the_oldest_that_is_open_says_where_to_begin() -> None:
-    transactions = xa.OpenTransactions(100)
+    transactions = xa.OpenTransactions(10_000)
     first, second = rows_of(10), rows_of(20)
     assert transactions.oldest is None
     prepare(transactions, "a", 4, first)
@@ -46,7 +46,8 @@ def test_the_oldest_that_is_open_says_where_to_begin() -> None:
     assert transactions.oldest is None
 
 
-def test_all_together_are_limited() -> None:
+def test_all_together_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xa, "_EVENT_BYTES", 0)
     transactions = xa.OpenTransactions(100)
     prepare(transactions, "a", 4, rows_of(60))
     # What was taken is no longer held, nor what ended in one phase.
@@ -75,6 +76,19 @@ def test_all_together_are_limited() -> None:
 )
 def test_statements(statement: str, verb: str, xid: str) -> None:
     assert xa.parse(statement) == (verb, xid)
+
+
+def test_small_events_count_as_what_they_take() -> None:
+    transactions = xa.OpenTransactions(1000)
+    transactions.begin(before(4))
+    with pytest.raises(BinlogError, match="more than 1000 bytes"):
+        for _ in range(10):
+            transactions.hold(rows_of(1))
+
+
+def test_what_was_not_begun_is_not_prepared() -> None:
+    with pytest.raises(BinlogError, match="did not begin"):
+        xa.OpenTransactions(1000).prepared("a")
 
 
 def test_a_statement_that_is_not_known_is_told() -> None:

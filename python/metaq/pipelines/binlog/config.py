@@ -7,6 +7,7 @@ import re
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from socket import gethostname
 from typing import Final
 
 from metaq.client.compression import FORMATS, Format
@@ -125,7 +126,7 @@ def read_config(path: Path) -> BinlogConfig:
         tables=source["tables"],
         exclude=source["exclude"],
         unsuitable=source["unsuitable"],
-        server_id=source["server_id"] or _own_server_id(state_file),
+        server_id=source["server_id"] or _own_server_id(state_file, topic["name"]),
         nameservers=";".join(topic["namesrv"]),
         topic=topic["name"],
         queues=topic["queues"],
@@ -140,6 +141,8 @@ def read_config(path: Path) -> BinlogConfig:
     )
 
 
-def _own_server_id(state_file: Path) -> int:
-    """The same with every start, and far from the small numbers that servers are given."""
-    return 2**31 + zlib.crc32(str(state_file.resolve()).encode()) % (2**31 - 1)
+def _own_server_id(state_file: Path, topic: str) -> int:
+    """The same with every start, and far from the small numbers that servers are given. Of two readers with
+    one number a server sends the first one away."""
+    own = f"{gethostname()}:{state_file.resolve()}:{topic}"
+    return 2**31 + zlib.crc32(own.encode()) % (2**31 - 1)

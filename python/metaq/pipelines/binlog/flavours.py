@@ -29,7 +29,7 @@ _ROW_FORMAT: Final = "SET GLOBAL binlog_format = ROW"
 _SYNTAX: Final = 1064
 _FIRST_PLACE: Final = 4
 """Where the events of a file begin."""
-_WAIT_S: Final = 1
+_WAIT_S: Final = 20
 
 
 class Moment(NamedTuple):
@@ -60,9 +60,15 @@ class Flavour:
             wanted = ".".join(map(str, self.version_min))
             raise CommandError(f"{where} is {version}; binlog-sync reads {self.product} {wanted} or newer")
 
+    def require_complete(self, connection: Any, where: str, variables: Mapping[str, str]) -> None:
+        """Raises CommandError where rows change of which its binlog does not tell."""
+
     def identity(self, variables: Mapping[str, str]) -> str:
         """Another server has another one, and other files of the binlog."""
         raise NotImplementedError
+
+    def require_known(self, connection: Any, where: str, gtid: str) -> None:
+        """Raises CommandError where the server lacks what was read from another one before it."""
 
     def position(self, connection: Any) -> Position:
         """Where a new state begins: no transaction that is missing there begins before its place."""
@@ -89,6 +95,16 @@ class MariaDb(Flavour):
         ("log_bin_compress", ("OFF", None), "SET GLOBAL log_bin_compress = OFF"),
     )
     rights = "SELECT, REPLICATION SLAVE, BINLOG MONITOR"
+
+    def require_complete(self, connection: Any, where: str, variables: Mapping[str, str]) -> None:
+        if variables.get("log_slave_updates") == "ON":
+            return
+        status = rows_of(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+        if status and status[0]["Value"] not in ("0", "OFF"):
+            raise CommandError(
+                f"{where} is a replica whose log_slave_updates is OFF: its binlog lacks what it replicates",
+                hint="start the server with --log-slave-updates, or read its master",
+            )
 
     def identity(self, variables: Mapping[str, str]) -> str:
         return f"{variables['server_id']}/{variables['log_bin_basename']}"
@@ -123,6 +139,9 @@ class MySql(Flavour):
         # It is to have no other one some day, and then no such variable.
         ("binlog_format", ("ROW", None), _ROW_FORMAT),
         ("gtid_mode", ("ON",), "start the server with --gtid-mode=ON --enforce-gtid-consistency=ON"),
+        # Otherwise what it replicates is not in its binlog. Before 8.0.26 the second name.
+        ("log_replica_updates", ("ON", None), "start the server with --log-replica-updates=ON"),
+        ("log_slave_updates", ("ON", None), "start the server with --log-slave-updates=ON"),
         ("binlog_row_value_options", ("", None), "SET GLOBAL binlog_row_value_options = ''"),
         ("binlog_transaction_compression", ("OFF", None), "SET GLOBAL binlog_transaction_compression = OFF"),
     )
@@ -139,12 +158,20 @@ class MySql(Flavour):
         return Position(Place(place.file, _FIRST_PLACE), "".join(row["gtids"].split()))
 
     def has_reached(self, connection: Any, reached: Position) -> bool:
-        if not reached.gtid:
-            return True
         (row,) = rows_of(
-            connection, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s) AS missing", (reached.gtid, _WAIT_S)
+            connection, "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed) AS seen", (reached.gtid,)
         )
-        return int(row["missing"]) == 0
+        return int(row["seen"]) == 1
+
+    def require_known(self, connection: Any, where: str, gtid: str) -> None:
+        # It may still have to execute what it got in time.
+        rows_of(connection, "SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s) AS missing", (gtid, _WAIT_S))
+        (row,) = rows_of(connection, "SELECT GTID_SUBTRACT(%s, @@GLOBAL.gtid_executed) AS lacking", (gtid,))
+        if row["lacking"]:
+            raise CommandError(
+                f"{where} is another server, without transactions that were told before: {row['lacking']}",
+                hint="move the state file away, and the next run begins with a new snapshot",
+            )
 
     def moment(self, connection: Any, reached: Position) -> Moment | None:
         return Moment(reached.place, _written(connection))

@@ -123,6 +123,7 @@ class BinlogSync:
         with self._source.connect() as connection, self._source.errors():
             server = self._source.server(connection)
             state, tables, skipped, added = self._begin(connection, server)
+        self._source.expected = server.identity
         client = Client(config.nameservers)
         client.start()
         producer = client.producer(
@@ -187,6 +188,7 @@ class BinlogSync:
         self._check_state(state, server)
         if state.server != server.identity:
             # Files and positions begin anew there; what the server goes by is the GTID.
+            server.flavour.require_known(connection, config.source, state.gtid)
             log.warning("another server answers: %s, it was %s", server.identity, state.server)
             state.server = server.identity
             state.era = max(state.era + 1, int(time.time()))
@@ -242,7 +244,11 @@ class BinlogSync:
         """After a lost connection another server may answer."""
         try:
             with self._source.connect() as connection, self._source.errors():
-                sync.require_era(self._source.server(connection))
+                server = self._source.server(connection)
+                if server.identity != self._source.expected:
+                    server.flavour.require_known(connection, self._config.source, sync.position.gtid)
+                sync.require_era(server)
+                self._source.expected = server.identity
         except CommandError as error:
             if not error.retriable:
                 raise

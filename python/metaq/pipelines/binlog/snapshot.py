@@ -58,6 +58,7 @@ from metaq.pipelines.binlog.rows import Row
 from metaq.pipelines.binlog.sequence import NOWHERE, BinlogError
 from metaq.pipelines.binlog.source import NO_SUCH_TABLE, TABLE_CHANGED, Source
 from metaq.pipelines.binlog.state import Cursor
+from metaq.pipelines.binlog.stream import StreamLost
 from metaq.pipelines.binlog.values import Value
 
 TRIES_MAX: Final = 50
@@ -115,23 +116,26 @@ class Chunks:
             self._connection = None
 
     def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk | None:
-        """The next chunk, at `reached` or later; None where the table is gone or not suitable any more.
+        """The next chunk, at `reached` or later; None where the table is gone.
 
-        Begins anew where the primary key is no longer that of the cursor. Raises CommandError, BinlogError.
+        Begins anew where the primary key is no longer that of the cursor. Raises CommandError, BinlogError,
+        Unsuitable, StreamLost where another server answers, and NotYet where it can be read later.
         """
+        is_behind = False
         for _ in range(TRIES_MAX):
             try:
                 with self._source.errors():
-                    chunk = self._try(database, table, cursor, reached)
-            except _Again:
+                    return self._try(database, table, cursor, reached)
+            except (_Again, NotYet) as reason:
+                is_behind = isinstance(reason, NotYet)
                 time.sleep(PAUSE_S)
-                continue
             except Unsuitable:
-                return None
+                raise
             except BaseException:
                 self.close()
                 raise
-            return chunk
+        if is_behind:
+            raise NotYet
         raise BinlogError(f"{database}.{table} changes so often that no chunk of it can be read")
 
     def _try(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk | None:
@@ -143,10 +147,12 @@ class Chunks:
                 query.execute("SET SESSION time_zone = '+00:00', SESSION sql_mode = ''")
                 query.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             self._flavour = flavour_at(self._connection)
+            if not self._source.is_expected(self._connection):
+                raise StreamLost("another server answers where tables are read")
         connection, flavour = self._connection, self._flavour
         assert flavour is not None
         if not flavour.has_reached(connection, reached):
-            raise _Again
+            raise NotYet
         with connection.cursor() as query:
             query.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
@@ -154,7 +160,7 @@ class Chunks:
                 query.execute(f"SELECT 1 FROM {_quoted(database)}.{_quoted(table)} LIMIT 0", ())
                 moment = flavour.moment(connection, reached)
                 if moment is None:
-                    raise _Again
+                    raise NotYet
                 definition = self._source.definition(connection, database, table)
                 last = cursor.last if cursor is not None and cursor.key == definition.key else ()
                 limit = self._limits.get((database, table), self._chunk_rows)
@@ -197,6 +203,10 @@ class Chunks:
             self._limits[table] = max(1, rows - 1)
         elif (limit := self._limits.pop(table, None)) is not None and 2 * limit < self._chunk_rows:
             self._limits[table] = 2 * limit
+
+
+class NotYet(Exception):
+    """The server has still to commit what its binlog has."""
 
 
 class _Again(Exception):

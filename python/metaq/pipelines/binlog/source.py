@@ -17,8 +17,8 @@ from metaq.pipelines.binlog.flavours import Flavour, MariaDb, flavour_of, rows_o
 EXCLUDE: Final = 'name them in source.exclude, or set source.unsuitable = "skip"'
 _ENGINES: Final = frozenset(("InnoDB", "ROCKSDB"))
 _DENIED: Final = (1044, 1045, 1142, 1227)
-_AWAY: Final = (1040, 1053, 1927)
-"""Too many connections, a server that shuts down, a connection that was killed."""
+_AWAY: Final = (1040, 1053, 1927, 3032)
+"""Too many connections, a server that shuts down, a connection that was killed, offline for now."""
 TABLE_CHANGED: Final = (1412, 1054)
 """Or a column of it, of which MySQL tells in a snapshot as it was when that was opened."""
 NO_SUCH_TABLE: Final = 1146
@@ -57,6 +57,8 @@ class Source:
         self._config = config
         self._rights = f"{MariaDb.rights} (on MySQL REPLICATION CLIENT for the last one)"
         """Until it is known which server answers."""
+        self.expected = ""
+        """The identity of the server that places in the binlog are of, once that is known."""
 
     def settings(self) -> dict[str, Any]:
         """For pymysql; each call gives a new one, as callers change it."""
@@ -106,6 +108,14 @@ class Source:
         )
         return failure
 
+    def is_expected(self, connection: Any) -> bool:
+        """Whether the server at the other end is the one that places are of: behind one address there may be
+        another one by now."""
+        if not self.expected:
+            return True
+        variables = _variables(connection)
+        return flavour_of(variables.get("version", "")).identity(variables) == self.expected
+
     def server(self, connection: Any) -> Server:
         """Checks what must be set; raises CommandError with the setting and how it gets right."""
         variables = _variables(connection)
@@ -120,6 +130,7 @@ class Source:
                 raise CommandError(
                     f"{self._config.source}: {name} is {value}, it must be {words}", hint=remedy
                 )
+        flavour.require_complete(connection, self._config.source, variables)
         return Server(
             flavour,
             version,

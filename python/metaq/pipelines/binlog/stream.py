@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -42,7 +43,8 @@ _IGNORABLE: Final = 0x80
 _HARMLESS: Final = frozenset((5, 13, 14, 28, 29, 36, 37, 160, 161, 163))
 """Types of events that say nothing of rows: variables of statements, annotations, checkpoints, and who is in
 a group of servers."""
-_PURGED: Final = 1236
+_NOT_SENT: Final = 1236
+_SAME_NUMBER: Final = re.compile(r"same server_(?:uu)?id", re.IGNORECASE)
 _SEQUENCE: Final = "next_not_cached_value"
 """A column of sequences, which the server keeps as tables of their own kind."""
 
@@ -378,6 +380,9 @@ class Stream:
         if self._opened == 2:
             raise StreamLost("the connection to the server was lost")
         connection = _Connection(**settings)
+        if not self._source.is_expected(connection):
+            connection._force_close()
+            raise StreamLost("another server answers")
         connection.dump = self._dump
         self._opened += 1
         return connection
@@ -386,9 +391,11 @@ class Stream:
         failure = self._source.told(error)
         if failure.retriable:
             return StreamLost(str(failure))
-        if error.args and error.args[0] == _PURGED:
+        if error.args and error.args[0] == _NOT_SENT:
             failure.hint = (
-                "the binlog that is needed is not there any more;"
+                "another reader has the same number: give each its own source.server_id"
+                if _SAME_NUMBER.search(str(failure))
+                else "where the binlog that is needed is not there any more,"
                 " move the state file away, and the next run begins with a new snapshot"
             )
         return failure

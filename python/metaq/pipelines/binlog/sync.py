@@ -15,7 +15,7 @@ from typing import Final
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.binlog import ddl, xa
-from metaq.pipelines.binlog.columns import Definition
+from metaq.pipelines.binlog.columns import Definition, Unsuitable
 from metaq.pipelines.binlog.config import BinlogConfig
 from metaq.pipelines.binlog.gtids import gtids_of
 from metaq.pipelines.binlog.messages import (
@@ -32,7 +32,7 @@ from metaq.pipelines.binlog.outbox import Lane, Outbox, Stopped
 from metaq.pipelines.binlog.progress import Boundaries, Position
 from metaq.pipelines.binlog.rows import Row, TableReader
 from metaq.pipelines.binlog.sequence import NOWHERE, ROW_MAX, BinlogError, sequence, transaction_prefix
-from metaq.pipelines.binlog.snapshot import Chunk, Chunks
+from metaq.pipelines.binlog.snapshot import Chunk, Chunks, NotYet
 from metaq.pipelines.binlog.source import EXCLUDE, Server, Table
 from metaq.pipelines.binlog.state import Cursor, State, StateFile, TableState
 from metaq.pipelines.binlog.stream import Begin, Commit, Idle, Prepared, Query, Rows, Stream
@@ -188,6 +188,7 @@ class Sync:
         """The stream will be opened anew, at the last place between two transactions."""
         self._in_transaction = False
         self._chunk = None
+        self._chunks.close()
         self._by_reader.clear()
         self._open.clear()
         self._reached = self.position
@@ -214,6 +215,8 @@ class Sync:
         if self._chunk is not None and self._chunk.moment.high.order <= item.place.order:
             # Its place is before this transaction, which the reader did not know until now.
             self._send_chunk()
+        if self._open.is_preparing:
+            raise BinlogError(f"the binlog has an XA transaction before {item.place} without an end")
         self._prefix = transaction_prefix(self._state.era, item.place)
         self._row = 0
         self._gtid = item.gtid
@@ -232,7 +235,7 @@ class Sync:
         self.position = self._open.oldest or self._reached
         self._boundaries.passed(self._outbox.put_count, self.position)
 
-    def _rows(self, item: Rows) -> None:
+    def _rows(self, item: Rows, *, is_xa: bool = False) -> None:
         if self._open.is_preparing:
             self._open.hold(item)
             return
@@ -245,7 +248,7 @@ class Sync:
             table = self._defined(reader.database, reader.table, reader.definition)
             self._by_reader[reader] = table
         choose = table.choose
-        chunk = self._undecided(table)
+        chunk = self._undecided(table, is_xa=is_xa)
         by_queue: dict[int, list[bytes]] = {}
         for operation, row in self._changes(item, table.definition.key):
             if chunk is not None:
@@ -356,7 +359,7 @@ class Sync:
     def _xa_prepared(self, item: Prepared, stream: Stream) -> None:
         if item.is_committed:
             for rows in self._open.take_preparing():
-                self._rows(rows)
+                self._rows(rows, is_xa=True)
         else:
             self._open.prepared(item.xid)
         self._passed(stream)
@@ -370,7 +373,7 @@ class Sync:
             if held is None:
                 self._read_all_again(xid, stream)
             for rows in held or ():
-                self._rows(rows)
+                self._rows(rows, is_xa=True)
         self._passed(stream)
 
     def _read_all_again(self, xid: str, stream: Stream) -> None:
@@ -435,9 +438,15 @@ class Sync:
         while self._pending and not self._stop.is_set():
             table = self._tables[self._pending[0]]
             if self._chunk is None:
-                self._chunk = self._chunks.read(table.database, table.name, table.cursor, self._reached)
+                try:
+                    self._chunk = self._chunks.read(table.database, table.name, table.cursor, self._reached)
+                except NotYet:
+                    log.info("waiting for the server to commit what its binlog has")
+                    return
+                except Unsuitable as reason:
+                    self.refuse(table.database, table.name, str(reason))
             if self._chunk is None:
-                log.warning("%s is gone; its snapshot is over", table.full_name)
+                log.warning("%s is not there as it was; its snapshot is over", table.full_name)
                 self._snapshot_done(table, replace(table.cursor or Cursor("", ()), done=True))
             elif stream.place.order < self._chunk.moment.high.order:
                 return
@@ -446,12 +455,16 @@ class Sync:
             self._boundaries.passed(self._outbox.put_count, self.position)
             self._tick()
 
-    def _undecided(self, table: TableSync) -> Chunk | None:
-        """The chunk of that table which waits, where its rows may have the changes that come now, or not."""
+    def _undecided(self, table: TableSync, *, is_xa: bool) -> Chunk | None:
+        """The chunk of that table which waits, where its rows may have the changes that come now, or not.
+
+        Of an XA transaction that is never known: MariaDB, too, writes its commit before tables have it, and
+        counts it as seen.
+        """
         chunk = self._chunk
         if (
             chunk is None
-            or chunk.moment.is_exact
+            or (chunk.moment.is_exact and not is_xa)
             or (chunk.database, chunk.table) != (table.database, table.name)
         ):
             return None

@@ -21,6 +21,10 @@ _STATEMENT: Final = re.compile(
 )
 
 
+_EVENT_BYTES: Final = 300
+"""What an event takes in memory besides its data."""
+
+
 def parse(statement: str) -> tuple[str, str]:
     """What is done with which transaction, as the binlog writes it; raises BinlogError."""
     found = _STATEMENT.match(statement.strip())
@@ -66,19 +70,20 @@ class OpenTransactions:
     def hold(self, rows: Rows) -> None:
         """Raises BinlogError where it is too much."""
         assert self._preparing is not None
-        size_bytes = rows.images.end - rows.images.begin
+        size_bytes = len(rows.images.data) + _EVENT_BYTES
         self._bytes += size_bytes
         if self._bytes > self._bytes_max:
             raise BinlogError(
-                f"XA transactions that are prepared and not committed have more than {self._bytes_max} bytes",
-                hint="commit them or roll them back (XA RECOVER lists them), or raise topic.buffer_bytes",
+                f"rows of XA transactions that wait for their commit take more than {self._bytes_max} bytes",
+                hint="raise topic.buffer_bytes; XA RECOVER at the server lists those that are open",
             )
         self._preparing.rows.append(rows)
         self._preparing.size_bytes += size_bytes
 
     def prepared(self, xid: str) -> None:
-        """From here on it waits."""
-        assert self._preparing is not None
+        """From here on it waits; raises BinlogError."""
+        if self._preparing is None:
+            raise BinlogError(f"the binlog prepares the XA transaction {xid}, which it did not begin")
         self._prepared[xid], self._preparing = self._preparing, None
 
     def take_preparing(self) -> list[Rows]:

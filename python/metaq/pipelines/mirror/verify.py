@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from metaq.pipelines import DifferingKey, TableVerification, Verification
-from metaq.pipelines.binlog.columns import Definition
+from metaq.pipelines.binlog.columns import Definition, Unsuitable
 from metaq.pipelines.binlog.config import BinlogConfig
 from metaq.pipelines.binlog.snapshot import ANYWHERE, Chunks
 from metaq.pipelines.binlog.source import Source, Table
@@ -170,7 +170,10 @@ class Verifier:
         cursor: Cursor | None = None
         try:
             while True:
-                chunk = chunks.read(*name, cursor, ANYWHERE)
+                try:
+                    chunk = chunks.read(*name, cursor, ANYWHERE)
+                except Unsuitable:
+                    return
                 if chunk is None:
                     return
                 if chunk.rows:
