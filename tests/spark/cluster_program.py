@@ -22,7 +22,8 @@ def where(_: Iterator[int]) -> Iterator[tuple[str, int]]:
 
 def read(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
     table = spark.read.format("metaq").option("nameservers", nameserver)
-    return table.option("subscribe", topic).option("minPartitions", "4").load()
+    table = table.option("subscribe", topic).option("minPartitions", "4").option("failOnDataLoss", "false")
+    return table.load().where("body is not null")
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -20,33 +21,53 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the driver of the session writes, and every Python process that Spark starts for it."""
+    return tmp_path_factory.mktemp("stderr") / "spark.log"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
     # Whatever the machine is called, everything here talks to itself.
     os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable)
     # Workers unpickle what tests define.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    session = metaq.spark.session(
-        "tests",
-        master="local[2]",
-        jars=(*delta_jars(), *driver_jars()),
-        config={
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            # Delta reads the log of a table in 50 tasks otherwise.
-            "spark.databricks.delta.snapshotPartitions": "2",
-            "spark.default.parallelism": "2",
-            "spark.sql.warehouse.dir": str(home / "warehouse"),
-            "spark.local.dir": str(home),
-            "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={home}",
-            "spark.driver.memory": "1g",
-            # An idle query looks for messages all the time otherwise.
-            "spark.sql.streaming.pollingDelay": "50ms",
-        },
-    )
+    config = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        # Delta reads the log of a table in 50 tasks otherwise.
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.default.parallelism": "2",
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+        "spark.local.dir": str(home),
+        "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={home}",
+        "spark.driver.memory": "1g",
+        # An idle query looks for messages all the time otherwise.
+        "spark.sql.streaming.pollingDelay": "50ms",
+    }
+    with stderr_to(spark_stderr):
+        session = metaq.spark.session(
+            "tests", master="local[2]", jars=(*delta_jars(), *driver_jars()), config=config
+        )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+    print(spark_stderr.read_text(errors="replace"), file=sys.stderr)
+
+
+@contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Of this process, for those that it starts meanwhile and that keep it."""
+    before = os.dup(2)
+    sys.stderr.flush()
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -14,6 +15,7 @@ import metaq
 from metaq.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS
 from tests.spark.support import BROKER, Topics, bodies, read, rows, send_raw
 from tests.support.metaq import Metaq
+from tests.support.reading import eventually
 
 MakeTopic = Callable[..., str]
 
@@ -242,7 +244,7 @@ def test_bad_input_is_told_before_any_work(
 
 
 def test_lost_messages_are_loud_unless_told_otherwise(
-    spark: SparkSession, served: Metaq, topics: Topics, make_topic: MakeTopic
+    spark: SparkSession, spark_stderr: Path, served: Metaq, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
     topics.fill(topic, ["a", "b"])
@@ -252,15 +254,22 @@ def test_lost_messages_are_loud_unless_told_otherwise(
     ):
         rows(spark, served, **beyond)
     assert bodies(rows(spark, served, **beyond, failOnDataLoss="false")) == ["a", "b"]
+    line = f"going on without lost messages: {topic}/{BROKER}/0 [0, 5): the queue has [0, 2)"
+    eventually(lambda: line in spark_stderr.read_text())
+    assert spark_stderr.read_text().count(line) == 1
 
 
-def test_a_body_that_cannot_be_inflated(spark: SparkSession, served: Metaq, make_topic: MakeTopic) -> None:
+def test_a_body_that_cannot_be_inflated(
+    spark: SparkSession, spark_stderr: Path, served: Metaq, make_topic: MakeTopic
+) -> None:
     topic = make_topic()
     send_raw(served.broker, topic, b"no zlib at all", system_flag=1)
-    with pytest.raises(Exception, match="offset 0: the body cannot be decompressed"):
+    with pytest.raises(Exception, match=r"/0 \[0, 1\): the body cannot be decompressed"):
         rows(spark, served, subscribe=topic)
     (row,) = rows(spark, served, subscribe=topic, failOnDataLoss="false")
     assert (row.body, row.sysFlag & 1) == (None, 1)
+    line = f"going on without a body that cannot be decompressed: {topic}/{BROKER}/0 [0, 1)"
+    eventually(lambda: line in spark_stderr.read_text())
     assert len(rows(spark, served, subscribe=topic, columns="topic,queueId,queueOffset")) == 1
 
 

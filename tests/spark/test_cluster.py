@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import metaq.spark
 from tests.spark.lake import Lake
-from tests.spark.support import SHORT_LIVED, Topics
+from tests.spark.support import BROKER, SHORT_LIVED, Topics, send_raw
 from tests.support.metaq import Metaq
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
@@ -32,6 +32,7 @@ def test_executors_need_nothing_but_the_archive(
     bodies = [f"row {number:03}" for number in range(200)]
     topics.fill(topic, bodies[::2])
     topics.fill(topic, bodies[1::2], queue=1)
+    send_raw(served.broker, topic, b"no zlib at all", system_flag=1)
     config = json.dumps(settings(tmp_path))
     checkpoint = str(tmp_path / "checkpoint")
     printed = run(
@@ -41,6 +42,9 @@ def test_executors_need_nothing_but_the_archive(
         "modules": ["metaq-package/metaq/__init__.py"],
         "bodies": bodies,
     }
+    told = [file.read_text() for file in (tmp_path / "spark" / "work").glob("app-*/*/stderr")]
+    line = f"going on without a body that cannot be decompressed: {topic}/{BROKER}/0 [100, 101)"
+    assert len(told) == 2 and sum(text.count(line) for text in told) == 1
 
 
 def test_a_pipeline_on_another_master_than_its_file_says(

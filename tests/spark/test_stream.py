@@ -237,7 +237,9 @@ def test_a_topic_that_is_gone_and_one_that_lost_its_messages(
     assert f"messages are lost: {topic}/{BROKER}/0 [2, 2): the queue ends at 1 now" in said
 
 
-def test_a_queue_that_vanished_is_loud(stream: MakeStream, topics: Topics, make_topic: MakeTopic) -> None:
+def test_a_queue_that_vanished_is_loud(
+    stream: MakeStream, spark_stderr: Path, topics: Topics, make_topic: MakeTopic
+) -> None:
     topic = make_topic(queues=2)
     topics.fill(topic, ["a"])
     topics.fill(topic, ["b"], queue=1)
@@ -247,9 +249,11 @@ def test_a_queue_that_vanished_is_loud(stream: MakeStream, topics: Topics, make_
     topics.fill(topic, ["c"])
     query.options = {**query.options, "timeout": "3s"}
     said = failure(query.begin(availableNow=True))
-    assert f"{topic}/{BROKER}/1 [1, 1): the queue is not there any more" in said
+    line = f"{topic}/{BROKER}/1 [1, 1): the queue is not there any more"
+    assert line in said
     query.options = {**query.options, "timeout": "60s", "failOnDataLoss": "false"}
     assert query.run()[1:] == [["c"]]
+    eventually(lambda: f"going on without lost messages: {line}" in spark_stderr.read_text())
     topics.change(topic, queues=2)
     topics.fill(topic, ["d"], queue=1)
     assert query.run()[2:] == [["d"]], "it goes on where it was"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from metaq.spark import telling
 from metaq.spark.lag import Lag, lags
 
 # Imported here and now: otherwise the module of that name would take the function's place.
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from metaq.spark.listener import GroupOffsets
 
 __all__ = ["GroupOffsets", "Lag", "archive", "lags", "register", "session"]
+
+# Every process that has to do with the format comes by here.
+telling.attach()
 
 
 def __getattr__(name: str) -> object:

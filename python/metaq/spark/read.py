@@ -113,12 +113,15 @@ class _RangeReader:
             self._unreadable(batch.unreadable)
 
     def _unreadable(self, unreadable: list[tuple[int, str]]) -> None:
+        queue = self._part.queue
         queue_offset, reason = unreadable[0]
-        text = f"{self._part.queue} offset {queue_offset}: the body cannot be decompressed: {reason}"
+        place = Range(queue, queue_offset, queue_offset + 1)
+        text = f"{place}: the body cannot be decompressed: {reason}"
         if self._options.fails_on_data_loss:
             raise UnreadableBody(text, hint="failOnDataLoss=false gives such rows without a body")
         for queue_offset, reason in unreadable:
-            _log.warning("%s offset %d comes without its body: %s", self._part.queue, queue_offset, reason)
+            place = Range(queue, queue_offset, queue_offset + 1)
+            _log.warning("going on without a body that cannot be decompressed: %s: %s", place, reason)
 
     def _decide(self, stop: ScanStop) -> None:
         """Goes on, waits, or raises."""
