@@ -305,18 +305,21 @@ class Consuming:
 
     async def run(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Consumes until SIGTERM or SIGINT comes, then closes within the time. For the main thread."""
-        await self.start()
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
+        # Before the start: of several consumers the first has messages in hand while the others begin.
         for number in signals:
             loop.add_signal_handler(number, ended.set)
         try:
-            await ended.wait()
+            try:
+                await self.start()
+                await ended.wait()
+            finally:
+                await self.close(timeout)
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
-            await self.close(timeout)
 
     async def start(self) -> None:
         raise NotImplementedError

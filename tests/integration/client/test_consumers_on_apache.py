@@ -21,6 +21,6 @@ test_members = contract.test_members_share_the_queues_and_take_over
 test_close = contract.test_close_waits_for_what_is_in_hand_but_not_for_ever
 test_broadcast = modes.test_broadcast_reaches_everybody_and_goes_on_from_its_file
 test_filters = modes.test_batches_and_filters
-test_a_slow_handler = modes.test_a_slow_handler_stops_no_heartbeat
+test_a_slow_handler = modes.test_a_slow_handler_holds_up_no_other_call
 # modes.test_rewind_and_what_a_broker_asks holds there as well, and takes 15 s: so long a pull is held by a
 # broker that was told of a reset.

@@ -1,4 +1,4 @@
-"""What `send_soon` makes of the answers of a broker that a test has written down."""
+"""What sends, `send_soon` above all, make of the answers of a broker that a test has written down."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import metaq
 from metaq._core import SendFuture
 from metaq.errors import InvalidMessage, NotAllSent, NotDelivered, NotDurable, NotSent
 from metaq.protocol.errors import Refused
+from tests.support.faces import FACES, opened
 from tests.support.written_broker import STORED, Answer
 
 LONG_S = 60
@@ -36,21 +37,55 @@ def flush(producer: Any, futures: list[SendFuture]) -> tuple[Exception, ...]:
     return failures
 
 
-def test_what_is_stored_less_safely_is_an_error_unless_it_is_accepted(broker: Any) -> None:
-    served = broker(lambda _: (10, STORED))
+LESS_SAFE = [
+    (10, metaq.SendStatus.FLUSH_TIMEOUT),
+    (11, metaq.SendStatus.REPLICA_MISSING),
+    (12, metaq.SendStatus.REPLICA_TIMEOUT),
+]
+
+
+@pytest.mark.parametrize(("code", "status"), LESS_SAFE)
+def test_what_is_stored_less_safely_is_an_error_unless_it_is_accepted(
+    broker: Any, code: int, status: metaq.SendStatus
+) -> None:
+    served = broker(lambda _: (code, STORED))
     for place, future in enumerate(send_two(served.address)):
         error = future.exception()
         assert isinstance(error, NotDurable)
         assert (error.result.queue_offset, error.result.offset_id) == (7 + place, "AB"[place])
-        assert (error.result.id in str(error), error.code) == (True, 10)
+        assert (error.result.id in str(error), error.code, error.result.status) == (True, code, status)
         assert error.result.id in repr(future)
         with pytest.raises(NotDurable, match=error.result.id):
             future.result()
     before = len(served.asked)
-    results = [future.result() for future in send_two(served.address, accept=["flush-timeout"])]
-    assert [result.status for result in results] == [metaq.SendStatus.FLUSH_TIMEOUT] * 2
+    results = [future.result() for future in send_two(served.address, accept=[str(status)])]
+    assert [result.status for result in results] == [status] * 2
     assert [(result.queue_offset, result.offset_id) for result in results] == [(7, "A"), (8, "B")]
     assert len(served.asked) - before == 2, "to send it again would store it twice"
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(("code", "status"), LESS_SAFE)
+def test_one_and_many_that_are_stored_less_safely_are_errors_unless_accepted(
+    broker: Any, face: str, code: int, status: metaq.SendStatus
+) -> None:
+    served = broker(lambda _: (code, STORED))
+    others = [other for _, other in LESS_SAFE if other is not status]
+    two = [metaq.Message("t", b"1"), metaq.Message("t", b"2")]
+    with opened(face) as make, make(served.address) as client:
+        with client.producer("strict", accept=others) as producer:
+            with pytest.raises(NotDurable) as failed:
+                producer.send("t", b"x")
+            assert (failed.value.code, failed.value.result.status) == (code, status)
+            with pytest.raises(NotAllSent) as some:
+                producer.send_many(two)
+            for error in some.value.outcomes:
+                assert isinstance(error, NotDurable)
+                assert (error.code, error.result.status) == (code, status)
+        assert len(served.asked) == 2, "to send it again would store it twice"
+        with client.producer("content", accept=[status]) as producer:
+            assert producer.send("t", b"x").status is status
+            assert [result.status for result in producer.send_many(two)] == [status] * 2
 
 
 def test_each_of_many_that_are_stored_less_safely_is_named(broker: Any) -> None:

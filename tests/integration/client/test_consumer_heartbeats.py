@@ -1,0 +1,78 @@
+"""However long a handler takes, its client's heartbeats go on, and its group keeps it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from metaq.client.session import Session
+from metaq.protocol.bodies import ConsumerList
+from metaq.protocol.clients import GetConsumerListByGroup
+from metaq.testing import LocalMetaq
+from tests.integration import broker_cluster
+from tests.integration.broker_cluster import run, until
+from tests.integration.client.conftest import Served
+from tests.integration.client.test_consumer_contract import connected
+from tests.support.clients import Face, send
+from tests.support.patient import Connection
+
+EXPIRY_S = 120
+STEP_S = 50
+
+
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
+    """Heartbeats that brokers have answered; there are many per second."""
+    answered: list[Session] = []
+    beat = Session.beat
+
+    async def noted(session: Session) -> None:
+        await beat(session)
+        answered.append(session)
+
+    monkeypatch.setattr(Session, "beat", noted)
+    monkeypatch.setitem(Session.__init__.__kwdefaults__, "heartbeat_interval_s", 0.05)
+    return answered
+
+
+def test_a_client_with_a_slow_handler_is_not_forgotten(face: Face, beats: list[Session]) -> None:
+    """A plain handler that blocks, in either face. Whoever is silent for so long is forgotten."""
+    entered, released = threading.Event(), threading.Event()
+
+    def handle(message: Any) -> None:
+        entered.set()
+        released.wait(120)
+
+    async def members(connection: Connection) -> list[str]:
+        reply = await connection.call(GetConsumerListByGroup(consumer_group="slow-ones"))
+        return sorted(ConsumerList.decode(reply.check().body).consumer_id_list)
+
+    async def scenario(server: LocalMetaq) -> None:
+        served = Served(server.nameserver, server.broker, None)  # type: ignore[arg-type]
+        await send(server.broker, "slow", "m")
+        connection = await Connection.open(server.broker)
+        async with (
+            broker_cluster.connected(server.broker, "silent") as silent,
+            connected(face, served, client_id="slow") as client,
+        ):
+            await face.call(client.consumer("slow", group="slow-ones", start="first"), handle)
+            await until(entered.is_set)
+            await silent.heartbeat("slow-ones", "slow")
+            assert await members(connection) == ["silent", "slow"]
+            try:
+                for _ in range(0, 2 * EXPIRY_S, STEP_S):
+                    await asyncio.to_thread(server.clock.advance, STEP_S, silent=True)
+                    # The first one may have been heard before the clock was moved, the second was not.
+                    so_far = len(beats)
+                    await until(lambda so_far=so_far: len(beats) >= so_far + 2)
+                assert await members(connection) == ["slow"]
+            finally:
+                released.set()
+        await connection.close()
+
+    with LocalMetaq(frozen=True, settings={"client_expiry_s": EXPIRY_S}) as server:
+        server.create_topic("slow", queues=1)
+        run(lambda: scenario(server))

@@ -1,0 +1,48 @@
+"""`retries_max`: so many tries after the first, then a message is a dead letter; in order as well."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from metaq.testing import LocalMetaq
+from tests.integration.broker_cluster import run, until
+from tests.integration.client.conftest import Served
+from tests.integration.client.test_consumer_contract import connected
+from tests.support.clients import Face, send
+
+
+@pytest.mark.parametrize("retries_max", [0, 2])
+@pytest.mark.parametrize("ordered", [False, True], ids=["concurrent", "ordered"])
+def test_after_its_last_try_a_message_is_a_dead_letter(face: Face, ordered: bool, retries_max: int) -> None:
+    tries: list[int] = []
+    fine: list[bytes] = []
+
+    def handle(message: Any) -> None:
+        if message.body == b"hopeless":
+            tries.append(message.reconsume_times)
+            raise RuntimeError("as ever")
+        fine.append(message.body)
+
+    async def scenario(server: LocalMetaq) -> None:
+        served = Served(server.nameserver, server.broker, None)  # type: ignore[arg-type]
+        await send(server.broker, "bills", "hopeless", "behind it")
+        options = {"ordered": ordered, "suspend": 0.01, "retries_max": retries_max}
+        async with connected(face, served) as client:
+            declare = client.consumer("bills", group="billing", start="first", **options)
+            await face.call(declare, face.handler(handle))
+            async with asyncio.timeout(60):
+                while not await asyncio.to_thread(server.dead_letters, "billing"):
+                    if not ordered:  # There the client itself tries again, and the broker's time is nothing.
+                        await asyncio.to_thread(server.clock.advance, 7200)
+                    await asyncio.sleep(0.02)
+            await until(lambda: fine == [b"behind it"])
+        assert tries == list(range(retries_max + 1))
+        (letter,) = await asyncio.to_thread(server.dead_letters, "billing")
+        assert letter.body == b"hopeless"
+
+    with LocalMetaq(frozen=True) as server:
+        server.create_topic("bills", queues=1)
+        run(lambda: scenario(server))
