@@ -1,10 +1,11 @@
-"""binlog-mirror into another MariaDB and into PostgreSQL, both real."""
+"""binlog-mirror into another MariaDB, into MySQL and into PostgreSQL, all of them real."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +15,25 @@ import pytest
 from pyspark.sql import SparkSession
 
 from metaq.errors import ConfigError, MetaqError
-from metaq.pipelines.mirror.connection import Connection
+from metaq.pipelines.mirror.connection import Connection, JdbcConfig, transaction
+from metaq.pipelines.mirror.databases import database_of
+from metaq.pipelines.mirror.errors import MirrorError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from tests.spark.mirroring import Mirroring, run_sql
 from tests.support import postgresql
+from tests.support.database import Database
 from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
+from tests.support.mysql import MySql
 from tests.support.postgresql import PostgreSql
 
 # Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
 pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
 
 WRITER = "writer"
+PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
+(RIGHTS,) = re.findall(r"^GRANT (CREATE, .*) ON", PAGE, flags=re.MULTILINE)
+"""Those that the page says are enough."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,10 @@ class Other:
     execute: Callable[[str], object]
 
 
-@pytest.fixture(scope="module")
-def second_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
-    server = MariaDb(tmp_path_factory.mktemp("second"))
+def _of_the_family(server: Database, settings: str = "") -> Other:
     server.execute(
         f"CREATE USER {WRITER}@'%' IDENTIFIED BY '{postgresql.PASSWORD.replace(chr(39), chr(39) * 2)}'",
-        f"GRANT ALL ON *.* TO {WRITER}@'%'",
+        f"GRANT {RIGHTS} ON *.* TO {WRITER}@'%'",
     )
 
     def rows(query: str) -> list[dict[str, Any]]:
@@ -55,8 +61,24 @@ def second_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    yield Other("mariadb", f"jdbc:mariadb://127.0.0.1:{server.port}/", WRITER, rows, server.execute)
+    url = f"jdbc:mariadb://127.0.0.1:{server.port}/{settings}"
+    return Other(server.name, url, WRITER, rows, server.execute)
+
+
+@pytest.fixture(scope="module")
+def second_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
+    server = MariaDb(tmp_path_factory.mktemp("second"))
+    yield _of_the_family(server)
     server.stop()
+
+
+@pytest.fixture(scope="module")
+def mysql_server(mysql: MySql) -> Iterator[Other]:
+    # As clusters and some providers have it.
+    mysql.execute("SET GLOBAL sql_require_primary_key = ON")
+    yield _of_the_family(mysql, "?allowPublicKeyRetrieval=true")
+    mysql.execute("SET GLOBAL sql_require_primary_key = OFF", f"DROP USER {WRITER}@'%'")
+    mysql.execute("DROP DATABASE IF EXISTS metaq_mirror")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +88,7 @@ def postgresql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Othe
     server.stop()
 
 
-@pytest.fixture(params=["second_mariadb", "postgresql_server"])
+@pytest.fixture(params=["second_mariadb", "mysql_server", "postgresql_server"])
 def other(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Other:
     monkeypatch.setenv("OTHER_PASSWORD", postgresql.PASSWORD)
     found: Other = request.getfixturevalue(request.param)
@@ -100,12 +122,13 @@ def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> 
         """INSERT INTO kinds VALUES
            (18446744073709551615, 'é', '-12345678901234567890.0123456789', -128, 0.1, 1e300, 5, '2026-01-31',
             '2026-01-31 12:00:00.5', '2026-01-31 12:00:00.000001', '-100:00:01', 'b', 'x,y', x'00ff', x'01',
-            'a "quoted" \\\\ ''text''\n☃'),
-           (1, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)""",
+            'a "quoted" \\\\ ''text''\n☃😀'),
+           (1, '', NULL, NULL, NULL, NULL, NULL, '0000-00-00',
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)""",
     )
     mirroring.read()
     # A table that is there already is somebody else's.
-    schema = "DATABASE" if other.name == "mariadb" else "SCHEMA"
+    schema = "SCHEMA" if other.name == "postgresql" else "DATABASE"
     other.execute(f"CREATE {schema} {mirroring.database}")
     other.execute(f"CREATE TABLE {mirroring.database}.kinds (id INT PRIMARY KEY)")
     with pytest.raises(MetaqError, match="which is no mirror"):
@@ -123,19 +146,20 @@ def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> 
     assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same
     found = other.rows(
         'SELECT CAST(id AS CHAR(20)) AS "id", name, CAST(price AS CHAR(40)) AS "price", small, whole, flag,'
-        ' CAST(at AS CHAR(26)) AS "at", span, choice, many, "odd, ""name"'
+        ' born, CAST(at AS CHAR(26)) AS "at", span, choice, many, "odd, ""name"'
         f' FROM "{mirroring.database}"."kinds" ORDER BY small'
     )
     by_id = {row["id"].strip(): row for row in found}
     assert by_id.keys() == {"18446744073709551615", "2", "4"}
     first = by_id["18446744073709551615"]
     assert first["at"].strip().rstrip("0") == "2026-01-31 12:00:00.5"
-    assert {name: first[name] for name in first.keys() - {"id", "at", "price"}} == {
+    assert {name: first[name] for name in first.keys() - {"id", "at", "price", "born"}} == {
         **{"name": "é", "small": -128, "whole": 1e300, "flag": 5, "span": "-100:00:01", "choice": "b"},
-        **{"many": "x,y", 'odd, "name': "a \"quoted\" \\ 'text'\n☃"},
+        **{"many": "x,y", 'odd, "name': "a \"quoted\" \\ 'text'\n☃😀"},
     }
     assert first["price"].strip() == "-12345678901234567890.0123456789"
     assert by_id["2"]["small"] == 22
+    assert (str(first["born"]), by_id["4"]["born"]) == ("2026-01-31", None)
 
     # What somebody else changes there is found.
     run_sql(mirroring, "UPDATE kinds SET part = 2 WHERE id = 2")
@@ -217,14 +241,39 @@ def test_ended_between_any_two_statements(
     set_target(mirroring, other, 'schema_changes = "evolve"')
     mirroring.apply()
     require_same(mirroring, other)
-    left = other.rows("SELECT table_name FROM information_schema.tables WHERE table_schema = 'metaq_mirror'")
-    assert {row["table_name"] for row in left} == {"tables", "tombstones"}
+    left = other.rows(
+        "SELECT table_name AS \"name\" FROM information_schema.tables WHERE table_schema = 'metaq_mirror'"
+    )
+    assert {row["name"] for row in left} == {"tables", "tombstones"}
 
 
 def require_same(mirroring: Mirroring, other: Other) -> None:
     for table, columns in {"t": "id, v, added", "other": "id, v"}.items():
         found = other.rows(f'SELECT {columns} FROM "{mirroring.database}"."{table}"')
         assert {(row["id"],): row for row in found} == mirroring.source(table, "id")
+
+
+def test_a_password_of_mysql_needs_tls_or_a_key(mysql: MySql, spark: SparkSession) -> None:
+    # Whom the server has seen once it knows again without.
+    mysql.execute("CREATE USER stranger IDENTIFIED BY 'secret'")
+    try:
+        url = f"jdbc:mariadb://127.0.0.1:{mysql.port}/"
+        for settings in ("", "?sslMode=trust"):
+            database = database_of(url)
+            assert database is not None
+            config = JdbcConfig(url + settings, "stranger", "secret", database)
+            if settings:
+                with transaction(spark, config) as connection:
+                    assert connection.query("SELECT 1") == [("1",)]
+            else:
+                with (
+                    pytest.raises(MirrorError, match="RSA public key") as refused,
+                    transaction(spark, config),
+                ):
+                    pass
+                assert "sslMode=verify-full" in refused.value.hint
+    finally:
+        mysql.execute("DROP USER stranger")
 
 
 @pytest.mark.parametrize(

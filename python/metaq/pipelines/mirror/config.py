@@ -106,7 +106,10 @@ def _jdbc(path: Path, values: Mapping[str, Any]) -> JdbcConfig:
     database = database_of(url)
     if database is None:
         # The URL itself may hold a password.
-        raise ConfigError(f"{path}: jdbc.url must begin with {' or '.join(DATABASES)}")
+        raise ConfigError(
+            f"{path}: jdbc.url must begin with {' or '.join(DATABASES)}",
+            hint="jdbc:mariadb: is for MySQL too",
+        )
     secret_file = values["password_file"] and str(path.parent / values["password_file"])
     secret = read_secret(path, "jdbc.password", values["password_env"], secret_file)
     return JdbcConfig(url, values["user"], secret, database)

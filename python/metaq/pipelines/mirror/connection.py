@@ -19,6 +19,11 @@ from metaq.pipelines.mirror.errors import MirrorError
 _SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
 _CAUSE: Final = re.compile(r"^(?:Caused by: |.*?\): )[\w.$]+(?:Exception|Error): (.*)$", re.MULTILINE)
 """In a text of Spark on a task that has failed."""
+_NO_KEY: Final = "RSA public key is not available"
+_KEY_HINT: Final = (
+    "MySQL takes a password on an encrypted connection (sslMode=verify-full in jdbc.url, or trust), with"
+    " serverRsaPublicKeyFile, or with allowPublicKeyRetrieval=true where nobody else is on the network"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +121,8 @@ def driver_errors(config: JdbcConfig) -> Iterator[None]:
     except (Py4JJavaError, PySparkException) as error:
         said = config.without_secrets(root_cause(error))
         # Not from that error, whose own text has them.
-        raise MirrorError(f"{config.database.name} says: {said}") from None
+        hint = _KEY_HINT if _NO_KEY in said else ""
+        raise MirrorError(f"{config.database.name} says: {said}", hint=hint) from None
 
 
 def root_cause(error: Py4JJavaError | PySparkException) -> str:

@@ -37,6 +37,8 @@ class Database(ABC):
     own_columns: str
     """What keeps columns of ours out of `SELECT *`, where that can be."""
     name_bytes_max: int
+    numbered: str = ""
+    """A column that numbers the rows of a table without a key, where servers may want one of every table."""
 
     def type_of(self, kind: str) -> str:
         return kind if _DECIMAL.fullmatch(kind) else self.types[kind]
@@ -132,7 +134,7 @@ _COMMON: Final = {"tinyint": "smallint", "smallint": "smallint", "bigint": "bigi
 
 DATABASES: Final[Mapping[str, Database]] = {
     "jdbc:mariadb:": MariaDb(
-        name="MariaDB",
+        name="the database",
         driver="org.mariadb.jdbc.Driver",
         package="org.mariadb.jdbc:mariadb-java-client:3.5.6",
         settings={
@@ -153,6 +155,8 @@ DATABASES: Final[Mapping[str, Database]] = {
         identity="varchar({}) CHARACTER SET ascii COLLATE ascii_bin",
         own_columns="DEFAULT {} INVISIBLE",
         name_bytes_max=256,
+        # sql_require_primary_key of MySQL, and clusters of both kinds.
+        numbered='"number" bigint NOT NULL AUTO_INCREMENT PRIMARY KEY',
     ),
     "jdbc:postgresql:": PostgreSql(
         name="PostgreSQL",

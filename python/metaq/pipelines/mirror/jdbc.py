@@ -206,13 +206,15 @@ class JdbcMirror:
         text, short = database.type_of("string"), database.identity.format(64)
         values = [f"c{number}" for number in range(len(self.columns))]
         lines = [
-            # No key: a task that is tried again writes its rows again.
+            # Not unique: a task that is tried again writes its rows again.
             f'"id" {short} NOT NULL',
             f'"key" {text}',
             f'"seq" {short}',
             '"deleted" smallint',
         ]
         lines += [f'"{value}" {text}' for value in values]
+        if database.numbered:
+            lines.append(database.numbered)
         with self._target.transaction() as connection:
             connection.execute(f'CREATE TABLE "{SCHEMA}"."{stage}" ({", ".join(lines)})')
         columns = [f.col(quoted(name)).alias(value) for name, value in zip(self.columns, values, strict=True)]
