@@ -1,4 +1,4 @@
-"""`readFrom=replica` with Apache's master and slave: MetaQ's own brokers have no replicas yet."""
+"""Spark on Apache's brokers: `readFrom=replica`, which MetaQ's have not yet, and what only ours can do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 import metaq
+from metaq.spark.errors import OptionError
 from metaq.spark.options import source_options
+from metaq.spark.sink import SinkWriter
+from metaq.spark.sink_options import sink_options
 from metaq.spark.source import BatchReader, RangePartition
+from metaq.spark.stream_sink import StreamSinkWriter
 from tests.support import apache
 from tests.support.apache import ApacheServer
-from tests.support.reading import eventually
+from tests.support.reading import eventually, stored, stored_all
 
 TOPIC = "replicated"
+COPY = "copied"
 COUNT = 300
 
 
@@ -68,6 +75,7 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
         os.kill(pair.slave.pid, signal.SIGCONT)
 
     eventually(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
+    refuses_to_write_exactly_once(pair)
     # A slave gets messages at once and topics every few seconds.
     known = pair.slave.home / "store" / "config" / "topics.json"
     eventually(lambda: known.exists() and TOPIC in known.read_text())
@@ -78,3 +86,25 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
         value.as_py() for part in planned for batch in reader.read(part) for value in batch.column("body")
     ]
     assert sorted(found) == sorted(expected), "the slave alone gives every row once"
+
+
+def refuses_to_write_exactly_once(pair: Pair) -> None:
+    """Before anything is sent, whether the write or its rows name the topic."""
+    schema = StructType([StructField("body", StringType()), StructField("topic", StringType())])
+    given = {"nameservers": pair.nameserver, "deliveryGuarantee": "exactly_once"}
+    wanted = f"deliveryGuarantee is exactly_once, and broker-a at {pair.master.address}.*at_least_once"
+    for topic in (TOPIC, "not-made-yet"):
+        with pytest.raises(OptionError, match=wanted):
+            SinkWriter(schema, sink_options({**given, "topic": topic}), overwrite=False)
+        with pytest.raises(OptionError, match=wanted):
+            StreamSinkWriter(schema, sink_options({**given, "topic": topic}), overwrite=False)
+    table = pa.table({"body": ["a", "b"], "topic": [TOPIC, TOPIC]})
+    writer = SinkWriter(schema, sink_options(given), overwrite=False)
+    with pytest.raises(OptionError, match=wanted):
+        writer.write(iter(table.to_batches()))
+    # As the option says, it is possible otherwise; and nothing is left of what was refused.
+    plain = SinkWriter(schema, sink_options({**given, "deliveryGuarantee": "at_least_once"}), overwrite=False)
+    table = pa.table({"body": ["a", "b"], "topic": [COPY, COPY]})
+    assert plain.write(iter(table.to_batches())).row_count == 2
+    assert sorted(message.body for message in stored_all(pair.nameserver, COPY, 2)) == [b"a", b"b"]
+    assert stored(pair.nameserver, "RMQ_SYS_TRANS_HALF_TOPIC") == []
