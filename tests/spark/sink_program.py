@@ -1,8 +1,9 @@
-"""A stream that writes exactly once, as a process that a test can kill; its tasks fail now and then."""
+"""A stream that writes exactly once, as a process that a test can kill; its tasks fail or are killed."""
 
 from __future__ import annotations
 
-import random
+import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -11,17 +12,25 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import metaq.spark
+from metaq.spark.stream_sink import BATCH_ID
 from tests.spark.support import SHORT_LIVED
+
+TASKS = 3
 
 
 def flaky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Every third task fails at its first try, behind rows that it has written already."""
+    """One task of each batch does not come to its end at its first try, behind rows that it has written:
+    of even batches it fails, of odd ones its process is killed."""
     context = TaskContext.get()
     assert context is not None
-    fails = context.attemptNumber() == 0 and random.Random(context.taskAttemptId()).random() < 0.3
+    number = int(context.getLocalProperty(BATCH_ID) or 0)
+    falls = context.attemptNumber() == 0 and context.partitionId() == number % TASKS
     for batch in batches:
         yield batch.slice(0, batch.num_rows // 2)
-        if fails:
+        if falls and number % 2:
+            print("this task is killed on purpose", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif falls:
             raise RuntimeError("this task fails on purpose")
         yield batch.slice(batch.num_rows // 2)
 
@@ -39,7 +48,7 @@ def main(name_servers: str, topic: str, source: str, checkpoint: str) -> None:
     rows = spark.readStream.option("maxFilesPerTrigger", "1").text(source)
     query = (
         rows.withColumnRenamed("value", "body")
-        .repartition(3)
+        .repartition(TASKS)
         .mapInArrow(flaky, "body string")
         .writeStream.format("metaq")
         .option("nameservers", name_servers)

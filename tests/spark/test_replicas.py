@@ -1,4 +1,4 @@
-"""`readFrom=replica` with Apache's master and slave: MetaQ's own brokers have no replicas yet."""
+"""Spark on Apache's brokers: `readFrom=replica`, which MetaQ's have not yet, and what only ours can do."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType, StructField, StructType
 
 import metaq
+import metaq.spark
+from metaq.spark.errors import OptionError
 from metaq.spark.options import source_options
+from metaq.spark.sink import SinkWriter
+from metaq.spark.sink_options import sink_options
 from metaq.spark.source import BatchReader, RangePartition
+from metaq.spark.stream_sink import StreamSinkWriter
+from metaq.spark.stream_source import StreamReader
 from tests.support import apache
 from tests.support.apache import ApacheServer
-from tests.support.reading import eventually
+from tests.support.reading import eventually, stored, stored_all
 
 TOPIC = "replicated"
+COPY = "copied"
 COUNT = 300
+RECORD_BYTES_MIN = 91
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,8 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
         os.kill(pair.slave.pid, signal.SIGCONT)
 
     eventually(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
+    refuses_to_write_exactly_once(pair)
+    measures_by_lines(pair)
     # A slave gets messages at once and topics every few seconds.
     known = pair.slave.home / "store" / "config" / "topics.json"
     eventually(lambda: known.exists() and TOPIC in known.read_text())
@@ -78,3 +92,61 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
         value.as_py() for part in planned for batch in reader.read(part) for value in batch.column("body")
     ]
     assert sorted(found) == sorted(expected), "the slave alone gives every row once"
+
+
+def refuses_to_write_exactly_once(pair: Pair) -> None:
+    """Before anything is sent, whether the write or its rows name the topic."""
+    schema = StructType([StructField("body", StringType()), StructField("topic", StringType())])
+    given = {"nameservers": pair.nameserver, "deliveryGuarantee": "exactly_once"}
+    wanted = f"deliveryGuarantee is exactly_once, and broker-a at {pair.master.address}.*at_least_once"
+    for topic in (TOPIC, "not-made-yet"):
+        with pytest.raises(OptionError, match=wanted):
+            SinkWriter(schema, sink_options({**given, "topic": topic}), overwrite=False)
+        with pytest.raises(OptionError, match=wanted):
+            StreamSinkWriter(schema, sink_options({**given, "topic": topic}), overwrite=False)
+    table = pa.table({"body": ["a", "b"], "topic": [TOPIC, TOPIC]})
+    writer = SinkWriter(schema, sink_options(given), overwrite=False)
+    with pytest.raises(OptionError, match=wanted):
+        writer.write(iter(table.to_batches()))
+    # As the option says, it is possible otherwise; and nothing is left of what was refused.
+    plain = SinkWriter(schema, sink_options({**given, "deliveryGuarantee": "at_least_once"}), overwrite=False)
+    table = pa.table({"body": ["a", "b"], "topic": [COPY, COPY]})
+    assert plain.write(iter(table.to_batches())).row_count == 2
+    assert sorted(message.body for message in stored_all(pair.nameserver, COPY, 2)) == [b"a", b"b"]
+    assert stored(pair.nameserver, "RMQ_SYS_TRANS_HALF_TOPIC") == []
+
+
+def measures_by_lines(pair: Pair) -> None:
+    """Such brokers do not count bytes, and do not say how old a message is."""
+    most = 20_000
+    given = {"nameservers": pair.nameserver, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    given |= {"columns": "body", "maxBytesPerTrigger": str(most)}
+    reader = StreamReader(source_options(given, streaming=True))
+    found: list[list[bytes]] = []
+    lags: list[dict[str, Any]] = []
+    try:
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+            parts = reader.partitions(start, end)
+            batches = [batch for part in parts for batch in reader.read(part)]
+            found.append([value.as_py() for batch in batches for value in batch.column("body")])
+            report = reader.reportLatestOffset()
+            assert report is not None
+            lags.append(report["lag"])
+            start = end
+    finally:
+        reader.stop()
+    assert sorted(body for batch in found for body in batch) == sorted(b"%d" % row for row in range(COUNT))
+    assert [lag["messages"] for lag in lags] == [
+        COUNT - sum(map(len, found[: number + 1])) for number in range(len(found))
+    ]
+    sizes = [lag["bytes"] for lag in lags]
+    assert sizes[-1] == 0 and sizes[0] > RECORD_BYTES_MIN * lags[0]["messages"]
+    taken = [before - after for before, after in pairwise(sizes)]
+    assert len(taken) > 2 and all(0 < size <= most for size in taken)
+    one = max(taken) / min(map(len, found[1:-1]))
+    assert all(size > most - len(lags) * one for size in taken[:-1]), "no more would have fitted"
+    assert [lag["seconds"] for lag in lags[:-1]] == [None] * (len(lags) - 1) and lags[-1]["seconds"] == 0
+    shown = metaq.spark.lags({"sources": [{"latestOffset": {"lag": lags[0]}}]})[0]
+    assert (shown.bytes, shown.seconds) == (sizes[0], None)

@@ -1,4 +1,4 @@
-"""Tasks that fail, a driver and a broker that are killed in mid-batch: every row is shown once."""
+"""Tasks that fail, and tasks, a driver and a broker that are killed in mid-batch: every row is shown once."""
 
 from __future__ import annotations
 
@@ -80,4 +80,7 @@ def test_every_row_is_shown_once_whatever_is_killed(tmp_path: Path) -> None:
         cluster.close()
     wanted = collections.Counter(range(FILES * ROWS_PER_FILE))
     assert shown == wanted, f"missing {wanted - shown}, too often {shown - wanted}"
-    assert "on purpose" in log.read_text(), "no task failed: the test has not tested that"
+    told = log.read_text()
+    assert "this task fails on purpose" in told, "no task failed: the test has not tested that"
+    assert "this task is killed on purpose" in told, "no task was killed"
+    assert "Python worker exited unexpectedly" in told, "Spark has not noticed it"

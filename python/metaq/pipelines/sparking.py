@@ -218,5 +218,6 @@ def _lag(query: StreamingQuery, progress: Progress) -> None:
     last = query.lastProgress
     found = lags(last) if last is not None else []
     if found:
-        progress.lag_s = max(lag.seconds for lag in found)
+        seconds = [lag.seconds for lag in found if lag.seconds is not None]
+        progress.lag_s = max(seconds) if len(seconds) == len(found) else None
         progress.details["messages_left"] = sum(lag.messages for lag in found)

@@ -40,6 +40,8 @@ _GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
 """What a broker says of a topic or a queue that it has no more, while the route still shows it."""
 LINES: Final = 1000
 """Lines of a queue that are asked for at once, where a broker cannot measure."""
+DELAY_UNKNOWN: Final = -1
+"""How long a message waits where a broker does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,8 @@ class Cluster:
         self, parts: Mapping[Queue, tuple[int, int]], bytes_max: Mapping[Queue, int] | None = None
     ) -> dict[Queue, QueueMeasured]:
         """How far each part goes within its bytes, and what it holds up to there. A broker goes through a
-        million messages at most: what is beyond is not counted."""
+        million messages at most: what is beyond is not counted. Where a broker cannot measure, and no bytes
+        are given, it is a thousand, and it is not known how long they wait."""
 
         async def one(queue: Queue) -> QueueMeasured:
             first, end = parts[queue]
@@ -209,13 +212,11 @@ class Cluster:
     async def _measure_lines(
         self, queue: Queue, first: int, end: int, bytes_max: int, *, counts: bool
     ) -> QueueMeasured:
-        """The same by the lines of the queue, which every broker shows; without `counts` only where the
-        messages before and at the end lie."""
+        """The same by the lines of the queue, which every broker shows; those that one answer has, unless it
+        `counts`."""
         before = await self._line(queue, first - 1)
-        if not counts:
-            return QueueMeasured(end, 0, before, await self._line(queue, end - 1))
-        measured = QueueMeasured(first, 0, before)
-        while measured.end_offset < end:
+        measured = QueueMeasured(first, 0, before, delay_ms=DELAY_UNKNOWN)
+        while measured.end_offset < end and bytes_max > 0:
             lines = await self._lines(queue, measured.end_offset, min(end - measured.end_offset, LINES))
             for place, size in lines:
                 if measured.size_bytes + size > bytes_max:
@@ -223,7 +224,7 @@ class Cluster:
                 measured.size_bytes += size
                 measured.end_offset += 1
                 measured.last_physical_offset = place
-            if not lines:
+            if not lines or not counts:
                 break
         return measured
 

@@ -25,13 +25,15 @@ class Lag:
     messages_avg: float
     """Of the single queues."""
     bytes: int
-    """As stored. Of a queue with more than a million waiting messages the rest is estimated by those."""
-    seconds: float
-    """How long the oldest message has waited, by its broker's clock."""
+    """As stored. Of a queue with more than a million waiting messages, or a thousand at a broker that is not
+    MetaQ's, the rest is estimated by those."""
+    seconds: float | None
+    """How long the oldest message has waited, by its broker's clock; None where a broker does not tell that,
+    as those that are not MetaQ's."""
 
 
 def report(
-    ends: Mapping[Queue, int], behind: Mapping[Queue, int], size_bytes: int, delay_s: float
+    ends: Mapping[Queue, int], behind: Mapping[Queue, int], size_bytes: int, delay_s: float | None
 ) -> dict[str, Any]:
     counts = list(behind.values()) or [0]
     return {
@@ -42,7 +44,7 @@ def report(
             "messagesMax": max(counts),
             "messagesAvg": round(sum(counts) / len(counts), 2),
             "bytes": size_bytes,
-            "seconds": round(delay_s, 3),
+            "seconds": None if delay_s is None else round(delay_s, 3),
         },
     }
 
@@ -66,7 +68,7 @@ def lags(progress: Any) -> list[Lag]:
                 messages_max=lag["messagesMax"],
                 messages_avg=lag["messagesAvg"],
                 bytes=lag["bytes"],
-                seconds=lag["seconds"],
+                seconds=lag.get("seconds"),
             )
         )
     return found

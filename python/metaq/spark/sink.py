@@ -15,6 +15,7 @@ from metaq.client.row_sender import Part, RowSender, route_of
 from metaq.spark import exactly_once
 from metaq.spark.errors import OptionError
 from metaq.spark.exactly_once import Identity
+from metaq.spark.peers import require_metaq
 from metaq.spark.sink_client import client_of, run, session_of
 from metaq.spark.sink_columns import Layout
 from metaq.spark.sink_options import Guarantee, SinkOptions
@@ -69,10 +70,14 @@ def require_append(overwrite: bool) -> None:
 
 
 def require_topic(options: SinkOptions) -> None:
-    """Raises NoRoute where no broker has the topic, or would make it."""
+    """Raises NoRoute where no broker has the topic, or would make it, and OptionError where exactly once is
+    wanted and one of them cannot do it."""
     if options.topic is not None:
         client = client_of(options.nameservers)
-        run(client, route_of, session_of(client), options.topic, options.timeout_s)
+        if options.guarantee is Guarantee.EXACTLY_ONCE:
+            run(client, require_metaq, session_of(client), [options.topic], options.timeout_s)
+        else:
+            run(client, route_of, session_of(client), options.topic, options.timeout_s)
 
 
 def write_rows(
@@ -87,10 +92,16 @@ def write_rows(
     sender = RowSender(client, options.producer(half_properties))
     sender.start()
     row_count = 0
+    checked: set[str] = set()
     try:
         for batch in batches:
             if batch.num_rows:
-                sender.know(layout.topics(batch))
+                topics = layout.topics(batch)
+                if identity is not None and not checked.issuperset(topics):
+                    # Rows name topics of their own, which nobody has seen before.
+                    run(client, require_metaq, session_of(client), topics, options.timeout_s)
+                    checked.update(topics)
+                sender.know(topics)
                 sender.put(layout.rows(batch))
                 row_count += batch.num_rows
         sender.flush()

@@ -26,7 +26,7 @@ from metaq.client.routes import Queue
 from metaq.errors import MetaqError
 from metaq.spark import lag, stream_offset
 from metaq.spark.admission import admit_bytes, admit_rows
-from metaq.spark.cluster import Bounds, Cluster
+from metaq.spark.cluster import DELAY_UNKNOWN, Bounds, Cluster
 from metaq.spark.errors import WrongCheckpoint
 from metaq.spark.offsets import Range
 from metaq.spark.options import SourceOptions
@@ -292,15 +292,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         self._told_at = now
         behind = {queue: max(ends[queue] - reached.get(queue, 0), 0) for queue in ends}
-        size_bytes, delay_s = 0, 0.0
+        size_bytes, delays_ms = 0, [0]
         waiting = {queue: (reached.get(queue, 0), ends[queue]) for queue in ends if behind[queue]}
         if waiting:
             nothing = dict.fromkeys(waiting, 0)
-            for found in self._there().measure(waiting, nothing).values():
-                delay_s = max(delay_s, found.delay_ms / 1000)
+            delays_ms += [found.delay_ms for found in self._there().measure(waiting, nothing).values()]
             for queue, found in self._there().measure(waiting).items():
                 counted = max(found.end_offset - waiting[queue][0], 1)
                 size_bytes += found.size_bytes * behind[queue] // counted
+        delay_s = None if DELAY_UNKNOWN in delays_ms else max(delays_ms) / 1000
         self._report = lag.report(ends, behind, size_bytes, delay_s)
 
 

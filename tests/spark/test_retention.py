@@ -1,0 +1,102 @@
+"""Messages that a broker has deleted before Spark came to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from metaq.protocol.admin import TriggerDeleteFiles
+from metaq.spark.errors import DataLost
+from metaq.spark.options import source_options
+from metaq.spark.source import BatchReader
+from metaq.testing import LocalMetaq
+from tests.spark.support import BROKER, Stream, Topics, bodies, failure, rows
+from tests.support.patient import Connection
+from tests.support.reading import eventually
+
+TOPIC = "orders"
+QUEUE = f"{TOPIC}/{BROKER}/0"
+READ, COUNT = 10, 150
+WITHOUT = {"failOnDataLoss": "false"}
+
+
+@pytest.fixture
+def server() -> Iterator[LocalMetaq]:
+    """Whose commit log is a new file every fifty messages."""
+    with LocalMetaq(settings={"commit_log_file_bytes": 64 * 1024}) as started:
+        yield started
+
+
+def body(number: int) -> str:
+    return f"{number:04}".ljust(1_000, ".")
+
+
+def expire(server: LocalMetaq) -> None:
+    """All but the last file go, by their age."""
+
+    async def ask() -> None:
+        connection = await Connection.open(server.broker)
+        try:
+            (await connection.call(TriggerDeleteFiles())).check()
+        finally:
+            await connection.close()
+
+    server.clock.advance(timedelta(hours=80))
+    asyncio.run(ask())
+
+
+def test_what_retention_deleted_is_loud_unless_told_otherwise(
+    spark: SparkSession,
+    spark_stderr: Path,
+    server: LocalMetaq,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topics = Topics(server)  # type: ignore[arg-type]
+    query = Stream(spark, server, tmp_path, subscribe=TOPIC, startingOffsets="earliest")  # type: ignore[arg-type]
+    try:
+        topics.create(TOPIC)
+        topics.fill(TOPIC, map(body, range(READ)))
+        assert query.run() == [[body(number) for number in range(READ)]]
+        topics.fill(TOPIC, map(body, range(READ, COUNT)))
+    finally:
+        topics.close()
+    given = {"nameservers": server.nameserver, "subscribe": TOPIC, "columns": "body"}
+    planned = BatchReader(source_options(given, streaming=False)).partitions()
+    expire(server)
+
+    kept = [message.body.decode() for message in server.messages(TOPIC)]
+    first = COUNT - len(kept)
+    assert READ < first < COUNT, "the test has deleted too little or too much"
+
+    # A batch that names offsets finds it out when it is planned.
+    begin = {"subscribe": TOPIC, "startingOffsets": json.dumps({TOPIC: {BROKER: {"0": 0}}})}
+    lost = f"{QUEUE} [0, {COUNT}): the queue has [{first}, {COUNT})"
+    with pytest.raises(Exception) as caught:
+        rows(spark, server, **begin)  # type: ignore[arg-type]
+    assert f"messages are lost: {lost}" in str(caught.value)
+    assert bodies(rows(spark, server, **begin, **WITHOUT)) == kept  # type: ignore[arg-type]
+    eventually(lambda: f"going on without lost messages: {lost}" in spark_stderr.read_text())
+
+    # A task finds out what was deleted since.
+    (part,) = planned
+    lost = f"{QUEUE} [0, {first}): the queue begins at {first} now"
+    with pytest.raises(DataLost) as raised:
+        list(BatchReader(source_options(given, streaming=False)).read(part))
+    assert f"messages are lost: {lost}" in str(raised.value)
+    batches = BatchReader(source_options({**given, **WITHOUT}, streaming=False)).read(part)
+    assert [value.as_py().decode() for batch in batches for value in batch.column("body")] == kept
+    assert f"going on without lost messages: {lost}" in caplog.messages
+
+    # A stream goes on from its checkpoint.
+    lost = f"{QUEUE} [{READ}, {first}): the queue begins at {first} now"
+    assert f"messages are lost: {lost}" in failure(query.begin(availableNow=True))
+    query.options = {**query.options, **WITHOUT}
+    assert query.run()[1:] == [kept]
+    eventually(lambda: f"going on without lost messages: {lost}" in spark_stderr.read_text())
