@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 def run(directory: Path, *command: str) -> str:
     outcome = subprocess.run(
-        [sys.executable, *command], cwd=directory, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *command], cwd=directory, capture_output=True, text=True, timeout=300, check=False
     )
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     return outcome.stdout

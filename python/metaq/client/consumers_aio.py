@@ -95,10 +95,12 @@ class Consumer:
 
     @property
     def group(self) -> str:
+        """That it is a member of."""
         return self._consumption.core.options.group
 
     @property
     def is_closed(self) -> bool:
+        """Also while its close is under way."""
         return self._consumption.is_closed
 
     @property
@@ -110,14 +112,14 @@ class Consumer:
         """Joins the group. Safe to call twice."""
         self._session.require_usable()
         if self._starting is None:
-            self.start_soon()
+            self._start_soon()
         assert self._starting is not None
         # Who gives up waiting does not end it; closing does, and that is no cancellation of who waits.
         await asyncio.wait((self._starting,))
         if not self._starting.cancelled():
             self._starting.result()
 
-    def start_soon(self) -> None:
+    def _start_soon(self) -> None:
         """Without waiting; what goes wrong is logged, and raised by `start`."""
         self._starting = asyncio.create_task(self._start(), name="metaq start of a consumer")
         self._starting.add_done_callback(_report)
@@ -135,6 +137,7 @@ class Consumer:
         self._consumption.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        """Goes on with these queues, or with all."""
         self._session.require_loop()
         self._consumption.resume(queues)
 
@@ -165,10 +168,12 @@ class Subscribed:
 
     @property
     def group(self) -> str:
+        """That it is a member of."""
         return self.stream.core.options.group
 
     @property
     def is_closed(self) -> bool:
+        """Also while its close is under way."""
         return self.stream.is_closed
 
     @property
@@ -192,10 +197,12 @@ class Subscribed:
         await self.stream.start()
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
+        """Takes nothing of these queues, or of any, until resumed; they stay its own."""
         self.stream.core.session.require_loop()
         self.stream.core.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        """Goes on with these queues, or with all."""
         self.stream.core.session.require_loop()
         self.stream.core.resume(queues)
 
@@ -216,10 +223,7 @@ class Subscribed:
 
 
 class Puller(PullConsumer):
-    """Reads queues that the caller names."""
-
-    group = None
-    """It is no member of one, so it takes nobody's place."""
+    """Reads queues that the caller names. What `poll` returned counts as read; `commit` makes it known."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -258,7 +262,7 @@ class Consuming:
             consumer = Consumer(self._session, handler, HandlerConsumer(self._session, checked, caller))
             self._declared.append(consumer)
             if self._is_consuming:
-                consumer.start_soon()
+                consumer._start_soon()
             return consumer
 
         return declare
@@ -332,7 +336,9 @@ class Consuming:
         self._require_open()
         self._declared = [consumer for consumer in self._declared if not consumer.is_closed]
         self._opened = [opened for opened in self._opened if not opened.is_closed]
-        if group in {member.group for member in (*self._declared, *self._opened)}:
+        # A puller is no member of its group, so it takes nobody's place.
+        taken = {opened.group for opened in self._opened if isinstance(opened, Subscribed)}
+        if group in taken.union(consumer.group for consumer in self._declared):
             raise UsageError(
                 f"this client has a consumer of group {group} already",
                 hint="raise its concurrency, name several topics, or make another client",

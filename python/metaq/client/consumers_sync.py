@@ -101,10 +101,12 @@ class Consumer:
 
     @property
     def group(self) -> str:
+        """That it is a member of."""
         return self._consumer.group
 
     @property
     def is_closed(self) -> bool:
+        """Also while its close is under way."""
         return self._consumer.is_closed
 
     @property
@@ -121,6 +123,7 @@ class Consumer:
         _on_loop(self._portal, lambda: self._consumer.pause(queues))
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        """Goes on with these queues, or with all."""
         _on_loop(self._portal, lambda: self._consumer.resume(queues))
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
@@ -144,10 +147,12 @@ class Subscribed:
 
     @property
     def group(self) -> str:
+        """That it is a member of."""
         return self._subscribed.group
 
     @property
     def is_closed(self) -> bool:
+        """Also while its close is under way."""
         return self._subscribed.is_closed
 
     @property
@@ -175,9 +180,11 @@ class Subscribed:
         self._portal.run(self._subscribed.start)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
+        """Takes nothing of these queues, or of any, until resumed; they stay its own."""
         _on_loop(self._portal, lambda: self._subscribed.pause(queues))
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        """Goes on with these queues, or with all."""
         _on_loop(self._portal, lambda: self._subscribed.resume(queues))
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
@@ -203,10 +210,12 @@ class Puller:
 
     @property
     def is_closed(self) -> bool:
+        """Also while its close is under way."""
         return self._puller.is_closed
 
     @property
     def queues(self) -> list[Queue]:
+        """What is assigned to it."""
         return _on_loop(self._portal, lambda: self._puller.queues)
 
     def position(self, queue: Queue) -> int:
@@ -243,6 +252,7 @@ class Puller:
         _on_loop(self._portal, lambda: self._puller.pause(queues))
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        """Goes on with these queues, or with all."""
         _on_loop(self._portal, lambda: self._puller.resume(queues))
 
     def close(self) -> None:

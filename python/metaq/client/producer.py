@@ -193,10 +193,11 @@ class Producer:
             raise InvalidMessage(f"a body is bytes, not {type(body).__name__}")
         await self._requests.answer(request, body, self._session.unique_ids.next())
 
-    async def recall(self, topic: str, handle: str) -> str:
+    async def recall(self, topic: str, handle: str | None) -> str:
         """Takes back a message that waits for its time, by the `recall_handle` of its result; its id.
 
-        Raises Refused where it was delivered already, or the broker does not allow it.
+        Raises InvalidMessage where its result has none, Refused where it was delivered already, or the broker
+        does not allow it.
         """
         self._require_usable()
         return await self._sender.recall(topic, handle)

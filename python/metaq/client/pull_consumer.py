@@ -69,11 +69,17 @@ class PullConsumer:
         self._something = asyncio.Event()
         self._failure: Exception | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self.is_closed = False
+        self._is_closed = False
         self._subscription("any")  # A filter that cannot be is an error at once.
 
     @property
+    def is_closed(self) -> bool:
+        """Also while its close is under way."""
+        return self._is_closed
+
+    @property
     def queues(self) -> list[Queue]:
+        """What is assigned to it."""
         return sorted(self._numbers)
 
     def position(self, queue: Queue) -> int:
@@ -186,11 +192,12 @@ class PullConsumer:
         self._set_paused(self._numbers if queues is None else queues, True)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
+        """Goes on with these queues, or with all."""
         self._set_paused(list(self._paused) if queues is None else list(queues), False)
 
     async def close(self) -> None:
         """Commits nothing by itself. Safe to call twice."""
-        self.is_closed = True
+        self._is_closed = True
         for queue in list(self._numbers):
             self._drop(queue)
         for task in self._tasks:

@@ -161,12 +161,12 @@ class Sender:
             command = self._command(message, target, route)
             await self._session.send_oneway(target.broker, command, message.body)
 
-    async def recall(self, topic: str, handle: str) -> str:
+    async def recall(self, topic: str, handle: str | None) -> str:
         """Asks the broker that the handle names; raises InvalidMessage, Unreachable or Refused."""
         check_topic(topic)
         broker = _broker_of(handle)
         await self.route(topic)
-        command = RecallMessage(topic=topic, recall_handle=handle, producer_group=self._options.group)
+        command = RecallMessage(topic=topic, recall_handle=handle or "", producer_group=self._options.group)
         reply = await self._session.call(broker, command, timeout=self._options.attempt_timeout_s)
         return reply.check().header(Recalled).msg_id
 
@@ -310,10 +310,10 @@ def _earlier(batch: UnsentBatch) -> _Earlier | None:
     return target, Reply(code, remark, fields, b"")
 
 
-def _broker_of(handle: str) -> str:
+def _broker_of(handle: str | None) -> str:
     """A handle is `v1 topic broker time id` in base 64."""
     try:
-        parts = base64.urlsafe_b64decode(handle).decode().split(" ")
+        parts = base64.urlsafe_b64decode(handle or "").decode().split(" ")
     except (TypeError, ValueError):
         parts = []
     if len(parts) != 5 or parts[0] != "v1":

@@ -139,10 +139,11 @@ class Producer:
         """Answers a message that was sent with `request`."""
         self._portal.run(self._producer.reply, request, body)
 
-    def recall(self, topic: str, handle: str) -> str:
+    def recall(self, topic: str, handle: str | None) -> str:
         """Takes back a message that waits for its time, by the `recall_handle` of its result; its id.
 
-        Raises Refused where it was delivered already, or the broker does not allow it.
+        Raises InvalidMessage where its result has none, Refused where it was delivered already, or the broker
+        does not allow it.
         """
         return self._portal.run(self._producer.recall, topic, handle)
 

@@ -317,6 +317,8 @@ def test_what_breaks_a_rule_is_an_error_at_the_call(
 def test_a_recall_needs_a_handle(producer: Any, topic: str) -> None:
     with pytest.raises(InvalidMessage, match="no recall handle"):
         producer.recall(topic, "nonsense")
+    with pytest.raises(InvalidMessage, match="None is no recall handle"):
+        producer.recall(topic, None)
 
 
 def test_after_the_end_nothing_works(make: Callable[..., Any], nameserver: str) -> None:

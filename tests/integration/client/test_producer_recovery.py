@@ -129,6 +129,37 @@ def test_another_broker_takes_over_and_the_dead_one_is_avoided(
         assert time.monotonic() - begun < 15
 
 
+def test_many_and_soon_go_to_another_broker_when_one_is_killed(
+    make: Callable[..., Any], cluster: Callable[..., Cluster]
+) -> None:
+    servers = cluster("broker-a", "broker-b")
+    assert run("topic", "create", "orders", METAQ_NAMESRV=servers.namesrv).returncode == 0
+    with make(servers.namesrv) as client, client.producer("g", timeout=60) as producer:
+
+        def many(what: str) -> set[str]:
+            messages = [metaq.Message("orders", b"%s-%d" % (what.encode(), number)) for number in range(10)]
+            return {result.queue.broker for result in producer.send_many(messages)}
+
+        def soon(what: str) -> set[str]:
+            futures = [producer.send_soon("orders", b"%s-%d" % (what.encode(), n)) for n in range(10)]
+            producer.flush()
+            return {future.result().queue.broker for future in futures}
+
+        for send in (many, soon):
+            # A request takes many of them to one queue, so it takes several until both brokers had one.
+            sent_to: set[str] = set()
+            for _ in range(50):
+                sent_to |= send("before")
+            assert sent_to == {"broker-a", "broker-b"}
+        servers.brokers["broker-a"].kill()
+        for number in range(4):
+            assert many(f"many-{number}") == soon(f"soon-{number}") == {"broker-b"}
+    wanted = {
+        b"%s-%d-%d" % (how, round_, n) for how in (b"many", b"soon") for round_ in range(4) for n in range(10)
+    }
+    assert wanted <= bodies(servers.namesrv, "orders")
+
+
 def test_an_undecided_transaction_is_asked_for_after_a_restart_of_the_sender(
     make: Callable[..., Any], cluster: Callable[..., Cluster]
 ) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 import metaq
 from metaq import aio
+from metaq.client import consumers_aio, consumers_sync, sync_producer
 from metaq.client import producer as aio_producer
-from metaq.client import sync_producer
 from metaq.client.transactions import Transaction
 from metaq.errors import ClientClosed, InvalidMessage, NotSent, UsageError
 
@@ -47,20 +47,42 @@ def test_accept_takes_names_and_members() -> None:
     metaq.Client().producer(accept=["flush-timeout", metaq.SendStatus.REPLICA_MISSING])
 
 
-def test_both_faces_have_the_same_names_and_signatures() -> None:
-    pairs = (
-        (metaq.Client, aio.Client),
-        (sync_producer.Producer, aio_producer.Producer),
-        (sync_producer.Transaction, Transaction),
-    )
-    for plain, asynchronous in pairs:
-        names = {name for name in vars(asynchronous) if not name.startswith("_")}
-        assert {name for name in vars(plain) if not name.startswith("_")} == names
-        for name in names:
-            one, other = getattr(plain, name), getattr(asynchronous, name)
-            if callable(one):
-                assert inspect.signature(one).parameters == inspect.signature(other).parameters, name
-            assert inspect.getdoc(one), name
+PAIRS = [
+    (metaq.Client, aio.Client),
+    (sync_producer.Producer, aio_producer.Producer),
+    (sync_producer.Transaction, Transaction),
+    (consumers_sync.Consumer, consumers_aio.Consumer),
+    (consumers_sync.Subscribed, consumers_aio.Subscribed),
+    (consumers_sync.Puller, consumers_aio.Puller),
+    (consumers_sync.ReceivedMessage, consumers_aio.ReceivedMessage),
+]
+FOR_THE_OTHER_FACE = {"poll_waiting"}
+"""What plain code calls of the objects that work for it."""
+
+
+def shown(kind: type) -> set[str]:
+    """Its own names and those that it inherits, except from messages, which both faces share."""
+    kinds = [base for base in kind.__mro__ if base not in (*metaq.Message.__mro__, object)]
+    return {name for base in kinds for name in vars(base) if not name.startswith("_")} - FOR_THE_OTHER_FACE
+
+
+@pytest.mark.parametrize(("plain", "asynchronous"), PAIRS, ids=lambda kind: kind.__name__)
+def test_both_faces_have_the_same_names_and_signatures(plain: type, asynchronous: type) -> None:
+    names = shown(asynchronous)
+    assert shown(plain) == names
+    for name in names:
+        one, other = getattr(plain, name), getattr(asynchronous, name)
+        assert callable(one) == callable(other), name
+        if callable(one):
+            assert inspect.signature(one).parameters == inspect.signature(other).parameters, name
+        assert inspect.getdoc(one), name
+        assert inspect.getdoc(other), name
+
+
+def test_the_names_of_consumers_are_compared_too() -> None:
+    assert {"consumer", "subscribe", "puller", "run"} <= shown(aio.Client)
+    assert {"assign", "seek", "poll", "commit", "is_closed"} <= shown(consumers_aio.Puller)
+    assert {"process", "ack", "retry", "reject"} == shown(consumers_aio.ReceivedMessage)
 
 
 def test_another_event_loop_is_an_error() -> None:

@@ -60,7 +60,7 @@ def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
         puller = PullConsumer(session)
 
         async def while_it_is_closed(queue: Queue) -> int:
-            puller.is_closed = True
+            puller._is_closed = True
             return 0
 
         puller._first_position = while_it_is_closed  # type: ignore[method-assign]
