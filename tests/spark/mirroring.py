@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from metaq.cli import app
 from metaq.pipelines import Progress
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import table_path
@@ -25,6 +27,7 @@ from tests.support.spark_jars import delta_jars
 
 START_S = 300
 """On a busy machine Spark takes long to start."""
+VERIFY_S = 600
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
@@ -97,6 +100,37 @@ def run_sql(mirroring: Mirroring, *statements: str) -> None:
         cursor.execute("SET time_zone = '+00:00'")
         for statement in statements:
             cursor.execute(statement)
+
+
+def planned(mirroring: Mirroring) -> dict[str, Any]:
+    """What the command prints of a dry run, in this process."""
+    words = ["pipeline", "run", "binlog-mirror", "--config", str(mirroring.config), "--dry-run", "-o", "json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+class Verifying:
+    """`metaq pipeline verify binlog-mirror` as a process."""
+
+    def __init__(self, mirroring: Mirroring, *arguments: str) -> None:
+        number = len(list(mirroring.home.glob("verify-*.log")))
+        self.child = Child(
+            [
+                *(*COMMAND, "pipeline", "verify", "binlog-mirror"),
+                *("--config", str(mirroring.config), *arguments),
+            ],
+            mirroring.home / f"verify-{number:03}.log",
+        )
+
+    def done(self) -> tuple[int, str]:
+        """Its exit code, and all that it has printed."""
+        try:
+            code = self.child.process.wait(VERIFY_S)
+            return code, self.child.log.read_text(encoding="utf-8", errors="replace")
+        finally:
+            self.child.kill()
 
 
 def batches_done(mirror: Path) -> int:

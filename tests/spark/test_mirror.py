@@ -19,9 +19,10 @@ from metaq.errors import MetaqError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import DeltaMirror, table_path
 from tests.integration.pipelines.test_binlog_kills import Writer
-from tests.spark.mirroring import Applying, Mirroring, batches_done, run_sql
-from tests.support.database import Database
+from tests.spark.mirroring import START_S, VERIFY_S, Applying, Mirroring, Verifying, batches_done, run_sql
+from tests.support.database import USER, Database
 from tests.support.metaq import Metaq
+from tests.support.reading import eventually
 
 # Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
 pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
@@ -42,7 +43,8 @@ def make_mirror(server: Database, served: Metaq, database: str, tmp_path: Path) 
         mirroring.close()
 
 
-# The others have MariaDB.
+# The others have MariaDB. Two commands start Spark here, one after the other.
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("server", ["mysql"], indirect=True)
 def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession) -> None:
     mirroring = make_mirror()
@@ -104,6 +106,46 @@ def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession)
         ("4", "only in the source"),
         ("9", "only in the source"),
     }
+    _verified_by_the_command(mirroring)
+
+
+def _verified_by_the_command(mirroring: Mirroring) -> None:
+    """Three keys differ, until the mirror has what is committed by then."""
+    kinds = f"{mirroring.database}.kinds"
+    code, printed = Verifying(mirroring, "--limit", "1").done()
+    assert code == 1, printed
+    told = [line for line in printed.splitlines() if line.startswith(f"{kinds} [") or "keys more" in line]
+    assert len(told) == 2 and told[1] == f"{kinds}: 2 keys more", printed
+    assert told[0].endswith((": different", ": only in the source"))
+
+    run_sql(mirroring, "UPDATE kinds SET small = 5 WHERE id IN (2, 4)")
+    mirroring.read()
+    server = mirroring.server
+    server.execute("SET GLOBAL log_output = 'TABLE'", "SET GLOBAL general_log = ON")
+    verifying = Verifying(mirroring, "--wait", str(VERIFY_S), "-o", "json")
+    try:
+
+        def has_differed() -> bool:
+            """The source is read again for the keys, and that behind the mirror's."""
+            assert verifying.child.alive, verifying.child.tail()
+            with server.root() as connection, connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT COUNT(*) FROM mysql.general_log WHERE user_host LIKE %s AND argument LIKE %s",
+                    (f"{USER}%", "SELECT %`kinds` ORDER BY%"),
+                )
+                (reads,) = cursor.fetchone()
+            return bool(reads >= 2)
+
+        eventually(has_differed, START_S)
+        mirroring.apply()
+        code, printed = verifying.done()
+    finally:
+        verifying.child.kill()
+        server.execute("SET GLOBAL general_log = OFF", "SET GLOBAL log_output = 'FILE'")
+    assert code == 0, printed
+    found = json.loads(printed[printed.index("\n{") if "\n{" in printed else 0 :])
+    assert found["same"]
+    assert [(table["source_rows"], table["keys"]) for table in found["tables"]] == [(4, []), (0, [])]
 
 
 def _damage(spark: SparkSession, mirroring: Mirroring) -> None:

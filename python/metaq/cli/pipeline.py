@@ -84,12 +84,12 @@ def verify(
 ) -> None:
     """Compare a pipeline's source with its copy, and print the keys that differ. Exit code 1 if any do."""
     from metaq.errors import CommandError
-    from metaq.pipelines import PIPELINES, Verifiable, load
+    from metaq.pipelines import PIPELINES, Verifiable
 
     pipeline = _load(name, config, master)
     if not isinstance(pipeline, Verifiable):
-        able = [other for other in PIPELINES if hasattr(load(other), "verify")]
-        raise CommandError(f"{name} has no copy to compare", hint=f"there is: {', '.join(able)}")
+        able = [other for other, entry in PIPELINES.items() if entry.has_copy]
+        raise CommandError(f"{name} has no copy to compare", hint=f"these have: {', '.join(able)}")
     found = pipeline.verify(limit, wait)
     _print_verification(found, output)
     if not found.is_same:

@@ -25,6 +25,8 @@ class Entry:
     """`module:class`."""
     extra: str
     """The extra of the package that brings what it needs."""
+    has_copy: bool = False
+    """Whether it is `Verifiable`."""
 
 
 PIPELINES: Final[Mapping[str, Entry]] = {
@@ -37,6 +39,7 @@ PIPELINES: Final[Mapping[str, Entry]] = {
         "The topic of binlog-sync into Delta tables or another database, as the source's tables are.",
         "metaq.pipelines.mirror.pipeline:BinlogMirror",
         "binlog,spark",
+        has_copy=True,
     ),
     "log-transport": Entry(
         "Lines of files that are followed, or of standard input, into a topic.",

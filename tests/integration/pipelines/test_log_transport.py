@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -86,6 +88,49 @@ def test_standard_input_is_sent_to_its_end(served: Metaq, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert "6 rows" in done.stdout
     assert bodies(served, "piped", 6) == [b"one", b"", b"two, lon", b"ger", b"8 bytes!", b"last"]
+
+
+def test_the_page(served: Metaq, tmp_path: Path) -> None:
+    """docs/log-transport.md, typed in."""
+    text = (Path(__file__).parents[3] / "docs" / "log-transport.md").read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE))
+    make(served, "page")
+    toml = blocks["toml"].replace("127.0.0.1:9876", served.nameserver).replace('"logs"', '"page"')
+    folder = tmp_path / "shop"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.log").write_text("one\ntwo\n")
+    (folder / "deep" / "b.log").write_text("three\n")
+    (tmp_path / "logs.toml").write_text(toml.replace("/var/log/shop", str(folder)))
+    paths = re.sub(r'paths = \[.*?\](.*or (\["-"\]))', r"paths = \2\1", toml)
+    (tmp_path / "stdin.toml").write_text(paths.replace("log-transport.json", "stdin.json"))
+    dry, real, piped = (shlex.split(line, comments=True) for line in blocks["bash"].splitlines())
+    assert dry == [*real, "--dry-run"]
+    program = [sys.executable, "-m", "metaq"]
+    planned = subprocess.run(
+        [*program, *dry[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert planned.returncode == 0, planned.stderr
+    assert str(folder / "a.log") in planned.stdout.replace("\n", "")
+    child = Child([*program, *real[1:], "-o", "json"], tmp_path / "out.txt", directory=tmp_path)
+    try:
+        child.wait_for(lambda log: '"rows": 3' in log or '"rows":3' in log or None, 120, "3 rows told")
+        assert child.stop() == 0, child.tail()
+    finally:
+        child.kill()
+    # Something else prints the lines of the journal here.
+    place = piped.index("|")
+    assert piped[place + 1] == "metaq"
+    done = subprocess.run(
+        [*program, *piped[place + 2 :]],
+        input="four\n",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(bodies(served, "page", 4)) == [b"four", b"one", b"three", b"two"]
 
 
 @pytest.mark.parametrize(

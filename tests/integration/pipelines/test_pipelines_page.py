@@ -20,7 +20,9 @@ from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq, run
 
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
-BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE))
+FOUND = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+BLOCKS = dict(reversed(FOUND))
+"""The first one of each language: those of binlog-sync."""
 
 
 def test_every_pipeline_and_every_key_is_told() -> None:

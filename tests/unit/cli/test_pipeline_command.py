@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from metaq import pipelines
 from metaq.cli import app
-from metaq.pipelines import Plan, Progress, Report
+from metaq.errors import CommandError
+from metaq.pipelines import DifferingKey, Plan, Progress, Report, TableVerification, Verification
 
 
 class Endless:
@@ -107,3 +108,77 @@ def test_a_master_is_for_those_that_run_on_spark(monkeypatch: pytest.MonkeyPatch
     assert "some does not run on Spark" in str(outcome.exception)
     monkeypatch.setattr(pipelines, "load", lambda name: Movable)
     assert command(*there)[0].split() == ["spark", "spark://there:7077"]
+
+
+class Compared(Endless):
+    """One with a copy, of which a table differs until it is waited for."""
+
+    def verify(self, limit: int, wait_s: float) -> Verification:
+        same = TableVerification("a.same", source_rows=1234, mirror_rows=1234, chunks=16)
+        if wait_s:
+            assert wait_s == 2.5
+            return Verification((same,))
+        keys = (DifferingKey('["[b]"]', "only in the source"), DifferingKey("[2]", "different"))
+        other = TableVerification(
+            *("a.[other]", 3, 2, 16, 2),
+            keys=keys[:limit],
+            more_keys=max(len(keys) - limit, 0),
+        )
+        return Verification((same, other, TableVerification("a.new", note="it has no mirror")))
+
+
+def verify(*arguments: str) -> tuple[int, str]:
+    outcome = CliRunner().invoke(app, ["pipeline", "verify", "some", "--config", "some.toml", *arguments])
+    assert isinstance(outcome.exception, SystemExit | None), outcome.exception
+    return outcome.exit_code, outcome.stdout
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipelines, "load", lambda name: Compared)
+
+
+@pytest.mark.usefixtures("compared")
+def test_verify_prints_what_differs_and_ends_with_1() -> None:
+    code, stdout = verify()
+    assert code == 1
+    lines = [line.split() for line in stdout.splitlines()]
+    assert ["a.same", "1,234", "1,234", "16", "0", "same"] in lines
+    assert ["a.[other]", "3", "2", "16", "2", "different"] in lines
+    assert ["a.new", "0", "0", "0", "0", "it", "has", "no", "mirror"] in lines
+    assert stdout.splitlines()[-2:] == ['a.[other] ["[b]"]: only in the source', "a.[other] [2]: different"]
+    code, stdout = verify("--limit", "1")
+    assert code == 1
+    assert stdout.splitlines()[-2:] == ['a.[other] ["[b]"]: only in the source', "a.[other]: 1 keys more"]
+
+
+@pytest.mark.usefixtures("compared")
+def test_verify_for_programs() -> None:
+    code, stdout = verify("-o", "json")
+    found = json.loads(stdout)
+    assert (code, found["same"]) == (1, False)
+    assert found["tables"][1]["keys"][1] == {"key": "[2]", "what": "different"}
+    assert found["tables"][2]["note"] == "it has no mirror"
+
+
+@pytest.mark.usefixtures("compared")
+def test_verify_that_waits_until_all_is_the_same() -> None:
+    code, stdout = verify("--wait", "2.5")
+    assert code == 0
+    assert [line.split()[-1] for line in stdout.splitlines() if "a." in line] == ["same"]
+
+
+def test_verify_is_for_those_with_a_copy() -> None:
+    outcome = CliRunner().invoke(app, ["pipeline", "verify", "some", "--config", "some.toml"])
+    assert outcome.exit_code != 0
+    assert isinstance(outcome.exception, CommandError)
+    assert str(outcome.exception) == "some has no copy to compare"
+    # Also where what the others need is not installed.
+    assert outcome.exception.hint == "these have: binlog-mirror"
+
+
+def test_those_with_a_copy_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert {name for name in pipelines.PIPELINES if hasattr(pipelines.load(name), "verify")} == {
+        name for name, entry in pipelines.PIPELINES.items() if entry.has_copy
+    }

@@ -190,8 +190,8 @@ class DeltaMirror:
             DeltaTable.forPath(self._spark, self.path).delete(f.col(SEQUENCE) < self.notes.floor)
 
     def merge(self, changes: DataFrame, app: str, version: int) -> None:
-        """The numbers decide alone: a query whose checkpoint is an old copy gives a batch's number again, to
-        other messages."""
+        """The numbers decide alone, and not Delta's `txnAppId` and `txnVersion`: a query whose checkpoint is
+        an old copy gives a batch's number again, to other messages (docs/decisions/0002)."""
         columns: dict[str, str | Column] = {
             quoted(name): f.col(f"s.{quoted(name)}") for name in (*OWN, *self.columns)
         }

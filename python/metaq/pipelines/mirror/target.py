@@ -32,7 +32,8 @@ class MirrorTable(Protocol):
 
     def merge(self, changes: DataFrame, app: str, version: int) -> None:
         """One change for each key, which counts if its number is larger than that of what is there. All of
-        them or none; the same ones again change nothing."""
+        them or none; the same ones again change nothing. Query and batch are for people: nothing is decided
+        by them."""
 
     def rows(self) -> DataFrame:
         """As the source has them, beside their key."""
