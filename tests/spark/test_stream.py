@@ -253,7 +253,7 @@ def test_a_queue_that_vanished_is_loud(
     assert line in said
     query.options = {**query.options, "timeout": "60s", "failOnDataLoss": "false"}
     assert query.run()[1:] == [["c"]]
-    eventually(lambda: f"going on without lost messages: {line}" in spark_stderr.read_text())
+    eventually(lambda: f"going on without lost messages: {line}" in spark_stderr.read_text(errors="replace"))
     topics.change(topic, queues=2)
     topics.fill(topic, ["d"], queue=1)
     assert query.run()[2:] == [["d"]], "it goes on where it was"
