@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from metaq import Queue, Reject, Retry
-from metaq.errors import ClientClosed, UsageError
+from metaq.errors import ClientClosed, NoRoute, UsageError
+from metaq.protocol.errors import Refused
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.support.clients import Face, create_topic, send
@@ -160,9 +161,7 @@ def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(face: Face
         async with connected(face, served) as client:
             await face.call(client.consumer(topic, group=group, start="first"), face.handler(handle))
             await until(lambda: len(seen) == 4)
-            dead = client.puller(start="begin")
-            await _assigned(face, dead, f"%DLQ%{group}")
-            assert await poll_all(face, dead, 1) == ["rejected"]
+            assert await dead_letters(face, client, group) == ["rejected"]
             await passing(served, 11_000, lambda: ("fails", 1, topic) in seen)
             assert ("waits", 1, topic) not in seen
             await passing(served, 3_600_000, lambda: ("waits", 1, topic) in seen)
@@ -179,14 +178,17 @@ async def passing(served: Served, step_ms: int, condition: Callable[[], bool]) -
             await asyncio.sleep(0.5)
 
 
-async def _assigned(face: Face, puller: Any, topic: str) -> None:
-    """Once the topic is there."""
+async def dead_letters(face: Face, client: Any, group: str) -> list[str]:
+    """What the group failed at for good, once there is something."""
+    puller = client.puller(start="begin")
     async with asyncio.timeout(60):
         while True:
             try:
-                await face.call(puller.assign, topic)
-                return
-            except Exception:
+                if not await _value(face, lambda: puller.queues):
+                    await face.call(puller.assign, f"%DLQ%{group}")
+                return await poll_all(face, puller, 1)
+            except (NoRoute, Refused):
+                # A name server may tell of a new topic a moment before its broker serves it.
                 await asyncio.sleep(0.05)
 
 
@@ -214,6 +216,42 @@ def test_iteration_settles_by_process_and_by_going_on(face: Face, served: Served
             subscribed = client.subscribe(topic, group=group, start="first", idle_timeout=60)
             bodies = {(await face.take(subscribed)).body for _ in range(2)}
             assert bodies == {b"left", b"failed"}
+
+    run(scenario)
+
+
+def test_what_is_rejected_is_a_dead_letter_in_a_loop_and_in_a_handler(face: Face, served: Served) -> None:
+    """Without a wait for a broker's retries, so that it can be asked of any broker."""
+
+    def reject() -> None:
+        raise Reject("never")
+
+    async def scenario() -> None:
+        topic = name(face, "refused")
+        loops, handlers = name(face, "refused-loops"), name(face, "refused-handlers")
+        await create_topic(served.broker, topic, queues=1)
+        await send(served.broker, topic, "processed", "rejected", "passed", "left")
+        handled: list[str] = []
+
+        def handle(message: Any) -> None:
+            if message.body == b"rejected":
+                reject()
+            handled.append(message.body.decode())
+
+        async with connected(face, served) as client:
+            subscribed = client.subscribe(topic, group=loops, start="first")
+            await face.process(await face.take(subscribed), lambda: None)
+            await face.process(await face.take(subscribed), reject)
+            assert (await face.take(subscribed)).body == b"passed"
+            assert (await face.take(subscribed)).body == b"left"
+            assert await face.call(subscribed.close, 60)
+            again = client.subscribe(topic, group=loops, start="first", idle_timeout=60)
+            assert (await face.take(again)).body == b"left", "all the others are settled"
+
+            await face.call(client.consumer(topic, group=handlers, start="first"), face.handler(handle))
+            for group in (loops, handlers):
+                assert await dead_letters(face, client, group) == ["rejected"]
+            await until(lambda: sorted(handled) == ["left", "passed", "processed"])
 
     run(scenario)
 

@@ -20,7 +20,7 @@ from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInf
 from metaq.protocol.offsets import QueryConsumerOffset, ResetConsumerOffset
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
-from tests.integration.client.test_consumer_contract import _assigned, connected, name, poll_all
+from tests.integration.client.test_consumer_contract import connected, dead_letters, name, poll_all
 from tests.support.clients import Face, create_topic, send
 from tests.support.metaq import Metaq
 from tests.support.metaq import run as command
@@ -242,9 +242,7 @@ def test_what_keeps_failing_is_parked_and_tried_across_restarts(
                 topic, group=group, on_failure="local", local_after=2, local_first_wait=0, local_retries_max=3
             )
             await face.call(declare, face.handler(handle))
-            dead = client.puller(start="begin")
-            await _assigned(face, dead, f"%DLQ%{group}")
-            assert await poll_all(face, dead, 1) == ["hopeless"]
+            assert await dead_letters(face, client, group) == ["hopeless"]
         assert tries.count("bad") == 1
         assert tries.count("hopeless") == 3
         assert await listed() == []

@@ -16,6 +16,7 @@ def served(apache_served: Served) -> Served:
 
 test_pull = contract.test_pull_assigns_seeks_polls_and_commits
 test_a_handler = contract.test_a_handler_gets_every_message_once_and_its_group_goes_on_there
+test_rejects = contract.test_what_is_rejected_is_a_dead_letter_in_a_loop_and_in_a_handler
 test_order = contract.test_in_order_a_failure_holds_its_queue_and_only_that
 test_members = contract.test_members_share_the_queues_and_take_over
 test_close = contract.test_close_waits_for_what_is_in_hand_but_not_for_ever
