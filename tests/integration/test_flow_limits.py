@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import metaq
 from metaq._core import Clock
 from metaq.broker import Broker
 from metaq.protocol.admin import GetBrokerRuntimeInfo
@@ -150,9 +151,28 @@ def test_the_commands_limit_groups(served: Metaq) -> None:
     assert missing.stderr.startswith("metaq: there is no group Shaved; ") and "--create" in missing.stderr
     row = {"broker": "broker-a", "messages_per_second": 80_000, "bytes_per_second": None}
     assert document(served.run(*limit, "--create", "-o", "json")) == {"group": "Shaved", "limits": [row]}
-    assert document(served.run("group", "show", "Shaved", "-o", "json"))["limits"] == [row]
+    shown = document(served.run("group", "show", "Shaved", "-o", "json"))
+    assert (shown["limits"], shown["lag"], shown["queues"]) == ([row], 0, [])
     served.run("group", "limit", "Shaved", "--messages-per-second", "none")
-    assert "80000" not in served.run("group", "show", "Shaved").stdout
+    printed = served.run("group", "show", "Shaved").stdout
+    assert "80000" not in printed and printed.endswith("It has committed nothing.\n")
+
+
+def test_a_group_is_shown_with_its_lag(served: Metaq) -> None:
+    assert served.run("topic", "create", "Lagging", "--queues", "2").returncode == 0
+    for body in ("a", "b", "c"):
+        assert served.run("send", "Lagging", body, "--queue", "1").returncode == 0
+    with metaq.Client(served.nameserver) as client, client.puller(group="Behind", start="begin") as puller:
+        puller.assign(metaq.Queue("Lagging", "broker-a", 1))
+        assert puller.poll(timeout=60, count=1)[0].body == b"a"
+        puller.commit()
+    shown = document(served.run("group", "show", "Behind", "-o", "json"))
+    first = {"topic": "Lagging", "broker": "broker-a", "queue": 0, "committed": 0, "max_offset": 0, "lag": 0}
+    second = {**first, "queue": 1, "committed": 1, "max_offset": 3, "lag": 2}
+    assert (shown["lag"], shown["queues"]) == (2, [first, second])
+    printed = served.run("group", "show", "Behind").stdout.splitlines()
+    assert ["Lagging", "broker-a", "1", "1", "3", "2"] in [line.split() for line in printed]
+    assert printed[-1] == "2 messages behind"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,17 @@ from metaq.errors import MetaqError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import DeltaMirror, table_path
 from tests.integration.pipelines.test_binlog_kills import Writer
-from tests.spark.mirroring import START_S, VERIFY_S, Applying, Mirroring, Verifying, batches_done, run_sql
+from tests.spark.mirroring import (
+    START_S,
+    VERIFY_S,
+    Applying,
+    Mirroring,
+    Verifying,
+    batches_done,
+    planned,
+    run_sql,
+)
+from tests.support.binlog import QUEUES
 from tests.support.database import USER, Database
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually
@@ -61,6 +71,10 @@ def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession)
            (1, '', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)""",
         "CREATE TABLE untouched (id INT PRIMARY KEY)",
     )
+    plan = planned(mirroring)
+    assert (plan["facts"]["queues"], plan["tables"]) == (0, [])
+    assert plan["warnings"] == [f"there is no topic {mirroring.database} yet; binlog-sync makes it"]
+    assert not mirroring.path.exists()
     mirroring.sync()
     run_sql(
         mirroring,
@@ -89,6 +103,13 @@ def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession)
     assert found[2, "two"]["small"] == 22
     assert mirroring.tombstones(spark, "kinds") == 2
     assert mirroring.rows(spark, "untouched", "id") == {}
+    plan = planned(mirroring)
+    assert (plan["facts"]["queues"], plan["facts"]["mirror"]) == (QUEUES, str(mirroring.path))
+    assert (plan["facts"]["changes"], plan["warnings"]) == ("of definitions: lenient", [])
+    assert plan["tables"] == [
+        {"table": f"{mirroring.database}.{name}", "columns": columns, "definitions": 1, "rows": rows}
+        for name, columns, rows in (("kinds", 16, 3), ("untouched", 1, 0))
+    ]
 
     same = BinlogMirror.from_file(mirroring.config).verify(10, 0)
     assert same.is_same, same

@@ -19,8 +19,9 @@ from metaq.pipelines.mirror.connection import Connection, JdbcConfig, transactio
 from metaq.pipelines.mirror.databases import database_of
 from metaq.pipelines.mirror.errors import MirrorError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
-from tests.spark.mirroring import Mirroring, run_sql
+from tests.spark.mirroring import Mirroring, planned, run_sql
 from tests.support import postgresql
+from tests.support.binlog import QUEUES
 from tests.support.database import Database
 from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
@@ -112,6 +113,13 @@ def set_target(mirroring: Mirroring, other: Other, lines: str = "") -> None:
     )
 
 
+def databases(other: Other) -> set[str]:
+    """Schemas, where those are in a database."""
+    return {
+        row["name"] for row in other.rows('SELECT schema_name AS "name" FROM information_schema.schemata')
+    }
+
+
 def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> None:
     run_sql(
         mirroring,
@@ -127,6 +135,10 @@ def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> 
             NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)""",
     )
     mirroring.read()
+    before = databases(other)
+    plan = planned(mirroring)
+    assert (plan["facts"]["queues"], plan["tables"]) == (QUEUES, [])
+    assert databases(other) == before
     # A table that is there already is somebody else's.
     schema = "SCHEMA" if other.name == "postgresql" else "DATABASE"
     other.execute(f"CREATE {schema} {mirroring.database}")
@@ -143,6 +155,10 @@ def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> 
         "UPDATE kinds SET id = 4 WHERE id = 1",
     )
     mirroring.sync()
+    plan = planned(mirroring)
+    assert plan["facts"]["mirror"] == other.url.partition("?")[0]
+    own = [entry for entry in plan["tables"] if entry["table"] == f"{mirroring.database}.kinds"]
+    assert [(entry["columns"], entry["definitions"], entry["rows"]) for entry in own] == [(16, 1, 3)]
     assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same
     found = other.rows(
         'SELECT CAST(id AS CHAR(20)) AS "id", name, CAST(price AS CHAR(40)) AS "price", small, whole, flag,'

@@ -172,6 +172,10 @@ def test_offsets_show_as_those_of_a_group(
     finally:
         spark.streams.removeListener(listener)
     topics.fill(topic, ["d"])
+    shown = served.run("group", "show", "mirror", "-o", "json")
+    assert shown.returncode == 0, shown.stderr
+    (queue,) = [row for row in json.loads(shown.stdout)["queues"] if row["topic"] == topic]
+    assert (queue["queue"], queue["committed"], queue["max_offset"], queue["lag"]) == (0, 3, 4, 1)
     fresh = Stream(
         spark,
         served.nameserver,
