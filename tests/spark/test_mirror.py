@@ -20,7 +20,6 @@ from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import DeltaMirror, table_path
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.mirroring import (
-    START_S,
     VERIFY_S,
     Applying,
     Mirroring,
@@ -157,7 +156,7 @@ def _verified_by_the_command(mirroring: Mirroring) -> None:
                 (reads,) = cursor.fetchone()
             return bool(reads >= 2)
 
-        eventually(has_differed, START_S)
+        eventually(has_differed, VERIFY_S)
         mirroring.apply()
         code, printed = verifying.done()
     finally:
