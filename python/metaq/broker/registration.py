@@ -183,8 +183,8 @@ class Registration:
         return link.is_registered
 
     def _body(self) -> bytes:
-        """All topics, with what the broker as a whole does not allow taken from each."""
-        table = self._topics.table()
+        """All topics that are served, with what the broker as a whole does not allow taken from each."""
+        table = self._topics.served()
         permission = self._permission()
         if permission & (READ | WRITE) != READ | WRITE:
             table.topic_config_table = {

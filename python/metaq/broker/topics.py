@@ -41,6 +41,8 @@ class Topics:
         self._clock = clock
         self._changed = changed
         self._table: dict[str, TopicConfig] = {}
+        self._unserved: set[str] = set()
+        """New ones that are not kept yet, and of which the data plane does not know."""
         self._system: frozenset[str] = frozenset()
         self._file = MetadataFile(directory / "topics.json")
         self._keeper = Keeper(self._file, self.encode)
@@ -75,6 +77,10 @@ class Topics:
         )
         return TopicConfigTable(data_version=self.data_version, topic_config_table=chosen)
 
+    def served(self) -> TopicConfigTable:
+        """Those that can be in a route: a client that finds a topic there may ask for it at once."""
+        return self.table([name for name in self._table if name not in self._unserved])
+
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(list(self._table.values()))
 
@@ -100,6 +106,8 @@ class Topics:
                 ResponseCode.SYSTEM_ERROR,
                 f"this broker has {len(self._table)} topics, the limit is {TOPICS_MAX}: delete unused ones",
             )
+        if config.topic_name not in self._table:
+            self._unserved.add(config.topic_name)
         self._table[config.topic_name] = config
         self._advance()
         return config
@@ -107,12 +115,18 @@ class Topics:
     def remove(self, name: str) -> bool:
         if self._table.pop(name, None) is None:
             return False
+        self._unserved.discard(name)
         self._advance()
         return True
 
     async def publish(self, touched: Collection[str]) -> None:
         """Raises OSError where the change cannot be written; the next call tries again."""
+        fresh = frozenset(self._unserved)
         await self._keeper.keep()
+        if fresh & self._unserved:
+            # Another version: name servers may have been told the last one without them.
+            self._unserved -= fresh
+            self._advance()
         await self._changed(touched)
 
     def set_auto_create(self, enabled: bool) -> None:

@@ -241,3 +241,27 @@ def test_any_table_reads_back_as_it_was(tables: Any, configs: list[TopicConfig])
     for entry in configs:
         topics.put(entry)
     assert TopicConfigTable.decode(topics.encode()) == topics.table()
+
+
+def test_a_new_topic_is_in_no_route_before_it_is_kept(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics: Topics = tables.topics
+    asyncio.run(topics.publish(()))
+    topics.put(TopicConfig(topic_name="orders", read_queue_nums=1, write_queue_nums=1))
+    told = topics.served()
+    assert "orders" in topics and "orders" not in told.topic_config_table
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(topics._file, "write", full)
+        with pytest.raises(OSError, match="No space"):
+            asyncio.run(topics.publish(["orders"]))
+    assert "orders" not in topics.served().topic_config_table
+    asyncio.run(topics.publish(["orders"]))
+    now = topics.served()
+    assert "orders" in now.topic_config_table
+    assert now.data_version.counter > told.data_version.counter, "a name server ignores what it has"
+    # One that is changed stays where it is.
+    topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    assert topics.served().topic_config_table["orders"].read_queue_nums == 2
