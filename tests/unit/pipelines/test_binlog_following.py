@@ -157,7 +157,7 @@ class Image:
 class OneChunk:
     """Gives rows 1 to 4 as seen somewhere between two places, as often as it is asked."""
 
-    def __init__(self, moment: Moment = Moment(LOW, HIGH)) -> None:  # noqa: B008
+    def __init__(self, moment: Moment = Moment(LOW, HIGH, False)) -> None:  # noqa: B008
         self.moment = moment
         self.asked: list[Position] = []
 
@@ -269,22 +269,26 @@ def test_another_statement_leaves_it(config: BinlogConfig) -> None:
 def test_an_exact_chunk_tells_all_its_rows(config: BinlogConfig) -> None:
     begin = Begin(LOW, f"{SERVER}:5", False)
     update = changes("update", {"id": 1, "v": "old"}, {"id": 1, "v": "seen"})
-    sent, _ = follow(config, OneChunk(Moment(HIGH, HIGH)), (450, begin), (500, update), (900, Commit()))
+    exact = OneChunk(Moment(LOW, HIGH, True))
+    sent, _ = follow(config, exact, (450, begin), (500, update), (900, Commit()))
     assert [change["op"] for change in sent] == ["update", *["snapshot"] * 4]
 
 
 def test_what_xa_transactions_touch_is_not_told_by_an_exact_chunk_either(config: BinlogConfig) -> None:
     begin = Begin(LOW, f"{SERVER}:5", False, is_xa=True)
     update = changes("update", {"id": 1, "v": "seen"}, {"id": 1, "v": "newer"})
-    sent, _ = follow(
+    sent, barriers = follow(
         config,
-        OneChunk(Moment(HIGH, HIGH)),
+        OneChunk(Moment(LOW, HIGH, True)),
         (450, begin),
         (500, update),
         (900, Prepared("x'61',x'',1", is_committed=True)),
     )
     told = {change["row"]["id"]: change["op"] for change in sent}
     assert told == {1: "update", 2: "snapshot", 3: "snapshot", 4: "snapshot"}
+    # What the binlog told must not be taken for older than the snapshot.
+    assert [barrier["state"] for barrier in barriers] == ["begin", "end"]
+    assert all(barrier["begun"] <= change["seq"] for barrier in barriers for change in sent)
 
 
 class Behind(OneChunk):

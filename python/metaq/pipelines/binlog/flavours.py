@@ -39,10 +39,8 @@ class Moment(NamedTuple):
     """All before it is seen."""
     high: Place
     """Nothing behind it is seen."""
-
-    @property
-    def is_exact(self) -> bool:
-        return self.low == self.high
+    is_exact: bool
+    """All before the high one is seen."""
 
 
 class Flavour:
@@ -125,7 +123,9 @@ class MariaDb(Flavour):
     def moment(self, connection: Any, reached: Position) -> Moment | None:
         place = _snapshot_place(connection)
         # A transaction comes into the binlog a moment before others see it.
-        return None if place.order < reached.place.order else Moment(place, place)
+        if place.order < reached.place.order:
+            return None
+        return Moment(reached.place, place, is_exact=True)
 
 
 class MySql(Flavour):
@@ -174,7 +174,7 @@ class MySql(Flavour):
             )
 
     def moment(self, connection: Any, reached: Position) -> Moment | None:
-        return Moment(reached.place, _written(connection))
+        return Moment(reached.place, _written(connection), is_exact=False)
 
 
 _FLAVOURS: Final[dict[str, Flavour]] = {flavour.name: flavour for flavour in (MariaDb(), MySql())}

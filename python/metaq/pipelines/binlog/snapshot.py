@@ -7,9 +7,10 @@ are known: it sees every transaction before the low one, and none behind the hig
 binlog is at the low one when the chunk is read. It goes on until it has sent everything before H, then the
 rows of the chunk are sent with the sequence number (H, row 0), then it goes on behind H.
 
-On MariaDB both are the same place, which the server tells (`binlog_snapshot_file` and `_position`). For
+On MariaDB all before H is seen, as the server tells the place (`binlog_snapshot_file` and `_position`). For
 every key of the chunk, what was sent before H is already in its row and has a smaller number, and what comes
-after H has a larger one. In its queue, the row stands between the two.
+after H has a larger one. In its queue, the row stands between the two. Only the commit of an XA transaction
+is in the binlog, and counted as seen, before tables have it: its keys are taken out, as on MySQL.
 
 MySQL does not tell it. There the low one is where the reader of the binlog is, which has passed a set G of
 GTIDs. A transaction stands in the binlog before it is committed, and is in `gtid_executed` after it is. So
