@@ -11,6 +11,9 @@ use metaq_store::{Store, StoreSettings};
 use proptest::prelude::*;
 use support::*;
 
+/// Of every record that `send` makes.
+const PROPERTIES_BYTES: i64 = 4;
+
 /// What should be in the store: bodies per queue, in order.
 type Model = BTreeMap<(String, i32), Vec<Vec<u8>>>;
 
@@ -218,7 +221,12 @@ proptest! {
         }
         drop(store);
         let end = sent.last().unwrap().0.end_offset;
-        let cut_at = end * cut_permille as i64 / 1_000;
+        let mut cut_at = end * cut_permille as i64 / 1_000;
+        if clean {
+            // After a clean stop the last record is believed where its lengths and its body are right, and only then:
+            // its properties, which have no checksum, may end in a zero as well.
+            cut_at = cut_at.min(end - PROPERTIES_BYTES - 1);
+        }
         cut_log(&settings, cut_at);
         if !keep_queues {
             let _ = fs::remove_dir_all(settings.directory.join("consumequeue"));

@@ -9,12 +9,14 @@ import pytest
 from metaq.errors import CommandError
 from metaq.pipelines.binlog import flavours
 from metaq.pipelines.binlog.config import read_config
+from metaq.pipelines.binlog.sequence import xid_text
 from metaq.pipelines.binlog.snapshot import ANYWHERE, Chunks
 from metaq.pipelines.binlog.source import Source
 from metaq.pipelines.binlog.state import Cursor
 from metaq.pipelines.binlog.stream import Stream, StreamLost
 from tests.support.binlog import write_config
 from tests.support.database import BOTH, Database
+from tests.support.mariadb import MariaDb
 from tests.support.mysql import MySql
 
 CHUNK_BYTES = 100_000
@@ -102,3 +104,24 @@ def test_a_mysql_without_what_was_told_is_refused(
         found.flavour.require_known(connection, "the server", known)
         with pytest.raises(CommandError, match=lost):
             found.flavour.require_known(connection, "the server", f"{known},{lost}")
+
+
+def test_xa_transactions_that_tables_do_not_have_yet(
+    mariadb: MariaDb, database: str, password: str, tmp_path: Path
+) -> None:
+    mariadb.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
+    source = Source(read_config(write_config(tmp_path / "sync.toml", mariadb, "127.0.0.1:1", database)))
+    xid = xid_text(b"\0'\xff", b"b", 7)
+    with (
+        source.connect() as connection,
+        mariadb.root(database=database) as writing,
+        writing.cursor() as cursor,
+    ):
+        flavour = source.server(connection).flavour
+        for statement in ("XA START", "INSERT INTO t VALUES (1)", "XA END", "XA PREPARE"):
+            cursor.execute(f"{statement} {xid}" if statement.startswith("XA") else statement)
+        # Whoever has read its commit knows that it is to be there.
+        assert not flavour.has_reached(connection, ANYWHERE, {xid, "x'61',x'',1"})
+        assert flavour.has_reached(connection, ANYWHERE, {"x'61',x'',1"})
+        cursor.execute(f"XA COMMIT {xid}")
+        assert flavour.has_reached(connection, ANYWHERE, {xid})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +92,8 @@ class Meddler:
         self._fill("CREATE TABLE t (k VARCHAR(20) PRIMARY KEY, v INT)")
         has_reached, moment = MySql.has_reached, MySql.moment
 
-        def before(flavour: MySql, connection: Any, reached: Position) -> bool:
-            is_there = has_reached(flavour, connection, reached)
+        def before(flavour: MySql, connection: Any, reached: Position, committed: Set[str]) -> bool:
+            is_there = has_reached(flavour, connection, reached, committed)
             self._change()
             if self.chunks == 2:
                 self._fill("TRUNCATE TABLE t")

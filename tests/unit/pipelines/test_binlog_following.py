@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
@@ -157,12 +157,15 @@ class Image:
 class OneChunk:
     """Gives rows 1 to 4 as seen somewhere between two places, as often as it is asked."""
 
-    def __init__(self, moment: Moment = Moment(LOW, HIGH)) -> None:  # noqa: B008
+    def __init__(self, moment: Moment = Moment(LOW, HIGH, False)) -> None:  # noqa: B008
         self.moment = moment
         self.asked: list[Position] = []
 
-    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk:
+    def read(
+        self, database: str, table: str, cursor: Cursor | None, reached: Position, committed: Set[str]
+    ) -> Chunk:
         self.asked.append(reached)
+        self.committed = set(committed)
         rows: list[Row] = [{"id": number, "v": "seen"} for number in range(1, 5)]
         return Chunk(database, table, self.moment, DEFINITION, rows, (4,), True)
 
@@ -269,30 +272,38 @@ def test_another_statement_leaves_it(config: BinlogConfig) -> None:
 def test_an_exact_chunk_tells_all_its_rows(config: BinlogConfig) -> None:
     begin = Begin(LOW, f"{SERVER}:5", False)
     update = changes("update", {"id": 1, "v": "old"}, {"id": 1, "v": "seen"})
-    sent, _ = follow(config, OneChunk(Moment(HIGH, HIGH)), (450, begin), (500, update), (900, Commit()))
+    exact = OneChunk(Moment(LOW, HIGH, True))
+    sent, _ = follow(config, exact, (450, begin), (500, update), (900, Commit()))
     assert [change["op"] for change in sent] == ["update", *["snapshot"] * 4]
 
 
 def test_what_xa_transactions_touch_is_not_told_by_an_exact_chunk_either(config: BinlogConfig) -> None:
     begin = Begin(LOW, f"{SERVER}:5", False, is_xa=True)
     update = changes("update", {"id": 1, "v": "seen"}, {"id": 1, "v": "newer"})
-    sent, _ = follow(
+    sent, barriers = follow(
         config,
-        OneChunk(Moment(HIGH, HIGH)),
+        OneChunk(Moment(LOW, HIGH, True)),
         (450, begin),
         (500, update),
         (900, Prepared("x'61',x'',1", is_committed=True)),
     )
     told = {change["row"]["id"]: change["op"] for change in sent}
     assert told == {1: "update", 2: "snapshot", 3: "snapshot", 4: "snapshot"}
+    # What the binlog told must not be taken for older than the snapshot.
+    assert [barrier["state"] for barrier in barriers] == ["begin", "end"]
+    assert all(barrier["begun"] <= change["seq"] for barrier in barriers for change in sent)
 
 
 class Behind(OneChunk):
-    """Of a server that has still to commit what its binlog has, when it is asked first."""
+    """Of a server that has still to commit what its binlog has, when it is asked at first."""
 
-    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk:
-        chunk = super().read(database, table, cursor, reached)
-        if len(self.asked) == 1:
+    times = 1
+
+    def read(
+        self, database: str, table: str, cursor: Cursor | None, reached: Position, committed: Set[str]
+    ) -> Chunk:
+        chunk = super().read(database, table, cursor, reached, committed)
+        if len(self.asked) <= self.times:
             raise NotYet
         return chunk
 
@@ -307,13 +318,30 @@ def test_the_binlog_is_read_on_while_the_server_has_still_to_commit(config: Binl
 
 
 class Unfit(OneChunk):
-    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk:
+    def read(
+        self, database: str, table: str, cursor: Cursor | None, reached: Position, committed: Set[str]
+    ) -> Chunk:
         raise Unsuitable("it has no primary key")
 
 
 def test_a_table_that_becomes_unsuitable_in_its_snapshot_is_loud(config: BinlogConfig) -> None:
     with pytest.raises(BinlogError, match=r"shop\.orders cannot be synchronised: it has no primary key"):
         follow(config, Unfit())
+
+
+def test_a_chunk_is_told_which_xa_transactions_it_has_to_see(config: BinlogConfig) -> None:
+    chunks = Behind()
+    chunks.times = 2
+    xid = "x'61',x'',1"
+    follow(
+        config,
+        chunks,
+        (450, Begin(LOW, f"{SERVER}:5", False, is_xa=True)),
+        (500, Prepared(xid, is_committed=False)),
+        (510, Begin(LOW, f"{SERVER}:6", True)),
+        (900, Query("", "XA COMMIT X'61',X'',1")),
+    )
+    assert chunks.committed == {xid}
 
 
 def test_an_xa_transaction_without_an_end_is_loud(config: BinlogConfig) -> None:

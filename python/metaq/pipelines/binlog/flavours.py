@@ -4,7 +4,7 @@ of the place in the binlog that a reader of tables sees. Events differ too, of w
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Final, NamedTuple
 
 import pymysql
@@ -13,7 +13,7 @@ from pymysql.cursors import DictCursor
 from metaq.errors import CommandError
 from metaq.pipelines.binlog.gtids import MARIADB, MYSQL
 from metaq.pipelines.binlog.progress import Position
-from metaq.pipelines.binlog.sequence import BinlogError, Place
+from metaq.pipelines.binlog.sequence import BinlogError, Place, xid_text
 
 Setting = tuple[str, tuple[str | None, ...], str]
 """Variable, what it may be (None: it need not be there), and how it gets so."""
@@ -39,10 +39,8 @@ class Moment(NamedTuple):
     """All before it is seen."""
     high: Place
     """Nothing behind it is seen."""
-
-    @property
-    def is_exact(self) -> bool:
-        return self.low == self.high
+    is_exact: bool
+    """All before the high one is seen."""
 
 
 class Flavour:
@@ -74,8 +72,9 @@ class Flavour:
         """Where a new state begins: no transaction that is missing there begins before its place."""
         raise NotImplementedError
 
-    def has_reached(self, connection: Any, reached: Position) -> bool:
-        """Whether a transaction that begins now sees all that the reader of the binlog has passed."""
+    def has_reached(self, connection: Any, reached: Position, committed: Set[str]) -> bool:
+        """Whether a transaction that begins now sees all that the reader of the binlog has passed, among it
+        the XA transactions that were committed (their ids)."""
         raise NotImplementedError
 
     def moment(self, connection: Any, reached: Position) -> Moment | None:
@@ -119,13 +118,16 @@ class MariaDb(Flavour):
             raise BinlogError(f"the server does not know the place {place} of its binlog")
         return Position(place, str(row["gtid"]))
 
-    def has_reached(self, connection: Any, reached: Position) -> bool:
-        return True
+    def has_reached(self, connection: Any, reached: Position, committed: Set[str]) -> bool:
+        # They come into the binlog before tables have them, and no place tells which do.
+        return not committed or committed.isdisjoint(_prepared(connection))
 
     def moment(self, connection: Any, reached: Position) -> Moment | None:
         place = _snapshot_place(connection)
         # A transaction comes into the binlog a moment before others see it.
-        return None if place.order < reached.place.order else Moment(place, place)
+        if place.order < reached.place.order:
+            return None
+        return Moment(reached.place, place, is_exact=True)
 
 
 class MySql(Flavour):
@@ -157,7 +159,7 @@ class MySql(Flavour):
         (row,) = rows_of(connection, "SELECT @@GLOBAL.gtid_executed AS gtids")
         return Position(Place(place.file, _FIRST_PLACE), "".join(row["gtids"].split()))
 
-    def has_reached(self, connection: Any, reached: Position) -> bool:
+    def has_reached(self, connection: Any, reached: Position, committed: Set[str]) -> bool:
         (row,) = rows_of(
             connection, "SELECT GTID_SUBSET(%s, @@GLOBAL.gtid_executed) AS seen", (reached.gtid,)
         )
@@ -174,7 +176,7 @@ class MySql(Flavour):
             )
 
     def moment(self, connection: Any, reached: Position) -> Moment | None:
-        return Moment(reached.place, _written(connection))
+        return Moment(reached.place, _written(connection), is_exact=False)
 
 
 _FLAVOURS: Final[dict[str, Flavour]] = {flavour.name: flavour for flavour in (MariaDb(), MySql())}
@@ -211,6 +213,16 @@ def _snapshot_place(connection: Any) -> Place:
     if not file or not position:
         raise BinlogError("the server does not tell the binlog place of a consistent snapshot")
     return Place(file, int(position))
+
+
+def _prepared(connection: Any) -> set[str]:
+    """The XA transactions that wait for their end at a MariaDB."""
+    found = set()
+    for row in rows_of(connection, "XA RECOVER"):
+        data, length = row["data"], int(row["gtrid_length"])
+        data = data.encode() if isinstance(data, str) else data
+        found.add(xid_text(data[:length], data[length:], int(row["formatID"])))
+    return found
 
 
 def _written(connection: Any) -> Place:

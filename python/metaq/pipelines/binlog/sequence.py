@@ -79,3 +79,8 @@ def sequence(era: int, place: Place, row: int) -> str:
     if not 0 <= row <= ROW_MAX:
         raise BinlogError(f"a transaction of more than {ROW_MAX} rows cannot be numbered")
     return f"{transaction_prefix(era, place)}{row:08x}"
+
+
+def xid_text(global_id: bytes, branch: bytes, format_id: int) -> str:
+    """The id of an XA transaction, as it is compared."""
+    return f"x'{global_id.hex()}',x'{branch.hex()}',{format_id}"

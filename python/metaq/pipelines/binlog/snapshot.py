@@ -7,9 +7,12 @@ are known: it sees every transaction before the low one, and none behind the hig
 binlog is at the low one when the chunk is read. It goes on until it has sent everything before H, then the
 rows of the chunk are sent with the sequence number (H, row 0), then it goes on behind H.
 
-On MariaDB both are the same place, which the server tells (`binlog_snapshot_file` and `_position`). For
+On MariaDB all before H is seen, as the server tells the place (`binlog_snapshot_file` and `_position`). For
 every key of the chunk, what was sent before H is already in its row and has a smaller number, and what comes
-after H has a larger one. In its queue, the row stands between the two.
+after H has a larger one. In its queue, the row stands between the two. Only the commit of an XA transaction
+is in the binlog, and counted as seen, before tables have it: of those that the reader has passed the server
+is asked whether they are still open (`XA RECOVER`), and the keys of those on the way are taken out, as on
+MySQL.
 
 MySQL does not tell it. There the low one is where the reader of the binlog is, which has passed a set G of
 GTIDs. A transaction stands in the binlog before it is committed, and is in `gtid_executed` after it is. So
@@ -41,7 +44,7 @@ the first ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -115,8 +118,15 @@ class Chunks:
             self._connection._force_close()
             self._connection = None
 
-    def read(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk | None:
-        """The next chunk, at `reached` or later; None where the table is gone.
+    def read(
+        self,
+        database: str,
+        table: str,
+        cursor: Cursor | None,
+        reached: Position,
+        committed: Set[str] = frozenset(),
+    ) -> Chunk | None:
+        """The next chunk, at `reached` or later, with these XA transactions; None where the table is gone.
 
         Begins anew where the primary key is no longer that of the cursor. Raises CommandError, BinlogError,
         Unsuitable, StreamLost where another server answers, and NotYet where it can be read later.
@@ -125,7 +135,7 @@ class Chunks:
         for _ in range(TRIES_MAX):
             try:
                 with self._source.errors():
-                    return self._try(database, table, cursor, reached)
+                    return self._try(database, table, cursor, reached, committed)
             except (_Again, NotYet) as reason:
                 is_behind = isinstance(reason, NotYet)
                 time.sleep(PAUSE_S)
@@ -138,7 +148,9 @@ class Chunks:
             raise NotYet
         raise BinlogError(f"{database}.{table} changes so often that no chunk of it can be read")
 
-    def _try(self, database: str, table: str, cursor: Cursor | None, reached: Position) -> Chunk | None:
+    def _try(
+        self, database: str, table: str, cursor: Cursor | None, reached: Position, committed: Set[str]
+    ) -> Chunk | None:
         if self._connection is None:
             self._connection = pymysql.connect(
                 **{**self._source.settings(), "conv": _RAW, "read_timeout": 600}
@@ -151,7 +163,7 @@ class Chunks:
                 raise StreamLost("another server answers where tables are read")
         connection, flavour = self._connection, self._flavour
         assert flavour is not None
-        if not flavour.has_reached(connection, reached):
+        if not flavour.has_reached(connection, reached, committed):
             raise NotYet
         with connection.cursor() as query:
             query.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")

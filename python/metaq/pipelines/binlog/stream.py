@@ -27,7 +27,7 @@ from metaq.pipelines.binlog.gtids import MYSQL, MysqlGtids
 from metaq.pipelines.binlog.messages import DELETE, INSERT, UPDATE
 from metaq.pipelines.binlog.progress import Position
 from metaq.pipelines.binlog.rows import Images, TableReader
-from metaq.pipelines.binlog.sequence import BinlogError, Place
+from metaq.pipelines.binlog.sequence import BinlogError, Place, xid_text
 from metaq.pipelines.binlog.source import Source
 
 HEARTBEAT_S: Final = 0.5
@@ -439,7 +439,7 @@ class Stream:
         if kind is QueryEvent:
             return Query(event.schema.decode("utf-8", "replace"), event.query)
         if kind is XAPrepareEvent:
-            xid = f"x'{event.xid_gtrid.hex()}',x'{event.xid_bqual.hex()}',{event.xid_format_id}"
+            xid = xid_text(event.xid_gtrid, event.xid_bqual, event.xid_format_id)
             return Prepared(xid, event.one_phase)
         self._require_harmless(packet)
         return None

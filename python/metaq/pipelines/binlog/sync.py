@@ -42,6 +42,7 @@ from metaq.pipelines.binlog.xa import OpenTransactions
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S: Final = 1.0
+XIDS_KEPT_MAX: Final = 1_000
 READERS_KEPT_MAX: Final = 10_000
 """Each file of the binlog has readers of its own."""
 
@@ -110,6 +111,8 @@ class Sync:
         self._reached = self.position
         """The same but for XA transactions that are open: behind what was read last."""
         self._open = OpenTransactions(config.buffer_bytes)
+        self._xa_committed: dict[str, None] = {}
+        """The last ones, which tables may not have yet."""
         self._tables: dict[str, TableSync] = {}
         self._by_reader: dict[TableReader, TableSync] = {}
         self._pending: deque[str] = deque()
@@ -362,6 +365,7 @@ class Sync:
                 self._rows(rows, is_xa=True)
         else:
             self._open.prepared(item.xid)
+            self._xa_committed.pop(item.xid, None)
         self._passed(stream)
 
     def _xa(self, item: Query, stream: Stream) -> None:
@@ -370,6 +374,9 @@ class Sync:
             return
         held = self._open.take(xid)
         if verb == "COMMIT":
+            self._xa_committed[xid] = None
+            if len(self._xa_committed) > XIDS_KEPT_MAX:
+                del self._xa_committed[next(iter(self._xa_committed))]
             if held is None:
                 self._read_all_again(xid, stream)
             for rows in held or ():
@@ -439,7 +446,9 @@ class Sync:
             table = self._tables[self._pending[0]]
             if self._chunk is None:
                 try:
-                    self._chunk = self._chunks.read(table.database, table.name, table.cursor, self._reached)
+                    self._chunk = self._chunks.read(
+                        table.database, table.name, table.cursor, self._reached, self._xa_committed.keys()
+                    )
                 except NotYet:
                     log.info("waiting for the server to commit what its binlog has")
                     return
