@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from struct import pack
 MIB = 1024 * 1024
 _SHUTDOWN = 0x8004587D  # _IOR('X', 125, u32)
 _WITHOUT_FLUSH = 2
+_DETACH_TIMEOUT_S = 60
 
 
 class LoopDisk:
@@ -42,7 +44,13 @@ class LoopDisk:
         _run("mount", "-o", "loop", str(self.image), str(self.path))
 
     def unmount(self) -> None:
+        """Returns when its loop device is gone. That goes by itself a little later, and writes what it still
+        holds: behind the back of the next mount, that would overwrite newer blocks with older ones."""
         _run("umount", str(self.path))
+        deadline = time.monotonic() + _DETACH_TIMEOUT_S
+        while _run("losetup", "--associated", str(self.image)):
+            assert time.monotonic() < deadline, f"the loop device of {self.image} stays"
+            time.sleep(0.01)
 
     def lose_power(self) -> None:
         """From here on nothing reaches the image: what was not synced is gone after the next mount. Until it
@@ -83,5 +91,6 @@ def loop_disks_work(directory: Path) -> bool:
         return False
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+def _run(*command: str) -> bytes:
+    """What it prints."""
+    return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout

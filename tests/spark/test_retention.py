@@ -59,7 +59,7 @@ def test_what_retention_deleted_is_loud_unless_told_otherwise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     topics = Topics(server)  # type: ignore[arg-type]
-    query = Stream(spark, server, tmp_path, subscribe=TOPIC, startingOffsets="earliest")  # type: ignore[arg-type]
+    query = Stream(spark, server.nameserver, tmp_path, subscribe=TOPIC, startingOffsets="earliest")
     try:
         topics.create(TOPIC)
         topics.fill(TOPIC, map(body, range(READ)))
