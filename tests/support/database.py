@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ OPTIONS = (
 )
 
 
-class Database:
+class Database(ABC):
     """One server, stopped by its id. Its socket has a short path of its own, as those are limited."""
 
     name: str
@@ -54,22 +55,22 @@ class Database:
             cursor.execute("CREATE USER %s@'%%' IDENTIFIED BY %s", (USER, PASSWORD))
             cursor.execute(f"GRANT {self.rights} ON *.* TO %s@'%%'", (USER,))
 
+    @abstractmethod
     def _install(self) -> None:
         """Makes the directory of its data."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _command(self) -> list[str]:
         """What starts it, with the options that only it has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def executed(self, cursor: Any) -> int:
         """How many transactions its binlog has, or the number of the last one."""
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def number(gtid: str) -> int:
         """The same out of a position that the pipeline tells."""
-        raise NotImplementedError
 
     def _start(self) -> Child:
         self._runs += 1

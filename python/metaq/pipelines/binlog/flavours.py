@@ -4,6 +4,7 @@ of the place in the binlog that a reader of tables sees. Events differ too, of w
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Set
 from typing import Any, Final, NamedTuple
 
@@ -43,7 +44,7 @@ class Moment(NamedTuple):
     """All before the high one is seen."""
 
 
-class Flavour:
+class Flavour(ABC):
     """What one of them needs and tells."""
 
     name: str
@@ -58,28 +59,30 @@ class Flavour:
             wanted = ".".join(map(str, self.version_min))
             raise CommandError(f"{where} is {version}; binlog-sync reads {self.product} {wanted} or newer")
 
+    @abstractmethod
     def require_complete(self, connection: Any, where: str, variables: Mapping[str, str]) -> None:
         """Raises CommandError where rows change of which its binlog does not tell."""
 
+    @abstractmethod
     def identity(self, variables: Mapping[str, str]) -> str:
         """Another server has another one, and other files of the binlog."""
-        raise NotImplementedError
 
+    @abstractmethod
     def require_known(self, connection: Any, where: str, gtid: str) -> None:
         """Raises CommandError where the server lacks what was read from another one before it."""
 
+    @abstractmethod
     def position(self, connection: Any) -> Position:
         """Where a new state begins: no transaction that is missing there begins before its place."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has_reached(self, connection: Any, reached: Position, committed: Set[str]) -> bool:
         """Whether a transaction that begins now sees all that the reader of the binlog has passed, among it
         the XA transactions that were committed (their ids)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def moment(self, connection: Any, reached: Position) -> Moment | None:
         """What the open transaction of this connection sees; None where it does not see enough."""
-        raise NotImplementedError
 
 
 class MariaDb(Flavour):
@@ -107,6 +110,9 @@ class MariaDb(Flavour):
 
     def identity(self, variables: Mapping[str, str]) -> str:
         return f"{variables['server_id']}/{variables['log_bin_basename']}"
+
+    def require_known(self, connection: Any, where: str, gtid: str) -> None:
+        """It refuses by itself to go on from a GTID that it does not have."""
 
     def position(self, connection: Any) -> Position:
         with connection.cursor() as query:
@@ -148,6 +154,9 @@ class MySql(Flavour):
         ("binlog_transaction_compression", ("OFF", None), "SET GLOBAL binlog_transaction_compression = OFF"),
     )
     rights = "SELECT, REPLICATION SLAVE, REPLICATION CLIENT"
+
+    def require_complete(self, connection: Any, where: str, variables: Mapping[str, str]) -> None:
+        """Its settings are all that it takes."""
 
     def identity(self, variables: Mapping[str, str]) -> str:
         return f"{variables['server_uuid']}/{variables['log_bin_basename']}"

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from metaq.pipelines.binlog.progress import Position
-from metaq.pipelines.binlog.sequence import BinlogError
+from metaq.pipelines.binlog.sequence import BinlogError, xid_text
 from metaq.pipelines.binlog.stream import Rows
 
 _STATEMENT: Final = re.compile(
-    r"XA\s+(START|BEGIN|END|COMMIT|ROLLBACK)\s+X'([0-9a-f]*)',X'([0-9a-f]*)',(\d+)", re.IGNORECASE
+    r"XA\s+(START|BEGIN|END|COMMIT|ROLLBACK)\s+X'((?:[0-9a-f]{2})*)',X'((?:[0-9a-f]{2})*)',(\d+)",
+    re.IGNORECASE,
 )
 
 
@@ -30,7 +31,7 @@ def parse(statement: str) -> tuple[str, str]:
     found = _STATEMENT.match(statement.strip())
     if found is None:
         raise BinlogError(f"the binlog has a statement on an XA transaction that is not known: {statement}")
-    return found[1].upper(), f"X'{found[2]}',X'{found[3]}',{found[4]}".lower()
+    return found[1].upper(), xid_text(bytes.fromhex(found[2]), bytes.fromhex(found[3]), int(found[4]))
 
 
 @dataclass(slots=True)
