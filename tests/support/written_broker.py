@@ -26,6 +26,13 @@ class WrittenBroker:
         self._thread.start()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await self._converse(reader, writer)
+        finally:
+            # Left to the garbage collector, it would close a number that another connection may have by then.
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = FrameDecoder()
         while data := await reader.read(65536):
             for frame in decoder.feed(data):
