@@ -1,28 +1,20 @@
-"""log-lake in tests: its file, a run in this process or in one of its own, and what the lake holds."""
+"""log-lake in tests: its file, runs in this process, and what the lake holds."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-import signal
-import subprocess
 import threading
-import time
 from pathlib import Path
-from typing import Self
 
 from pyspark.sql import DataFrame, SparkSession
 
 from metaq.pipelines import Plan, Progress
 from metaq.pipelines.lake.pipeline import LogLake
-from tests.spark.patience import TOO_SLOW, patiently
+from tests.spark.patience import patiently
 from tests.spark.support import SHORT_LIVED
-from tests.support.metaq import COMMAND, Metaq
+from tests.support.metaq import Metaq
 from tests.support.spark_jars import delta_jars
-
-TIMEOUT_S = 600.0
 
 
 class Lake:
@@ -75,46 +67,3 @@ class Lake:
 
     def forget_checkpoint(self) -> None:
         shutil.rmtree(self.path / "_checkpoint")
-
-
-class Running:
-    """`metaq pipeline run log-lake` as a process, which can be killed together with its JVM."""
-
-    def __init__(self, config: Path) -> None:
-        self._config = config
-        self.log = config.parent / "running.log"
-        self._start()
-
-    def _start(self) -> None:
-        with self.log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*COMMAND, "pipeline", "run", "log-lake", "--config", str(self._config), "-o", "json"],
-                stdout=out,
-                stderr=out,
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
-                start_new_session=True,
-            )
-
-    def wait_for(self, path: Path) -> None:
-        """Until it is there."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not path.exists():
-            said = self.log.read_text(errors="replace")
-            assert time.monotonic() < deadline, said[-5_000:]
-            if self.process.poll() is not None:
-                assert TOO_SLOW in said, said[-5_000:]
-                self._start()
-            time.sleep(0.005)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Whatever has failed, nothing runs on."""
-        self.kill()

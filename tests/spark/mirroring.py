@@ -1,11 +1,8 @@
-"""binlog-mirror in tests: its file, runs in this process and in one of its own, and what the mirror holds."""
+"""binlog-mirror in tests: its file, runs in this process, and what the mirror holds."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,11 +19,8 @@ from tests.support.binlog import Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child
-from tests.support.reading import eventually
 from tests.support.spark_jars import delta_jars
 
-START_S = 300
-"""On a busy machine Spark takes long to start."""
 VERIFY_S = 600
 Rows = dict[tuple[Any, ...], dict[str, Any]]
 
@@ -37,6 +31,7 @@ class Mirroring:
     def __init__(self, home: Path, server: Database, served: Metaq, database: str, mirror: str = "") -> None:
         self.home, self.database, self.server = home, database, server
         self.path = home / "mirror"
+        self.checkpoint = self.path / "_checkpoint"
         self.config = write_config(home / "sync.toml", server, served.nameserver, database)
         self.set_mirror(mirror)
         self.reader: Running | None = None
@@ -131,43 +126,3 @@ class Verifying:
             return code, self.child.log.read_text(encoding="utf-8", errors="replace")
         finally:
             self.child.kill()
-
-
-def batches_done(mirror: Path) -> int:
-    """How many Spark has noted as done."""
-    commits = mirror / "_checkpoint" / "commits"
-    numbers = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
-    return max(numbers, default=-1) + 1
-
-
-class Applying:
-    """`metaq pipeline run binlog-mirror` as a process, which can be killed together with its JVM."""
-
-    def __init__(self, mirroring: Mirroring) -> None:
-        config = mirroring.config
-        number = len(list(config.parent.glob("mirror-*.log")))
-        self._path = mirroring.path
-        self._done_before = batches_done(self._path)
-        self.child = Child(
-            [*COMMAND, "pipeline", "run", "binlog-mirror", "--config", str(config), "-o", "json"],
-            config.parent / f"mirror-{number:03}.log",
-        )
-
-    def wait_for_a_batch(self) -> None:
-        """Until one has been applied by it."""
-
-        def found() -> bool:
-            assert self.child.alive, self.child.tail()
-            return batches_done(self._path) > self._done_before
-
-        eventually(found, START_S)
-
-    def kill(self) -> None:
-        """The JVM first, in whatever it is doing."""
-        if self.child.alive:  # Otherwise its number may be another's by now.
-            parent = self.child.process.pid
-            children = Path(f"/proc/{parent}/task/{parent}/children")
-            for process in children.read_text().split() if children.exists() else ():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(process), signal.SIGKILL)
-        self.child.kill()

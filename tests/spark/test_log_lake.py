@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 import metaq
 from metaq.errors import ConfigError, MetaqError
-from tests.spark.lake import Lake, Running
+from tests.spark.lake import Lake
+from tests.spark.running import RunningPipeline
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually
@@ -195,8 +196,9 @@ def test_every_line_is_there_once_whatever_is_killed(make_lake: MakeLake, topics
             wanted[file, at, line] += 1
             at += len(line) + 1
         send(topics, lake.topic, lines, file=file, queue=queue)
-    with Running(lake.config) as running:
-        running.wait_for(lake.path / "_checkpoint" / "offsets" / str(chance.randrange(3)))
+    begun = lake.path / "_checkpoint" / "offsets" / str(chance.randrange(3))
+    with RunningPipeline("log-lake", lake.config) as running:
+        running.wait_for(begun.exists)
         time.sleep(chance.uniform(0.0, 3.0))
         running.kill()
     lake.write("compact_batches = 2")

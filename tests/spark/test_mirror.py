@@ -19,15 +19,9 @@ from metaq.errors import MetaqError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import DeltaMirror, table_path
 from tests.integration.pipelines.test_binlog_kills import Writer
-from tests.spark.mirroring import (
-    VERIFY_S,
-    Applying,
-    Mirroring,
-    Verifying,
-    batches_done,
-    planned,
-    run_sql,
-)
+from tests.spark.cluster import Cluster
+from tests.spark.mirroring import VERIFY_S, Mirroring, Verifying, planned, run_sql
+from tests.spark.running import RunningPipeline, batches_done
 from tests.support.binlog import QUEUES
 from tests.support.database import USER, Database
 from tests.support.metaq import Metaq
@@ -314,9 +308,6 @@ def test_ended_between_any_two_steps(
         assert mirroring.rows(spark, table, "id") == mirroring.source(table, "id")
 
 
-KILLS = 2
-
-
 def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None:
     seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
     print(f"MIRROR_SEED={seed}")
@@ -331,24 +322,21 @@ def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None
     mirroring.read()
     # Slow, so that what is left at the end does not grow with the time that a busy machine takes.
     writer = Writer(mirroring.server, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
-    applying: list[Applying] = []
+    writer.start()
     try:
-        writer.start()
-        for _ in range(KILLS):
-            process = Applying(mirroring)
-            applying.append(process)
-            process.wait_for_a_batch()
-            time.sleep(chance.random() * 3)
-            process.kill()
-        writer.stop()
+        for cluster in (None, Cluster(mirroring.home)):
+            done = batches_done(mirroring.checkpoint)
+            with RunningPipeline("binlog-mirror", mirroring.config, cluster) as running:
+                running.wait_for(lambda: batches_done(mirroring.checkpoint) > done)  # noqa: B023
+                time.sleep(chance.random() * 3)
     finally:
-        for process in applying:
-            process.kill()
-    before = batches_done(mirroring.path)
+        writer.stop()
+    assert cluster is not None and len(cluster.executors) == 2
+    before = batches_done(mirroring.checkpoint)
     mirroring.set_mirror("")
     mirroring.sync()
-    # The process that was killed and this one are one query.
-    assert KILLS <= before < batches_done(mirroring.path)
+    # The processes that were killed and this one are one query.
+    assert 2 <= before < batches_done(mirroring.checkpoint)
     for table, key in {"numbers": ("id",), "texts": ("name", "part")}.items():
         assert mirroring.rows(spark, table, *key) == mirroring.source(table, *key)
     print(f"{writer.transactions} transactions")

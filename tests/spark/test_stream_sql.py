@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,10 +18,13 @@ import metaq
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress
 from metaq.pipelines.sql.pipeline import StreamSql
+from tests.spark.cluster import Cluster
 from tests.spark.patience import patiently
+from tests.spark.running import RunningPipeline, batches_done
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually, stored
+from tests.support.spark_jars import delta_jars
 
 MakeTopic = Callable[..., str]
 
@@ -40,6 +46,18 @@ class Job:
             f"[sink]\n{sink}\n{sources}",
             encoding="utf-8",
         )
+
+    def running(self, cluster: Cluster) -> RunningPipeline:
+        """A process that goes on until it is killed."""
+        text = self.file.read_text(encoding="utf-8").replace("once = true", "interval_s = 0")
+        endless = self.home / "endless.toml"
+        checkpoint = json.dumps(str(self.checkpoint))
+        endless.write_text(
+            text.replace("[query]", f"[query]\ncheckpoint = {checkpoint}")
+            + f"[spark]\njars = {json.dumps(delta_jars())}\nconfig = []\n",
+            encoding="utf-8",
+        )
+        return RunningPipeline("stream-sql", endless, cluster)
 
     def run(self) -> Progress:
         job = StreamSql.from_file(self.file)
@@ -175,6 +193,51 @@ def test_rows_that_change_and_messages_that_are_no_rows(
     assert plan.facts["columns"] == "k:string,n:bigint"
     assert any("Aggregate" in str(row["plan"]) for row in plan.tables)
     assert plan.warnings == ["no watermark in events: what the job keeps grows without end"]
+
+
+EVENTS_PER_QUEUE = 500
+
+
+def test_killed_on_a_cluster_it_goes_on_with_its_state(
+    job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("METAQ_SEED", time.time_ns() % 1_000_000))
+    print(f"METAQ_SEED={seed}")
+    chance = random.Random(seed)
+    topic = make_topic(queues=2)
+    job.write(
+        "SELECT window.start AS begins, k, count(*) AS n, sum(v) AS total FROM events "
+        "GROUP BY window(at, '5 minutes'), k",
+        source("events", topic, f"{EVENTS}, v BIGINT", f'{WATERMARK}\nbatch_bytes = "32KiB"'),
+        'format = "delta"\npath = "sums"\nkeys = ["begins", "k"]',
+        'mode = "update"',
+    )
+    wanted: dict[tuple[str, str], tuple[int, int]] = {}
+    for queue in range(2):
+        events = []
+        for number in range(EVENTS_PER_QUEUE):
+            # In the order of time but for what the watermark allows.
+            minute = max(0, number * 55 // EVENTS_PER_QUEUE - chance.randrange(3))
+            k, v = chance.choice("abcde"), chance.randrange(1000)
+            begins = f"12:{minute // 5 * 5:02}"
+            n, total = wanted.get((begins, k), (0, 0))
+            wanted[begins, k] = n + 1, total + v
+            events.append(event(f"12:{minute:02}", k=k, v=v))
+        topics.fill(topic, events, queue=queue)
+    cluster, before = Cluster(tmp_path), 1 + chance.randrange(3)
+    with job.running(cluster) as running:
+        running.wait_for(lambda: batches_done(job.checkpoint) >= before)
+        time.sleep(chance.random() * 2)
+    done = batches_done(job.checkpoint)
+    assert len(cluster.executors) == 2
+    job.run()
+    assert batches_done(job.checkpoint) > done, "there was something left to do"
+    rows = spark.read.format("delta").load(str(job.home / "sums"))
+    found = rows.selectExpr(
+        "date_format(to_utc_timestamp(begins, current_timezone()), 'HH:mm') AS begins", "k", "n", "total"
+    ).collect()
+    assert {(row.begins, row.k): (row.n, row.total) for row in found} == wanted
+    assert len(found) == len(wanted)
 
 
 def test_a_row_without_a_time_or_far_ahead_is_a_bad_one(
