@@ -10,7 +10,7 @@ import pytest
 
 from metaq._core import Clock, StoreFailure, decode_records
 from metaq.broker import Broker
-from metaq.broker.metadata import MetadataDamaged
+from metaq.metadata import MetadataDamaged
 from metaq.protocol.admin import GetBrokerRuntimeInfo, UpdateBrokerConfig
 from metaq.protocol.bodies import ConsumerOffsets, ConsumeStats, KVTable, TopicConfigTable, TopicStatsTable
 from metaq.protocol.errors import Refused

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from metaq._core import Clock, Server
-from metaq.broker.metadata import MetadataFile
 from metaq.broker.offsets import quoted_keys
+from metaq.metadata import MetadataFile
 from metaq.protocol.bodies import DataVersion, DelayOffsets
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllDelayOffset

@@ -11,7 +11,7 @@ from pathlib import Path
 from metaq._core import Clock, Server, Store
 from metaq.broker import names
 from metaq.broker.groups import Groups
-from metaq.broker.metadata import MetadataFile
+from metaq.metadata import MetadataFile
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllConsumerOffset

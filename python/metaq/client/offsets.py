@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from metaq.client.routes import Queue
+from metaq.durable import replace_file
 from metaq.errors import ClientClosed, CommandError
 from metaq.held_file import HeldFile
 from metaq.protocol.codes import ResponseCode
@@ -193,17 +193,7 @@ class FileOffsets:
             {"topic": queue.topic, "broker": queue.broker, "queue": queue.id, "offset": offset}
             for queue, offset in offsets.items()
         ]
-        fresh = self._path.with_suffix(".new")
-        with fresh.open("w") as file:
-            json.dump({"offsets": rows}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        replace_file(self._path, json.dumps({"offsets": rows}).encode())
 
 
 async def first_offset(session: Session, queue: Queue) -> int:

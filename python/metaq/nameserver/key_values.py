@@ -7,13 +7,12 @@ read at the start.
 
 from __future__ import annotations
 
-import logging
-import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from metaq.durable import replace_file
 from metaq.errors import ConfigError
 from metaq.protocol.bodies import Body, KVTable, always
 from metaq.protocol.codes import ResponseCode
@@ -26,8 +25,6 @@ from metaq.protocol.routes import (
     PutKeyValue,
     ValueOfKey,
 )
-
-_log = logging.getLogger(__name__)
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 KEY_CHARACTERS_MAX: Final = 255
@@ -123,10 +120,4 @@ class KeyValues:
     def _save(self) -> None:
         if self._path is None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(self._path.name + ".tmp")
-        with fresh.open("wb") as file:
-            file.write(msgspec.json.format(KeyValueFile(self._table).encode(), indent=2))
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self._path)
+        replace_file(self._path, msgspec.json.format(KeyValueFile(self._table).encode(), indent=2))

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from metaq.broker.metadata import MetadataFile
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile, lock_beside
+from metaq.metadata import MetadataFile
 from metaq.pipelines.binlog.columns import Definition
 from metaq.pipelines.binlog.gtids import MARIADB, MYSQL, gtids_of
 from metaq.pipelines.binlog.sequence import Place

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from metaq.broker.metadata import MetadataFile
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile, lock_beside
+from metaq.metadata import MetadataFile
 from metaq.pipelines.logs.followed import Head
 
 

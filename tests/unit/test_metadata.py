@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaq.broker.metadata import Keeper, MetadataDamaged, MetadataFile
+from metaq.metadata import Keeper, MetadataDamaged, MetadataFile
 
 
 def decode(content: bytes) -> bytes:

@@ -1,19 +1,19 @@
-"""Small JSON files under `config/` that must be whole at any moment, whatever happens to process or disk.
+"""Small files with a state that must not be lost: of a broker under `config/`, of a pipeline beside its file.
 
-A new state is written beside the old one, synced, and renamed over it; the one before stays as `.bak`.
-Apache's broker keeps the same files under the same names, so either program can take over the other's.
+The state before stays as `.bak`. Apache's broker keeps the same files under the same names, so either program
+can take over the other's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from metaq.durable import replace_file
 from metaq.errors import MetaqError
 from metaq.protocol.errors import ProtocolError
 
@@ -71,23 +71,13 @@ class MetadataFile:
         """
         with self._one_at_a_time:
             if version >= self._version:
-                self._replace(content)
+                replace_file(self.path, content, self._keep_backup)
+                self._whole = True
                 self._version = version
 
-    def _replace(self, content: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_name(self.path.name + ".tmp")
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if self._whole:
-            self._keep_backup()
-        fresh.replace(self.path)
-        self._whole = True
-        sync_directory(self.path.parent)
-
     def _keep_backup(self) -> None:
+        if not self._whole:
+            return
         # A second name for the old content costs nothing and is whole by construction.
         second_name = self.backup.with_name(self.backup.name + ".tmp")
         second_name.unlink(missing_ok=True)
@@ -126,12 +116,3 @@ class Keeper:
                 content = self._encode()
                 await asyncio.to_thread(self._file.write, content, newest)
                 self._kept = newest
-
-
-def sync_directory(directory: Path) -> None:
-    """Makes renames and new names in a directory durable."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
