@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from metaq._core import Clock, Frame, Record, decode_records
-from metaq.broker import Broker, names
+from metaq.broker import Broker
 from metaq.client.message import Outgoing, encode_batch
+from metaq.protocol import names
 from metaq.protocol.messages import SendMessageV2, Sent
 from metaq.protocol.offsets import GetMaxOffset
 from metaq.protocol.reply import Reply

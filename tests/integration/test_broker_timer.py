@@ -13,7 +13,6 @@ import pytest
 
 from metaq._core import Clock, Record, decode_records
 from metaq.broker import Broker
-from metaq.broker.names import TIMER_TOPIC
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import (
     EndTransaction,
@@ -23,6 +22,7 @@ from metaq.protocol.messages import (
     SendMessageV2,
     Sent,
 )
+from metaq.protocol.names import TIMER_TOPIC
 from tests.integration.broker_cluster import (
     Client,
     broker_options,

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from metaq._core import Clock, Frame, Record, decode_records
-from metaq.broker import Broker, names
+from metaq.broker import Broker
+from metaq.protocol import names
 from metaq.protocol.messages import (
     EndTransaction,
     ResumeCheckHalfMessage,

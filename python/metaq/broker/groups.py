@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 
 from metaq._core import Clock, Server
-from metaq.broker import names
 from metaq.broker.attributes import GROUP_KEYS, altered
 from metaq.broker.options import BrokerOptions
 from metaq.broker.paging import page_of
 from metaq.metadata import Keeper, MetadataFile
+from metaq.protocol import names
 from metaq.protocol.bodies import (
     DataVersion,
     GroupForbidden,

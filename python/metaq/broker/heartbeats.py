@@ -6,11 +6,11 @@ import logging
 from collections.abc import Awaitable
 
 from metaq._core import Clock
-from metaq.broker import names
 from metaq.broker.clients import Clients, Member
 from metaq.broker.filters import Filters, is_tags
 from metaq.broker.groups import Groups
 from metaq.broker.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.bodies import (
     CheckClientRequestBody,
     Connection,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from metaq.broker import names
+from metaq.protocol import names
 
 SEND_MESSAGES = "send.rate.messages"
 SEND_BYTES = "send.rate.bytes"

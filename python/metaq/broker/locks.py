@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaq._core import Clock
-from metaq.broker import names
 from metaq.broker.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.codes import ResponseCode

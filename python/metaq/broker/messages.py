@@ -6,13 +6,13 @@ import asyncio
 import logging
 
 from metaq._core import Server, Store
-from metaq.broker import names
 from metaq.broker.filters import Filters, carried_key
 from metaq.broker.functions.call import Call
 from metaq.broker.groups import Groups, missing_group
 from metaq.broker.inquiry import Inquiry
 from metaq.broker.retry import ensure_dead_letters, retries_max
 from metaq.broker.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused

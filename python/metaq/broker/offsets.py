@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from metaq._core import Clock, Server, Store
-from metaq.broker import names
 from metaq.broker.groups import Groups
 from metaq.metadata import MetadataFile
+from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllConsumerOffset

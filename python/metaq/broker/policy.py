@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from metaq._core import Server, tag_code
-from metaq.broker import names
 from metaq.broker.clients import Clients, ConsumerGroup
 from metaq.broker.filters import TAG, Filters, is_tags
 from metaq.broker.functions.call import Call
 from metaq.broker.groups import SYSTEM_GROUPS, Groups
 from metaq.broker.limits import NO_LIMIT, Rates, consume_rates, send_rates
 from metaq.broker.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.errors import Refused
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy

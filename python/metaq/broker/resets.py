@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq._core import Server, Store
-from metaq.broker import names
 from metaq.broker.clients import Clients, ConsumerGroup
 from metaq.broker.groups import Groups, missing_group
 from metaq.broker.offsets import Offsets, topics_of_group
 from metaq.broker.stats import Statistics
 from metaq.broker.switches import Switches
 from metaq.broker.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.bodies import ListedOffset, ResetOffsetBody, ResetOffsetList, TopicConfig
 from metaq.protocol.clients import ResetConsumerClientOffset
 from metaq.protocol.codes import ResponseCode

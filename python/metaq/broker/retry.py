@@ -6,9 +6,9 @@ import asyncio
 import random
 
 from metaq._core import Server, Store, StoreFailure, decode_records
-from metaq.broker import names
 from metaq.broker.groups import Groups, missing_group
 from metaq.broker.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.bodies import SubscriptionGroupConfig
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles

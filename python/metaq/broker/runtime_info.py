@@ -6,9 +6,9 @@ import os
 import shutil
 
 from metaq._core import WIRE_VERSION, FrameError, Server, Store, decode_records
-from metaq.broker import names
 from metaq.broker.options import BrokerOptions
 from metaq.broker.stats import BROKER_GET, BROKER_PUT, Statistics
+from metaq.protocol import names
 
 VERSION_NAME = "V5_5_0"
 POOLS = ("send", "pull", "litePull", "query", "ack")

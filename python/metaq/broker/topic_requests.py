@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable
 
 from metaq._core import Server, Store
-from metaq.broker import names
 from metaq.broker.attributes import parsed
 from metaq.broker.offsets import groups_of_topic
 from metaq.broker.paging import page_of
 from metaq.broker.topics import Topics
+from metaq.protocol import names
 from metaq.protocol.bodies import (
     TopicConfig,
     TopicConfigList,

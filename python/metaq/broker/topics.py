@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from metaq._core import Clock
-from metaq.broker import names
 from metaq.broker.attributes import altered
 from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
 from metaq.metadata import Keeper, MetadataFile
+from metaq.protocol import names
 from metaq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused

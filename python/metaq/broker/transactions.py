@@ -13,10 +13,10 @@ from collections import defaultdict
 from enum import Enum
 
 from metaq._core import Clock, Record, Server, StoreFailure, decode_records
-from metaq.broker import names
 from metaq.broker.clients import Clients
 from metaq.broker.options import BrokerOptions
 from metaq.broker.relays import physical_offset_of
+from metaq.protocol import names
 from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles

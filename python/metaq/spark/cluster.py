@@ -16,12 +16,12 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from metaq.broker import names
 from metaq.client.offsets import BrokerOffsets, end_offset, first_offset, offset_at
 from metaq.client.portal import Portal
 from metaq.client.routes import MASTER_ID, Queue, Route
 from metaq.client.session import Session
 from metaq.errors import MetaqError, NoRoute
+from metaq.protocol import names
 from metaq.protocol.bodies import ConsumeQueueLines, TopicList
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker import names
+from metaq.protocol import names
 
 
 @pytest.mark.parametrize("name", ["T", "a-b_c|d%e", "%RETRY%" + "g" * 248, "x" * 127])
