@@ -16,6 +16,7 @@ import pytest
 from tests.support import apache
 from tests.support.metaq import Metaq
 from tests.support.moved import MovedClock
+from tests.support.processes import free_port
 
 # Our names of the settings that scenarios change, and Apache's.
 APACHE_SETTINGS = {
@@ -83,7 +84,7 @@ class MetaqServer:
         self._home = home
         self._arguments = arguments
         self._starts = 0
-        self.running = self._start("127.0.0.1:0")
+        self.move()
 
     def _start(self, listen: str) -> Metaq:
         # A folder for each life, so that its log and its ready line are its own.
@@ -107,8 +108,8 @@ class MetaqServer:
         self.running = self._start(self.address)
 
     def move(self) -> None:
-        """Starts it again with its store, at another address."""
-        self.running = self._start("127.0.0.1:0")
+        """Starts it, with its store if it has one, at an address of its own: one that it can have again."""
+        self.running = self._start(f"127.0.0.1:{free_port(neighbours=(-2,))}")  # That of old clients, too.
 
     def tail(self) -> str:
         return self.running.child.tail()

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import metaq.spark
-from tests.spark.support import SHORT_LIVED, Topics
+from tests.spark.support import Topics
 from tests.support.metaq import Metaq
 from tests.support.spark_jars import delta_jars, driver_jars
 
@@ -41,7 +41,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Itera
         "spark.default.parallelism": "2",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home),
-        "spark.driver.extraJavaOptions": f"{SHORT_LIVED} -Dderby.system.home={home}",
+        # It is used for many minutes, unlike those that tests start.
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dderby.system.home={home}",
+        # To compile a query takes longer than to run it on a few rows. Where a test has a Spark of its own,
+        # that is as users have it.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": "1g",
         # An idle query looks for messages all the time otherwise.
         "spark.sql.streaming.pollingDelay": "50ms",

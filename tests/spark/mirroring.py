@@ -97,12 +97,17 @@ def run_sql(mirroring: Mirroring, *statements: str) -> None:
             cursor.execute(statement)
 
 
+def told(mirroring: Mirroring, *words: str) -> tuple[int, str]:
+    """`metaq pipeline …` in this process, which has Spark already: its exit code, and what it prints."""
+    arguments = ["pipeline", *words, "--config", str(mirroring.config)]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return done.exit_code, done.stdout
+
+
 def planned(mirroring: Mirroring) -> dict[str, Any]:
-    """What the command prints of a dry run, in this process."""
-    words = ["pipeline", "run", "binlog-mirror", "--config", str(mirroring.config), "--dry-run", "-o", "json"]
-    done = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout)
+    code, printed = told(mirroring, "run", "binlog-mirror", "--dry-run", "-o", "json")
+    assert code == 0, printed
+    found: dict[str, Any] = json.loads(printed)
     return found
 
 
@@ -110,14 +115,8 @@ class Verifying:
     """`metaq pipeline verify binlog-mirror` as a process."""
 
     def __init__(self, mirroring: Mirroring, *arguments: str) -> None:
-        number = len(list(mirroring.home.glob("verify-*.log")))
-        self.child = Child(
-            [
-                *(*COMMAND, "pipeline", "verify", "binlog-mirror"),
-                *("--config", str(mirroring.config), *arguments),
-            ],
-            mirroring.home / f"verify-{number:03}.log",
-        )
+        words = ("pipeline", "verify", "binlog-mirror", "--config", str(mirroring.config), *arguments)
+        self.child = Child([*COMMAND, *words], mirroring.home / "verify.log")
 
     def done(self) -> tuple[int, str]:
         """Its exit code, and all that it has printed."""

@@ -20,7 +20,7 @@ from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import DeltaMirror, table_path
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
-from tests.spark.mirroring import VERIFY_S, Mirroring, Verifying, planned, run_sql
+from tests.spark.mirroring import VERIFY_S, Mirroring, Verifying, planned, run_sql, told
 from tests.spark.running import RunningPipeline, batches_done
 from tests.support.binlog import QUEUES
 from tests.support.database import USER, Database
@@ -46,7 +46,7 @@ def make_mirror(server: Database, served: Metaq, database: str, tmp_path: Path) 
         mirroring.close()
 
 
-# The others have MariaDB. Two commands start Spark here, one after the other.
+# The others have MariaDB. One command starts a Spark of its own here.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("server", ["mysql"], indirect=True)
 def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession) -> None:
@@ -126,11 +126,11 @@ def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession)
 def _verified_by_the_command(mirroring: Mirroring) -> None:
     """Three keys differ, until the mirror has what is committed by then."""
     kinds = f"{mirroring.database}.kinds"
-    code, printed = Verifying(mirroring, "--limit", "1").done()
+    code, printed = told(mirroring, "verify", "binlog-mirror", "--limit", "1")
     assert code == 1, printed
-    told = [line for line in printed.splitlines() if line.startswith(f"{kinds} [") or "keys more" in line]
-    assert len(told) == 2 and told[1] == f"{kinds}: 2 keys more", printed
-    assert told[0].endswith((": different", ": only in the source"))
+    keys = [line for line in printed.splitlines() if line.startswith(f"{kinds} [") or "keys more" in line]
+    assert len(keys) == 2 and keys[1] == f"{kinds}: 2 keys more", printed
+    assert keys[0].endswith((": different", ": only in the source"))
 
     run_sql(mirroring, "UPDATE kinds SET small = 5 WHERE id IN (2, 4)")
     mirroring.read()

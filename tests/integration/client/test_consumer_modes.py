@@ -25,6 +25,7 @@ from tests.support.clients import Face, create_topic, send
 from tests.support.metaq import Metaq
 from tests.support.metaq import run as command
 from tests.support.patient import Connection
+from tests.support.processes import free_port
 
 
 def noting(bodies: list[str]) -> Callable[[Any], None]:
@@ -281,7 +282,8 @@ def test_a_broker_that_restarts_is_found_again(face: Face, tmp_path: Path) -> No
     async def scenario() -> None:
         nameserver = await asyncio.to_thread(Metaq, "nameserver", "--listen", "127.0.0.1:0", home=tmp_path)
         arguments = ("broker", "--data", str(tmp_path / "data"), "--namesrv", nameserver.nameserver)
-        broker = await asyncio.to_thread(Metaq, *arguments, "--listen", "127.0.0.1:0", home=tmp_path)
+        listen = ("--listen", f"127.0.0.1:{free_port()}")
+        broker = await asyncio.to_thread(Metaq, *arguments, *listen, home=tmp_path)
         try:
             await create_topic(broker.broker, "T", queues=2)
             await send(broker.broker, "T", *(f"{n}" for n in range(50)))
@@ -297,7 +299,7 @@ def test_a_broker_that_restarts_is_found_again(face: Face, tmp_path: Path) -> No
                 await face.call(declare, handle)
                 await until(lambda: len(bodies) > 5)
                 await asyncio.to_thread(broker.child.kill)
-                broker = await asyncio.to_thread(Metaq, *arguments, "--listen", broker.broker, home=tmp_path)
+                broker = await asyncio.to_thread(Metaq, *arguments, *listen, home=tmp_path)
                 await send(broker.broker, "T", "after", queue_id=1)
                 await until(lambda: "after" in bodies and len(set(bodies)) == 51, timeout_s=60)
         finally:

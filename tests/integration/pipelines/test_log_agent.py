@@ -22,7 +22,7 @@ from metaq.errors import CommandError, MetaqError
 from metaq.pipelines.logs.agent import AgentSettings, LogAgent
 from metaq.pipelines.logs.positions import Positions
 from tests.support.metaq import Metaq
-from tests.support.processes import Child
+from tests.support.processes import Child, free_port
 
 TIMEOUT_S = 120.0
 
@@ -180,7 +180,7 @@ def test_lines_that_failed_are_sent_again_while_more_are_written(
 ) -> None:
     names = start_metaq("nameserver", "--listen", "127.0.0.1:0")
     data = ("--namesrv", names.nameserver, "--data", str(tmp_path / "data"))
-    broker = start_metaq("broker", "--listen", "127.0.0.1:0", *data)
+    broker = start_metaq("broker", "--listen", f"127.0.0.1:{free_port()}", *data)
     settings = AgentSettings(
         nameserver=names.nameserver,
         topic="outage",
