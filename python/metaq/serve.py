@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from metaq._core import Clock, StoreFailure
 from metaq.config import Config
-from metaq.config.derive import broker_options, nameserver_settings
+from metaq.config.derive import broker_options, key_values_file, nameserver_settings
 from metaq.errors import CommandError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ async def _start_nameserver(
 
     settings = nameserver_settings(config, alone=alone)
     with _explained("--listen" if alone else "--namesrv-port"):
-        nameserver = NameServer(settings, clock)
+        nameserver = NameServer(settings, clock, key_values_file=key_values_file(config, alone=alone))
         await nameserver.start()
     stack.push_async_callback(nameserver.stop)
     return nameserver

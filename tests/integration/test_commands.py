@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import signal
@@ -13,7 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from metaq.protocol.command import Command
+from metaq.protocol.reply import Reply
+from metaq.protocol.routes import GetKeyValue, PutKeyValue, ValueOfKey
 from tests.support.metaq import COMMAND, Metaq, run
+from tests.support.patient import Connection
 
 Start = Callable[..., Metaq]
 
@@ -204,6 +209,28 @@ def test_messages_outlive_the_process(start_metaq: Start) -> None:
     second = start_metaq(*arguments)
     [read] = messages(second.run("tail", "Lasting", "--no-follow", "-o", "json"))
     assert read["body"] == "still here"
+
+
+@pytest.mark.parametrize("role", ["serve", "nameserver"])
+def test_what_tools_have_set_outlives_the_process(start_metaq: Start, role: str) -> None:
+    arguments = {
+        "serve": ("--namesrv-port", "0", "--broker-port", "0", "--data", "data"),
+        "nameserver": ("--listen", "127.0.0.1:0", "--set", "kv_file=kept/values.json"),
+    }[role]
+
+    async def ask(nameserver: str, command: Command) -> Reply:
+        connection = await Connection.open(nameserver)
+        try:
+            return (await connection.call(command)).check()
+        finally:
+            await connection.close()
+
+    first = start_metaq(role, *arguments)
+    asyncio.run(ask(first.nameserver, PutKeyValue("ORDER_TOPIC_CONFIG", "T", "broker-a:4")))
+    first.child.kill()
+    second = start_metaq(role, *arguments)
+    reply = asyncio.run(ask(second.nameserver, GetKeyValue("ORDER_TOPIC_CONFIG", "T")))
+    assert reply.header(ValueOfKey).value == "broker-a:4"
 
 
 def test_each_role_tells_its_own_addresses(start_metaq: Start) -> None:

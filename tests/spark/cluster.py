@@ -45,12 +45,14 @@ class Cluster:
             "PYTHONPATH": os.pathsep.join(paths),
         }
 
-    def use_in(self, file: Path) -> None:
-        """Into the settings of a pipeline's file, before those that it has."""
+    def file_for(self, file: Path) -> Path:
+        """One beside a pipeline's, with these settings before those that it has."""
         more = json.dumps([f"{name}={value}" for name, value in self.settings.items()])
         text = file.read_text(encoding="utf-8")
         assert "config = [" in text
-        file.write_text(text.replace("config = [", f"config = [{more[1:-1]}, "), encoding="utf-8")
+        made = file.with_name(f"cluster-{file.name}")
+        made.write_text(text.replace("config = [", f"config = [{more[1:-1]}, "), encoding="utf-8")
+        return made
 
     @property
     def executors(self) -> list[Path]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import threading
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +18,15 @@ from metaq.cli import app
 from metaq.pipelines import Progress
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import table_path
+from tests.integration.pipelines.test_binlog_kills import Writer
+from tests.spark.cluster import Cluster
+from tests.spark.running import RunningPipeline, batches_done
 from tests.spark.support import SHORT_LIVED
 from tests.support.binlog import Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child
-from tests.support.spark_jars import delta_jars
+from tests.support.spark_jars import delta_jars, driver_jars
 
 VERIFY_S = 600
 Rows = dict[tuple[Any, ...], dict[str, Any]]
@@ -31,7 +38,6 @@ class Mirroring:
     def __init__(self, home: Path, server: Database, served: Metaq, database: str, mirror: str = "") -> None:
         self.home, self.database, self.server = home, database, server
         self.path = home / "mirror"
-        self.checkpoint = self.path / "_checkpoint"
         self.config = write_config(home / "sync.toml", server, served.nameserver, database)
         self.set_mirror(mirror)
         self.reader: Running | None = None
@@ -39,14 +45,14 @@ class Mirroring:
     def set_mirror(self, lines: str) -> None:
         """Other lines for the section, and runs that end when all is applied."""
         text = self.config.read_text(encoding="utf-8").partition("[mirror]")[0]
-        jars = ", ".join(f'"{jar}"' for jar in delta_jars())
+        jars = json.dumps((*delta_jars(), *driver_jars()))
         settings = (
             "spark.ui.enabled=false",
             "spark.driver.memory=1g",
             f"spark.driver.extraJavaOptions={SHORT_LIVED}",
         )
         self.config.write_text(
-            f'{text}[mirror]\npath = "mirror"\n{lines}\n[spark]\nmaster = "local[2]"\njars = [{jars}]\n'
+            f'{text}[mirror]\npath = "mirror"\n{lines}\n[spark]\nmaster = "local[2]"\njars = {jars}\n'
             f"config = {json.dumps(settings)}\n",
             encoding="utf-8",
         )
@@ -109,6 +115,46 @@ def planned(mirroring: Mirroring) -> dict[str, Any]:
     assert code == 0, printed
     found: dict[str, Any] = json.loads(printed)
     return found
+
+
+KEYS = {"numbers": ("id",), "texts": ("name", "part")}
+"""Of the tables that are written while mirrors are killed."""
+
+
+def kill_while_applying(
+    mirroring: Mirroring,
+    set_mirror: Callable[[str], None],
+    checkpoint: Path,
+    places: Sequence[Cluster | None],
+) -> None:
+    """A run on each of these, killed in whatever it does while tables change; then one that is not."""
+    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
+    print(f"MIRROR_SEED={seed}")
+    chance = random.Random(seed)
+    run_sql(
+        mirroring,
+        "CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))",
+        "CREATE TABLE texts (name VARCHAR(20), part INT, v INT, PRIMARY KEY (name, part))",
+        "INSERT INTO numbers SELECT seq, seq / 7, 'before' FROM seq_1_to_300",
+    )
+    mirroring.read()
+    set_mirror('interval_s = 0\nbatch_bytes = "20k"')
+    # Slow, so that what is left at the end does not grow with the time that a busy machine takes.
+    writer = Writer(mirroring.server, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
+    writer.start()
+    try:
+        for place in places:
+            done = batches_done(checkpoint)
+            with RunningPipeline("binlog-mirror", mirroring.config, place) as running:
+                running.wait_for(lambda: batches_done(checkpoint) > done)  # noqa: B023
+                time.sleep(chance.random() * 3)
+    finally:
+        writer.stop()
+    done = batches_done(checkpoint)
+    set_mirror("")
+    mirroring.sync()
+    assert batches_done(checkpoint) > done, "the runs that were killed and this one are one query"
+    print(f"{writer.transactions} transactions")
 
 
 class Verifying:

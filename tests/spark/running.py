@@ -23,12 +23,13 @@ class RunningPipeline:
     """On the master that its file says, or on a cluster."""
 
     def __init__(self, name: str, config: Path, cluster: Cluster | None = None) -> None:
-        self._command = [*COMMAND, "pipeline", "run", name, "--config", str(config), "-o", "json"]
         self._environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        master: tuple[str, ...] = ()
         if cluster is not None:
-            cluster.use_in(config)
-            self._command += ["--master", MASTER]
+            config = cluster.file_for(config)
             self._environment |= cluster.environment
+            master = ("--master", MASTER)
+        self._command = [*COMMAND, "pipeline", "run", name, "--config", str(config), *master, "-o", "json"]
         self.log = config.with_suffix(".log")
         self._start()
 

@@ -54,11 +54,11 @@ def test_a_pipeline_on_another_master_than_its_file_says(
     topics.fill(lake.topic, lines[::2])
     topics.fill(lake.topic, lines[1::2], queue=1)
     cluster = Cluster(tmp_path)
-    cluster.use_in(lake.config)
-    assert "local-cluster" not in lake.config.read_text()
+    config = cluster.file_for(lake.config)
+    assert "local-cluster" not in config.read_text()
     run(
         cluster,
-        *("-m", "metaq", "pipeline", "run", "log-lake", "--config", str(lake.config)),
+        *("-m", "metaq", "pipeline", "run", "log-lake", "--config", str(config)),
         *("--master", MASTER),
     )
     assert sorted(row.line for row in lake.frame().collect()) == lines

@@ -6,7 +6,6 @@ import datetime
 import json
 import os
 import random
-import time
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -18,10 +17,17 @@ from pyspark.sql import SparkSession
 from metaq.errors import MetaqError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
 from metaq.pipelines.mirror.table import DeltaMirror, table_path
-from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
-from tests.spark.mirroring import VERIFY_S, Mirroring, Verifying, planned, run_sql, told
-from tests.spark.running import RunningPipeline, batches_done
+from tests.spark.mirroring import (
+    KEYS,
+    VERIFY_S,
+    Mirroring,
+    Verifying,
+    kill_while_applying,
+    planned,
+    run_sql,
+    told,
+)
 from tests.support.binlog import QUEUES
 from tests.support.database import USER, Database
 from tests.support.metaq import Metaq
@@ -309,34 +315,9 @@ def test_ended_between_any_two_steps(
 
 
 def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None:
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
-    print(f"MIRROR_SEED={seed}")
-    chance = random.Random(seed)
-    mirroring = make_mirror('interval_s = 0\nbatch_bytes = "20k"')
-    run_sql(
-        mirroring,
-        "CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))",
-        "CREATE TABLE texts (name VARCHAR(20), part INT, v INT, PRIMARY KEY (name, part))",
-        "INSERT INTO numbers SELECT seq, seq / 7, 'before' FROM seq_1_to_300",
-    )
-    mirroring.read()
-    # Slow, so that what is left at the end does not grow with the time that a busy machine takes.
-    writer = Writer(mirroring.server, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
-    writer.start()
-    try:
-        for cluster in (None, Cluster(mirroring.home)):
-            done = batches_done(mirroring.checkpoint)
-            with RunningPipeline("binlog-mirror", mirroring.config, cluster) as running:
-                running.wait_for(lambda: batches_done(mirroring.checkpoint) > done)  # noqa: B023
-                time.sleep(chance.random() * 3)
-    finally:
-        writer.stop()
-    assert cluster is not None and len(cluster.executors) == 2
-    before = batches_done(mirroring.checkpoint)
-    mirroring.set_mirror("")
-    mirroring.sync()
-    # The processes that were killed and this one are one query.
-    assert 2 <= before < batches_done(mirroring.checkpoint)
-    for table, key in {"numbers": ("id",), "texts": ("name", "part")}.items():
+    mirroring = make_mirror()
+    cluster = Cluster(mirroring.home)
+    kill_while_applying(mirroring, mirroring.set_mirror, mirroring.path / "_checkpoint", (None, cluster))
+    assert len(cluster.executors) == 2
+    for table, key in KEYS.items():
         assert mirroring.rows(spark, table, *key) == mirroring.source(table, *key)
-    print(f"{writer.transactions} transactions")

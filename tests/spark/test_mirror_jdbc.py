@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from metaq.pipelines.mirror.connection import Connection, JdbcConfig, transactio
 from metaq.pipelines.mirror.databases import database_of
 from metaq.pipelines.mirror.errors import MirrorError
 from metaq.pipelines.mirror.pipeline import BinlogMirror
-from tests.spark.mirroring import Mirroring, planned, run_sql
+from tests.spark.mirroring import KEYS, Mirroring, kill_while_applying, planned, run_sql
 from tests.support import postgresql
 from tests.support.binlog import QUEUES
 from tests.support.database import Database
@@ -267,6 +268,15 @@ def require_same(mirroring: Mirroring, other: Other) -> None:
     for table, columns in {"t": "id, v, added", "other": "id, v"}.items():
         found = other.rows(f'SELECT {columns} FROM "{mirroring.database}"."{table}"')
         assert {(row["id"],): row for row in found} == mirroring.source(table, "id")
+
+
+@pytest.mark.parametrize("other", ["postgresql_server"], indirect=True)
+def test_killed_while_it_applies(mirroring: Mirroring, other: Other) -> None:
+    set_mirror = partial(set_target, mirroring, other)
+    kill_while_applying(mirroring, set_mirror, mirroring.home / "checkpoint", (None,))
+    for table, key in KEYS.items():
+        found = other.rows(f'SELECT * FROM "{mirroring.database}"."{table}"')
+        assert {tuple(row[name] for name in key): row for row in found} == mirroring.source(table, *key)
 
 
 def test_a_password_of_mysql_needs_tls_or_a_key(mysql: MySql, spark: SparkSession) -> None:

@@ -33,6 +33,13 @@ def nameserver_settings(config: Config, *, alone: bool = False) -> ServerSetting
     return _server_settings(config, "namesrv_port", alone)
 
 
+def key_values_file(config: Config, *, alone: bool = False) -> Path | None:
+    """Where a name server keeps what it is told to keep; None for its memory."""
+    if config["kv_file"] is not None:
+        return Path(config["kv_file"])
+    return None if alone else Path(config["data"]) / "namesrv" / "kvConfig.json"
+
+
 def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
     """Everything a broker starts with. Raises ConfigError where options contradict each other."""
     from metaq.broker import BrokerOptions

@@ -70,6 +70,12 @@ _ALL: list[Option] = [
             None,
             "Where a name server or broker of its own listens; instead of host and the role's port.",
         ),
+        (
+            "kv_file",
+            Text(says="a file"),
+            None,
+            "Where a name server keeps values that tools set; else in memory, or with serve under data.",
+        ),
         ("namesrv", Endpoints(), (), "Name servers that the broker registers with and that commands ask."),
         (
             "advertised_host",

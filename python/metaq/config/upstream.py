@@ -57,6 +57,7 @@ SAME: dict[str, tuple[str, Translate]] = {
     "flushDiskType": ("flush", _flush),
     "flushIntervalCommitLog": ("flush_interval_ms", _same),
     "flushIntervalConsumeQueue": ("queue_flush_interval_ms", _same),
+    "kvConfigPath": ("kv_file", _same),
     "listenPort": ("broker_port", _same),
     "longPollingEnable": ("long_polling", _same),
     "mappedFileSizeCommitLog": ("commit_log_file_bytes", _same),

@@ -1,8 +1,8 @@
 """The name server's small table of values by namespace and key; ordered topics are configured in it.
 
 A name server keeps no other state than this. Without a file the table lives as long as the process, and
-whoever set it has to set it again; with one it is written at each change, in the form that Apache uses, and
-read at the start.
+whoever set it has to set it again; with one a change counts once it is written there, in the form that Apache
+uses, and it is read at the start.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class KeyValues:
         grown = self._characters + len(value) + size - (0 if former is None else len(former) + size)
         if grown > TABLE_CHARACTERS_MAX:
             raise ProtocolError(f"the table is full ({TABLE_CHARACTERS_MAX} characters)")
-        self._table.setdefault(namespace, {})[key] = value
+        self._change({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
         self._characters = grown
-        self._save()
 
     def delete(self, namespace: str, key: str) -> None:
-        values = self._table.get(namespace)
-        if values is None or key not in values:
+        """Raises OSError where the file cannot be written."""
+        former = self.get(namespace, key)
+        if former is None:
             return
-        self._characters -= len(namespace) + len(key) + len(values.pop(key))
-        if not values:
-            del self._table[namespace]
-        self._save()
+        values = {other: value for other, value in self._table[namespace].items() if other != key}
+        rest = {other: values for other, values in self._table.items() if other != namespace}
+        self._change({**rest, namespace: values} if values else rest)
+        self._characters -= len(namespace) + len(key) + len(former)
 
     @handles(PutKeyValue)
     def put_key_value(self, command: PutKeyValue, request: Request) -> None:
@@ -117,7 +117,8 @@ class KeyValues:
             self._table[namespace] = dict(values)
             self._characters += sum(len(namespace) + len(key) + len(value) for key, value in values.items())
 
-    def _save(self) -> None:
-        if self._path is None:
-            return
-        replace_file(self._path, msgspec.json.format(KeyValueFile(self._table).encode(), indent=2))
+    def _change(self, table: dict[str, dict[str, str]]) -> None:
+        """What a disk refuses is not there."""
+        if self._path is not None:
+            replace_file(self._path, msgspec.json.format(KeyValueFile(table).encode(), indent=2))
+        self._table = table

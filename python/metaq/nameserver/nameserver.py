@@ -22,14 +22,16 @@ SCAN_INTERVAL_MS: Final = 5_000
 class NameServer:
     """Several of them serve one cluster without knowing of each other: brokers register with each."""
 
-    def __init__(self, settings: ServerSettings, clock: Clock, *, key_value_path: Path | None = None) -> None:
+    def __init__(
+        self, settings: ServerSettings, clock: Clock, *, key_values_file: Path | None = None
+    ) -> None:
         """Binds at once, so that `address` is known; OSError where the port is taken."""
         self._clock = clock
         self._server = Server(settings)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._address = f"{host}:{self._server.port}"
         self.routes = RouteTable()
-        self.key_values = KeyValues(key_value_path)
+        self.key_values = KeyValues(key_values_file)
         self._options = Options(self._address)
         self._handlers = Handlers(
             BrokerRequests(self.routes, self.key_values, self._options, clock),

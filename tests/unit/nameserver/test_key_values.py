@@ -68,6 +68,19 @@ def test_the_file_is_read_again(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["kvConfig.json"]
 
 
+def test_what_cannot_be_written_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "namesrv" / "kvConfig.json"
+    table = KeyValues(path)
+    table.put("n", "k", "v")
+    # What takes the place of a file that is being written.
+    path.with_name(path.name + ".tmp").mkdir()
+    with pytest.raises(OSError):
+        table.put("n", "k", "w")
+    with pytest.raises(OSError):
+        table.delete("n", "k")
+    assert table.all_of("n") == KeyValues(path).all_of("n") == {"k": "v"}
+
+
 def test_a_damaged_file_is_told_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text('{"configTable":')

@@ -384,7 +384,7 @@ def test_key_values_and_ordered_topics(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
 
     async def scenario() -> None:
-        async with started(key_value_path=path) as peer:
+        async with started(key_values_file=path) as peer:
             await peer.register()
             missing = await peer.call(GetKeyValue("ORDER_TOPIC_CONFIG", "A"))
             assert (missing.code, missing.fields) == (22, {})
@@ -398,7 +398,7 @@ def test_key_values_and_ordered_topics(tmp_path: Path) -> None:
             assert everything.body == b'{"table":{"A":"b:4"}}'
             registered = await peer.call(master(), body_of("A", "B"))
             assert KVTable.decode(registered.body).table == {"A": "b:4"}
-        async with started(key_value_path=path) as peer:
+        async with started(key_values_file=path) as peer:
             (await peer.call(DeleteKeyValue("ORDER_TOPIC_CONFIG", "A"))).check()
             assert (await peer.call(GetKeyValue("ORDER_TOPIC_CONFIG", "A"))).code == 22
 
