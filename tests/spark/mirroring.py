@@ -150,6 +150,7 @@ def kill_while_applying(
                 time.sleep(chance.random() * 3)
     finally:
         writer.stop()
+    run_sql(mirroring, "REPLACE INTO numbers VALUES (1, 0, 'after the last kill')")
     done = batches_done(checkpoint)
     set_mirror("")
     mirroring.sync()
