@@ -117,22 +117,23 @@ def pytest_suite(arguments: list[str]) -> Suite:
 
 
 def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
-    """Suites that run after one another, or at the same time where they are in one list."""
+    """Lines of suites that run at the same time; those of one line run after one another."""
     if what == "lint":
-        return [[suite] for suite in lint_suites()]
+        return [lint_suites()]
     if what == "rust":
         return [[rust_suite()]]
     if what == "unit":
         return [[pytest_suite(["tests/unit", *arguments])]]
+    checks = [*lint_suites(), rust_suite()]
     if arguments:
-        tests = [pytest_suite(arguments)]
-    else:
-        # Each waits much of its time: for JVMs to start, for clients to agree, for what was killed.
-        tests = [pytest_suite([*(f"--ignore={suite}" for suite in APART), "tests"])]
-        for suite in APART:
-            name = f"pytest {Path(suite).name}"
-            tests.append(replace(pytest_suite(["-p", "no:cacheprovider", suite]), name=name))
-    return [*([suite] for suite in [*lint_suites(), rust_suite()]), tests]
+        return [[*checks, pytest_suite(arguments)]]
+    # Each waits much of its time: for JVMs to start, for clients to agree, for what was killed.
+    rest = pytest_suite([*(f"--ignore={suite}" for suite in APART), "tests"])
+    apart = [
+        replace(pytest_suite(["-p", "no:cacheprovider", suite]), name=f"pytest {Path(suite).name}")
+        for suite in APART
+    ]
+    return [[*checks, rest], *([suite] for suite in apart)]
 
 
 def run(suite: Suite, show: Callable[[str], None]) -> Outcome:
@@ -167,31 +168,33 @@ class Report:
     text: str
 
 
-def run_together(suites: list[Suite]) -> list[Report]:
-    """Shows what the first one prints as it comes, and that of the others when they have ended."""
+def report(suite: Suite, show: Callable[[str], None]) -> Report:
+    started = time.monotonic()
+    outcome = run(suite, show)
+    skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
+    lines = [
+        f"  {suite.name:<14} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
+        f"  ({time.monotonic() - started:.1f} s)"
+    ]
+    lines.extend(f"      {complaint}" for complaint in outcome.complaints)
+    return Report(outcome, "\n".join(lines))
 
-    def report(suite: Suite, show: Callable[[str], None]) -> Report:
-        started = time.monotonic()
-        outcome = run(suite, show)
-        skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
-        lines = [
-            f"  {suite.name:<14} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
-            f"  ({time.monotonic() - started:.1f} s)"
-        ]
-        lines.extend(f"      {complaint}" for complaint in outcome.complaints)
-        return Report(outcome, "\n".join(lines))
 
-    first, *others = suites
+def run_all(plan: list[list[Suite]]) -> list[Report]:
+    """Shows what the first line prints as it comes, and that of the others when they have ended."""
+
+    def reports(line: list[Suite], show: Callable[[str], None]) -> list[Report]:
+        return [report(suite, show) for suite in line]
+
+    first, *others = plan
     held: list[list[str]] = [[] for _ in others]
     with ThreadPoolExecutor(max_workers=max(len(others), 1)) as pool:
-        under_way = [
-            pool.submit(report, suite, lines.append) for suite, lines in zip(others, held, strict=True)
-        ]
-        reports = [report(first, lambda text: print(text, end="", flush=True))]
-        for future, lines in zip(under_way, held, strict=True):
-            reports.append(future.result())
-            print("".join(lines), end="", flush=True)
-    return reports
+        under_way = [pool.submit(reports, line, told.append) for line, told in zip(others, held, strict=True)]
+        done = reports(first, lambda text: print(text, end="", flush=True))
+        for future, told in zip(under_way, held, strict=True):
+            done += future.result()
+            print("".join(told), end="", flush=True)
+    return done
 
 
 def main() -> int:
@@ -200,7 +203,7 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     os.environ["PATH"] = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
-    reports = [report for suites in plan(what, sys.argv[2:]) for report in run_together(suites)]
+    reports = run_all(plan(what, sys.argv[2:]))
     failed = sum(report.outcome.failed for report in reports)
     print("\n" + "\n".join(report.text for report in reports))
     print(f"{sum(report.outcome.passed for report in reports)} passed, {failed} failed", flush=True)

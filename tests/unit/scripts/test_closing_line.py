@@ -67,11 +67,11 @@ def test_a_failing_suite_does_not_stop_the_next(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suites = [
-        [runner.Suite("missing", ("no-such-program",), runner.read_check)],
         [
+            runner.Suite("missing", ("no-such-program",), runner.read_check),
             runner.Suite("bad", (sys.executable, "-c", "raise SystemExit(1)"), runner.read_check),
-            runner.Suite("good", (sys.executable, "-c", "print('= 4 passed in 1s =')"), runner.read_pytest),
         ],
+        [runner.Suite("good", (sys.executable, "-c", "print('= 4 passed in 1s =')"), runner.read_pytest)],
         [runner.Suite("last", (sys.executable, "-c", "print('= 3 passed in 1s =')"), runner.read_pytest)],
     ]
     monkeypatch.setattr(runner, "plan", lambda what, arguments: suites)
