@@ -209,7 +209,7 @@ def test_killed_on_a_cluster_it_goes_on_with_its_state(
             "events",
             topic,
             f"{EVENTS}, v BIGINT",
-            'time = "at"\nwatermark = "20 minutes"\nbatch_bytes = "32KiB"',
+            'time = "at"\nwatermark = "20 minutes"\nbatch_bytes = "64KiB"',
         ),
         'format = "delta"\npath = "sums"\nkeys = ["begins", "k"]',
         'mode = "update"',
@@ -229,7 +229,7 @@ def test_killed_on_a_cluster_it_goes_on_with_its_state(
             topics.fill(topic, events, queue=queue)
 
     send(range(45))
-    cluster, before = Cluster(tmp_path), 1 + chance.randrange(3)
+    cluster, before = Cluster(tmp_path), 1 + chance.randrange(2)
     with job.running(cluster) as running:
         running.wait_for(lambda: batches_done(job.checkpoint) >= before)
         time.sleep(chance.random() * 2)
