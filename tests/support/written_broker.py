@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ class WrittenBroker:
     def __init__(self, answer: Callable[[int], Answer]) -> None:
         self._answer = answer
         self.asked: list[int] = []
+        self._talks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
@@ -26,11 +28,16 @@ class WrittenBroker:
         self._thread.start()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._talks[task] = writer
         try:
-            await self._converse(reader, writer)
+            with contextlib.suppress(ConnectionError):  # A client may leave as it likes.
+                await self._converse(reader, writer)
         finally:
             # Left to the garbage collector, it would close a number that another connection may have by then.
             writer.close()
+            del self._talks[task]
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = FrameDecoder()
@@ -50,8 +57,16 @@ class WrittenBroker:
                 )
 
     def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        for writer in self._talks.values():
+            writer.close()
+        await asyncio.gather(*self._talks)
 
 
 STORED = {"msgId": "A,B", "queueId": "0", "queueOffset": "7"}
