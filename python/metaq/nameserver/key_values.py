@@ -111,6 +111,8 @@ class KeyValues:
             table = KeyValueFile.decode(path.read_bytes()).config_table
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="see kv_file") from None
         except ProtocolError as error:
             raise ConfigError(f"{path} cannot be read: {error.remark}", hint="repair or remove it") from None
         for namespace, values in table.items():

@@ -86,3 +86,5 @@ def test_a_damaged_file_is_told_at_the_start(tmp_path: Path) -> None:
     path.write_text('{"configTable":')
     with pytest.raises(ConfigError, match=r"kvConfig\.json cannot be read"):
         KeyValues(path)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        KeyValues(tmp_path)
