@@ -1,6 +1,6 @@
-"""Small files with a state that must not be lost: of a broker under `config/`, of a pipeline beside its file.
+"""Small files with a state that must not be lost: of a broker under `config/`, of name servers, of pipelines.
 
-The state before stays as `.bak`. Apache's broker keeps the same files under the same names, so either program
+The state before stays as `.bak`. Apache's servers keep the same files under the same names, so either program
 can take over the other's.
 """
 

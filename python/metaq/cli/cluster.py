@@ -19,6 +19,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import SendMessageV2, Sent
+from metaq.protocol.names import TEMPLATE_TOPIC
 from metaq.protocol.reply import Reply
 from metaq.protocol.routes import (
     DeleteTopicInNameServer,
@@ -40,7 +41,6 @@ MASTER_ID = 0
 WRITE = 2
 READ = 4
 PRODUCER_GROUP = "TOOLS_PRODUCER"
-TEMPLATE_TOPIC = "TBW102"
 """Brokers that create topics by themselves have it, so its route says where a new topic may go."""
 SEND_ATTEMPTS_MAX = 3
 STATUSES = {

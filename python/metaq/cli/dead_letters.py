@@ -12,6 +12,7 @@ from metaq.cli.tailing import Position, pull
 from metaq.errors import CommandError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import SendMessageV2, ViewMessageById
+from metaq.protocol.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.protocol.offsets import (
     GetMaxOffset,
     GetMinOffset,
@@ -20,8 +21,6 @@ from metaq.protocol.offsets import (
     UpdateConsumerOffset,
 )
 
-DEAD_LETTERS = "%DLQ%"
-RETRIES = "%RETRY%"
 OF_ITS_END = frozenset(
     {"DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "DELAY", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME"}
 )
@@ -45,7 +44,7 @@ class DeadLetter:
 
 async def dead_letters(cluster: Cluster, group: str, *, again: bool = False) -> AsyncIterator[DeadLetter]:
     """Those that were not given to the group again yet; all that are left with `again`."""
-    topic = DEAD_LETTERS + group
+    topic = DEAD_LETTER_PREFIX + group
     route = await cluster.route(topic)
     for queue in readable_queues(route) if route is not None else ():
         position = await _unsent(cluster, group, topic, queue, again=again)
@@ -99,7 +98,7 @@ async def resend(cluster: Cluster, group: str, letter: DeadLetter) -> None:
     properties["RETRY_TOPIC"] = letter.origin
     command = SendMessageV2(
         producer_group=PRODUCER_GROUP,
-        topic=RETRIES + group,
+        topic=RETRY_PREFIX + group,
         sys_flag=record.system_flag & ~0b11_0000,  # The addresses of the copy are its own.
         born_timestamp=record.born_timestamp_ms,
         flag=record.flag,
@@ -113,7 +112,7 @@ async def resend(cluster: Cluster, group: str, letter: DeadLetter) -> None:
 
 async def find(cluster: Cluster, group: str, message_id: str) -> DeadLetter:
     """By its offset message id; raises CommandError where it is none of the group's dead letters."""
-    route = await cluster.route(DEAD_LETTERS + group)
+    route = await cluster.route(DEAD_LETTER_PREFIX + group)
     try:
         physical_offset = int(message_id[-OFFSET_DIGITS:], 16)
     except ValueError:
@@ -121,7 +120,7 @@ async def find(cluster: Cluster, group: str, message_id: str) -> DeadLetter:
     for queue in readable_queues(route) if route is not None else ():
         reply = await cluster.ask_broker(queue.address, ViewMessageById(physical_offset=physical_offset))
         for record in decode_records(reply.body) if reply.code == ResponseCode.SUCCESS else ():
-            if record.message_id == message_id.upper() and record.topic == DEAD_LETTERS + group:
+            if record.message_id == message_id.upper() and record.topic == DEAD_LETTER_PREFIX + group:
                 return DeadLetter(queue, record)
     raise CommandError(
         f"{message_id} is no dead letter of {group}", hint=f"metaq dlq list {group} prints them"

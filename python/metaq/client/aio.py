@@ -18,8 +18,9 @@ from metaq.client.options import KIB, MIB, ProducerOptions
 from metaq.client.producer import Producer
 from metaq.client.results import SendStatus
 from metaq.client.session import Session
-from metaq.client.trace_topic import TRACE_TOPIC, TraceTopic
+from metaq.client.trace_topic import TraceTopic
 from metaq.errors import NotDelivered
+from metaq.protocol.names import TRACE_TOPIC
 
 DEFAULT_GROUP = "metaq"
 

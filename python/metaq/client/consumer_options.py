@@ -15,6 +15,7 @@ from metaq.client.message import check_group, check_topic
 from metaq.client.routes import Queue
 from metaq.client.subscription import Subscription
 from metaq.errors import UsageError
+from metaq.protocol.names import RETRY_PREFIX
 
 Mode = Literal["cluster", "broadcast"]
 Start = Literal["first", "last"] | datetime
@@ -23,7 +24,6 @@ OnFailure = Literal["broker", "local"]
 OnRebalance = Callable[[frozenset[Queue], frozenset[Queue]], Awaitable[None] | None]
 """Called with the queues gained and the queues lost; a plain function in a thread, as it may block."""
 
-RETRY_PREFIX: Final = "%RETRY%"
 _DIRECTORY_VARIABLE: Final = "METAQ_CLIENT_DIRECTORY"
 
 

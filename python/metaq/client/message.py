@@ -12,6 +12,7 @@ from metaq.client import compression
 from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.client.properties import KEYS, SYSTEM_NAMES, TAGS, UNIQUE_KEY, encode_properties
 from metaq.errors import InvalidMessage
+from metaq.protocol.names import RETRY_TOPIC_CHARACTERS_MAX, TOPIC_CHARACTERS_MAX
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -109,14 +110,17 @@ def outgoing(
     return Outgoing(topic, body, wire)
 
 
-_TOPIC_CHARACTERS_MAX: Final = 127
 _TOPIC_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789%|_-")
 
 
 def check_topic(topic: str) -> None:
     """Raises InvalidMessage, saying which rule it breaks."""
     _check_name(
-        "topic", topic, 255 if isinstance(topic, str) and topic.startswith("%") else _TOPIC_CHARACTERS_MAX
+        "topic",
+        topic,
+        RETRY_TOPIC_CHARACTERS_MAX
+        if isinstance(topic, str) and topic.startswith("%")
+        else TOPIC_CHARACTERS_MAX,
     )
 
 

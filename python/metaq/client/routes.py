@@ -14,6 +14,7 @@ from metaq.protocol.bodies import ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
+from metaq.protocol.names import TEMPLATE_TOPIC
 from metaq.protocol.reply import Reply
 from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 
@@ -22,7 +23,6 @@ _log = logging.getLogger(__name__)
 MASTER_ID: Final = 0
 _WRITE: Final = 2
 _READ: Final = 4
-TEMPLATE_TOPIC: Final = "TBW102"
 """Brokers that create topics by themselves have it, so its route says where a new topic may go."""
 NEW_TOPIC_QUEUES_MAX: Final = 4
 """As many queues as Java producers ask for when their first message makes the topic."""

@@ -21,6 +21,7 @@ from metaq.client.results import SendResult, SendStatus
 from metaq.client.sending import Sender
 from metaq.client.subscription import Reject, Retry
 from metaq.errors import MetaqError
+from metaq.protocol.names import TRACE_TOPIC
 
 if TYPE_CHECKING:
     from metaq.client.message import Message, Outgoing
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 PRODUCER_GROUP: Final = "_INNER_TRACE_PRODUCER"
 DEFAULT_REGION: Final = "DefaultRegion"
 

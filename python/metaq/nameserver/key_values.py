@@ -12,8 +12,7 @@ from typing import Final
 
 import msgspec
 
-from metaq.durable import replace_file
-from metaq.errors import ConfigError
+from metaq.metadata import MetadataFile
 from metaq.protocol.bodies import Body, KVTable, always
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
@@ -42,11 +41,15 @@ class KeyValues:
     """Values by namespace and key."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._table: dict[str, dict[str, str]] = {}
-        self._characters = 0
-        if path is not None:
-            self._load(path)
+        """Raises MetadataDamaged where the file cannot be read."""
+        self._file = None if path is None else MetadataFile(path)
+        kept = None if self._file is None else self._file.load(KeyValueFile.decode)
+        self._table: dict[str, dict[str, str]] = {} if kept is None else kept.config_table
+        self._characters = sum(
+            len(namespace) + len(key) + len(value)
+            for namespace, values in self._table.items()
+            for key, value in values.items()
+        )
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
@@ -68,7 +71,9 @@ class KeyValues:
         grown = self._characters + len(value) + size - (0 if former is None else len(former) + size)
         if grown > TABLE_CHARACTERS_MAX:
             raise ProtocolError(f"the table is full ({TABLE_CHARACTERS_MAX} characters)")
-        self._change({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
+        table = self._copy()
+        table.setdefault(namespace, {})[key] = value
+        self._change(table)
         self._characters = grown
 
     def delete(self, namespace: str, key: str) -> None:
@@ -76,9 +81,11 @@ class KeyValues:
         former = self.get(namespace, key)
         if former is None:
             return
-        values = {other: value for other, value in self._table[namespace].items() if other != key}
-        rest = {other: values for other, values in self._table.items() if other != namespace}
-        self._change({**rest, namespace: values} if values else rest)
+        table = self._copy()
+        del table[namespace][key]
+        if not table[namespace]:
+            del table[namespace]
+        self._change(table)
         self._characters -= len(namespace) + len(key) + len(former)
 
     @handles(PutKeyValue)
@@ -106,21 +113,11 @@ class KeyValues:
             raise Refused(ResponseCode.QUERY_NOT_FOUND, f"there is no namespace {command.namespace[:64]!r}")
         return Response(body=KVTable(values).encode())
 
-    def _load(self, path: Path) -> None:
-        try:
-            table = KeyValueFile.decode(path.read_bytes()).config_table
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="see kv_file") from None
-        except ProtocolError as error:
-            raise ConfigError(f"{path} cannot be read: {error.remark}", hint="repair or remove it") from None
-        for namespace, values in table.items():
-            self._table[namespace] = dict(values)
-            self._characters += sum(len(namespace) + len(key) + len(value) for key, value in values.items())
+    def _copy(self) -> dict[str, dict[str, str]]:
+        return {namespace: dict(values) for namespace, values in self._table.items()}
 
     def _change(self, table: dict[str, dict[str, str]]) -> None:
         """What a disk refuses is not there."""
-        if self._path is not None:
-            replace_file(self._path, msgspec.json.format(KeyValueFile(table).encode(), indent=2))
+        if self._file is not None:
+            self._file.write(msgspec.json.format(KeyValueFile(table).encode(), indent=2))
         self._table = table
