@@ -21,7 +21,7 @@ SYNC = ("binlog-sync",)
 BOTH = ("binlog-sync", "binlog-mirror")
 
 READ_BY: dict[str, list[tuple[str, ...]]] = {
-    "README.md": [()],
+    "operation.md": [()],
     "configuration.md": [()],
     "pipelines.md": [SYNC, BOTH, BOTH],
     "log-transport.md": [("log-transport",)],
@@ -36,7 +36,7 @@ def blocks(page: Path, *languages: str) -> list[str]:
     return [text for language, text in found if language in languages]
 
 
-PAGES = {page.name: page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+PAGES = {page.name: page for page in sorted((ROOT / "docs").glob("*.md"))}
 TOML = {name: found for name, page in PAGES.items() if (found := blocks(page, "toml"))}
 
 
