@@ -1,4 +1,4 @@
-"""docs/filters.md, typed in; and a list of the pages that have Python on them, so that none is forgotten."""
+"""Runs the blocks of docs/filters.md, and checks that every page with Python has a test that runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's blocks, run as a reader would run them. Its Spark example is run in tests/spark/test_pages.py."""
+"""Runs the blocks of the README as a reader would; tests/spark/test_pages.py runs its Spark example."""
 
 from __future__ import annotations
 

@@ -72,9 +72,7 @@ def test_brokers_beside_each_other(tmp_path: Path, nameserver: str, old: apache.
     new = Metaq("broker", *arguments, "--data", str(tmp_path / "new"), home=tmp_path)
     try:
         create_topic(nameserver, "Beside")
-        eventually(
-            lambda: brokers_of(nameserver, "Beside"), lambda found: found == {OLD, NEW}, 60, "on both"
-        )
+        eventually(lambda: brokers_of(nameserver, "Beside"), lambda found: found == {OLD, NEW}, 60, "on both")
         mqadmin(tmp_path, "wipeWritePerm", "-n", nameserver, "-b", OLD)
         eventually(
             lambda: brokers_of(nameserver, "Beside"), lambda found: found == {NEW}, 60, "on the new one"

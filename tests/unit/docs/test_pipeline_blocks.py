@@ -1,4 +1,4 @@
-"""TOML files and commands of pipelines in the pages for people are read by what reads those of users."""
+"""The TOML files and pipeline commands in the documentation are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READ_BY: dict[str, list[tuple[str, ...]]] = {
     "log-lake.md": [("log-lake",)],
     "stream-sql.md": [("stream-sql",)],
 }
-"""The pipelines that read each TOML block of a page; none reads that of a broker."""
+"""The pipelines that read each TOML block of a page. A block without a pipeline configures a broker."""
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -58,7 +58,7 @@ def test_toml_blocks_are_configurations(
     text = TOML[page][number]
     readers = READ_BY[page][number]
     if readers == BOTH:
-        # More sections for the file that the page begins with.
+        # The block adds sections to the first file of the page.
         text = f"{TOML[page][0]}\n{text}"
     file.write_text(text, encoding="utf-8")
     for name in readers:
@@ -71,7 +71,7 @@ def test_toml_blocks_are_configurations(
 
 
 class Anything:
-    """A pipeline that does whatever the command asks, and nothing."""
+    """A pipeline that accepts every command and does nothing."""
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
