@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from metaq.protocol.admin import TriggerDeleteFiles
 from metaq.spark.errors import DataLost
-from metaq.spark.options import source_options
-from metaq.spark.source import BatchReader
+from metaq.spark.source.batch import BatchReader
+from metaq.spark.source.options import source_options
 from metaq.testing import LocalMetaq
 from tests.spark.support import BROKER, Stream, Topics, bodies, failure, rows
 from tests.support.patient import Connection

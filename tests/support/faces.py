@@ -12,8 +12,8 @@ from typing import Any
 
 import metaq
 from metaq import aio
-from metaq.client.producer import Producer
-from metaq.client.transactions import Transaction
+from metaq.client.producer.producer import Producer
+from metaq.client.producer.transactions import Transaction
 
 FACES = ("sync", "aio")
 CALL_TIMEOUT_S = 120.0

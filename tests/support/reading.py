@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from metaq._core import Message, decode_messages
-from metaq.client.routes import Queue
-from metaq.client.session import Session
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import Pulled, PullMessage

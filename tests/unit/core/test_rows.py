@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq._core import Network, SendBuffer, UnsentBatch
-from metaq.client.options import ProducerOptions
-from metaq.client.rows import Numbers, Pairs, Rows, Texts
-from metaq.client.unique_ids import unique_ids
+from metaq.client.producer.arrow_rows import Numbers, Pairs, Rows, Texts
+from metaq.client.producer.options import ProducerOptions
+from metaq.client.producer.unique_ids import unique_ids
 
 
 def texts(*values: bytes | None) -> Texts:

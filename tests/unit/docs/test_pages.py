@@ -20,11 +20,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_file_the_architecture_names_is_there() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    missing = []
-    for folder, file in re.findall(r"`(\w+)/(\w+\.(?:rs|py))`", text):
-        places = [ROOT / "crates" / folder / "src" / file, ROOT / "python" / "metaq" / folder / file]
-        if not any(place.exists() for place in places):
-            missing.append(f"{folder}/{file}")
+    paths = re.findall(r"`((?:crates|python|tests|docs|scripts|bench)/[\w/.-]+)`", text)
+    missing = [path for path in paths if not (ROOT / path).exists()]
     assert missing == []
 
 
