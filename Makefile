@@ -51,6 +51,10 @@ test: setup setup-test peers $(SPARK_INSTALLED) ## Set up and run every test and
 test-unit: setup $(SPARK_INSTALLED) ## Only the quick Python tests; ARGS as above
 	@exec $(BIN)/python scripts/test.py unit $(ARGS)
 
+.PHONY: test-bare
+test-bare: ## Run both commands on a bare Debian 12 made by debootstrap (as root); ARGS="run" for make run alone
+	@exec $(PYTHON) scripts/bare.py $(ARGS)
+
 .PHONY: test-rust
 test-rust: ## Only the Rust tests
 	@scripts/require.sh rust
