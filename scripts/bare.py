@@ -3,8 +3,8 @@
     scripts/bare.py [run|test|all] [--folder DIR] [--keep]
 
 The folder holds python3, python3-venv, make, git and ca-certificates, and nothing else: the two commands must
-install everything beyond that themselves. This needs root, for debootstrap, mounts and chroot. The folder uses
-the same package mirrors, proxies and certificates as this machine.
+install everything beyond that themselves. This needs root, for debootstrap, mounts and chroot. The folder
+uses the same package mirrors, proxies and certificates as this machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ NETWORK_FILES = (
     "/etc/hosts",
     "/etc/pip.conf",
     "/etc/apt/apt.conf.d",
-    "/etc/ssl/certs",
     "/usr/local/share/ca-certificates",
     "/root/.m2/settings.xml",
     "/root/.cargo/config.toml",
@@ -69,6 +68,7 @@ def make_folder(folder: Path) -> None:
         elif source.is_file():
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, target)
+    subprocess.run(["chroot", str(folder), "update-ca-certificates"], check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(folder / "metaq")], check=True)
 
 
@@ -98,17 +98,8 @@ def remove(folder: Path) -> None:
 def command_in(folder: Path, command: str) -> list[str]:
     network = [f"{name}={value}" for name, value in os.environ.items() if NETWORK_VARIABLES.fullmatch(name)]
     home = ["HOME=/root", "LANG=C.UTF-8", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
-    return [
-        "chroot",
-        str(folder),
-        "/usr/bin/env",
-        "-i",
-        *home,
-        *passed,
-        "bash",
-        "-c",
-        f"cd /metaq && {command}",
-    ]
+    inside = f"cd /metaq && {command}"
+    return ["chroot", str(folder), "/usr/bin/env", "-i", *home, *network, "bash", "-c", inside]
 
 
 def check_run(folder: Path) -> bool:
