@@ -171,7 +171,7 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
 
 
 def leak() -> None:
-    """What a soak is there to find: memory that is kept and files that are not closed; so much in a second,
+    """Leaks memory and file descriptors, for the soak to find; it leaks at a fixed rate per second,
     however rarely this thread gets to run."""
     kept: list[tuple[bytes, int]] = []
     began = time.monotonic()
