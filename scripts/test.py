@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Tools are taken from the environment this script runs in, whether or not it is activated.
 TOOLS = Path(sys.executable).parent
-# What is repeated at the end, so that whoever reads only the end knows where to look.
+# Lines that are repeated at the end, so that a reader of the end knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
 # Two thirds of the tests' time; they share nothing with each other and with the others.
@@ -30,7 +30,7 @@ APART = ("tests/spark", "tests/interop")
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one suite came to, and the lines that say what failed."""
+    """The result of one suite, and the lines that say what failed."""
 
     passed: int
     failed: int
@@ -181,7 +181,7 @@ def report(suite: Suite, show: Callable[[str], None]) -> Report:
 
 
 def run_all(plan: list[list[Suite]]) -> list[Report]:
-    """Shows what the first line prints as it comes, and that of the others when they have ended."""
+    """Runs the lines side by side; prints the first line's output live and the others' when they end."""
 
     def reports(line: list[Suite], show: Callable[[str], None]) -> list[Report]:
         return [report(suite, show) for suite in line]

@@ -9,10 +9,10 @@ from metaq.errors import MetaqError
 
 if TYPE_CHECKING:
     from metaq import aio as aio
+    from metaq.client.consumer.subscription import Reject, Retry
     from metaq.client.message import Message
-    from metaq.client.results import SendResult, SendStatus
-    from metaq.client.routes import Queue
-    from metaq.client.subscription import Reject, Retry
+    from metaq.client.producer.results import SendResult, SendStatus
+    from metaq.client.session.routes import Queue
     from metaq.client.sync import Client
 
 __all__ = [
@@ -34,11 +34,11 @@ __version__ = "0.1.0"
 _LAZY = {
     "Client": "metaq.client.sync",
     "Message": "metaq.client.message",
-    "Queue": "metaq.client.routes",
-    "Reject": "metaq.client.subscription",
-    "Retry": "metaq.client.subscription",
-    "SendResult": "metaq.client.results",
-    "SendStatus": "metaq.client.results",
+    "Queue": "metaq.client.session.routes",
+    "Reject": "metaq.client.consumer.subscription",
+    "Retry": "metaq.client.consumer.subscription",
+    "SendResult": "metaq.client.producer.results",
+    "SendStatus": "metaq.client.producer.results",
 }
 
 

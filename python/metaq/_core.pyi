@@ -11,11 +11,11 @@ from typing import Any, Self, final, overload
 
 from typing_extensions import disjoint_base
 
-from metaq.client.options import ProducerOptions
-from metaq.client.results import SendResult
-from metaq.client.routes import Queue
-from metaq.client.rows import Rows
-from metaq.client.subscription import Subscription
+from metaq.client.consumer.subscription import Subscription
+from metaq.client.producer.arrow_rows import Rows
+from metaq.client.producer.options import ProducerOptions
+from metaq.client.producer.results import SendResult
+from metaq.client.session.routes import Queue
 from metaq.settings import (
     BrokerSettings,
     GroupPolicy,

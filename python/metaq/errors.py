@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from metaq.client.results import SendResult
+    from metaq.client.producer.results import SendResult
 
 
 class MetaqError(Exception):

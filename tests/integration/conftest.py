@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker import broker, registration
+from metaq.broker import broker
+from metaq.broker.background import registration
 
 
 @pytest.fixture(autouse=True)

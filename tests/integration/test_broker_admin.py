@@ -12,7 +12,7 @@ import pytest
 
 from metaq._core import Clock, Frame, decode_records
 from metaq.broker import Broker
-from metaq.broker.stats import TOPIC_PUT
+from metaq.broker.state.stats import TOPIC_PUT
 from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import (
     BrokerStatsData,
@@ -115,7 +115,7 @@ def test_a_pull_under_way_elsewhere_is_told_once(tmp_path: Path) -> None:
         await reset(client)
         assert (await client.pull("other", T, 2))[0] == 0, "another group is not touched"
         assert (await client.pull("g", T, 2))[::2] == (MOVED, 6)
-        assert (await client.pull("g", T, 2))[0] == 0, "it was told and insists"
+        assert (await client.pull("g", T, 2))[0] == 0, "it received the reset and insists"
 
     in_broker(tmp_path, scenario)
 
@@ -251,7 +251,7 @@ def test_questions_are_passed_on_to_the_client(tmp_path: Path) -> None:
 def test_a_client_that_stays_silent_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("metaq.broker.relays.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("metaq.broker.requests.relays.ANSWER_TIMEOUT_S", 0.2)
 
     async def scenario(broker: Broker, client: Client) -> None:
         reader, writer = await asyncio.open_connection(*broker.address.split(":"))

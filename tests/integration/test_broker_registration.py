@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from metaq._core import Clock, FrameDecoder, encode_frame
-from metaq.broker import Broker, registration
+from metaq.broker import Broker
+from metaq.broker.background import registration
 from metaq.protocol.bodies import TopicRouteData
 from metaq.protocol.routes import GetRouteInfoByTopic
 from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic

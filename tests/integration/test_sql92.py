@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from metaq._core import Clock, Frame, decode_records, encode_frame
-from metaq.broker.inquiry import RunningSubscriptions
+from metaq.broker.background.subscription_inquiry import RunningSubscriptions
 from metaq.protocol.bodies import CheckClientRequestBody, ConsumerData, HeartbeatData, SubscriptionData
 from metaq.protocol.clients import CheckClientConfig, HeartBeat
 from metaq.protocol.messages import Pulled, PullMessage

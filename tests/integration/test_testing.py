@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metaq.broker.locks import LEASE_MS
+from metaq.broker.state.locks import LEASE_MS
 from metaq.errors import ConfigError
 from metaq.protocol.bodies import ConsumerList, LockBatchRequestBody, LockBatchResponseBody, TopicRouteData
 from metaq.protocol.clients import GetConsumerListByGroup, LockBatchQueues

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import metaq
-from metaq.client.sync_producer import Producer
+from metaq.client.producer.sync_producer import Producer
 from tests.interop.clients import (
     HEARTBEAT_INTERVAL_MS,
     Client,

@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from metaq.pipelines import Plan, Progress
-from metaq.pipelines.lake.pipeline import LogLake
+from metaq.pipelines.log_lake.pipeline import LogLake
 from tests.spark.patience import patiently
 from tests.spark.support import SHORT_LIVED
 from tests.support.metaq import Metaq

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from metaq.cli import app
 from metaq.pipelines import Progress
-from metaq.pipelines.mirror.pipeline import BinlogMirror
-from metaq.pipelines.mirror.table import table_path
+from metaq.pipelines.binlog_mirror.delta import table_path
+from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
 from tests.spark.running import RunningPipeline, batches_done

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 import metaq.spark
-from metaq.spark.stream_sink import BATCH_ID
+from metaq.spark.sink.stream import BATCH_ID
 from tests.spark.support import SHORT_LIVED
 
 TASKS = 3

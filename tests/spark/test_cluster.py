@@ -69,14 +69,14 @@ def test_the_archive_holds_the_package_and_what_it_needs(tmp_path: Path) -> None
     made = metaq.spark.archive(tmp_path / "metaq.zip")
     with zipfile.ZipFile(made) as packed:
         names = set(packed.namelist())
-    assert {"metaq/__init__.py", "metaq/spark/read.py", "msgspec/__init__.py"} <= names
+    assert {"metaq/__init__.py", "metaq/spark/source/read.py", "msgspec/__init__.py"} <= names
     assert any(name.startswith("metaq/_core") and name.endswith(".so") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.startswith((".", "/"))]
     assert list(tmp_path.iterdir()) == [made]
 
 
 def run(cluster: Cluster, *arguments: str) -> str:
-    """What the program prints."""
+    """Runs the program and returns its output."""
     outcome = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **cluster.environment},

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from metaq.errors import ConfigError
-from metaq.pipelines.lake import batch as batch_module
-from metaq.pipelines.lake.batch import Batches
-from metaq.pipelines.lake.check import check_lake, is_table
-from metaq.pipelines.lake.config import LakeConfig, read_lake_config
-from metaq.pipelines.lake.decode import SOURCE_COLUMNS, Decoder
-from metaq.pipelines.lake.tables import FILES, Commit, DeltaTables
+from metaq.pipelines.log_lake import batch as batch_module
+from metaq.pipelines.log_lake.batch import Batches
+from metaq.pipelines.log_lake.check import check_lake, is_table
+from metaq.pipelines.log_lake.config import LakeConfig, read_lake_config
+from metaq.pipelines.log_lake.decode import SOURCE_COLUMNS, Decoder
+from metaq.pipelines.log_lake.tables import FILES, Commit, DeltaTables
 from metaq.spark.schema import spark_schema
 
 pytestmark = pytest.mark.timeout(900)

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from metaq.errors import MetaqError
-from metaq.pipelines.mirror.pipeline import BinlogMirror
-from metaq.pipelines.mirror.table import DeltaMirror, table_path
+from metaq.pipelines.binlog_mirror.delta import DeltaMirror, table_path
+from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.spark.cluster import Cluster
 from tests.spark.mirroring import (
     KEYS,

@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from metaq.errors import ConfigError, MetaqError
-from metaq.pipelines.mirror.connection import Connection, JdbcConfig, transaction
-from metaq.pipelines.mirror.databases import database_of
-from metaq.pipelines.mirror.errors import MirrorError
-from metaq.pipelines.mirror.pipeline import BinlogMirror
+from metaq.pipelines.binlog_mirror.connection import Connection, JdbcConfig, transaction
+from metaq.pipelines.binlog_mirror.databases import database_of
+from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.spark.mirroring import KEYS, Mirroring, kill_while_applying, planned, run_sql
 from tests.support import postgresql
 from tests.support.binlog import QUEUES

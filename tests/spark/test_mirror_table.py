@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from metaq.pipelines.mirror import table as mirror_table
-from metaq.pipelines.mirror.columns import DELETED, KEY, SEQUENCE, Evolution
-from metaq.pipelines.mirror.notes import Notes
-from metaq.pipelines.mirror.table import DeltaMirror, DeltaTarget
+from metaq.pipelines.binlog_mirror import delta as mirror_table
+from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolution
+from metaq.pipelines.binlog_mirror.delta import DeltaMirror, DeltaTarget
+from metaq.pipelines.binlog_mirror.notes import Notes
 
 NAME = ("shop", "t")
 DAY = datetime.date(2026, 1, 31)

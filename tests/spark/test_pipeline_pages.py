@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from metaq.cli import app
-from metaq.pipelines.lake import config as lake
+from metaq.pipelines.log_lake import config as lake
 from metaq.pipelines.settings import Key
-from metaq.pipelines.sparking import SPARK
-from metaq.pipelines.sql import config as sql
+from metaq.pipelines.spark_runtime import SPARK
+from metaq.pipelines.stream_sql import config as sql
 from tests.spark.patience import patiently
 from tests.spark.support import Topics
 from tests.support.metaq import Metaq

@@ -18,12 +18,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 import metaq
 import metaq.spark
 from metaq.spark.errors import OptionError
-from metaq.spark.options import source_options
-from metaq.spark.sink import SinkWriter
-from metaq.spark.sink_options import sink_options
-from metaq.spark.source import BatchReader, RangePartition
-from metaq.spark.stream_sink import StreamSinkWriter
-from metaq.spark.stream_source import StreamReader
+from metaq.spark.sink.batch import SinkWriter
+from metaq.spark.sink.options import sink_options
+from metaq.spark.sink.stream import StreamSinkWriter
+from metaq.spark.source.batch import BatchReader, RangePartition
+from metaq.spark.source.options import source_options
+from metaq.spark.source.stream import StreamReader
 from tests.support import apache
 from tests.support.apache import ApacheServer
 from tests.support.reading import eventually, stored, stored_all
@@ -117,7 +117,7 @@ def refuses_to_write_exactly_once(pair: Pair) -> None:
 
 
 def measures_by_lines(pair: Pair) -> None:
-    """Such brokers do not count bytes, and do not say how old a message is."""
+    """Apache brokers count no bytes and do not report the age of a message."""
     most = 10_000
     given = {"nameservers": pair.nameserver, "subscribe": TOPIC, "startingOffsets": "earliest"}
     given |= {"columns": "body", "maxBytesPerTrigger": str(most)}

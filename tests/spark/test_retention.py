@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from metaq.protocol.admin import TriggerDeleteFiles
 from metaq.spark.errors import DataLost
-from metaq.spark.options import source_options
-from metaq.spark.source import BatchReader
+from metaq.spark.source.batch import BatchReader
+from metaq.spark.source.options import source_options
 from metaq.testing import LocalMetaq
 from tests.spark.support import BROKER, Stream, Topics, bodies, failure, rows
 from tests.support.patient import Connection
@@ -28,7 +28,7 @@ WITHOUT = {"failOnDataLoss": "false"}
 
 @pytest.fixture
 def server() -> Iterator[LocalMetaq]:
-    """Whose commit log is a new file every fifty messages."""
+    """Starts a broker whose commit log begins a new file every fifty messages."""
     with LocalMetaq(settings={"commit_log_file_bytes": 64 * 1024}) as started:
         yield started
 

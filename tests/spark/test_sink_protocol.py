@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from metaq.client.row_sender import Part
+from metaq.client.producer.row_sender import Part
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable
-from metaq.spark import exactly_once, half_ends
 from metaq.spark.errors import OptionError
-from metaq.spark.exactly_once import Identity
-from metaq.spark.half_ends import NotShown
-from metaq.spark.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers
-from metaq.spark.sink import write_rows
-from metaq.spark.sink_client import client_of, run, session_of
-from metaq.spark.sink_columns import Layout
-from metaq.spark.sink_options import sink_options
+from metaq.spark.sink import exactly_once, half_ends
+from metaq.spark.sink.batch import write_rows
+from metaq.spark.sink.client import client_of, run, session_of
+from metaq.spark.sink.columns import Layout
+from metaq.spark.sink.exactly_once import Identity
+from metaq.spark.sink.half_ends import NotShown
+from metaq.spark.sink.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers
+from metaq.spark.sink.options import sink_options
 from tests.interop.servers import Cluster, start_metaq
 from tests.support.reading import eventually, stored
 
@@ -108,7 +108,7 @@ def rows(batch: int, count: int = 40) -> list[str]:
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
-    """The driver goes when it has ended so many half messages."""
+    """The driver dies after it has ended that many half messages."""
     end = half_ends._Ends._end
     left = iter(range(ends))
 
@@ -239,7 +239,7 @@ def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytes
 
 
 def hide_new_markers(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
-    """So many reads after an append do not see what was appended, although it was acknowledged."""
+    """That many reads after an append miss the appended record, although it was acknowledged."""
     append, read = Markers.append, Markers.read
     blind: list[int] = []
 

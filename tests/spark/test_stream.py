@@ -86,8 +86,8 @@ def test_limits_of_bytes_are_exact(
 
 
 def _stored_bytes(served: Metaq, topic: str, queue: int) -> int:
-    from metaq.spark.cluster import Cluster
-    from metaq.spark.options import Subscribed
+    from metaq.spark.source.cluster import Cluster
+    from metaq.spark.source.options import Subscribed
 
     place = metaq.Queue(topic, BROKER, queue)
     with Cluster(served.nameserver, 60) as cluster:

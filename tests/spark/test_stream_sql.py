@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 import metaq
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress
-from metaq.pipelines.sql.pipeline import StreamSql
+from metaq.pipelines.stream_sql.pipeline import StreamSql
 from tests.spark.cluster import Cluster
 from tests.spark.patience import patiently
 from tests.spark.running import RunningPipeline, batches_done

@@ -12,8 +12,8 @@ from typing import Any
 
 import metaq
 from metaq import aio
-from metaq.client.producer import Producer
-from metaq.client.transactions import Transaction
+from metaq.client.producer.producer import Producer
+from metaq.client.producer.transactions import Transaction
 
 FACES = ("sync", "aio")
 CALL_TIMEOUT_S = 120.0
@@ -83,7 +83,7 @@ def _plain(loop: Loop, future: asyncio.Future[Any]) -> concurrent.futures.Future
 
 @contextmanager
 def opened(face: str) -> Iterator[Callable[..., Any]]:
-    """What makes clients of that face; the types are those of `metaq.Client`."""
+    """Makes clients of that face; the types match `metaq.Client`."""
     if face == "sync":
         yield metaq.Client
         return

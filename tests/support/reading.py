@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from metaq._core import Message, decode_messages
-from metaq.client.routes import Queue
-from metaq.client.session import Session
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import Pulled, PullMessage
@@ -35,7 +35,7 @@ def stored(nameserver: str, topic: str) -> list[Message]:
 
 
 def stored_all(nameserver: str, topic: str, count: int) -> list[Message]:
-    """The same, once there are so many: Apache's broker shows them a moment after it acknowledged them."""
+    """Waits until there are that many: Apache's broker shows messages a moment after it acknowledges them."""
     eventually(lambda: len(stored(nameserver, topic)) >= count)
     return stored(nameserver, topic)
 

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use foldhash::fast::RandomState;
 
 use crate::batch::{Batch, Contents, Form, Home, Outcome, Place};
+use crate::byte_budget::Room;
 use crate::ids::{IdTail, UniqueIds};
-use crate::room::Room;
 
 /// Batches of one topic at a time whose order among each other nobody asked for.
 pub const UNDER_WAY_MAX: usize = 4;

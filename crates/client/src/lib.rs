@@ -14,16 +14,16 @@
 mod accumulator;
 mod batch;
 mod bell;
+mod byte_budget;
 mod connection;
 mod error;
 mod frames;
 mod ids;
 mod lanes;
 mod network;
+mod prefetch;
 mod pull;
 mod pull_answer;
-mod pull_desk;
-mod room;
 mod routes;
 mod scan;
 
@@ -35,8 +35,8 @@ pub use frames::{Reply, Request};
 pub use ids::{IdTail, UniqueIds};
 pub use lanes::LaneLimits;
 pub use network::{Network, NetworkSettings};
+pub use prefetch::{PullEvent, PullLimits, PullPlace, PullPortion};
 pub use pull::PullStream;
 pub use pull_answer::PullWanted;
-pub use pull_desk::{PullEvent, PullLimits, PullPlace, PullPortion};
 pub use routes::Route;
 pub use scan::{Scan, ScanEnd, ScanLimits, ScanPortion};

@@ -14,8 +14,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::bell::Bell;
 use crate::error::ClientError;
 use crate::network::Network;
+use crate::prefetch::{Desk, Held, News, PullEvent, PullLimits, PullPlace, PullPortion};
 use crate::pull_answer::{Answer, PullWanted};
-use crate::pull_desk::{Desk, Held, News, PullEvent, PullLimits, PullPlace, PullPortion};
 
 /// What the answer may take beyond the time that the broker was asked to hold the pull.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);

@@ -7,7 +7,7 @@ use metaq_wire::WireError;
 use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::compression::CompressionError;
+use crate::codec::compression::CompressionError;
 
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
 pyo3::create_exception!(metaq._core, StoreFailure, CoreError);

@@ -9,18 +9,18 @@ use metaq_store::{Store, StoreEvents};
 use metaq_wire::MessageIds;
 use parking_lot::Mutex;
 
-use crate::delay::Delays;
-use crate::expressions::Expressions;
-use crate::flow::Flow;
-use crate::function_lines::FunctionLines;
-use crate::hold::Holds;
-use crate::offsets::Offsets;
-use crate::peer::Peer;
+use crate::limits::flow::Flow;
+use crate::net::peer::Peer;
+use crate::net::sink::Sink;
 use crate::policy::Policy;
+use crate::pull::expressions::Expressions;
+use crate::pull::function_lines::FunctionLines;
+use crate::pull::hold::Holds;
+use crate::pull::offsets::Offsets;
 use crate::settings::BrokerSettings;
-use crate::sink::Sink;
-use crate::timer::Timers;
-use crate::transaction::Transactions;
+use crate::timer::delay_levels::Delays;
+use crate::timer::delivery::Timers;
+use crate::transaction::open::Transactions;
 
 /// A broker's data plane, without its sockets.
 pub struct Broker {

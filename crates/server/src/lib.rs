@@ -10,52 +10,27 @@
 //! ([`rate`]) waits in [`flow`] and [`paced`]. Threads that look for what is due do so in [`rounds`].
 
 mod broker;
-mod connection;
-mod copy;
-mod counts;
-mod crossing;
-mod delay;
-mod end_transaction;
-mod expressions;
-mod flow;
-mod function;
-mod function_lines;
-mod half;
-mod half_batch;
-mod hold;
-mod offsets;
-mod output;
-mod paced;
-mod peer;
+mod limits;
+mod net;
 mod policy;
-mod properties;
 mod pull;
-mod queues;
-mod rate;
-mod recall;
-mod redo;
-mod reset;
 mod rounds;
-mod route;
 mod send;
-mod server;
 mod settings;
-mod sink;
 mod timer;
-mod timing;
 mod transaction;
 
 pub use broker::Broker;
-pub use copy::Resend;
-pub use crossing::{Crossed, Event};
-pub use function::Batch;
+pub use limits::rate::{Limit, Rates};
+pub use net::crossing::{Crossed, Event};
+pub use net::listener::{Server, Shared};
+pub use net::route::HOT_CODES;
 pub use policy::{Group, Subscription, Topic};
-pub use rate::{Limit, Rates};
-pub use recall::Recall;
-pub use route::HOT_CODES;
-pub use server::{Server, Shared};
+pub use pull::function::Batch;
+pub use send::copy::Resend;
 pub use settings::{BrokerSettings, ServerSettings};
-pub use transaction::Look;
+pub use timer::recall::Recall;
+pub use transaction::open::Look;
 
 /// Response codes that the data plane answers with.
 pub mod code {

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use metaq_store::Filter;
 use parking_lot::Mutex;
 
-use crate::rate::Limit;
+use crate::limits::rate::Limit;
 
 pub const PERMISSION_READ: u8 = 4;
 pub const PERMISSION_WRITE: u8 = 2;

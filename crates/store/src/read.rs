@@ -9,13 +9,13 @@ use metaq_wire::{Record, layout};
 use parking_lot::Mutex;
 
 use crate::api::{Filter, GetStatus, Got};
-use crate::commit_log::CommitLog;
-use crate::gate::Reports;
-use crate::log_walk::{Place, look};
-use crate::mapped::MappedFile;
-use crate::queue::Queue;
-use crate::queue_disk::Entry;
-use crate::queues::Queues;
+use crate::log::commit_log::CommitLog;
+use crate::log::gate::Reports;
+use crate::log::mapped::MappedFile;
+use crate::queue::consume_queue::Queue;
+use crate::queue::files::Entry;
+use crate::queue::table::Queues;
+use crate::recovery::log_walk::{Place, look};
 
 /// A pull looks at no more entries than this (16,000 bytes of the queue) or what it asks for, whichever is more.
 const SCAN_ENTRIES_MIN: usize = 800;

@@ -4,10 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
 use crate::error::StoreError;
-use crate::log_walk::{Place, look};
-use crate::mapped::MappedFile;
+use crate::log::mapped::MappedFile;
+use crate::recovery::log_walk::{Place, look};
 use crate::store::Parts;
-use crate::timer::TIMER_TOPIC;
+use crate::timer::timer_log::TIMER_TOPIC;
 
 const HOUR_MS: i64 = 3_600_000;
 /// To make room, so many files go in one run at most; the level is looked at again between them.

@@ -12,18 +12,18 @@ use parking_lot::Mutex;
 
 use crate::api::{Appended, AppendedBatch, Filter, Got, QueryResult, StoreEvents};
 use crate::clock::Clock;
-use crate::commit_log::CommitLog;
 use crate::disk::{Disk, DiskFile, memory_bytes};
-use crate::dispatch::{Context, Dispatch, Events, Replay};
 use crate::error::StoreError;
-use crate::flush::Flush;
-use crate::gate::{Gate, Refusal, Reports};
-use crate::index::Index;
-use crate::keep::Keep;
-use crate::log_walk::{Step, walk};
-use crate::open;
-use crate::queues::Queues;
+use crate::housekeeping::Keep;
+use crate::index::key_index::Index;
+use crate::log::commit_log::CommitLog;
+use crate::log::flush::Flush;
+use crate::log::gate::{Gate, Refusal, Reports};
+use crate::queue::dispatch::{Context, Dispatch, Events, Replay};
+use crate::queue::table::Queues;
 use crate::read::{Damage, Reader, Wanted};
+use crate::recovery::log_walk::{Step, walk};
+use crate::recovery::open;
 use crate::retention::Consumed;
 use crate::settings::StoreSettings;
 
@@ -380,7 +380,7 @@ impl Store {
         &self,
         topic: &str,
         queue_id: i32,
-        ask: impl FnOnce(&crate::queue::Queue) -> std::io::Result<T>,
+        ask: impl FnOnce(&crate::queue::consume_queue::Queue) -> std::io::Result<T>,
     ) -> Option<T> {
         let report = |error: &dyn std::fmt::Display| {
             self.parts.reports.add(format!("queue {queue_id} of {topic} cannot be read: {error}"));

@@ -9,34 +9,34 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from metaq._core import Clock, Closed, Server, Store
-from metaq.broker import admin, consumption, resets
-from metaq.broker.absent import Absent
-from metaq.broker.admin import Admin
-from metaq.broker.clients import Change, Clients, ConsumerGroup
-from metaq.broker.consumption import Consumption
-from metaq.broker.delay import DelayProgress
-from metaq.broker.filters import Filters
+from metaq.broker.background.rebalance_notices import Notices
+from metaq.broker.background.registration import Registration
+from metaq.broker.background.subscription_inquiry import Inquiry
+from metaq.broker.background.transaction_checks import Transactions
 from metaq.broker.functions import Functions
-from metaq.broker.groups import GroupDeletion, Groups
-from metaq.broker.heartbeats import Heartbeats
-from metaq.broker.inquiry import Inquiry
-from metaq.broker.locks import QueueLocks
-from metaq.broker.messages import Messages
-from metaq.broker.notices import Notices
-from metaq.broker.offsets import Offsets
 from metaq.broker.options import BrokerOptions
-from metaq.broker.policy import PolicyFeed
-from metaq.broker.recall import Recalls
-from metaq.broker.registration import Registration
-from metaq.broker.relays import Relays
-from metaq.broker.replies import Replies
-from metaq.broker.resets import Resets
-from metaq.broker.retry import Retries
-from metaq.broker.stats import SAMPLE_INTERVAL_S, Statistics
-from metaq.broker.switches import Switches
-from metaq.broker.topic_requests import TopicRequests
-from metaq.broker.topics import Topics
-from metaq.broker.transactions import Transactions
+from metaq.broker.requests import admin, consumption, resets
+from metaq.broker.requests.admin import Admin
+from metaq.broker.requests.consumption import Consumption
+from metaq.broker.requests.heartbeats import Heartbeats
+from metaq.broker.requests.messages import Messages
+from metaq.broker.requests.recall import Recalls
+from metaq.broker.requests.relays import Relays
+from metaq.broker.requests.replies import Replies
+from metaq.broker.requests.resets import Resets
+from metaq.broker.requests.retry import Retries
+from metaq.broker.requests.topics import TopicRequests
+from metaq.broker.requests.unsupported import Absent
+from metaq.broker.state.clients import Change, Clients, ConsumerGroup
+from metaq.broker.state.delay_progress import DelayProgress
+from metaq.broker.state.filters import Filters
+from metaq.broker.state.groups import GroupDeletion, Groups
+from metaq.broker.state.locks import QueueLocks
+from metaq.broker.state.offsets import Offsets
+from metaq.broker.state.policy import PolicyFeed
+from metaq.broker.state.runtime_switches import Switches
+from metaq.broker.state.stats import SAMPLE_INTERVAL_S, Statistics
+from metaq.broker.state.topics import Topics
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.pump import Pump
 

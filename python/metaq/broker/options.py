@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
-from metaq.broker.limits import NO_LIMIT, Rates
+from metaq.broker.state.limits import NO_LIMIT, Rates
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
 READ = 4

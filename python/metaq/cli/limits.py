@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 import typer
 
-from metaq.broker.limits import (
+from metaq.broker.state.limits import (
     BYTES_MAX,
     CONSUME_BYTES,
     CONSUME_MESSAGES,

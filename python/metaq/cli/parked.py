@@ -10,7 +10,7 @@ import typer
 from metaq.cli.flags import Format, Output
 
 if TYPE_CHECKING:
-    from metaq.client.local_retry import Parked, ParkedMessages
+    from metaq.client.consumer.local_retry_store import Parked, ParkedMessages
 
 app = typer.Typer(
     help="List the messages that consumers on this machine have parked, and have them tried at once.",
@@ -72,8 +72,8 @@ def replay(
 
 
 def _stores(directory: Path | None, group: str | None) -> list[tuple[str, ParkedMessages]]:
-    from metaq.client.consumer_options import client_directory
-    from metaq.client.local_retry import ParkedMessages, parked_groups
+    from metaq.client.consumer.local_retry_store import ParkedMessages, parked_groups
+    from metaq.client.consumer.options import client_directory
     from metaq.errors import CommandError
 
     place = directory or client_directory() / "parked"

@@ -11,14 +11,14 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
 from metaq.client.compression import Format
-from metaq.client.consumers_aio import Consuming
-from metaq.client.handling import CLOSE_TIMEOUT_S, LEAVE_TIMEOUT_MIN_S
+from metaq.client.consumer.aio_consumers import Consuming
+from metaq.client.consumer.handler import CLOSE_TIMEOUT_S, LEAVE_TIMEOUT_MIN_S
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, check_topic
-from metaq.client.options import KIB, MIB, ProducerOptions
-from metaq.client.producer import Producer
-from metaq.client.results import SendStatus
-from metaq.client.session import Session
-from metaq.client.trace_topic import TraceTopic
+from metaq.client.producer.options import KIB, MIB, ProducerOptions
+from metaq.client.producer.producer import Producer
+from metaq.client.producer.results import SendStatus
+from metaq.client.session.session import Session
+from metaq.client.telemetry.trace_topic import TraceTopic
 from metaq.errors import NotDelivered
 from metaq.protocol.names import TRACE_TOPIC
 

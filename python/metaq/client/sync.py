@@ -11,13 +11,13 @@ from opentelemetry.trace import TracerProvider
 
 from metaq.client import aio
 from metaq.client.compression import Format
-from metaq.client.consumers_sync import Consuming
-from metaq.client.handling import CLOSE_TIMEOUT_S
+from metaq.client.consumer.handler import CLOSE_TIMEOUT_S
+from metaq.client.consumer.sync_consumers import Consuming
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES
-from metaq.client.options import KIB, MIB
 from metaq.client.portal import Portal
-from metaq.client.results import SendStatus
-from metaq.client.sync_producer import Producer
+from metaq.client.producer.options import KIB, MIB
+from metaq.client.producer.results import SendStatus
+from metaq.client.producer.sync_producer import Producer
 from metaq.errors import NotDelivered
 
 

@@ -43,7 +43,7 @@ def key_values_file(config: Config, *, alone: bool = False) -> Path | None:
 def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
     """Everything a broker starts with. Raises ConfigError where options contradict each other."""
     from metaq.broker import BrokerOptions
-    from metaq.broker.limits import Rates
+    from metaq.broker.state.limits import Rates
 
     server = dataclasses.replace(_server_settings(config, "broker_port", alone), also_old_port=True)
     if server.port and server.port <= OLD_PORT_DISTANCE:
@@ -104,7 +104,7 @@ def _function_source(source: str) -> str:
 
 
 def _delay_levels(text: str) -> tuple[int, ...]:
-    from metaq.broker.delay import parse_levels
+    from metaq.broker.state.delay_progress import parse_levels
 
     try:
         return parse_levels(text)

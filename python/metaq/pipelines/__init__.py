@@ -32,28 +32,28 @@ class Entry:
 PIPELINES: Final[Mapping[str, Entry]] = {
     "binlog-sync": Entry(
         "The tables of a MariaDB or MySQL server, and every change of them, into an ordered topic.",
-        "metaq.pipelines.binlog.pipeline:BinlogSync",
+        "metaq.pipelines.binlog_sync.pipeline:BinlogSync",
         "binlog",
     ),
     "binlog-mirror": Entry(
         "The topic of binlog-sync into Delta tables or another database, as the source's tables are.",
-        "metaq.pipelines.mirror.pipeline:BinlogMirror",
+        "metaq.pipelines.binlog_mirror.pipeline:BinlogMirror",
         "binlog,spark",
         has_copy=True,
     ),
     "log-transport": Entry(
         "Lines of files that are followed, or of standard input, into a topic.",
-        "metaq.pipelines.logs.pipeline:LogTransport",
+        "metaq.pipelines.log_transport.pipeline:LogTransport",
         "",
     ),
     "log-lake": Entry(
         "Topics into a Delta or Parquet table by date and topic, bad records into a quarantine table.",
-        "metaq.pipelines.lake.pipeline:LogLake",
+        "metaq.pipelines.log_lake.pipeline:LogLake",
         "spark",
     ),
     "stream-sql": Entry(
         "A stream job that is given as SQL: topics and tables into a topic or a table.",
-        "metaq.pipelines.sql.pipeline:StreamSql",
+        "metaq.pipelines.stream_sql.pipeline:StreamSql",
         "spark",
     ),
 }

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metaq.spark import telling
-from metaq.spark.lag import Lag, lags
+from metaq.spark import stderr_logging as telling
 
 # Imported here and now: otherwise the module of that name would take the function's place.
 from metaq.spark.session import register, session
 from metaq.spark.shipping import archive
+from metaq.spark.source.lag import Lag, lags
 
 if TYPE_CHECKING:
-    from metaq.spark.listener import GroupOffsets
+    from metaq.spark.source.listener import GroupOffsets
 
 __all__ = ["GroupOffsets", "Lag", "archive", "lags", "register", "session"]
 
@@ -30,7 +30,7 @@ telling.attach()
 def __getattr__(name: str) -> object:
     # Needs pyspark, which is not there wherever a part of this package is.
     if name == "GroupOffsets":
-        from metaq.spark.listener import GroupOffsets
+        from metaq.spark.source.listener import GroupOffsets
 
         return GroupOffsets
     raise AttributeError(f"module 'metaq.spark' has no attribute {name!r}")

@@ -8,15 +8,15 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from metaq.spark.errors import OptionError
-from metaq.spark.options import SourceOptions, source_options
 from metaq.spark.schema import spark_schema
-from metaq.spark.sink_options import sink_options
+from metaq.spark.sink.options import sink_options
+from metaq.spark.source.options import SourceOptions, source_options
 
 if TYPE_CHECKING:
-    from metaq.spark.sink import SinkWriter
-    from metaq.spark.source import BatchReader
-    from metaq.spark.stream_sink import StreamSinkWriter
-    from metaq.spark.stream_source import StreamReader
+    from metaq.spark.sink.batch import SinkWriter
+    from metaq.spark.sink.stream import StreamSinkWriter
+    from metaq.spark.source.batch import BatchReader
+    from metaq.spark.source.stream import StreamReader
 
 
 class MetaqDataSource(DataSource):
@@ -30,26 +30,26 @@ class MetaqDataSource(DataSource):
         return spark_schema(source_options(self.options).columns)
 
     def reader(self, schema: StructType) -> BatchReader:
-        from metaq.spark.filtering import batch_reader
+        from metaq.spark.source.filtering import batch_reader
 
         options = source_options(self.options, streaming=False)
         _check_schema(schema, options)
         return batch_reader(options)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        from metaq.spark.stream_source import StreamReader
+        from metaq.spark.source.stream import StreamReader
 
         options = source_options(self.options, streaming=True)
         _check_schema(schema, options)
         return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> SinkWriter:
-        from metaq.spark.sink import SinkWriter
+        from metaq.spark.sink.batch import SinkWriter
 
         return SinkWriter(schema, sink_options(self.options), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSinkWriter:
-        from metaq.spark.stream_sink import StreamSinkWriter
+        from metaq.spark.sink.stream import StreamSinkWriter
 
         return StreamSinkWriter(schema, sink_options(self.options), overwrite=overwrite)
 

@@ -67,7 +67,7 @@ def test_the_puller(orders: Served, tmp_path: Path) -> None:
 
 
 def test_the_commands(client_directory: Path) -> None:
-    from metaq.client.local_retry import ParkedMessages, parked_file
+    from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
 
     ParkedMessages(parked_file(client_directory / "parked", "billing")).close()
     for line in BLOCKS[4][1].splitlines():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client.session import Session
+from metaq.client.session.session import Session
 from metaq.protocol.bodies import ConsumerList
 from metaq.protocol.clients import GetConsumerListByGroup
 from metaq.testing import LocalMetaq

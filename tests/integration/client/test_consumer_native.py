@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client import consumer_core
+from metaq.client.consumer import group_member as consumer_core
 from metaq.errors import NoRoute, UnreadableBody, UsageError
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import SendMessageV2

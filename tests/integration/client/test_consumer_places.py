@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaq import Queue
-from metaq.client import consumer_core
+from metaq.client.consumer import group_member as consumer_core
 from metaq.errors import MetaqError
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served

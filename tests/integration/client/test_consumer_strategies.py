@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaq import Queue
-from metaq.client.allocation import Strategy, average, by_machine_room, circular, sticky
+from metaq.client.consumer.allocation import Strategy, average, by_machine_room, circular, sticky
 from tests.integration.broker_cluster import run
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import _value, connected, name

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from metaq import Queue
-from metaq.broker.locks import LEASE_MS
-from metaq.client import consumer_core
-from metaq.client.consumer_core import GroupConsumer
-from metaq.client.rebalance import Locks
+from metaq.broker.state.locks import LEASE_MS
+from metaq.client.consumer import group_member as consumer_core
+from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer.rebalance import Locks
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.java_json import MessageQueue

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client.session import Session
+from metaq.client.session.session import Session
 from metaq.errors import MetaqError
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from metaq import Message, MetaqError, Queue, Reject, Retry
-from metaq.client.tracing import span_context
+from metaq.client.telemetry.tracing import span_context
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.support.clients import Face, create_topic
@@ -226,7 +226,11 @@ def test_failures_are_told(face: Face, served: Served, telemetry: Telemetry) -> 
     processed = telemetry.spans(f"process {topic}")
     assert {span.status.status_code for span in processed} == {StatusCode.ERROR}
     errors = {(span.attributes or {})["error.type"] for span in processed}
-    assert errors == {"KeyError", "metaq.client.subscription.Retry", "metaq.client.subscription.Reject"}
+    assert errors == {
+        "KeyError",
+        "metaq.client.consumer.subscription.Retry",
+        "metaq.client.consumer.subscription.Reject",
+    }
     assert all(
         point.attributes["error.type"] in errors
         for point in telemetry.points("metaq.client.processed.messages", topic)

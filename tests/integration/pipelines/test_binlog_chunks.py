@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from metaq.errors import CommandError
-from metaq.pipelines.binlog import flavours
-from metaq.pipelines.binlog.config import read_config
-from metaq.pipelines.binlog.sequence import xid_text
-from metaq.pipelines.binlog.snapshot import ANYWHERE, Chunks
-from metaq.pipelines.binlog.source import Source
-from metaq.pipelines.binlog.state import Cursor
-from metaq.pipelines.binlog.stream import Stream, StreamLost
+from metaq.pipelines.binlog_sync import flavours
+from metaq.pipelines.binlog_sync.config import read_config
+from metaq.pipelines.binlog_sync.database import Source
+from metaq.pipelines.binlog_sync.sequence import xid_text
+from metaq.pipelines.binlog_sync.snapshot import ANYWHERE, Chunks
+from metaq.pipelines.binlog_sync.state import Cursor
+from metaq.pipelines.binlog_sync.stream import Stream, StreamLost
 from tests.support.binlog import write_config
 from tests.support.database import BOTH, Database
 from tests.support.mariadb import MariaDb

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from metaq.errors import CommandError
-from metaq.pipelines.binlog.pipeline import BinlogSync
+from metaq.pipelines.binlog_sync.pipeline import BinlogSync
 from tests.support.binlog import QUEUES, Running, write_config
 from tests.support.database import BOTH, Database
 from tests.support.metaq import Metaq, run

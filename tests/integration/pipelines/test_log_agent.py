@@ -19,8 +19,8 @@ import pytest
 
 import metaq
 from metaq.errors import CommandError, MetaqError
-from metaq.pipelines.logs.agent import AgentSettings, LogAgent
-from metaq.pipelines.logs.positions import Positions
+from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
+from metaq.pipelines.log_transport.positions import Positions
 from tests.support.metaq import Metaq
 from tests.support.processes import Child, free_port
 
@@ -263,7 +263,7 @@ PROGRAM = """
 import sys
 import threading
 from pathlib import Path
-from metaq.pipelines.logs.agent import AgentSettings, LogAgent
+from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
 
 nameserver, topic, pattern, state = sys.argv[1:]
 settings = AgentSettings(

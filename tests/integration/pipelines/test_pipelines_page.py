@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from metaq.pipelines import PIPELINES
-from metaq.pipelines.binlog.config import SECTIONS
-from metaq.pipelines.mirror.config import JDBC, MIRROR
-from metaq.pipelines.sparking import SPARK
+from metaq.pipelines.binlog_mirror.config import JDBC, MIRROR
+from metaq.pipelines.binlog_sync.config import SECTIONS
+from metaq.pipelines.spark_runtime import SPARK
 from tests.support.binlog import Running
 from tests.support.database import PASSWORD
 from tests.support.mariadb import MariaDb

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from metaq._core import Clock
-from metaq.broker.groups import Groups
 from metaq.broker.options import BrokerOptions
-from metaq.broker.topics import Topics
+from metaq.broker.state.groups import Groups
+from metaq.broker.state.topics import Topics
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
 NOW_MS = 1_750_000_000_000

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from metaq.client import consumer_core, parking
-from metaq.client.buffers import Limits, QueueBuffer
-from metaq.client.consumer_core import GroupConsumer
-from metaq.client.consumer_options import consumer_options
-from metaq.client.handling import HandlerConsumer
-from metaq.client.local_retry import ParkedMessages
+from metaq.client.consumer import group_member as consumer_core
+from metaq.client.consumer import local_retry as parking
+from metaq.client.consumer.buffers import Limits, QueueBuffer
+from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer.handler import HandlerConsumer
+from metaq.client.consumer.local_retry import Parking, _record
+from metaq.client.consumer.local_retry_store import ParkedMessages
+from metaq.client.consumer.options import consumer_options
+from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Message
-from metaq.client.parking import Parking, _record
-from metaq.client.routes import Queue
-from metaq.client.subscription import Subscription
+from metaq.client.session.routes import Queue
 
 QUEUE = Queue("T", "b", 0)
 OPTIONS = consumer_options("T", "g", {"ordered": True})

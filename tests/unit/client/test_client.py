@@ -12,9 +12,11 @@ import pytest
 
 import metaq
 from metaq import aio
-from metaq.client import consumers_aio, consumers_sync, sync_producer
-from metaq.client import producer as aio_producer
-from metaq.client.transactions import Transaction
+from metaq.client.consumer import aio_consumers as consumers_aio
+from metaq.client.consumer import sync_consumers as consumers_sync
+from metaq.client.producer import producer as aio_producer
+from metaq.client.producer import sync_producer
+from metaq.client.producer.transactions import Transaction
 from metaq.errors import ClientClosed, InvalidMessage, NotSent, UsageError
 
 

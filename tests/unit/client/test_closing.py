@@ -15,17 +15,17 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from metaq.client.consumer_core import GroupConsumer
-from metaq.client.consumer_options import ConsumerOptions
-from metaq.client.handling import HandlerConsumer
-from metaq.client.local_retry import ParkedMessages, parked_file
+from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer.handler import HandlerConsumer
+from metaq.client.consumer.iteration import Stream
+from metaq.client.consumer.local_retry import _record
+from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
+from metaq.client.consumer.options import ConsumerOptions
+from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Message
-from metaq.client.parking import _record
-from metaq.client.routes import Queue
-from metaq.client.session import Session
-from metaq.client.soon import Soon
-from metaq.client.stream import Stream
-from metaq.client.subscription import Subscription
+from metaq.client.producer.send_buffer import Soon
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import Session
 from tests.support.clients import FACES, Face
 
 NOBODY = "127.0.0.1:1"

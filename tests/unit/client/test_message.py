@@ -10,8 +10,8 @@ import pytest
 
 import metaq
 from metaq.client.message import Outgoing, encode_batch, outgoing
+from metaq.client.producer.unique_ids import month_start_ms, unique_ids
 from metaq.client.properties import SYSTEM_NAMES, decode_properties, encode_properties
-from metaq.client.unique_ids import month_start_ms, unique_ids
 from metaq.errors import InvalidMessage
 
 

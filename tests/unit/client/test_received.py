@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 import metaq
 from metaq._core import FrameError, Record, decode_messages, decode_records
-from metaq.client import pulling
 from metaq.client.compression import COMPRESSED
+from metaq.client.consumer import pull as pulling
+from metaq.client.consumer.pull import find_unreadable
+from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import inflate
 from metaq.client.properties import SYSTEM_NAMES, encode_properties
-from metaq.client.pulling import find_unreadable
-from metaq.client.routes import Queue
-from metaq.client.session import Session
-from metaq.client.subscription import Subscription
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import Session
 from metaq.errors import UnreadableBody
 from metaq.protocol.messages import PullMessage
 from metaq.protocol.reply import Reply

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq._core import Network, SendBuffer, UnsentBatch
-from metaq.client.options import ProducerOptions
-from metaq.client.rows import Numbers, Pairs, Rows, Texts
-from metaq.client.unique_ids import unique_ids
+from metaq.client.producer.arrow_rows import Numbers, Pairs, Rows, Texts
+from metaq.client.producer.options import ProducerOptions
+from metaq.client.producer.unique_ids import unique_ids
 
 
 def texts(*values: bytes | None) -> Texts:
@@ -53,7 +53,7 @@ def buffer(network: Network, **options: object) -> SendBuffer:
 
 
 def put(made: SendBuffer, rows: Rows) -> list[tuple[bytes, dict[str, str], tuple[str, int] | None]]:
-    """What a broker would get: body, properties and queue of each message."""
+    """Returns what a broker would receive: body, properties and queue of each message."""
     assert made.put_rows(rows, 1.0)
     made.flush()
     left = made.close()

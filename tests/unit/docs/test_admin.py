@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from metaq.broker.stats import KEPT
-from metaq.broker.switches import WIRE_NAMES
+from metaq.broker.state.runtime_switches import WIRE_NAMES
+from metaq.broker.state.stats import KEPT
 from tests.interop.mqadmin import NOT_TRIED, REFUSED, WORKING
 
 PAGE = (Path(__file__).parents[3] / "docs" / "admin.md").read_text()

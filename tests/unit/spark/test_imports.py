@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["metaq", "metaq.spark.datasource", "metaq.spark.read", "metaq.spark.sink"]
+    "module", ["metaq", "metaq.spark.datasource", "metaq.spark.source.read", "metaq.spark.sink.batch"]
 )
 def test_nothing_of_the_servers_is_loaded(module: str) -> None:
     program = (

@@ -1,0 +1,221 @@
+//! The client's pull stream: messages come out as a list, whatever has to be decided as an event.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use metaq_client::{PullEvent, PullLimits, PullPlace, PullPortion, PullStream as Stream, PullWanted};
+use parking_lot::Mutex;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+
+use crate::client::message::Message;
+use crate::client::network::Network;
+use crate::client::received::{Decoded, Pulled, Received, is_compressed};
+use crate::enter::enter_infallible;
+
+/// How long a thread that waits for messages is deaf for signals.
+const SIGNALS_EVERY: Duration = Duration::from_millis(100);
+
+/// `metaq.settings.PullSettings`, read by attribute.
+#[derive(FromPyObject)]
+pub struct PullSettings {
+    group: String,
+    hold_ms: i64,
+    count_max: usize,
+    bytes_max: usize,
+    pull_count_max: usize,
+    pull_bytes_max: usize,
+}
+
+/// `metaq.client.consumer.subscription.Subscription`, read by attribute.
+#[derive(FromPyObject)]
+pub struct Subscription {
+    expression: String,
+    kind: String,
+    tags: HashSet<String>,
+    version: i64,
+}
+
+impl Subscription {
+    /// What is asked of the broker for a queue.
+    pub fn wanted(self, group: String, topic: String, queue_id: i32, hold_ms: i64) -> PullWanted {
+        PullWanted {
+            group,
+            topic,
+            queue_id,
+            expression: self.expression,
+            expression_type: self.kind,
+            version: self.version,
+            tags: self.tags.into_iter().collect(),
+            hold_ms,
+        }
+    }
+}
+
+/// What has to be decided about one queue, which stands still meanwhile.
+#[pyclass(frozen, get_all, name = "PullEvent", module = "metaq._core")]
+pub struct Event {
+    number: u64,
+    kind: &'static str,
+    value: i64,
+    text: String,
+    is_empty: bool,
+}
+
+impl From<PullEvent> for Event {
+    fn from(event: PullEvent) -> Self {
+        let number = event.queue();
+        let is_empty = matches!(event, PullEvent::Moved { is_empty: true, .. });
+        let (kind, value, text) = match event {
+            PullEvent::Moved { next_offset, .. } => ("moved", next_offset, String::new()),
+            PullEvent::Refused { code, remark, .. } => ("refused", i64::from(code), remark),
+            PullEvent::Failed { reason, is_malformed: true, .. } => ("malformed", 0, reason),
+            PullEvent::Failed { reason, .. } => ("failed", 0, reason),
+            PullEvent::Suggested { broker_id, .. } => ("suggested", broker_id, String::new()),
+        };
+        Event { number, kind, value, text, is_empty }
+    }
+}
+
+#[pyclass(frozen, module = "metaq._core")]
+pub struct PullStream {
+    stream: Arc<Stream>,
+    settings: PullSettings,
+    /// The queues by their number, as messages show them.
+    queues: Mutex<HashMap<u64, Py<PyAny>>>,
+    numbers: AtomicU64,
+}
+
+impl PullStream {
+    /// Built while the interpreter is held: the bytes stay where they are, only their places become objects.
+    fn messages(&self, py: Python<'_>, portions: Vec<PullPortion>) -> PyResult<Decoded> {
+        let count = portions.iter().map(|portion| portion.places.len()).sum();
+        let (mut messages, mut compressed) = (Vec::with_capacity(count), Vec::new());
+        for portion in portions {
+            let queue = self.queues.lock().get(&portion.queue).map(|queue| queue.clone_ref(py));
+            // Given up by another thread meanwhile.
+            let Some(queue) = queue else { continue };
+            let pulled = Pulled::new(portion.body, queue.bind(py), true)?;
+            for at in portion.places {
+                let received = Received::new(&pulled, at as usize);
+                let is_compressed = is_compressed(&received);
+                let message = Py::new(py, Message::from(received))?;
+                if is_compressed {
+                    compressed.push(message.clone_ref(py));
+                }
+                messages.push(message);
+            }
+        }
+        Ok((messages, compressed))
+    }
+
+    fn place(address: &str, broker_id: i64) -> PullPlace {
+        PullPlace { address: Arc::from(address), broker_id }
+    }
+}
+
+#[pymethods]
+impl PullStream {
+    #[new]
+    fn new(network: &Network, settings: PullSettings) -> PyResult<Self> {
+        let limits = PullLimits {
+            count_max: settings.count_max,
+            bytes_max: settings.bytes_max,
+            pull_count_max: settings.pull_count_max,
+            pull_bytes_max: settings.pull_bytes_max,
+        };
+        let failed = |error: metaq_client::ClientError| PyOSError::new_err(error.to_string());
+        let stream = Stream::new(Arc::clone(&network.inner), limits).map_err(failed)?;
+        Ok(PullStream { stream, settings, queues: Mutex::default(), numbers: AtomicU64::new(1) })
+    }
+
+    fn fileno(&self) -> i32 {
+        self.stream.fileno()
+    }
+
+    #[pyo3(signature = (queue, subscription, address, queue_offset, *, paused=false))]
+    fn begin(
+        &self,
+        queue: &Bound<'_, PyAny>,
+        subscription: Subscription,
+        address: &str,
+        queue_offset: i64,
+        paused: bool,
+    ) -> PyResult<u64> {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let (topic, queue_id) = (queue.getattr("topic")?.extract()?, queue.getattr("id")?.extract()?);
+        let wanted = subscription.wanted(self.settings.group.clone(), topic, queue_id, self.settings.hold_ms);
+        self.queues.lock().insert(number, queue.clone().unbind());
+        self.stream.begin(number, wanted, PullStream::place(address, 0), queue_offset, paused);
+        Ok(number)
+    }
+
+    fn end(&self, number: u64) {
+        self.queues.lock().remove(&number);
+        self.stream.end(number);
+    }
+
+    #[pyo3(signature = (number, address, *, broker_id=0, queue_offset=None))]
+    fn resume(&self, number: u64, address: &str, broker_id: i64, queue_offset: Option<i64>) {
+        self.stream.resume(number, PullStream::place(address, broker_id), queue_offset);
+    }
+
+    #[pyo3(signature = (number, address))]
+    fn relocate(&self, number: u64, address: &str) {
+        self.stream.relocate(number, PullStream::place(address, 0));
+    }
+
+    fn pause(&self, number: u64, paused: bool) {
+        self.stream.pause(number, paused);
+    }
+
+    fn position(&self, number: u64) -> Option<i64> {
+        self.stream.position(number)
+    }
+
+    fn take(&self, py: Python<'_>, count: usize) -> PyResult<Decoded> {
+        let portions = self.stream.take(count);
+        self.messages(py, portions)
+    }
+
+    /// Waits with the interpreter released, and hears signals while it does.
+    fn wait(&self, py: Python<'_>, count: usize, timeout_s: f64, wakes: u64) -> PyResult<Decoded> {
+        // A time past all reason is as good as a year.
+        let timeout = Duration::try_from_secs_f64(timeout_s.clamp(0.0, 3.0e7)).unwrap_or_default();
+        let deadline = Instant::now() + timeout;
+        loop {
+            let step = deadline.min(Instant::now() + SIGNALS_EVERY);
+            let portions = enter_infallible(py, || self.stream.take_until(count, step, wakes));
+            let is_over = step == deadline || self.stream.wakes() != wakes || self.stream.is_closed();
+            if !portions.is_empty() || is_over {
+                return self.messages(py, portions);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    fn wakes(&self) -> u64 {
+        self.stream.wakes()
+    }
+
+    fn wake(&self) {
+        self.stream.wake();
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.stream.events().into_iter().map(Event::from).collect()
+    }
+
+    fn close(&self) {
+        self.queues.lock().clear();
+        self.stream.close();
+    }
+}
+
+impl Drop for PullStream {
+    fn drop(&mut self) {
+        self.stream.close();
+    }
+}

@@ -1,0 +1,248 @@
+//! Messages as they lie in the body of a pull: one buffer for all of them, read where it is asked for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use metaq_wire::properties::{find, iterate};
+use metaq_wire::{MessageIds, Record, WireError, layout};
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyMappingProxy, PyString, PyTuple};
+
+use crate::client::message::{Field, Message};
+use crate::enter::Failure;
+
+const TAGS: &str = "TAGS";
+const KEYS: &str = "KEYS";
+const UNIQUE_KEY: &str = "UNIQ_KEY";
+const RETRY_TOPIC: &str = "RETRY_TOPIC";
+const COMPRESSED: i32 = 1;
+
+/// What the messages of one pull have in common.
+pub struct Pulled {
+    bytes: Bytes,
+    queue: Py<PyAny>,
+    topic: Py<PyString>,
+    broker: Py<PyString>,
+    queue_id: i32,
+    /// What came through a retry topic has its first topic's name again.
+    shows_first_topic: bool,
+}
+
+impl Pulled {
+    /// `queue` has the attributes `topic`, `broker` and `id`.
+    pub fn new(bytes: Bytes, queue: &Bound<'_, PyAny>, shows_first_topic: bool) -> PyResult<Arc<Self>> {
+        let py = queue.py();
+        let text = |name: &Bound<'_, PyString>| -> PyResult<Py<PyString>> {
+            Ok(queue.getattr(name)?.cast_into::<PyString>().map_err(PyErr::from)?.unbind())
+        };
+        Ok(Arc::new(Pulled {
+            bytes,
+            topic: text(pyo3::intern!(py, "topic"))?,
+            broker: text(pyo3::intern!(py, "broker"))?,
+            queue_id: queue.getattr(pyo3::intern!(py, "id"))?.extract()?,
+            queue: queue.clone().unbind(),
+            shows_first_topic,
+        }))
+    }
+}
+
+/// A place in a pull at which a whole record begins.
+pub struct Received {
+    pulled: Arc<Pulled>,
+    at: usize,
+    body: PyOnceLock<Py<PyAny>>,
+    /// The sender's own and the system's.
+    properties: PyOnceLock<(Py<PyAny>, Py<PyAny>)>,
+}
+
+impl Received {
+    pub fn new(pulled: &Arc<Pulled>, at: usize) -> Self {
+        Received { pulled: Arc::clone(pulled), at, body: PyOnceLock::new(), properties: PyOnceLock::new() }
+    }
+
+    pub fn copied(&self) -> Self {
+        Received::new(&self.pulled, self.at)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.pulled.bytes.get(self.at..).unwrap_or_default()
+    }
+
+    fn record(&self) -> PyResult<Record<'_>> {
+        Ok(Record::decode(self.bytes()).map_err(Failure::from)?)
+    }
+
+    pub fn queue_offset(&self) -> i64 {
+        // A whole record stands there.
+        let bytes = self.bytes().get(layout::at::QUEUE_OFFSET..).and_then(|bytes| bytes.first_chunk());
+        bytes.map_or(-1, |bytes| i64::from_be_bytes(*bytes))
+    }
+
+    fn system_flag(&self) -> Option<i32> {
+        Some(i32::from_be_bytes(*self.bytes().get(layout::at::SYSTEM_FLAG..)?.first_chunk()?))
+    }
+
+    /// Without making the body, unless it has to be inflated to know.
+    pub fn body_size(&self, py: Python<'_>) -> PyResult<usize> {
+        let record = self.record()?;
+        if record.system_flag & COMPRESSED == 0 {
+            return Ok(record.body.len());
+        }
+        self.body(py)?.bind(py).len()
+    }
+
+    fn body(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let body = self.body.get_or_try_init(py, || {
+            let record = self.record()?;
+            let stored = PyBytes::new(py, record.body);
+            if record.system_flag & COMPRESSED == 0 {
+                return Ok::<_, PyErr>(stored.into_any().unbind());
+            }
+            static INFLATE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            let inflate = INFLATE.import(py, "metaq.client.message", "inflate")?;
+            Ok(inflate.call1((stored, record.system_flag))?.unbind())
+        })?;
+        Ok(body.clone_ref(py))
+    }
+
+    fn properties(&self, py: Python<'_>) -> PyResult<&(Py<PyAny>, Py<PyAny>)> {
+        self.properties.get_or_try_init(py, || {
+            static NAMES: PyOnceLock<Py<PyFrozenSet>> = PyOnceLock::new();
+            let system_names = NAMES.import(py, "metaq.client.properties", "SYSTEM_NAMES")?;
+            let (own, system) = (PyDict::new(py), PyDict::new(py));
+            for (name, value) in iterate(self.record()?.properties) {
+                let name = text(py, name);
+                let side = if system_names.contains(&name)? { &system } else { &own };
+                side.set_item(name, text(py, value))?;
+            }
+            let seen =
+                |dict: Bound<'_, PyDict>| PyMappingProxy::new(py, dict.as_mapping()).into_any().unbind();
+            Ok((seen(own), seen(system)))
+        })
+    }
+
+    fn topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
+        if self.pulled.shows_first_topic
+            && let Some(first) = find(record.properties, RETRY_TOPIC)
+        {
+            return text(py, first).into_py_any(py);
+        }
+        self.stored_topic(py, record)
+    }
+
+    fn stored_topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
+        let expected = self.pulled.topic.bind(py);
+        // Nearly always the queue's, whose text is there already.
+        if expected.to_cow()?.as_bytes() == record.topic {
+            return Ok(expected.clone().into_any().unbind());
+        }
+        text(py, record.topic).into_py_any(py)
+    }
+
+    fn queue(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
+        let topic = self.stored_topic(py, record)?;
+        if record.queue_id == self.pulled.queue_id && topic.is(&self.pulled.topic) {
+            return Ok(self.pulled.queue.clone_ref(py));
+        }
+        let kind = self.pulled.queue.bind(py).get_type();
+        Ok(kind.call1((topic, &self.pulled.broker, record.queue_id))?.unbind())
+    }
+
+    pub fn value(&self, py: Python<'_>, field: Field) -> PyResult<Py<PyAny>> {
+        match field {
+            Field::Body => return self.body(py),
+            Field::Properties => return Ok(self.properties(py)?.0.clone_ref(py)),
+            Field::SystemProperties => return Ok(self.properties(py)?.1.clone_ref(py)),
+            _ => {}
+        }
+        let record = self.record()?;
+        match field {
+            Field::Topic => self.topic(py, &record),
+            Field::Tag => find(record.properties, TAGS).map(|tag| text(py, tag)).into_py_any(py),
+            Field::Keys => keys(py, &record),
+            Field::Id => match find(record.properties, UNIQUE_KEY) {
+                Some(id) => text(py, id).into_py_any(py),
+                None => offset_id(py, &record),
+            },
+            Field::OffsetId => offset_id(py, &record),
+            Field::Queue => self.queue(py, &record),
+            Field::QueueOffset => record.queue_offset.into_py_any(py),
+            Field::PhysicalOffset => record.physical_offset.into_py_any(py),
+            Field::BornAt => record.born_timestamp_ms.into_py_any(py),
+            Field::StoredAt => record.store_timestamp_ms.into_py_any(py),
+            Field::BornHost => record.born_host.to_string().into_py_any(py),
+            Field::StoreHost => record.store_host.to_string().into_py_any(py),
+            Field::ReconsumeTimes => record.reconsume_times.into_py_any(py),
+            Field::Flag => record.flag.into_py_any(py),
+            Field::SystemFlag => record.system_flag.into_py_any(py),
+            Field::Body | Field::Properties | Field::SystemProperties => Ok(py.None()),
+        }
+    }
+}
+
+pub fn is_compressed(received: &Received) -> bool {
+    received.system_flag().is_some_and(|flag| flag & COMPRESSED != 0)
+}
+
+/// A text as it was sent, which may be anything.
+fn text<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyString> {
+    PyString::new(py, &String::from_utf8_lossy(bytes))
+}
+
+fn offset_id(py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
+    MessageIds::of(record.store_host).at(record.physical_offset).into_py_any(py)
+}
+
+fn keys(py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
+    let Some(keys) = find(record.properties, KEYS) else {
+        return PyTuple::empty(py).into_py_any(py);
+    };
+    // By Python's own idea of white space.
+    let words: Vec<Bound<'_, PyAny>> = text(py, keys).call_method0(pyo3::intern!(py, "split"))?.extract()?;
+    PyTuple::new(py, words)?.into_py_any(py)
+}
+
+/// Messages, and those of them whose bodies are compressed.
+pub type Decoded = (Vec<Py<Message>>, Vec<Py<Message>>);
+
+/// The messages of a pull's body that have one of the tags; no tags let everything through.
+#[pyfunction]
+#[pyo3(signature = (data, queue, *, tags=None, shows_first_topic=true))]
+pub fn decode_messages(
+    py: Python<'_>,
+    data: PyBackedBytes,
+    queue: &Bound<'_, PyAny>,
+    tags: Option<HashSet<String>>,
+    shows_first_topic: bool,
+) -> PyResult<Decoded> {
+    let bytes = Bytes::from_owner(data);
+    let pulled = Pulled::new(bytes.clone(), queue, shows_first_topic)?;
+    let tags = tags.unwrap_or_default();
+    let (mut messages, mut compressed) = (Vec::new(), Vec::new());
+    let mut at = 0;
+    while at < bytes.len() {
+        let record = Record::decode(&bytes[at..]).map_err(Failure::from)?;
+        if record.size == 0 {
+            return Err(Failure::from(WireError::BadRecord("a record of no size")).into());
+        }
+        if is_wanted(&record, &tags) {
+            let message = Py::new(py, Message::from(Received::new(&pulled, at)))?;
+            if record.system_flag & COMPRESSED != 0 {
+                compressed.push(message.clone_ref(py));
+            }
+            messages.push(message);
+        }
+        at += record.size;
+    }
+    Ok((messages, compressed))
+}
+
+/// A broker compares hashes only; the tags themselves are compared here.
+fn is_wanted(record: &Record<'_>, tags: &HashSet<String>) -> bool {
+    tags.is_empty()
+        || find(record.properties, TAGS).is_some_and(|tag| tags.contains(&*String::from_utf8_lossy(tag)))
+}

@@ -1,0 +1,250 @@
+//! The settings objects of `metaq.settings`, read by attribute.
+
+use std::sync::Arc;
+
+use metaq_server::{Limit, Rates};
+use pyo3::prelude::*;
+
+use crate::server::expression::{Pair, build};
+
+#[derive(FromPyObject)]
+pub struct StoreSettings {
+    directory: std::path::PathBuf,
+    flush: String,
+    commit_log_file_bytes: u64,
+    consume_queue_file_entries: u64,
+    index_slots: u32,
+    index_entries: u32,
+    allocation_step_bytes: u64,
+    flush_interval_ms: u64,
+    queue_flush_interval_ms: u64,
+    message_size_bytes_max: usize,
+    file_reserved_hours: u64,
+    delete_when: String,
+    disk_clean_percent: u8,
+    disk_force_clean_percent: u8,
+    disk_refuse_percent: u8,
+    delete_unconsumed: bool,
+    append_wait_ms_max: u64,
+    delay_levels_ms: Vec<i64>,
+}
+
+impl From<StoreSettings> for metaq_store::StoreSettings {
+    fn from(from: StoreSettings) -> Self {
+        metaq_store::StoreSettings {
+            directory: from.directory,
+            // Whatever is not named as the weaker mode is the stronger one.
+            sync_flush: from.flush != "async",
+            commit_log_file_bytes: from.commit_log_file_bytes,
+            consume_queue_file_entries: from.consume_queue_file_entries,
+            index_slots: from.index_slots,
+            index_entries: from.index_entries,
+            allocation_step_bytes: from.allocation_step_bytes,
+            flush_interval_ms: from.flush_interval_ms,
+            queue_flush_interval_ms: from.queue_flush_interval_ms,
+            message_size_bytes_max: from.message_size_bytes_max,
+            file_reserved_hours: from.file_reserved_hours,
+            delete_when: from.delete_when,
+            disk_clean_percent: from.disk_clean_percent,
+            disk_force_clean_percent: from.disk_force_clean_percent,
+            disk_refuse_percent: from.disk_refuse_percent,
+            delete_unconsumed: from.delete_unconsumed,
+            append_wait_ms_max: from.append_wait_ms_max,
+            delay_levels_ms: from.delay_levels_ms,
+        }
+    }
+}
+
+#[derive(FromPyObject)]
+pub struct ServerSettings {
+    host: String,
+    port: u16,
+    also_old_port: bool,
+    connections_max: usize,
+    connections_per_address_max: usize,
+    frame_bytes_max: usize,
+    frame_deadline_ms: u64,
+    idle_timeout_ms: u64,
+    crossing_requests_max: usize,
+    crossing_bytes_max: usize,
+    crossing_age_ms_max: u64,
+    connection_output_bytes_max: usize,
+    worker_threads: usize,
+}
+
+impl From<ServerSettings> for metaq_server::ServerSettings {
+    fn from(from: ServerSettings) -> Self {
+        metaq_server::ServerSettings {
+            host: from.host,
+            port: from.port,
+            also_old_port: from.also_old_port,
+            connections_max: from.connections_max,
+            connections_per_address_max: from.connections_per_address_max,
+            frame_bytes_max: from.frame_bytes_max,
+            frame_deadline_ms: from.frame_deadline_ms,
+            idle_timeout_ms: from.idle_timeout_ms,
+            crossing_requests_max: from.crossing_requests_max,
+            crossing_bytes_max: from.crossing_bytes_max,
+            crossing_age_ms_max: from.crossing_age_ms_max,
+            connection_output_bytes_max: from.connection_output_bytes_max,
+            worker_threads: from.worker_threads,
+        }
+    }
+}
+
+#[derive(FromPyObject)]
+pub struct BrokerSettings {
+    cluster: String,
+    name: String,
+    broker_id: i64,
+    store_host: String,
+    region: String,
+    flush_timeout_ms: u64,
+    pull_bytes_max: usize,
+    pull_messages_max: usize,
+    hold_max: usize,
+    send_hold_ms_max: u64,
+    send_refusal_hold_ms: u64,
+    send_hold_max: usize,
+    long_polling: bool,
+    short_polling_ms: u64,
+    transaction_timeout_ms: i64,
+    transactions_open_max: usize,
+    timer_max_delay_s: i64,
+    timer_roll_s: i64,
+    recall_messages: bool,
+}
+
+impl BrokerSettings {
+    /// What the store was told is not told twice.
+    pub fn with_store(self, store: &metaq_store::StoreSettings) -> metaq_server::BrokerSettings {
+        metaq_server::BrokerSettings {
+            cluster: self.cluster,
+            name: self.name,
+            broker_id: self.broker_id,
+            store_host: self.store_host,
+            region: self.region,
+            message_size_bytes_max: store.message_size_bytes_max,
+            sync_flush: store.sync_flush,
+            flush_timeout_ms: self.flush_timeout_ms,
+            pull_bytes_max: self.pull_bytes_max,
+            pull_messages_max: self.pull_messages_max,
+            hold_max: self.hold_max,
+            send_hold_ms_max: self.send_hold_ms_max,
+            send_refusal_hold_ms: self.send_refusal_hold_ms,
+            send_hold_max: self.send_hold_max,
+            long_polling: self.long_polling,
+            short_polling_ms: self.short_polling_ms,
+            delay_levels_ms: store.delay_levels_ms.clone(),
+            transaction_timeout_ms: self.transaction_timeout_ms,
+            transactions_open_max: self.transactions_open_max,
+            timer_max_delay_ms: self.timer_max_delay_s.saturating_mul(1_000),
+            // Half of what retention leaves, so that a broker that was off for a while is still in time.
+            timer_roll_ms: self
+                .timer_roll_s
+                .min(store.file_reserved_hours as i64 * 1_800)
+                .saturating_mul(1_000),
+            recall_messages: self.recall_messages,
+        }
+    }
+}
+
+#[derive(FromPyObject)]
+pub struct TopicPolicy {
+    name: String,
+    read_queues: i32,
+    write_queues: i32,
+    permission: u8,
+    client_writable: bool,
+    send_messages_per_second: u64,
+    send_bytes_per_second: u64,
+}
+
+impl From<TopicPolicy> for metaq_server::Topic {
+    fn from(from: TopicPolicy) -> Self {
+        metaq_server::Topic {
+            name: from.name,
+            read_queues: from.read_queues,
+            write_queues: from.write_queues,
+            permission: from.permission,
+            client_writable: from.client_writable,
+            send_limit: Limit::new(Rates {
+                messages: from.send_messages_per_second,
+                bytes: from.send_bytes_per_second,
+            }),
+        }
+    }
+}
+
+#[derive(FromPyObject)]
+pub struct SubscriptionPolicy {
+    topic: String,
+    version: i64,
+    expression_type: String,
+    tag_codes: Vec<i64>,
+    program: Option<Vec<Pair>>,
+    function: Option<(String, String)>,
+    refusal: Option<(i32, String)>,
+}
+
+#[derive(FromPyObject)]
+pub struct GroupPolicy {
+    name: String,
+    consume_enabled: bool,
+    broadcast_enabled: bool,
+    broadcasting: bool,
+    broker_id: i64,
+    retry_times_max: i32,
+    forbidden_topics: Vec<String>,
+    subscriptions: Vec<SubscriptionPolicy>,
+    consume_messages_per_second: u64,
+    consume_bytes_per_second: u64,
+}
+
+impl From<SubscriptionPolicy> for metaq_server::Subscription {
+    fn from(from: SubscriptionPolicy) -> Self {
+        let mut refusal = from.refusal;
+        let filter = match from.program.map(build) {
+            Some(Ok(program)) => metaq_store::Filter::Expression(Arc::new(program)),
+            Some(Err(remark)) => {
+                // One subscription that cannot be served must not keep the others of the group from being so.
+                refusal = Some((metaq_server::code::SUBSCRIPTION_PARSE_FAILED, remark));
+                metaq_store::Filter::Tags(Vec::new())
+            }
+            None if from.function.is_some() => call_filter(from.function.unwrap_or_default()),
+            None if from.tag_codes.is_empty() => metaq_store::Filter::All,
+            None => metaq_store::Filter::Tags(from.tag_codes),
+        };
+        metaq_server::Subscription {
+            topic: from.topic,
+            version: from.version,
+            expression_type: from.expression_type,
+            filter,
+            refusal,
+        }
+    }
+}
+
+/// The filter that a function's name and the text of its call make.
+pub fn call_filter((function, text): (String, String)) -> metaq_store::Filter {
+    metaq_store::Filter::Function(Arc::new(metaq_store::Call { function, text }))
+}
+
+impl From<GroupPolicy> for metaq_server::Group {
+    fn from(from: GroupPolicy) -> Self {
+        metaq_server::Group {
+            name: from.name,
+            consume_enabled: from.consume_enabled,
+            broadcast_enabled: from.broadcast_enabled,
+            broadcasting: from.broadcasting,
+            broker_id: from.broker_id,
+            retry_times_max: from.retry_times_max,
+            forbidden_topics: from.forbidden_topics,
+            subscriptions: from.subscriptions.into_iter().map(Into::into).collect(),
+            consume_limit: Limit::new(Rates {
+                messages: from.consume_messages_per_second,
+                bytes: from.consume_bytes_per_second,
+            }),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The store as the control plane uses it: look-ups, retention, figures.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use metaq_store::SystemDisk;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::enter::{enter, enter_infallible};
+use crate::server::clock::Clock;
+use crate::server::settings::StoreSettings;
+
+#[pyclass(frozen, module = "metaq._core")]
+pub struct Store {
+    pub inner: Arc<metaq_store::Store>,
+    pub settings: metaq_store::StoreSettings,
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    #[pyo3(signature = (settings, clock))]
+    fn new(py: Python<'_>, settings: StoreSettings, clock: &Clock) -> PyResult<Self> {
+        let settings = metaq_store::StoreSettings::from(settings);
+        let (opened, clock) = (settings.clone(), clock.inner.clone());
+        let inner = enter(py, || metaq_store::Store::open(opened, clock, Arc::new(SystemDisk)))?;
+        Ok(Store { inner, settings })
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.inner.close())
+    }
+
+    fn min_offset(&self, topic: &str, queue_id: i32) -> i64 {
+        self.inner.min_offset(topic, queue_id)
+    }
+
+    fn max_offset(&self, topic: &str, queue_id: i32) -> i64 {
+        self.inner.max_offset(topic, queue_id)
+    }
+
+    fn topics(&self, py: Python<'_>) -> PyResult<BTreeSet<String>> {
+        enter(py, || self.inner.topics())
+    }
+
+    fn queue_ends(&self, py: Python<'_>) -> BTreeMap<String, BTreeMap<i32, i64>> {
+        enter_infallible(py, || self.inner.queue_ends())
+    }
+
+    fn queue_entries(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i32,
+        queue_offset: i64,
+        count_max: usize,
+    ) -> Vec<(i64, i32, i64)> {
+        let entries =
+            enter_infallible(py, || self.inner.queue_entries(topic, queue_id, queue_offset, count_max));
+        entries.iter().map(|entry| (entry.physical_offset, entry.size, entry.tag_code)).collect()
+    }
+
+    fn measure(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i32,
+        from_offset: i64,
+        to_offset: i64,
+        bytes_max: i64,
+    ) -> (i64, i64, Option<i64>, Option<i64>) {
+        let measured =
+            enter_infallible(py, || self.inner.measure(topic, queue_id, from_offset, to_offset, bytes_max));
+        let (before, last) = (measured.before_physical_offset, measured.last_physical_offset);
+        (measured.end_offset, measured.bytes, before, last)
+    }
+
+    fn queue_ids(&self, topic: &str) -> Vec<i32> {
+        self.inner.queue_ids(topic)
+    }
+
+    #[pyo3(signature = (topic, queue_id, timestamp_ms, *, upper=false))]
+    fn search_offset(
+        &self,
+        py: Python<'_>,
+        topic: &str,
+        queue_id: i32,
+        timestamp_ms: i64,
+        upper: bool,
+    ) -> i64 {
+        enter_infallible(py, || self.inner.search_offset(topic, queue_id, timestamp_ms, upper))
+    }
+
+    fn store_time_ms(&self, py: Python<'_>, topic: &str, queue_id: i32, queue_offset: i64) -> i64 {
+        enter_infallible(py, || self.inner.store_time(topic, queue_id, queue_offset)).unwrap_or(-1)
+    }
+
+    fn record_at<'py>(&self, py: Python<'py>, physical_offset: i64) -> Option<Bound<'py, PyBytes>> {
+        let record = enter_infallible(py, || self.inner.record_at(physical_offset))?;
+        Some(PyBytes::new(py, &record))
+    }
+
+    #[pyo3(signature = (topic, key, *, count_max, begin_ms, end_ms))]
+    fn query<'py>(
+        &self,
+        py: Python<'py>,
+        topic: &str,
+        key: &str,
+        count_max: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> (Vec<Bound<'py, PyBytes>>, i64, i64) {
+        let found = enter_infallible(py, || self.inner.query(topic, key, count_max, begin_ms, end_ms));
+        let records = found.records.iter().map(|record| PyBytes::new(py, record)).collect();
+        (records, found.last_store_time, found.last_physical_offset)
+    }
+
+    fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<()> {
+        enter(py, || self.inner.delete_topic(topic))
+    }
+
+    fn protect(&self, consumed: HashMap<(String, i32), i64>) {
+        self.inner.protect(consumed);
+    }
+
+    #[pyo3(signature = (*, force=false))]
+    fn clean(&self, py: Python<'_>, force: bool) -> PyResult<usize> {
+        enter(py, || self.inner.clean(force))
+    }
+
+    fn figures(&self) -> HashMap<&'static str, i64> {
+        self.inner.figures().into_iter().collect()
+    }
+
+    fn take_reports(&self) -> Vec<String> {
+        self.inner.take_reports()
+    }
+}

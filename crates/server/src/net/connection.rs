@@ -1,0 +1,182 @@
+//! One connection, one task: read all that the socket has, handle every whole frame, write all answers at once.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use metaq_wire::next_frame;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::WriteHalf;
+
+use crate::net::listener::Shared;
+use crate::net::output::{GATHER_MAX, Output};
+use crate::net::peer::Peer;
+use crate::net::sink::Sink;
+
+/// Room for one read; a longer frame grows the buffer as its bytes arrive, never on the word of its length.
+const READ_BYTES: usize = 64 * 1024;
+/// A read buffer that grew past this is given back when it is empty.
+const READ_BYTES_KEPT: usize = 1024 * 1024;
+/// Answers that wait for the disk before the connection reads no further.
+const PARKED_MAX: usize = 16 * 1024;
+
+/// Why a connection ended.
+enum End {
+    PeerLeft,
+    /// The stream holds something that is no frame.
+    Malformed,
+    Asked,
+}
+
+/// Runs a connection to its end.
+pub async fn run(shared: Arc<Shared>, mut stream: TcpStream, peer: Arc<Peer>) {
+    let _end = converse(&shared, &mut stream, &peer).await;
+    peer.close();
+    shared.forget(&peer);
+}
+
+async fn converse(shared: &Shared, stream: &mut TcpStream, peer: &Arc<Peer>) -> End {
+    let (mut reader, mut writer) = stream.split();
+    let mut input = Input::default();
+    let mut sink = Sink::default();
+    loop {
+        for parcel in peer.take_mail() {
+            sink.absorb(parcel);
+        }
+        release_parked(shared, peer, &mut sink);
+        if write_now(&mut writer, &mut sink.output).is_err() {
+            return End::PeerLeft;
+        }
+        if peer.is_closing() {
+            return End::Asked;
+        }
+        // A peer that does not read its answers is not read either.
+        let may_read = sink.output.len() < shared.settings.connection_output_bytes_max / 2
+            && sink.parked_count() < PARKED_MAX;
+        tokio::select! {
+            read = input.read(&mut reader), if may_read => match read {
+                Ok(0) | Err(_) => return End::PeerLeft,
+                Ok(_) => {
+                    if handle_frames(shared, peer, &mut input, &mut sink).is_err() {
+                        let _last_words = write_now(&mut writer, &mut sink.output);
+                        return End::Malformed;
+                    }
+                }
+            },
+            () = peer.woken() => {}
+            ready = writer.writable(), if !sink.output.is_empty() => {
+                if ready.is_err() {
+                    return End::PeerLeft;
+                }
+            }
+        }
+    }
+}
+
+/// Every whole frame in the buffer, then once what they owe the store together.
+fn handle_frames(
+    shared: &Shared,
+    peer: &Arc<Peer>,
+    input: &mut Input,
+    sink: &mut Sink,
+) -> Result<(), metaq_wire::WireError> {
+    let mut handled = Ok(());
+    loop {
+        match next_frame(input.unread(), shared.settings.frame_bytes_max) {
+            Ok(Some(frame)) => {
+                handled = shared.handle(peer, &frame, sink);
+                let size = frame.size;
+                input.consume(size);
+                peer.mark_frame();
+                if handled.is_err() {
+                    break;
+                }
+            }
+            Ok(None) => break,
+            Err(error) => {
+                handled = Err(error);
+                break;
+            }
+        }
+    }
+    if let Some(broker) = &shared.broker {
+        broker.settle(sink);
+    }
+    peer.mark_active(!input.unread().is_empty());
+    input.compact();
+    handled
+}
+
+/// Lets go of the answers that waited for the disk, and asks to be woken for those that still do.
+fn release_parked(shared: &Shared, peer: &Arc<Peer>, sink: &mut Sink) {
+    let Some(broker) = &shared.broker else {
+        return;
+    };
+    if sink.parked_count() == 0 {
+        return;
+    }
+    // Ask first and look second: a flush in between then wakes us for nothing, but none is missed.
+    broker.wake_on_flush(peer);
+    sink.release_flushed(broker.store.flushed_offset());
+    if broker.sync_failed() {
+        sink.fail_parked();
+    }
+    let patience_ms = broker.settings.flush_timeout_ms;
+    if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
+        sink.release_expired(older_than_ms);
+    }
+    peer.mark_parked(sink.parked_since_ms());
+}
+
+/// Writes until everything is out or the socket takes no more.
+fn write_now(writer: &mut WriteHalf<'_>, output: &mut Output) -> std::io::Result<()> {
+    while !output.is_empty() {
+        let mut gather = [IoSlice::new(&[]); GATHER_MAX];
+        let count = output.gather(&mut gather);
+        match writer.try_write_vectored(&gather[..count]) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(written) => output.advance(written),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The bytes read and not yet handled.
+#[derive(Default)]
+struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Input {
+    async fn read(&mut self, reader: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<usize> {
+        if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
+            self.buffer.reserve(READ_BYTES);
+        }
+        reader.read_buf(&mut self.buffer).await
+    }
+
+    fn unread(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    fn consume(&mut self, size: usize) {
+        self.start += size;
+    }
+
+    fn compact(&mut self) {
+        if self.start == self.buffer.len() {
+            if self.buffer.capacity() > READ_BYTES_KEPT {
+                self.buffer = Vec::new();
+            } else {
+                self.buffer.clear();
+            }
+        } else if self.start > 0 {
+            self.buffer.drain(..self.start);
+        }
+        self.start = 0;
+    }
+}

@@ -1,0 +1,176 @@
+//! The bounded way up: what the data plane does not answer itself waits here for Python's event loop.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::code;
+use crate::net::peer::Peer;
+use crate::net::sink::Sink;
+
+/// A request that Python is to answer; it owns its bytes.
+pub struct Crossed {
+    pub peer: Arc<Peer>,
+    pub encoding: Encoding,
+    header: Bytes,
+    pub body: Bytes,
+    pub code: i32,
+    pub language: u8,
+    pub version: i32,
+    pub opaque: i32,
+    pub oneway: bool,
+    pub remark: Option<String>,
+    /// By its peer's clock.
+    since_ms: u64,
+}
+
+impl Crossed {
+    pub fn new(peer: &Arc<Peer>, frame: &Frame<'_>, header: &Header<'_>) -> Self {
+        Crossed {
+            peer: Arc::clone(peer),
+            encoding: frame.encoding,
+            header: Bytes::copy_from_slice(frame.header),
+            body: Bytes::copy_from_slice(frame.body),
+            code: header.code,
+            language: header.language,
+            version: header.version,
+            opaque: header.opaque,
+            oneway: header.is_oneway(),
+            remark: header.remark.as_ref().map(ToString::to_string),
+            since_ms: peer.now_ms(),
+        }
+    }
+
+    pub fn header(&self) -> Result<Header<'_>, WireError> {
+        Header::parse(self.encoding, &self.header)
+    }
+
+    pub fn fields(&self) -> Result<Vec<(String, String)>, WireError> {
+        let header = self.header()?;
+        header
+            .fields()
+            .map(|field| field.map(|(name, value)| (name.into_owned(), value.into_owned())))
+            .collect()
+    }
+
+    /// Answers the request; a oneway gets nothing and a peer that has left is no error.
+    pub fn respond(&self, code: i32, remark: Option<&str>, fields: &[(String, String)], body: Bytes) {
+        if self.oneway {
+            return;
+        }
+        let mut sink = Sink::default();
+        let fill = |frame: &mut FrameEncoder<'_>| {
+            for (name, value) in fields {
+                frame.field(name, value);
+            }
+        };
+        sink.respond(self.encoding, self.opaque, code, remark, fill, vec![body]);
+        let _gone = self.peer.post(sink.into_parcel());
+    }
+
+    fn len(&self) -> usize {
+        self.header.len() + self.body.len()
+    }
+}
+
+/// What Python gets to see.
+pub enum Event {
+    Request(Crossed),
+    /// A client's response to a request of ours.
+    Answer(Crossed),
+    Closed(Arc<Peer>),
+}
+
+#[derive(Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    requests: usize,
+    bytes: usize,
+}
+
+/// The queue and the descriptor that is readable while it holds something.
+pub struct Crossing {
+    waiting: Mutex<Waiting>,
+    signal: OwnedFd,
+    requests_max: usize,
+    bytes_max: usize,
+    age_ms_max: u64,
+}
+
+impl Crossing {
+    pub fn new(requests_max: usize, bytes_max: usize, age_ms_max: u64) -> std::io::Result<Self> {
+        let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max, age_ms_max })
+    }
+
+    pub fn fileno(&self) -> RawFd {
+        self.signal.as_fd().as_raw_fd()
+    }
+
+    /// Hands an event up. A request or answer past the limits is refused; the end of a connection never is.
+    pub fn offer(&self, event: Event) -> Result<(), Event> {
+        let size = match &event {
+            Event::Request(crossed) | Event::Answer(crossed) => Some(crossed.len()),
+            Event::Closed(_) => None,
+        };
+        let mut waiting = self.waiting.lock();
+        if let Some(size) = size {
+            if waiting.requests >= self.requests_max || waiting.bytes + size > self.bytes_max {
+                return Err(event);
+            }
+            waiting.requests += 1;
+            waiting.bytes += size;
+        }
+        waiting.events.push_back(event);
+        let first = waiting.events.len() == 1;
+        drop(waiting);
+        if first {
+            // The counter of an eventfd only fills up after 2^64 − 2 unread signals.
+            let _full = rustix::io::write(&self.signal, &1u64.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait. Requests whose
+    /// sender has waited too long are answered here instead: it has given up, and may have asked again elsewhere.
+    pub fn drain(&self, count_max: usize) -> Vec<Event> {
+        let mut waiting = self.waiting.lock();
+        let count = count_max.min(waiting.events.len());
+        let taken: Vec<Event> = waiting.events.drain(..count).collect();
+        for event in &taken {
+            if let Event::Request(crossed) | Event::Answer(crossed) = event {
+                waiting.requests -= 1;
+                waiting.bytes -= crossed.len();
+            }
+        }
+        if waiting.events.is_empty() {
+            let mut counter = [0u8; 8];
+            let _empty = rustix::io::read(&self.signal, &mut counter);
+        }
+        drop(waiting);
+        taken.into_iter().filter(|event| !self.answer_late(event)).collect()
+    }
+
+    /// True for a request that came too late; a oneway is nobody's to repeat, so it is never late.
+    fn answer_late(&self, event: &Event) -> bool {
+        let Event::Request(crossed) = event else {
+            return false;
+        };
+        let age_ms = crossed.peer.now_ms().saturating_sub(crossed.since_ms);
+        if crossed.oneway || age_ms <= self.age_ms_max {
+            return false;
+        }
+        crossed.peer.counts.refused.add(1);
+        let remark = format!(
+            "[TIMEOUT_CLEAN_QUEUE] the request waited {age_ms} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
+            self.age_ms_max
+        );
+        crossed.respond(code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
+        true
+    }
+}

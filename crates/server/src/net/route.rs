@@ -1,0 +1,128 @@
+//! One frame, one decision: a hot request is answered here, everything else crosses to Python.
+
+use std::sync::Arc;
+
+use metaq_wire::{Encoding, Frame, Header, WireError};
+
+use crate::code;
+use crate::net::crossing::{Crossed, Event};
+use crate::net::listener::Shared;
+use crate::net::peer::Peer;
+use crate::net::sink::Sink;
+
+/// Request codes that a broker's data plane answers itself.
+pub const HOT_CODES: [i32; 11] = [10, 310, 320, 11, 361, 14, 15, 29, 30, 31, 37];
+
+/// A request as the hot handlers see it.
+pub struct Ask<'a> {
+    pub peer: &'a Arc<Peer>,
+    pub encoding: Encoding,
+    pub header: &'a Header<'a>,
+    pub body: &'a [u8],
+    /// Python has seen it already and handed it back: it must be answered now.
+    pub again: bool,
+}
+
+/// What became of a request.
+#[derive(PartialEq, Eq)]
+pub enum Outcome {
+    Done,
+    /// The policy does not know enough: Python decides.
+    Cross,
+}
+
+impl Ask<'_> {
+    pub fn refuse(&self, sink: &mut Sink, code: i32, remark: &str) -> Outcome {
+        self.peer.counts.refused.add(1);
+        if !self.header.is_oneway() {
+            sink.answer(self.encoding, self.header.opaque, code, remark, &[]);
+        }
+        Outcome::Done
+    }
+
+    /// Something that the policy does not hold: Python may know or make it; asked again, it does not exist.
+    pub fn unknown(&self, sink: &mut Sink, code: i32, what: &str, name: &str) -> Outcome {
+        if !self.again {
+            return Outcome::Cross;
+        }
+        self.refuse(sink, code, &format!("{what}[{name}] does not exist; create it first"))
+    }
+
+    pub fn offset(&self, sink: &mut Sink, value: i64) -> Outcome {
+        if !self.header.is_oneway() {
+            sink.answer(self.encoding, self.header.opaque, code::SUCCESS, "", &[("offset", value)]);
+        }
+        Outcome::Done
+    }
+
+    pub fn done(&self, sink: &mut Sink) -> Outcome {
+        if !self.header.is_oneway() {
+            sink.answer(self.encoding, self.header.opaque, code::SUCCESS, "", &[]);
+        }
+        Outcome::Done
+    }
+}
+
+impl Shared {
+    /// Handles one frame of a connection; an error means that the stream cannot be trusted any further.
+    pub(crate) fn handle(
+        &self,
+        peer: &Arc<Peer>,
+        frame: &Frame<'_>,
+        sink: &mut Sink,
+    ) -> Result<(), WireError> {
+        let header = Header::parse(frame.encoding, frame.header)?;
+        peer.counts.requests.add(1);
+        if header.is_response() {
+            // Nobody waits for an answer that finds no room: its request times out like a lost one.
+            let _dropped = self.crossing.offer(Event::Answer(Crossed::new(peer, frame, &header)));
+            return Ok(());
+        }
+        let ask = Ask { peer, encoding: frame.encoding, header: &header, body: frame.body, again: false };
+        if self.handle_hot(&ask, sink) == Outcome::Done {
+            return Ok(());
+        }
+        peer.counts.crossed.add(1);
+        if self.crossing.offer(Event::Request(Crossed::new(peer, frame, &header))).is_err() {
+            let remark = "[OVERLOAD] too many requests wait for the broker's control plane; try again later";
+            ask.refuse(sink, code::SYSTEM_BUSY, remark);
+        }
+        Ok(())
+    }
+
+    /// Handles a request that Python handed back; its answer goes to the peer's mailbox.
+    pub fn handle_again(&self, crossed: &Crossed) -> Result<(), WireError> {
+        let header = crossed.header()?;
+        let ask = Ask {
+            peer: &crossed.peer,
+            encoding: crossed.encoding,
+            header: &header,
+            body: &crossed.body,
+            again: true,
+        };
+        let mut sink = Sink::default();
+        if self.handle_hot(&ask, &mut sink) == Outcome::Cross {
+            ask.refuse(&mut sink, code::SYSTEM_ERROR, "this request is not one the data plane can answer");
+        }
+        if let Some(broker) = &self.broker {
+            broker.settle(&mut sink);
+        }
+        let _gone = crossed.peer.post(sink.into_parcel());
+        Ok(())
+    }
+
+    fn handle_hot(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+        let Some(broker) = &self.broker else {
+            return Outcome::Cross;
+        };
+        match ask.header.code {
+            10 | 310 | 320 => broker.handle_send(ask, sink),
+            // A reply that has been pushed to its requester and is to be kept besides.
+            324 | 325 if ask.again => broker.handle_send(ask, sink),
+            11 | 361 => broker.handle_pull(ask, sink),
+            14 | 15 | 29 | 30 | 31 => broker.handle_queue(ask, sink),
+            37 => broker.handle_end_transaction(ask, sink),
+            _ => Outcome::Cross,
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Pulls that a function of the operator's filters. The function runs in a process of its own, which Python keeps:
+//! a pull stands in line ([`crate::function_lines`]) until Python takes it with a batch of candidates, and goes on
+//! when the verdicts are there. Nothing here waits.
+
+use bytes::Bytes;
+use metaq_store::{Filter, GetStatus, Got};
+use metaq_wire::layout;
+
+use crate::broker::Broker;
+use crate::code;
+use crate::net::sink::Sink;
+use crate::pull::handler::{Pull, post_pull};
+use crate::pull::hold::Held;
+
+/// Messages of a queue for a function to look at, and the pull that is after them.
+pub struct Batch {
+    held: Held,
+    /// What the store found, whose slices `records` holds one by one.
+    got: Got,
+    pub records: Vec<Bytes>,
+    /// Others wait for the same function.
+    pub more: bool,
+}
+
+impl Broker {
+    /// Puts a pull in line for its function; gives it back where there is no room.
+    pub(crate) fn line_up(&self, held: Held) -> Result<(), Box<Held>> {
+        match &held.pull.filter {
+            Filter::Function(call) => {
+                let function = call.function.clone();
+                self.function_lines.add(&function, held)
+            }
+            _ => Err(Box::new(held)),
+        }
+    }
+
+    /// The next batch for a function to look at, of so many messages and bytes; the first goes whatever its size. A pull
+    /// for which there is nothing to look at any more is held on or answered on the way.
+    pub fn take_batch(&self, function: &str, messages_max: usize, bytes_max: usize) -> Option<Batch> {
+        loop {
+            let (held, more) = self.function_lines.take(function)?;
+            if held.peer.is_closing() {
+                continue;
+            }
+            if let Some(elsewhere) = self.redirect(&held.pull) {
+                post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+                continue;
+            }
+            let pull = &held.pull;
+            let mut got = self.store.get(
+                &pull.topic,
+                pull.queue_id,
+                pull.queue_offset,
+                messages_max,
+                bytes_max,
+                &pull.filter,
+            );
+            if got.status == GetStatus::Found {
+                let records = cut(std::mem::take(&mut got.slices));
+                return Some(Batch { held, got, records, more });
+            }
+            if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
+                self.keep_or_finish(still_waiting);
+            }
+        }
+    }
+
+    /// Goes on with a batch's pull. There is a verdict for each of its first messages, 0 for one that is not wanted;
+    /// what has none is looked at again by the next pull.
+    pub fn answer_batch(&self, batch: Batch, verdicts: &[u8]) {
+        let got = batch.choose(verdicts);
+        let held = batch.held;
+        if let Some(elsewhere) = self.redirect(&held.pull) {
+            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            return;
+        }
+        self.charge_consumed(&held.pull.group, &got);
+        if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
+            self.keep_or_finish(still_waiting);
+        }
+    }
+}
+
+impl Batch {
+    pub fn pull(&self) -> &Pull {
+        &self.held.pull
+    }
+
+    pub fn call(&self) -> &str {
+        match &self.held.pull.filter {
+            Filter::Function(call) => &call.text,
+            _ => "",
+        }
+    }
+
+    pub fn refuse(self, code: i32, remark: &str) {
+        let mut sink = Sink::default();
+        sink.answer(self.held.pull.encoding, self.held.pull.opaque, code, remark, &[]);
+        let _gone = self.held.peer.post(sink.into_parcel());
+    }
+
+    /// What the pull gets, and from where it goes on: behind the last message with a verdict, or at the first wanted
+    /// one for which the answer has no room.
+    fn choose(&self, verdicts: &[u8]) -> Got {
+        let (count_max, bytes_max) = (self.held.pull.count_max, self.held.pull.bytes_max);
+        let mut chosen = Got { status: GetStatus::NoMatch, count: 0, bytes: 0, ..self.got.clone() };
+        for (index, record) in self.records.iter().enumerate() {
+            let verdict = verdicts.get(index);
+            let is_wanted = verdict.is_some_and(|verdict| *verdict != 0);
+            let is_full = chosen.count >= count_max
+                || (chosen.count > 0 && chosen.bytes.saturating_add(record.len()) > bytes_max);
+            if verdict.is_none() || (is_wanted && is_full) {
+                chosen.next_offset = queue_offset(record).unwrap_or(self.held.pull.queue_offset);
+                break;
+            }
+            if is_wanted {
+                chosen.count += 1;
+                chosen.bytes += record.len();
+                chosen.slices.push(record.clone());
+                chosen.status = GetStatus::Found;
+            }
+        }
+        chosen
+    }
+}
+
+pub(crate) fn is_function(filter: &Filter) -> bool {
+    matches!(filter, Filter::Function(_))
+}
+
+/// Whether there is something that only the pull's function can decide on.
+pub(crate) fn is_unjudged(pull: &Pull, got: &Got) -> bool {
+    is_function(&pull.filter) && got.status == GetStatus::NoMatch
+}
+
+/// Takes out what no function has looked at, so that nothing leaves unjudged: the pull is where it was.
+pub(crate) fn without_candidates(mut got: Got, queue_offset: i64) -> Got {
+    if got.status == GetStatus::Found {
+        (got.status, got.next_offset) = (GetStatus::NoMatch, queue_offset);
+        (got.count, got.bytes) = (0, 0);
+        got.slices.clear();
+    }
+    got
+}
+
+/// Slices of whole records into single ones. The store has checked them; what does not fit ends the list.
+fn cut(slices: Vec<Bytes>) -> Vec<Bytes> {
+    let mut records = Vec::new();
+    for mut slice in slices {
+        while !slice.is_empty() {
+            let size = slice.first_chunk().map_or(0, |size| u32::from_be_bytes(*size) as usize);
+            if size == 0 || size > slice.len() {
+                return records;
+            }
+            records.push(slice.split_to(size));
+        }
+    }
+    records
+}
+
+fn queue_offset(record: &[u8]) -> Option<i64> {
+    Some(i64::from_be_bytes(*record.get(layout::at::QUEUE_OFFSET..)?.first_chunk()?))
+}

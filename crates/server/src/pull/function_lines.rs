@@ -1,0 +1,187 @@
+//! Pulls that wait for a filter function to look at their messages, one line for each function.
+//!
+//! What stands in line is the pull alone: its messages are gathered when a worker is free, so that a slow function
+//! costs a few hundred bytes for each pull that waits for it, and nobody else anything.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::net::peer::Peer;
+use crate::pull::hold::Held;
+
+/// The longest a pull stands in line: well below what clients wait for an answer. It is then told to ask again.
+const WAIT_MAX: Duration = Duration::from_secs(5);
+
+struct Waiting {
+    held: Held,
+    answer_by: Instant,
+}
+
+#[derive(Default)]
+struct Lines {
+    by_function: HashMap<String, VecDeque<Waiting>, RandomState>,
+    count: usize,
+}
+
+pub struct FunctionLines {
+    lines: Mutex<Lines>,
+    /// Readable when a line that was empty is no longer.
+    signal: OwnedFd,
+    count_max: usize,
+}
+
+impl FunctionLines {
+    pub fn new(count_max: usize) -> std::io::Result<Self> {
+        let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        Ok(FunctionLines { lines: Mutex::default(), signal, count_max })
+    }
+
+    pub fn fileno(&self) -> RawFd {
+        self.signal.as_fd().as_raw_fd()
+    }
+
+    /// Puts the pull at the end of the function's line; gives it back where there is no room.
+    pub fn add(&self, function: &str, held: Held) -> Result<(), Box<Held>> {
+        let mut lines = self.lines.lock();
+        if lines.count >= self.count_max {
+            return Err(Box::new(held));
+        }
+        lines.count += 1;
+        let line = match lines.by_function.get_mut(function) {
+            Some(line) => line,
+            None => lines.by_function.entry(function.to_owned()).or_default(),
+        };
+        line.push_back(Waiting { held, answer_by: Instant::now() + WAIT_MAX });
+        let first = line.len() == 1;
+        drop(lines);
+        if first {
+            // The counter of an eventfd only fills up after 2^64 − 2 unread signals.
+            let _full = rustix::io::write(&self.signal, &1u64.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    /// The functions somebody waits for; whatever comes to an empty line from here on signals again.
+    pub fn wanted(&self) -> Vec<String> {
+        let mut counter = [0u8; 8];
+        let _nothing_new = rustix::io::read(&self.signal, &mut counter);
+        self.lines.lock().by_function.keys().cloned().collect()
+    }
+
+    /// The first in line, and whether others stand behind it.
+    pub fn take(&self, function: &str) -> Option<(Held, bool)> {
+        let mut lines = self.lines.lock();
+        let line = lines.by_function.get_mut(function)?;
+        let first = line.pop_front()?;
+        let more = !line.is_empty();
+        if !more {
+            lines.by_function.remove(function);
+        }
+        lines.count -= 1;
+        Some((first.held, more))
+    }
+
+    pub fn take_expired(&self, now: Instant) -> Vec<Held> {
+        self.take_where(|waiting| waiting.answer_by <= now)
+    }
+
+    pub fn take_all(&self) -> Vec<Held> {
+        self.take_where(|_| true)
+    }
+
+    /// Forgets the pulls of a peer that has left.
+    pub fn drop_peer(&self, peer: &Arc<Peer>) {
+        self.take_where(|waiting| Arc::ptr_eq(&waiting.held.peer, peer));
+    }
+
+    fn take_where(&self, wanted: impl Fn(&Waiting) -> bool) -> Vec<Held> {
+        let lines = &mut *self.lines.lock();
+        if lines.count == 0 {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        lines.by_function.retain(|_, line| {
+            let (leaving, staying): (VecDeque<Waiting>, VecDeque<Waiting>) =
+                std::mem::take(line).into_iter().partition(&wanted);
+            taken.extend(leaving.into_iter().map(|waiting| waiting.held));
+            *line = staying;
+            !line.is_empty()
+        });
+        lines.count -= taken.len();
+        taken
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use metaq_store::Filter;
+    use metaq_wire::Encoding;
+
+    use super::*;
+    use crate::pull::handler::Pull;
+
+    fn held(peer: &Arc<Peer>, opaque: i32) -> Held {
+        let pull = Pull {
+            encoding: Encoding::Json,
+            opaque,
+            group: String::new(),
+            topic: String::new(),
+            queue_id: 0,
+            queue_offset: 0,
+            count_max: 1,
+            bytes_max: 1,
+            filter: Filter::All,
+            suggested_broker_id: 0,
+        };
+        Held { peer: Arc::clone(peer), deadline: Instant::now(), pull, advanced: false }
+    }
+
+    fn peer(id: u64) -> Arc<Peer> {
+        Arc::new(Peer::new(id, "127.0.0.1:1".parse().unwrap(), 1))
+    }
+
+    fn taken(lines: &FunctionLines, function: &str) -> Option<(i32, bool)> {
+        lines.take(function).map(|(held, more)| (held.pull.opaque, more))
+    }
+
+    #[test]
+    fn each_function_has_its_line_and_all_share_the_room() {
+        let lines = FunctionLines::new(3).unwrap();
+        let peer = peer(1);
+        for (function, opaque) in [("a", 1), ("b", 2), ("a", 3)] {
+            assert!(lines.add(function, held(&peer, opaque)).is_ok());
+        }
+        assert!(lines.add("b", held(&peer, 4)).is_err_and(|back| back.pull.opaque == 4));
+        let mut wanted = lines.wanted();
+        wanted.sort();
+        assert_eq!(wanted, ["a", "b"]);
+        assert_eq!(taken(&lines, "a"), Some((1, true)));
+        assert_eq!(taken(&lines, "a"), Some((3, false)));
+        assert_eq!(taken(&lines, "a"), None);
+        assert_eq!(lines.wanted(), ["b"]);
+        assert!(lines.add("b", held(&peer, 5)).is_ok(), "there is room again");
+    }
+
+    #[test]
+    fn who_leaves_or_waited_too_long_is_taken_out() {
+        let lines = FunctionLines::new(10).unwrap();
+        let (first, second) = (peer(1), peer(2));
+        for (peer, opaque) in [(&first, 1), (&second, 2), (&first, 3)] {
+            assert!(lines.add("a", held(peer, opaque)).is_ok());
+        }
+        lines.drop_peer(&first);
+        assert!(lines.take_expired(Instant::now()).is_empty());
+        let late: Vec<i32> =
+            lines.take_expired(Instant::now() + WAIT_MAX).iter().map(|held| held.pull.opaque).collect();
+        assert_eq!(late, [2]);
+        assert!(lines.wanted().is_empty());
+        assert_eq!(lines.lines.lock().count, 0);
+    }
+}

@@ -1,0 +1,5 @@
+//! Storing messages: the send requests, and copies of stored messages.
+
+pub(crate) mod copy;
+pub(crate) mod handler;
+pub(crate) mod properties;

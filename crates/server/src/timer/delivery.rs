@@ -1,0 +1,434 @@
+//! Messages that wait for any moment: read from their queue into the timer log, delivered when their time comes.
+//!
+//! One thread follows the queue of waiting messages, and stores what is due where its sender wanted it. A message that
+//! waits longer than `timer_roll_ms` is stored again at the end of that queue now and then: retention deletes whole
+//! files of the commit log by age, and would otherwise meet it, or keep every file since for one message's sake.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState;
+use metaq_store::{Filter, GetStatus, Place, StoreError, TIMER_TOPIC, TimerEntry, TimerLog};
+use metaq_wire::Record;
+
+use crate::broker::Broker;
+use crate::rounds::Rounds;
+use crate::send::copy::{Copy, changed_properties};
+use crate::timer::recall::{Recalls, key_hash, recalled_key};
+use crate::transaction::half::destination;
+
+/// Records of the queue that are read at a time, and in one turn: what is due must not wait for a flood of new ones.
+const READ_RECORDS: usize = 512;
+const READ_BYTES: usize = 4 * 1024 * 1024;
+const TURN_RECORDS: i64 = 4 * 1024;
+/// Messages delivered between two looks at the queue.
+const BATCH: usize = 1024;
+/// How long the thread sleeps when nothing is due: delivery is at most this late.
+const POLL: Duration = Duration::from_millis(20);
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+const OPEN_RETRY: Duration = Duration::from_secs(1);
+/// After a loss of the timer log, what was due so shortly before the end may not have been delivered.
+const REBUILD_MARGIN_MS: i64 = 2_000;
+const ROLL_TIMES: &str = "TIMER_ROLL_TIMES";
+/// What a delivered message no longer carries.
+const WAITING_PROPERTIES: [&str; 9] = [
+    "TIMER_DELAY_SEC",
+    "TIMER_DELAY_MS",
+    "TIMER_DELIVER_MS",
+    "TIMER_OUT_MS",
+    "TIMER_ENQUEUE_MS",
+    "TIMER_DEQUEUE_MS",
+    ROLL_TIMES,
+    "REAL_TOPIC",
+    "REAL_QID",
+];
+
+/// What others see of the waiting messages.
+#[derive(Default)]
+pub struct Timers {
+    pub(crate) recalls: Recalls,
+    pending: AtomicU64,
+    read: AtomicU64,
+    delivered: AtomicU64,
+    recalled: AtomicU64,
+    queue_offset: AtomicI64,
+    behind_ms: AtomicI64,
+    pub(crate) rounds: Rounds,
+}
+
+impl Timers {
+    /// Numbers for an operator, by name.
+    pub fn figures(&self) -> [(&'static str, u64); 6] {
+        [
+            ("timers_pending", self.pending.load(Relaxed)),
+            ("timers_read", self.read.load(Relaxed)),
+            ("timers_delivered", self.delivered.load(Relaxed)),
+            ("timers_recalled", self.recalled.load(Relaxed)),
+            ("timers_queue_offset", self.queue_offset.load(Relaxed).max(0) as u64),
+            ("timers_behind_ms", self.behind_ms.load(Relaxed).max(0) as u64),
+        ]
+    }
+}
+
+/// What the thread works with.
+struct Run {
+    log: TimerLog,
+    rebuild: Option<Rebuild>,
+    /// What must be on the disk before a checkpoint may speak of it.
+    written_end: i64,
+    /// The queue has been read up to its end once.
+    has_begun: bool,
+    saved_at: Instant,
+    last_failure: String,
+}
+
+/// While everything is read again because the timer log was lost.
+struct Rebuild {
+    up_to: i64,
+    /// What is due by then, and its record no later, was delivered.
+    done: Place,
+    /// How often what was stored again was, by its key and time: older copies do not count.
+    copies: HashMap<(u64, i64), i64, RandomState>,
+}
+
+/// A record of the queue, as far as it matters here.
+struct Waiting {
+    due_ms: i64,
+    key_hash: u64,
+    is_recall: bool,
+    roll_times: i64,
+}
+
+impl Waiting {
+    fn of(record: &Record<'_>) -> Option<Self> {
+        let is_recall = record.property("TIMER_DEL_UNIQKEY").is_some();
+        let key = if is_recall { recalled_key(record) } else { record.property("UNIQ_KEY") };
+        Some(Waiting {
+            due_ms: number(record.property("TIMER_OUT_MS"))?,
+            key_hash: key_hash(record.property("REAL_TOPIC")?, key.unwrap_or_default()),
+            is_recall,
+            roll_times: number(record.property(ROLL_TIMES)).unwrap_or(0),
+        })
+    }
+
+    /// When the record has to be looked at: at its time, but first in time for retention.
+    fn entry(&self, record: &Record<'_>, roll_ms: i64) -> TimerEntry {
+        let is_roll = self.due_ms.saturating_sub(record.store_timestamp_ms) > roll_ms;
+        let wake_ms = if is_roll {
+            // Spread, because what was sent at once must not be stored again at once.
+            let spread_ms = (roll_ms / 4).max(1);
+            let scattered = (record.physical_offset as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+            record.store_timestamp_ms + roll_ms - spread_ms + (scattered % spread_ms as u64) as i64
+        } else {
+            self.due_ms
+        };
+        TimerEntry {
+            wake_ms,
+            physical_offset: record.physical_offset,
+            key_hash: self.key_hash,
+            is_roll,
+            is_recall: self.is_recall,
+        }
+    }
+}
+
+impl Broker {
+    /// The thread that delivers what is due.
+    pub(crate) fn run_timers(&self) {
+        let Some(mut run) = self.open_timers() else { return };
+        loop {
+            if let Err(error) = self.turn_timers(&mut run) {
+                self.note_failure(&mut run, &error);
+                if let StoreError::Damaged { .. } = error {
+                    // What is done is saved before everything is read again, so that nothing comes twice.
+                    let _noted_above = self.save_timers(&mut run);
+                    let Some(reopened) = self.open_timers() else { return };
+                    run = reopened;
+                }
+            }
+            self.timers.pending.store(run.log.pending(), Relaxed);
+            if !self.timers.rounds.pause(POLL) {
+                break;
+            }
+        }
+        if let Err(error) = self.save_timers(&mut run) {
+            self.note_failure(&mut run, &error);
+        }
+    }
+
+    fn note_failure(&self, run: &mut Run, error: &StoreError) {
+        let failure = error.to_string();
+        if failure != run.last_failure {
+            self.store.report(format!("messages that wait for their time are held up: {failure}"));
+            run.last_failure = failure;
+        }
+    }
+
+    /// None where it is time to stop before that was possible.
+    fn open_timers(&self) -> Option<Run> {
+        loop {
+            let begin = self.store.min_offset(TIMER_TOPIC, 0);
+            let end = self.store.max_offset(TIMER_TOPIC, 0);
+            // Every delivery is a record: what was due after the newest one was not delivered.
+            match self.store.open_timer_log(begin, end, self.store.newest_time_ms()) {
+                Ok((log, start)) => {
+                    let rebuild = start.rebuild.map(|why| {
+                        let count = end - begin;
+                        let text = format!("the timer log is built again from {count} records: {why}");
+                        self.store.report(text);
+                        let mut done = log.done();
+                        if !start.is_mark_exact {
+                            done.wake_ms = done.wake_ms.saturating_sub(REBUILD_MARGIN_MS);
+                        }
+                        Rebuild { up_to: end, done, copies: self.rolled_copies(begin, end) }
+                    });
+                    let (saved_at, last_failure) = (Instant::now(), String::new());
+                    return Some(Run {
+                        log,
+                        rebuild,
+                        written_end: 0,
+                        has_begun: false,
+                        saved_at,
+                        last_failure,
+                    });
+                }
+                Err(error) => self.store.report(format!("the timer log cannot be opened: {error}")),
+            }
+            if !self.timers.rounds.sleep(OPEN_RETRY) {
+                return None;
+            }
+        }
+    }
+
+    fn rolled_copies(&self, begin: i64, end: i64) -> HashMap<(u64, i64), i64, RandomState> {
+        let mut copies = HashMap::default();
+        let mut queue_offset = begin;
+        while queue_offset < end && !self.timers.rounds.is_stopped() {
+            let (next, _) = self.each_waiting(queue_offset, |_, waiting| {
+                if waiting.roll_times > 0 {
+                    let times = copies.entry((waiting.key_hash, waiting.due_ms)).or_insert(0);
+                    *times = waiting.roll_times.max(*times);
+                }
+                Ok(())
+            });
+            if next <= queue_offset {
+                break;
+            }
+            queue_offset = next;
+        }
+        copies
+    }
+
+    /// Shows some records of the queue from an offset on, and tells where they end; with an error, where it arose.
+    fn each_waiting(
+        &self,
+        from: i64,
+        mut see: impl FnMut(&Record<'_>, Waiting) -> Result<(), StoreError>,
+    ) -> (i64, Result<(), StoreError>) {
+        let got = self.store.get(TIMER_TOPIC, 0, from, READ_RECORDS, READ_BYTES, &Filter::All);
+        if got.status != GetStatus::Found {
+            // Deleted or damaged, or the end.
+            return (got.next_offset.max(from), Ok(()));
+        }
+        for slice in &got.slices {
+            let mut rest = &slice[..];
+            while let Ok(record) = Record::decode(rest) {
+                // One that says nothing of its time stays readable in the log by its id.
+                if let Some(waiting) = Waiting::of(&record)
+                    && let Err(error) = see(&record, waiting)
+                {
+                    return (record.queue_offset, Err(error));
+                }
+                rest = &rest[record.size..];
+            }
+        }
+        (got.next_offset, Ok(()))
+    }
+
+    /// Reads and delivers until nothing is left to do now.
+    fn turn_timers(&self, run: &mut Run) -> Result<(), StoreError> {
+        while !self.timers.rounds.is_stopped() {
+            let end_before = self.store.end_offset();
+            let is_at_end = self.read_timers(run)?;
+            if is_at_end {
+                run.has_begun = true;
+                run.rebuild = None;
+            }
+            if run.has_begun {
+                let now_ms = self.store.clock().now_ms();
+                self.timers.recalls.take_until(now_ms);
+                let due = run.log.due(now_ms, BATCH)?;
+                let late_ms = due.first().map_or(0, |first| now_ms - first.wake_ms);
+                self.timers.behind_ms.store(late_ms, Relaxed);
+                self.note_recalls(run);
+                if !due.is_empty() {
+                    self.deliver_timers(run, &due)?;
+                } else if is_at_end {
+                    self.timers.recalls.forget_before(now_ms);
+                    self.store.keep_from(run.log.needed_from().unwrap_or(i64::MAX).min(end_before));
+                    self.save_now_and_then(run)?;
+                    run.last_failure.clear();
+                    return Ok(());
+                }
+            }
+            self.save_now_and_then(run)?;
+        }
+        Ok(())
+    }
+
+    fn note_recalls(&self, run: &mut Run) {
+        for recall in run.log.take_recalls() {
+            let stored = self.store.record_at(recall.physical_offset);
+            let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
+            if let Some(waiting) = record.as_ref().and_then(Waiting::of) {
+                self.timers.recalls.note(recall.key_hash, waiting.due_ms, recall.physical_offset);
+            }
+        }
+    }
+
+    fn save_now_and_then(&self, run: &mut Run) -> Result<(), StoreError> {
+        if run.saved_at.elapsed() < SAVE_INTERVAL {
+            return Ok(());
+        }
+        run.saved_at = Instant::now();
+        self.timers.pending.store(run.log.pending(), Relaxed);
+        self.save_timers(run)
+    }
+
+    /// A checkpoint, of what the disk has: neither a message read nor one delivered may be lost behind it.
+    fn save_timers(&self, run: &mut Run) -> Result<(), StoreError> {
+        if run.rebuild.is_some() || !self.store.wait_flushed(run.written_end, FLUSH_PATIENCE) {
+            return Ok(());
+        }
+        run.log.save().map(|_| ())
+    }
+
+    /// Reads on in the queue; true where its end is reached.
+    fn read_timers(&self, run: &mut Run) -> Result<bool, StoreError> {
+        let stop_at = run.log.queue_offset() + TURN_RECORDS;
+        let roll_ms = self.settings.timer_roll_ms;
+        while run.log.queue_offset() < self.store.max_offset(TIMER_TOPIC, 0) {
+            let from = run.log.queue_offset();
+            if from >= stop_at {
+                return Ok(false);
+            }
+            let Run { log, rebuild, written_end, .. } = run;
+            let (next, outcome) = self.each_waiting(from, |record, waiting| {
+                if rebuild.as_ref().is_none_or(|rebuild| rebuild.counts(record, &waiting)) {
+                    log.add(waiting.entry(record, roll_ms), record.queue_offset)?;
+                }
+                *written_end = (*written_end).max(record.physical_offset + record.size as i64);
+                Ok(())
+            });
+            run.log.set_queue_offset(next);
+            self.timers.queue_offset.store(next, Relaxed);
+            self.timers.read.fetch_add((next - from).max(0) as u64, Relaxed);
+            outcome?;
+            if next <= from {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    fn deliver_timers(&self, run: &mut Run, due: &[TimerEntry]) -> Result<(), StoreError> {
+        let mut outcome = Ok(());
+        let mut finished = None;
+        for entry in due {
+            outcome = self.handle_timer(run, entry);
+            if outcome.is_err() {
+                break;
+            }
+            finished = Some(entry.place());
+        }
+        if let Some(place) = finished {
+            self.store.dispatch();
+            run.log.finish(place);
+            self.store.request_flush(run.written_end);
+            outcome = outcome.and(run.log.write_mark().map(|_| ()));
+        }
+        outcome
+    }
+
+    /// Does what an entry is for. A refusal of the store leaves it for the next turn.
+    fn handle_timer(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
+        let stored = self.store.record_at(entry.physical_offset);
+        let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
+        let Some(record) = record.filter(|record| record.topic == TIMER_TOPIC.as_bytes()) else {
+            let at = entry.physical_offset;
+            self.store.report(format!("the message that waited at commit log {at} is gone or damaged"));
+            return Ok(());
+        };
+        let Some(waiting) = Waiting::of(&record) else { return Ok(()) };
+        if entry.is_roll {
+            return self.roll(run, &record, &waiting);
+        }
+        // A recall has been noted before anything at its moment was due.
+        if entry.is_recall {
+            return Ok(());
+        }
+        if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
+            self.timers.recalled.fetch_add(1, Relaxed);
+            return Ok(());
+        }
+        let Some((topic, queue_id)) = destination(&record) else { return Ok(()) };
+        let properties = changed_properties(record.properties, &WAITING_PROPERTIES, &[]);
+        self.store_timer(run, &record, topic, queue_id, &properties)?;
+        self.timers.delivered.fetch_add(1, Relaxed);
+        Ok(())
+    }
+
+    /// Stores a message that goes on waiting once more.
+    fn roll(&self, run: &mut Run, record: &Record<'_>, waiting: &Waiting) -> Result<(), StoreError> {
+        let times = waiting.roll_times.saturating_add(1).to_string();
+        let properties = changed_properties(record.properties, &[], &[(ROLL_TIMES, &times)]);
+        self.store_timer(run, record, TIMER_TOPIC, 0, &properties)
+    }
+
+    fn store_timer(
+        &self,
+        run: &mut Run,
+        record: &Record<'_>,
+        topic: &str,
+        queue_id: i32,
+        properties: &[u8],
+    ) -> Result<(), StoreError> {
+        let copy = Copy { topic, queue_id, reconsume_times: record.reconsume_times, properties };
+        match self.append_copy(record, &copy) {
+            Ok(appended) => {
+                run.written_end = run.written_end.max(appended.end_offset);
+                Ok(())
+            }
+            // What can never be stored must not hold up those behind it.
+            Err(
+                error @ (StoreError::BadTopic(_)
+                | StoreError::BadQueue(_)
+                | StoreError::TooLarge { .. }
+                | StoreError::BadRecord(_)),
+            ) => {
+                let at = record.physical_offset;
+                self.store.report(format!("the message that waited at commit log {at} is given up: {error}"));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Rebuild {
+    /// Whether a record that is read again still waits, as far as anybody can tell.
+    fn counts(&self, record: &Record<'_>, waiting: &Waiting) -> bool {
+        if record.queue_offset >= self.up_to {
+            return true;
+        }
+        let newest = self.copies.get(&(waiting.key_hash, waiting.due_ms)).copied().unwrap_or(0);
+        let place = Place { wake_ms: waiting.due_ms, physical_offset: record.physical_offset };
+        place > self.done && waiting.roll_times >= newest
+    }
+}
+
+fn number(property: Option<&[u8]>) -> Option<i64> {
+    std::str::from_utf8(property?).ok()?.parse().ok()
+}

@@ -1,0 +1,175 @@
+//! END_TRANSACTION (37): a producer says what becomes of a half message.
+
+use metaq_store::StoreError;
+use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
+
+use crate::broker::Broker;
+use crate::code;
+use crate::net::route::{Ask, Outcome};
+use crate::net::sink::Sink;
+use crate::send::copy::changed_properties;
+use crate::send::handler::{Refusal, refusal};
+use crate::send::properties;
+use crate::transaction::half::destination;
+use crate::transaction::half_batch::HALF_BATCH;
+use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
+
+/// What the message no longer carries once it is a message like any other.
+const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
+
+impl Broker {
+    pub(crate) fn handle_end_transaction(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+        let header = match EndTransactionHeader::scan(ask.header) {
+            Ok(header) => header,
+            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+        };
+        let end = match header.commit_or_rollback {
+            layout::TRANSACTION_COMMIT => End::Committed,
+            layout::TRANSACTION_ROLLBACK => End::RolledBack,
+            // The producer does not know yet: it will be asked again.
+            0 => return ask.done(sink),
+            other => {
+                let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
+                return ask.refuse(sink, code::SYSTEM_ERROR, &remark);
+            }
+        };
+        match self.end_transaction(&header, end, sink) {
+            Ok(end_offset) => self.confirm(ask, end_offset, sink),
+            Err((code, remark)) => ask.refuse(sink, code, &remark),
+        }
+    }
+
+    /// Ends it and returns up to where the log must be flushed for that to be safe, 0 where nothing was written.
+    fn end_transaction(
+        &self,
+        header: &EndTransactionHeader<'_>,
+        end: End,
+        sink: &mut Sink,
+    ) -> Result<i64, Refusal> {
+        let stored = self.store.record_at(header.commit_log_offset);
+        let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
+        let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
+            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+        };
+        self.check_end(header, &record)?;
+        let mut ledger = self.transactions.ledger.lock();
+        let newest = match ledger.standing(record.queue_offset) {
+            Standing::Open(newest) => newest,
+            // The first request may still wait for the disk, and this one must not be answered before it.
+            Standing::Ended(before) if before == end => return Ok(ledger.appended_end),
+            Standing::Ended(before) => return Err((code::SYSTEM_ERROR, ended_otherwise(before).to_string())),
+            Standing::Forgotten => {
+                let remark = "the transaction has ended long ago; how is no longer known";
+                return Err((code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
+            }
+        };
+        let is_itself = match ledger.half(newest).filter(|_| newest == record.queue_offset) {
+            Some(half) => half.physical_offset == record.physical_offset,
+            None => self.is_half_at(record.queue_offset, record.physical_offset),
+        };
+        if !is_itself {
+            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+        }
+        let mut end_offset = 0;
+        if end == End::Committed {
+            end_offset = self.append_all(&record, newest, &mut ledger).map_err(refusal)?;
+            ledger.note_appended(end_offset);
+            sink.note_append();
+        }
+        ledger.end(newest, end);
+        sink.note_end();
+        Ok(end_offset)
+    }
+
+    /// Is this the word of the producer that began the transaction, about this half message, and in time?
+    fn check_end(&self, header: &EndTransactionHeader<'_>, record: &Record<'_>) -> Result<(), Refusal> {
+        if record.property("PGROUP") != Some(header.producer_group.as_bytes()) {
+            let remark =
+                format!("the half message does not belong to producer group[{}]", header.producer_group);
+            return Err((code::SYSTEM_ERROR, remark));
+        }
+        if record.queue_offset != header.queue_offset {
+            let remark = format!(
+                "tranStateTableOffset is {}, but the half message there has {}",
+                header.queue_offset, record.queue_offset
+            );
+            return Err((code::SYSTEM_ERROR, remark));
+        }
+        let immunity = record.property("CHECK_IMMUNITY_TIME_IN_SECONDS");
+        if header.from_check || immunity.is_none() {
+            return Ok(());
+        }
+        let immunity_ms = immunity_ms(immunity).max(self.settings.transaction_timeout_ms);
+        let age_ms = self.store.clock().now_ms().saturating_sub(record.born_timestamp_ms);
+        if age_ms > immunity_ms {
+            let remark = format!(
+                "the transaction is {age_ms} ms old and was to be decided within {immunity_ms} ms: wait for the check"
+            );
+            return Err((code::ILLEGAL_OPERATION, remark));
+        }
+        Ok(())
+    }
+
+    /// Stores what the half message holds, of which `newest` is the queue offset of the newest copy. Where only a part
+    /// of many can be stored, another try goes on behind it.
+    fn append_all(&self, half: &Record<'_>, newest: i64, ledger: &mut Ledger) -> Result<i64, StoreError> {
+        if half.property(HALF_BATCH).is_none() {
+            return self.append_committed(half);
+        }
+        let before = ledger.stored_of(newest);
+        self.append_half_batch(half, |number, _| number < before).map_err(|torn| {
+            ledger.tear(newest, before + torn.stored, half.physical_offset);
+            torn.error
+        })
+    }
+
+    /// Stores the message where its consumers, or its delay, will find it.
+    pub(crate) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
+        let Some((topic, queue_id)) = destination(record) else {
+            return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
+        };
+        let properties = changed_properties(record.properties, &HALF_PROPERTIES, &[]);
+        let marks = properties::scan(&properties);
+        let (stored_topic, stored_queue, more) = self.waiting_place(topic, queue_id, &marks);
+        let appended = self.store.append(&NewRecord {
+            topic: stored_topic.as_bytes(),
+            queue_id: stored_queue,
+            flag: record.flag,
+            system_flag: record.system_flag & !layout::TRANSACTION_MASK | layout::TRANSACTION_COMMIT,
+            born_timestamp_ms: record.born_timestamp_ms,
+            born_host: record.born_host,
+            store_host: self.store_host,
+            reconsume_times: record.reconsume_times,
+            prepared_transaction_offset: record.physical_offset,
+            body: record.body,
+            body_crc: record.body_crc,
+            properties: [&properties, &more, &[]],
+        })?;
+        Ok(appended.end_offset)
+    }
+
+    /// Answers a producer that waits, which is rare: once what was written is as safe as `flush` says.
+    fn confirm(&self, ask: &Ask<'_>, end_offset: i64, sink: &mut Sink) -> Outcome {
+        if ask.header.is_oneway() || !self.settings.sync_flush || self.store.flushed_offset() >= end_offset {
+            return ask.done(sink);
+        }
+        let mut frame = Vec::with_capacity(128);
+        let answer =
+            metaq_wire::FrameEncoder::response(&mut frame, ask.encoding, code::SUCCESS, ask.header.opaque);
+        let _never_too_long = answer.finish(0);
+        sink.park(end_offset, ask.peer.now_ms(), frame);
+        Outcome::Done
+    }
+}
+
+fn no_half_message(header: &EndTransactionHeader<'_>) -> String {
+    format!("no half message begins at commit log offset {}", header.commit_log_offset)
+}
+
+fn ended_otherwise(end: End) -> &'static str {
+    match end {
+        End::Committed => "the transaction was committed before",
+        End::RolledBack => "the transaction was rolled back before",
+        End::GivenUp => "the transaction was given up: its message is in TRANS_CHECK_MAX_TIME_TOPIC",
+    }
+}

@@ -1,0 +1,411 @@
+//! Half messages in the log: stored, stored again when they are checked, given up, and found again after a restart.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+use metaq_store::{Appended, Filter, GetStatus, StoreError};
+use metaq_wire::{NewRecord, Record, body_crc};
+
+use crate::ServerError;
+use crate::broker::Broker;
+use crate::send::copy::{Copy, changed_properties};
+use crate::transaction::commit_recovery::{COMMITTED_BELOW, FATES, Past};
+use crate::transaction::open::{
+    DONE_TOPIC, Done, End, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP,
+};
+
+/// Half messages named by one record of the done topic.
+const DONE_OFFSETS_MAX: usize = 512;
+/// Tells a copy which half message it stands for, so that a kill between the copy and the mark of its origin does
+/// not leave two of them.
+const BEFORE: &str = "METAQ_HALF_BEFORE";
+/// Where the first of all copies of a half message that holds many lay: who decides about it knows that one.
+const FIRST: &str = "METAQ_HALF_FIRST";
+const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
+/// The same of a copy that Apache's broker made while its origin was immune.
+const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
+const READ_RECORDS: usize = 512;
+/// About as many ends as are remembered in memory.
+const DONE_RECORDS_REMEMBERED: i64 = 512;
+const READ_BYTES: usize = 4 * 1024 * 1024;
+
+/// What only this broker may note on a half message.
+pub(crate) const COPY_NOTES: [&str; 3] = [BEFORE, FIRST, APACHE_BEFORE];
+
+impl Broker {
+    /// Stores a half message; None where too many transactions are open.
+    pub(crate) fn append_half(
+        &self,
+        record: &NewRecord<'_>,
+        kind: Kind,
+    ) -> Result<Option<Appended>, StoreError> {
+        let mut ledger = self.transactions.ledger.lock();
+        if ledger.is_full() {
+            return Ok(None);
+        }
+        let appended = self.store.append(record)?;
+        let half =
+            Half::new(appended.physical_offset, record.born_timestamp_ms, appended.store_timestamp_ms, kind);
+        ledger.open(appended.queue_offset, half);
+        Ok(Some(appended))
+    }
+
+    /// Writes every end that is not in the done topic yet, many to a record. What the store refuses now goes with
+    /// the next ones; after a kill in between, what was committed is found in the log (see `redo`).
+    pub(crate) fn write_ends(&self) {
+        self.write_ends_of(&mut self.transactions.ledger.lock());
+    }
+
+    /// Brings the last ends to the disk where nothing else has; to be called now and then.
+    pub(crate) fn flush_ends(&self) {
+        let end_offset = self.transactions.appended_end();
+        if self.settings.sync_flush && end_offset > self.store.flushed_offset() {
+            self.store.request_flush(end_offset);
+        }
+    }
+
+    fn write_ends_of(&self, ledger: &mut Ledger) {
+        while !ledger.unwritten.is_empty() {
+            let count = ledger.unwritten.len().min(DONE_OFFSETS_MAX);
+            let ended = &ledger.unwritten[..count];
+            let highest = ended.iter().map(|done| done.queue_offset).max().unwrap_or(0);
+            let body = joined(ended, |done| done.queue_offset.to_string());
+            let fates = joined(ended, |done| done.fate.text());
+            let log_end = ended.last().map_or(0, |done| done.log_end);
+            let properties =
+                format!("TAGS\u{1}d\u{2}{FATES}\u{1}{fates}\u{2}{COMMITTED_BELOW}\u{1}{log_end}\u{2}");
+            let done = self.done_record(body.as_bytes(), properties.as_bytes());
+            let Ok(appended) = self.store.append(&done) else {
+                return;
+            };
+            ledger.unwritten.drain(..count);
+            ledger.note_done(appended.queue_offset, highest, appended.end_offset);
+        }
+    }
+
+    fn done_record<'a>(&self, body: &'a [u8], properties: &'a [u8]) -> NewRecord<'a> {
+        NewRecord {
+            topic: DONE_TOPIC.as_bytes(),
+            queue_id: 0,
+            flag: 0,
+            system_flag: 0,
+            born_timestamp_ms: self.store.clock().now_ms(),
+            born_host: self.store_host,
+            store_host: self.store_host,
+            reconsume_times: 0,
+            prepared_transaction_offset: 0,
+            body,
+            body_crc: body_crc(body),
+            properties: [properties, &[], &[]],
+        }
+    }
+
+    /// The half messages of a turn of checks, as stored. One whose record is gone is given up.
+    pub fn due_transactions(&self, look: &Look) -> Vec<bytes::Bytes> {
+        let mut ledger = self.transactions.ledger.lock();
+        let (mut records, mut bytes) = (Vec::new(), 0);
+        for (queue_offset, half) in ledger.due(look) {
+            if bytes >= READ_BYTES {
+                break;
+            }
+            match self.store.record_at(half.physical_offset) {
+                Some(record) => {
+                    bytes += record.len();
+                    records.push(record);
+                }
+                None => ledger.end(queue_offset, End::GivenUp),
+            }
+        }
+        records
+    }
+
+    /// Stores these half messages again at the end of their queue, so that they hold up nothing, and marks the old
+    /// ones done. Returns the copies as their producer shall see them: with their own topic and queue. One that has
+    /// ended meanwhile is left out.
+    pub fn renew_transactions(&self, places: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
+        let mut ledger = self.transactions.ledger.lock();
+        let mut copies = Vec::with_capacity(places.len());
+        let mut outcome = Ok(());
+        for queue_offset in places {
+            match self.renew(&mut ledger, *queue_offset, checked) {
+                Ok(copy) => copies.extend(copy),
+                Err(error) => {
+                    outcome = Err(ServerError::Store(error));
+                    break;
+                }
+            }
+        }
+        self.write_ends_of(&mut ledger);
+        drop(ledger);
+        self.store.dispatch();
+        // What was stored again is checked in the next turn where this one got no further.
+        if copies.is_empty() { outcome.map(|()| copies) } else { Ok(copies) }
+    }
+
+    fn renew(
+        &self,
+        ledger: &mut Ledger,
+        queue_offset: i64,
+        checked: bool,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(half) = ledger.half(queue_offset) else {
+            return Ok(None);
+        };
+        let Some(stored) = self.store.record_at(half.physical_offset) else {
+            ledger.end(queue_offset, End::GivenUp);
+            return Ok(None);
+        };
+        let Ok(record) = Record::decode(&stored) else {
+            ledger.end(queue_offset, End::GivenUp);
+            return Ok(None);
+        };
+        let times = number(record.property(CHECK_TIMES)).unwrap_or(0).max(0).saturating_add(1).to_string();
+        let before = queue_offset.to_string();
+        let mut set = vec![(BEFORE, before.as_str())];
+        if checked {
+            set.push((CHECK_TIMES, &times));
+        }
+        let first = number(record.property(FIRST)).unwrap_or(queue_offset).to_string();
+        if half.kind.is_batch {
+            set.push((FIRST, &first));
+        }
+        let properties = changed_properties(record.properties, &[], &set);
+        let copy = Copy {
+            topic: HALF_TOPIC,
+            queue_id: 0,
+            reconsume_times: record.reconsume_times,
+            properties: &properties,
+        };
+        let appended = match self.append_copy(&record, &copy) {
+            Ok(appended) => appended,
+            // It does not fit once more: it stays where it is until it is too old.
+            Err(StoreError::TooLarge { .. } | StoreError::BadRecord(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let renewed = half.stored_again(appended.physical_offset, appended.store_timestamp_ms);
+        ledger.replace(queue_offset, appended.queue_offset, renewed);
+        ledger.note_appended(appended.end_offset);
+        Ok(self.restored(&record, &properties, &appended))
+    }
+
+    /// The record of a half message with the topic and the queue that its producer gave it.
+    fn restored(&self, record: &Record<'_>, properties: &[u8], appended: &Appended) -> Option<Vec<u8>> {
+        let (topic, queue_id) = destination(record)?;
+        let restored = NewRecord {
+            topic: topic.as_bytes(),
+            queue_id,
+            flag: record.flag,
+            system_flag: record.system_flag,
+            born_timestamp_ms: record.born_timestamp_ms,
+            born_host: record.born_host,
+            store_host: self.store_host,
+            reconsume_times: record.reconsume_times,
+            prepared_transaction_offset: record.prepared_transaction_offset,
+            body: record.body,
+            body_crc: record.body_crc,
+            properties: [properties, &[], &[]],
+        };
+        let mut bytes = vec![0; restored.size()];
+        restored.write(
+            &mut bytes,
+            appended.queue_offset,
+            appended.physical_offset,
+            appended.store_timestamp_ms,
+        );
+        Some(bytes)
+    }
+
+    /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many did.
+    pub fn park_transactions(&self, places: &[i64], topic: &str) -> Result<usize, ServerError> {
+        let mut ledger = self.transactions.ledger.lock();
+        let mut outcome = Ok(0);
+        for queue_offset in places {
+            match self.park(&mut ledger, *queue_offset, topic) {
+                Ok(parked) => outcome = outcome.map(|count| count + usize::from(parked)),
+                Err(error) => {
+                    outcome = Err(ServerError::Store(error));
+                    break;
+                }
+            }
+        }
+        self.write_ends_of(&mut ledger);
+        drop(ledger);
+        self.store.dispatch();
+        outcome
+    }
+
+    fn park(&self, ledger: &mut Ledger, queue_offset: i64, topic: &str) -> Result<bool, StoreError> {
+        let Some(half) = ledger.half(queue_offset) else {
+            return Ok(false);
+        };
+        if let Some(stored) = self.store.record_at(half.physical_offset)
+            && let Ok(record) = Record::decode(&stored)
+        {
+            let copy = Copy {
+                topic,
+                queue_id: 0,
+                reconsume_times: record.reconsume_times,
+                properties: record.properties,
+            };
+            let appended = self.append_copy(&record, &copy)?;
+            ledger.note_appended(appended.end_offset);
+        }
+        ledger.end(queue_offset, End::GivenUp);
+        Ok(true)
+    }
+
+    /// Opens a transaction again that was given up: the message parked in `topic` becomes a half message once more,
+    /// which was never checked. False where too many transactions are open.
+    pub fn resume_transaction(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
+        let Some(stored) = self.store.record_at(physical_offset) else {
+            return Err(ServerError::NoRecord(physical_offset));
+        };
+        let record = Record::decode(&stored).map_err(ServerError::Frame)?;
+        if record.topic != topic.as_bytes() || destination(&record).is_none() {
+            return Err(ServerError::NoRecord(physical_offset));
+        }
+        let properties =
+            changed_properties(record.properties, &[BEFORE, APACHE_BEFORE], &[(CHECK_TIMES, "0")]);
+        let copy = NewRecord {
+            topic: HALF_TOPIC.as_bytes(),
+            queue_id: 0,
+            flag: record.flag,
+            system_flag: record.system_flag,
+            born_timestamp_ms: record.born_timestamp_ms,
+            born_host: record.born_host,
+            store_host: self.store_host,
+            reconsume_times: record.reconsume_times,
+            prepared_transaction_offset: 0,
+            body: record.body,
+            body_crc: record.body_crc,
+            properties: [&properties, &[], &[]],
+        };
+        let Some(appended) = self.append_half(&copy, Kind::of(&record)).map_err(ServerError::Store)? else {
+            return Ok(false);
+        };
+        self.store.dispatch();
+        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
+        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+            return Err(ServerError::NotFlushed);
+        }
+        Ok(true)
+    }
+
+    /// From where on the half topic and the done topic matter, once that is true on the disk too; None where the
+    /// disk took too long.
+    pub fn transaction_offsets(&self, timeout: Duration) -> Option<(i64, i64)> {
+        let (offsets, end) = {
+            let mut ledger = self.transactions.ledger.lock();
+            self.write_ends_of(&mut ledger);
+            (ledger.offsets(), ledger.appended_end)
+        };
+        self.store.dispatch();
+        let is_safe = !self.settings.sync_flush || end == 0 || self.store.wait_flushed(end, timeout);
+        is_safe.then_some(offsets)
+    }
+
+    /// Before the server starts: finds the open transactions again, from the committed offsets on. Returns how many.
+    pub fn load_transactions(&self) -> usize {
+        let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
+        let mut ledger = self.transactions.ledger.lock();
+        ledger.begin_at(half_from, done_from);
+        let mut ended: HashSet<i64, RandomState> = HashSet::default();
+        let mut past = Past::default();
+        let mut firsts = Vec::new();
+        // A little of what no longer matters is read too, so that a repeated request gets a true answer.
+        let past_from =
+            done_from.saturating_sub(DONE_RECORDS_REMEMBERED).max(self.store.min_offset(DONE_TOPIC, 0));
+        self.each_record(DONE_TOPIC, past_from, |record| {
+            let places = std::str::from_utf8(record.body).unwrap_or_default().split(',');
+            let places: Vec<i64> = places.filter_map(|place| place.trim().parse().ok()).collect();
+            past.read(record, &places);
+            if record.queue_offset < done_from {
+                return;
+            }
+            let places = places.into_iter();
+            let highest = places.filter(|place| *place >= half_from).inspect(|place| {
+                ended.insert(*place);
+            });
+            let highest = highest.max().unwrap_or(-1);
+            ledger.note_done(record.queue_offset, highest, 0);
+        });
+        self.each_record(HALF_TOPIC, half_from, |record| {
+            ledger.see(record.queue_offset);
+            let before = number(record.property(BEFORE));
+            let apache_before = number(record.property(APACHE_BEFORE)).filter(|_| before.is_none());
+            if ended.contains(&record.queue_offset)
+                || apache_before.is_some_and(|place| ended.contains(&place))
+            {
+                return;
+            }
+            firsts.extend(number(record.property(FIRST)).map(|first| (first, record.queue_offset)));
+            match before.or(apache_before).filter(|place| *place < record.queue_offset) {
+                Some(before) => ledger.replace(before, record.queue_offset, Half::of(record)),
+                None => ledger.open(record.queue_offset, Half::of(record)),
+            }
+        });
+        past.link(&mut ledger);
+        // The done topic may no longer tell of the first copies, which are what their driver knows.
+        for (first, copy_offset) in firsts {
+            ledger.link_first(first, copy_offset);
+        }
+        past.recall(&mut ledger);
+        self.redo_commits(&mut ledger, past.committed_below);
+        self.write_ends_of(&mut ledger);
+        let open = ledger.open_count();
+        drop(ledger);
+        self.store.dispatch();
+        open
+    }
+
+    /// The committed offset of one of the two topics, brought to what is there.
+    fn begin_of(&self, topic: &str) -> i64 {
+        let committed = self.offsets.get(TRANSACTION_GROUP, topic, 0).unwrap_or(0);
+        committed.max(self.store.min_offset(topic, 0)).min(self.store.max_offset(topic, 0))
+    }
+
+    /// Whether the half queue has that record there; a body can hold anything, also what looks like a half message.
+    pub(crate) fn is_half_at(&self, queue_offset: i64, physical_offset: i64) -> bool {
+        let got = self.store.get(HALF_TOPIC, 0, queue_offset, 1, 1, &Filter::All);
+        let record = got.slices.first().and_then(|slice| Record::decode(slice).ok());
+        record.is_some_and(|found| {
+            found.queue_offset == queue_offset && found.physical_offset == physical_offset
+        })
+    }
+
+    fn each_record(&self, topic: &str, from: i64, mut take: impl FnMut(&Record<'_>)) {
+        let mut queue_offset = from;
+        while queue_offset < self.store.max_offset(topic, 0) {
+            let got = self.store.get(topic, 0, queue_offset, READ_RECORDS, READ_BYTES, &Filter::All);
+            if got.status == GetStatus::Found {
+                for slice in &got.slices {
+                    let mut rest = &slice[..];
+                    while let Ok(record) = Record::decode(rest) {
+                        take(&record);
+                        rest = &rest[record.size..];
+                    }
+                }
+            }
+            if got.next_offset <= queue_offset {
+                return;
+            }
+            queue_offset = got.next_offset;
+        }
+    }
+}
+
+/// Where a half message goes when its transaction is committed.
+pub(crate) fn destination<'a>(record: &Record<'a>) -> Option<(&'a str, i32)> {
+    let topic = std::str::from_utf8(record.property("REAL_TOPIC")?).ok()?;
+    let queue_id = std::str::from_utf8(record.property("REAL_QID")?).ok()?.parse().ok()?;
+    Some((topic, queue_id))
+}
+
+fn joined(ended: &[Done], text: impl Fn(&Done) -> String) -> String {
+    ended.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+pub(crate) fn number(property: Option<&[u8]>) -> Option<i64> {
+    std::str::from_utf8(property?).ok()?.trim().parse().ok()
+}

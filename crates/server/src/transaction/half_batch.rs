@@ -1,0 +1,169 @@
+//! Half messages that hold many: checked when they come, and taken apart when they are committed.
+//!
+//! The body is that of SEND_BATCH_MESSAGE, the property `METAQ_HALF_BATCH` says how many messages it holds. Whoever
+//! decides about millions of messages at once, as Spark's sink does, would otherwise pay two requests and an open
+//! transaction for each of them.
+
+use std::collections::HashSet;
+
+use foldhash::fast::RandomState;
+use metaq_store::{SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
+use metaq_wire::properties::push_bytes;
+use metaq_wire::{NewRecord, Record, SendHeader, batch_records, body_crc, layout};
+
+use crate::broker::Broker;
+use crate::code;
+use crate::send::handler::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX, Refusal};
+use crate::send::properties::{self, Marks};
+use crate::transaction::half::destination;
+
+pub(crate) const HALF_BATCH: &str = "METAQ_HALF_BATCH";
+/// What the broker adds to a message that waits for its time, apart from the name of its topic.
+const WAIT_PROPERTIES_BYTES: usize = 192;
+
+/// One of the messages inside, and where it goes.
+struct Part<'a> {
+    topic: &'a str,
+    queue_id: i32,
+    flag: i32,
+    body: &'a [u8],
+    own: &'a [u8],
+    added: &'a [u8],
+    more: Vec<u8>,
+}
+
+/// How many messages were stored before it went wrong.
+pub(crate) struct Torn {
+    pub stored: usize,
+    pub error: StoreError,
+}
+
+impl Broker {
+    /// Whether each of the messages inside can be stored one day: a commit must not fail over one of them.
+    pub(crate) fn check_half_batch(
+        &self,
+        header: &SendHeader<'_>,
+        count: &[u8],
+        body: &[u8],
+    ) -> Result<(), Refusal> {
+        let illegal = |remark: &str| (code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
+        if header.topic.starts_with('%') {
+            return Err(illegal("no batch may go to a retry topic or to dead letters"));
+        }
+        let mut found = 0_usize;
+        let mut keys: HashSet<&[u8], RandomState> = HashSet::default();
+        for part in batch_records(body) {
+            let part = part.map_err(|error| illegal(&error.to_string()))?;
+            let marks = properties::scan(part.properties);
+            if marks.transactional || marks.timing.recalls.is_some() {
+                return Err(illegal("a message inside is itself half of a transaction, or recalls another"));
+            }
+            let Some(key) = marks.unique_key else {
+                return Err(illegal("a message inside has no UNIQ_KEY"));
+            };
+            // A commit that a kill cut short goes on behind the messages whose keys are there.
+            if !keys.insert(key) {
+                return Err(illegal("two messages inside have the same UNIQ_KEY"));
+            }
+            self.due_ms(header, &marks)?;
+            let size = part.properties.len()
+                + self.added_properties.len()
+                + header.topic.len()
+                + WAIT_PROPERTIES_BYTES;
+            if size > PROPERTIES_BYTES_MAX {
+                return Err(illegal("the properties of a message inside are too long"));
+            }
+            found += 1;
+        }
+        let told = std::str::from_utf8(count).ok().and_then(|count| count.trim().parse::<usize>().ok());
+        if found == 0 || found > BATCH_MESSAGES_MAX || told != Some(found) {
+            return Err(illegal(&format!("it holds {found} messages, of at most {BATCH_MESSAGES_MAX}")));
+        }
+        Ok(())
+    }
+
+    /// Stores the messages inside but for those that are done, by their number and their unique key. Returns where the
+    /// last one ends, 0 where all were done.
+    pub(crate) fn append_half_batch(
+        &self,
+        half: &Record<'_>,
+        is_done: impl Fn(usize, &[u8]) -> bool,
+    ) -> Result<i64, Torn> {
+        let torn = |stored| move |error| Torn { stored, error };
+        let parts = self.parts(half, is_done).map_err(torn(0))?;
+        let (mut stored, mut end_offset) = (0, 0);
+        // Most often there is one run, which is stored as a whole or not at all.
+        for run in parts.chunk_by(|one, next| (one.topic, one.queue_id) == (next.topic, next.queue_id)) {
+            let records: Vec<_> = run.iter().map(|part| self.committed(half, part)).collect();
+            end_offset = self.store.append_batch(&records).map_err(torn(stored))?.end_offset;
+            stored += run.len();
+        }
+        Ok(end_offset)
+    }
+
+    fn parts<'a>(
+        &'a self,
+        half: &Record<'a>,
+        is_done: impl Fn(usize, &[u8]) -> bool,
+    ) -> Result<Vec<Part<'a>>, StoreError> {
+        let Some((topic, queue_id)) = destination(half) else {
+            return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
+        };
+        let mut parts = Vec::new();
+        for (number, part) in batch_records(half.body).enumerate() {
+            let part = part.map_err(StoreError::BadRecord)?;
+            let marks = properties::scan(part.properties);
+            if is_done(number, marks.unique_key.unwrap_or_default()) {
+                continue;
+            }
+            let (stored_topic, stored_queue, more) = self.waiting_place(topic, queue_id, &marks);
+            let (own, added) = (part.properties, self.added(&marks, part.properties));
+            let (flag, body) = (part.flag, part.body);
+            parts.push(Part { topic: stored_topic, queue_id: stored_queue, flag, body, own, added, more });
+        }
+        Ok(parts)
+    }
+
+    /// Where a committed message is stored: at once in its queue, or where it waits for its time; with the properties
+    /// that it needs there. A delay begins with the commit.
+    pub(crate) fn waiting_place<'a>(
+        &self,
+        topic: &'a str,
+        queue_id: i32,
+        marks: &Marks<'_>,
+    ) -> (&'a str, i32, Vec<u8>) {
+        let level = self.delays.level(marks.delay_level);
+        // What was wrong about its time was refused when the half message came.
+        let timing = Some(marks.timing).filter(|_| marks.delay_level <= 0);
+        let due_ms = timing.and_then(|timing| timing.due_ms(self.store.clock().now_ms(), i64::MAX).ok()?);
+        let (stored_topic, stored_queue) = match (level, due_ms) {
+            (Some(level), _) => (SCHEDULE_TOPIC, level as i32 - 1),
+            (None, Some(_)) => (TIMER_TOPIC, 0),
+            (None, None) => return (topic, queue_id, Vec::new()),
+        };
+        let mut more = vec![2];
+        push_bytes(&mut more, b"REAL_TOPIC", topic.as_bytes());
+        push_bytes(&mut more, b"REAL_QID", queue_id.to_string().as_bytes());
+        if let Some(due_ms) = due_ms {
+            push_bytes(&mut more, b"TIMER_OUT_MS", due_ms.to_string().as_bytes());
+        }
+        (stored_topic, stored_queue, more)
+    }
+
+    fn committed<'a>(&self, half: &Record<'_>, part: &'a Part<'_>) -> NewRecord<'a> {
+        NewRecord {
+            topic: part.topic.as_bytes(),
+            queue_id: part.queue_id,
+            flag: part.flag,
+            system_flag: layout::TRANSACTION_COMMIT,
+            born_timestamp_ms: half.born_timestamp_ms,
+            born_host: half.born_host,
+            store_host: self.store_host,
+            reconsume_times: 0,
+            prepared_transaction_offset: half.physical_offset,
+            body: part.body,
+            body_crc: body_crc(part.body),
+            properties: [part.own, part.added, &part.more],
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! Transactions that have begun and not ended: which half messages wait for a word, and how the last ones ended.
+//!
+//! A half message lies in queue 0 of the half topic, where no consumer looks. When its transaction ends, its queue
+//! offset is written to the done topic; both topics together say after a restart what is still open. Nothing here
+//! touches the store: see `half` for what is stored and `end_transaction` for how a transaction ends.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use foldhash::fast::RandomState;
+use metaq_wire::Record;
+use parking_lot::Mutex;
+
+use crate::transaction::half_batch::HALF_BATCH;
+
+pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
+pub const DONE_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
+/// The group whose committed offsets say from where on both topics matter.
+pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
+
+/// How many of the last ends are remembered, so that a repeated request gets a true answer.
+const ENDS_KEPT: usize = 64 * 1024;
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Committed = 1,
+    RolledBack = 2,
+    /// Checked too often or too old: parked for a person to look at.
+    GivenUp = 3,
+}
+
+const ENDS: [End; 3] = [End::Committed, End::RolledBack, End::GivenUp];
+
+/// What its producer wants to be considered about a half message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// How long the producer asked not to be checked; negative where it did not.
+    pub immunity_ms: i64,
+    /// It holds many messages, whose decision may be long in coming: see [`Half::is_wanted`].
+    pub is_batch: bool,
+}
+
+impl Kind {
+    pub fn of(record: &Record<'_>) -> Self {
+        let immunity_ms = immunity_ms(record.property("CHECK_IMMUNITY_TIME_IN_SECONDS"));
+        Kind { immunity_ms, is_batch: record.property(HALF_BATCH).is_some() }
+    }
+}
+
+/// A half message that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Half {
+    pub physical_offset: i64,
+    /// When its transaction began, by the producer's clock where that can be right.
+    pub since_ms: i64,
+    pub stored_ms: i64,
+    pub kind: Kind,
+    /// The copy that this one stands for, by queue offset; negative for none.
+    before: i64,
+}
+
+impl Half {
+    pub fn new(physical_offset: i64, born_ms: i64, stored_ms: i64, kind: Kind) -> Self {
+        // A clock ahead of ours, or none at all, must not put off the check for ever.
+        let since_ms = if born_ms > 0 { born_ms.min(stored_ms) } else { stored_ms };
+        Half { physical_offset, since_ms, stored_ms, kind, before: -1 }
+    }
+
+    pub fn of(record: &Record<'_>) -> Self {
+        Half::new(
+            record.physical_offset,
+            record.born_timestamp_ms,
+            record.store_timestamp_ms,
+            Kind::of(record),
+        )
+    }
+
+    /// The same transaction after its message was stored once more.
+    pub fn stored_again(self, physical_offset: i64, stored_ms: i64) -> Self {
+        Half { physical_offset, stored_ms, ..self }
+    }
+
+    /// Whether its producer should be asked by now, or it has lain at one place for so long that it holds up
+    /// everything behind it.
+    ///
+    /// Each look at a half message stores it again, and one that holds many is large. So those are looked at when their
+    /// age has doubled since the last time: who decides about them may be away for a day, and finds them still there.
+    fn is_wanted(&self, look: &Look) -> bool {
+        let patience_ms = if self.kind.immunity_ms < 0 { look.timeout_ms } else { self.kind.immunity_ms };
+        let lain_ms = look.now_ms.saturating_sub(self.stored_ms);
+        if self.kind.is_batch {
+            // Of one that was stored once both times are the same, but for a producer's clock that is wrong.
+            let age_ms = if self.before < 0 { 0 } else { self.stored_ms - self.since_ms };
+            return lain_ms > patience_ms.max(look.renew_ms).max(age_ms);
+        }
+        look.now_ms.saturating_sub(self.since_ms) > patience_ms || lain_ms > look.renew_ms
+    }
+}
+
+/// The immunity time as the property has it, in milliseconds; negative where it is none.
+pub fn immunity_ms(property: Option<&[u8]>) -> i64 {
+    let seconds = property.and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<i64>().ok());
+    seconds.filter(|seconds| *seconds >= 0).map_or(-1, |seconds| seconds.saturating_mul(1000))
+}
+
+/// What is known of a half message's transaction.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Open, and this is the queue offset of its newest copy.
+    Open(i64),
+    Ended(End),
+    /// Ended too long ago to say how.
+    Forgotten,
+}
+
+/// The open transactions of a broker. Appends of half messages and ends happen inside the lock, so that what it says
+/// is what the log holds.
+pub struct Transactions {
+    pub(crate) ledger: Mutex<Ledger>,
+}
+
+impl Transactions {
+    pub fn new(open_max: usize) -> Self {
+        Transactions { ledger: Mutex::new(Ledger { open_max, ..Ledger::default() }) }
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.ledger.lock().open_count()
+    }
+
+    /// Where a commit's last trace in the log ends: what should reach the disk soon.
+    pub fn appended_end(&self) -> i64 {
+        self.ledger.lock().appended_end
+    }
+}
+
+/// What became of a half message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    Ended(End),
+    /// A copy stands for it.
+    MovedTo(i64),
+}
+
+/// A half message that is done with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    pub queue_offset: i64,
+    pub fate: Fate,
+    /// What lies in the log below this and was committed until then is of transactions that have ended.
+    pub log_end: i64,
+}
+
+impl Fate {
+    /// As the done topic has it: `1` to `3`, or `>` and a queue offset.
+    pub fn text(self) -> String {
+        match self {
+            Fate::Ended(end) => (end as i64).to_string(),
+            Fate::MovedTo(copy) => format!(">{copy}"),
+        }
+    }
+
+    pub fn read(text: &str) -> Option<Fate> {
+        if let Some(copy) = text.strip_prefix('>') {
+            return copy.parse().ok().map(Fate::MovedTo);
+        }
+        let number: i64 = text.parse().ok()?;
+        ENDS.into_iter().find(|end| *end as i64 == number).map(Fate::Ended)
+    }
+}
+
+/// A half message that was stored again: where to, and what it stood for itself.
+struct Moved {
+    to: i64,
+    before: i64,
+}
+
+/// How much of a half message is committed, and from where on in the log that is to be found.
+struct Torn {
+    stored: usize,
+    log_from: i64,
+}
+
+/// The state itself, by queue offset of the half message.
+#[derive(Default)]
+pub struct Ledger {
+    open_max: usize,
+    open: BTreeMap<i64, Half>,
+    /// Former copies of open ones, so that a producer that answers late is understood.
+    moved: HashMap<i64, Moved, RandomState>,
+    /// The last ends, one word each, at the place that the queue offset's remainder gives.
+    ends: Vec<i64>,
+    /// Done with, but not yet written to the done topic; in the order in which that came about.
+    pub unwritten: Vec<Done>,
+    /// Open ones that hold many and whose commit was cut short.
+    torn: BTreeMap<i64, Torn>,
+    /// Records of the done topic that still matter: its queue offset, and the highest half message in it.
+    done: VecDeque<(i64, i64)>,
+    next_half: i64,
+    next_done: i64,
+    /// The end of the last record written on behalf of an end or a check.
+    pub appended_end: i64,
+}
+
+impl Ledger {
+    pub fn is_full(&self) -> bool {
+        self.open.len() >= self.open_max
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.open.len()
+    }
+
+    pub fn begin_at(&mut self, half_offset: i64, done_offset: i64) {
+        (self.next_half, self.next_done) = (half_offset, done_offset);
+    }
+
+    pub fn open(&mut self, queue_offset: i64, half: Half) {
+        self.open.insert(queue_offset, half);
+        self.see(queue_offset);
+    }
+
+    /// The half queue reaches at least up to here.
+    pub fn see(&mut self, queue_offset: i64) {
+        self.next_half = self.next_half.max(queue_offset + 1);
+    }
+
+    pub fn standing(&self, queue_offset: i64) -> Standing {
+        let mut newest = queue_offset;
+        while let Some(moved) = self.moved.get(&newest) {
+            newest = moved.to;
+        }
+        if self.open.contains_key(&newest) {
+            return Standing::Open(newest);
+        }
+        match self.remembered(queue_offset) {
+            Some(end) => Standing::Ended(end),
+            None => Standing::Forgotten,
+        }
+    }
+
+    /// The transaction is over; its place goes to the done topic with the next ones.
+    pub fn end(&mut self, queue_offset: i64, end: End) {
+        let Some(half) = self.open.remove(&queue_offset) else {
+            return;
+        };
+        self.torn.remove(&queue_offset);
+        self.note_unwritten(queue_offset, Fate::Ended(end));
+        self.remember(queue_offset, end);
+        let mut before = half.before;
+        while let Some(moved) = self.moved.remove(&before) {
+            self.remember(before, end);
+            before = moved.before;
+        }
+    }
+
+    /// A copy at the queue's end takes the place of a half message, which is done with by that.
+    pub fn replace(&mut self, queue_offset: i64, copy_offset: i64, mut copy: Half) {
+        let replaced = self.open.remove(&queue_offset);
+        if replaced.is_some() {
+            self.note_unwritten(queue_offset, Fate::MovedTo(copy_offset));
+        }
+        let before = replaced.map_or(-1, |half| half.before);
+        self.moved.insert(queue_offset, Moved { to: copy_offset, before });
+        copy.before = queue_offset;
+        self.open(copy_offset, copy);
+        if let Some(torn) = self.torn.remove(&queue_offset) {
+            self.torn.insert(copy_offset, torn);
+        }
+    }
+
+    /// The commit of an open one was cut short: so many of its messages are stored, behind `log_from` in the log.
+    pub fn tear(&mut self, queue_offset: i64, stored: usize, log_from: i64) {
+        if stored > 0 && self.open.contains_key(&queue_offset) {
+            // A second try may have come by a later copy, and what the first one stored lies before that.
+            let log_from = self.torn.get(&queue_offset).map_or(log_from, |torn| torn.log_from.min(log_from));
+            self.torn.insert(queue_offset, Torn { stored, log_from });
+        }
+    }
+
+    /// How many of its messages a commit that was cut short has stored.
+    pub fn stored_of(&self, queue_offset: i64) -> usize {
+        self.torn.get(&queue_offset).map_or(0, |torn| torn.stored)
+    }
+
+    /// After a restart: `queue_offset` was stored again as `copy_offset`, which is itself a former copy of an open one.
+    pub fn link(&mut self, queue_offset: i64, copy_offset: i64) {
+        // Copies lie behind what they stand for: links that only lead onwards cannot go in a circle.
+        if queue_offset < 0 || queue_offset >= copy_offset || self.moved.contains_key(&queue_offset) {
+            return;
+        }
+        if let Some(copy) = self.moved.get_mut(&copy_offset).filter(|copy| copy.before < 0) {
+            copy.before = queue_offset;
+            self.moved.insert(queue_offset, Moved { to: copy_offset, before: -1 });
+        }
+    }
+
+    /// The same of the very first copy, where what came between may be unknown.
+    pub fn link_first(&mut self, first: i64, copy_offset: i64) {
+        let Some(half) = self.open.get_mut(&copy_offset) else {
+            return;
+        };
+        if half.before < 0 {
+            if (0..copy_offset).contains(&first) && !self.moved.contains_key(&first) {
+                half.before = first;
+                self.moved.insert(first, Moved { to: copy_offset, before: -1 });
+            }
+            return;
+        }
+        let mut oldest = half.before;
+        while let Some(moved) = self.moved.get(&oldest).filter(|moved| moved.before >= 0) {
+            oldest = moved.before;
+        }
+        self.link(first, oldest);
+    }
+
+    /// The oldest ones, at most `count_max`, whose producers should be asked, or that have lain at one place for
+    /// `renew_ms` and hold up everything behind them.
+    pub fn due(&self, look: &Look) -> Vec<(i64, Half)> {
+        let is_wanted = |half: &Half| half.stored_ms < look.stored_before_ms && half.is_wanted(look);
+        let open = self.open.iter().filter(|(_, half)| is_wanted(half));
+        open.take(look.count_max).map(|(queue_offset, half)| (*queue_offset, *half)).collect()
+    }
+
+    pub fn half(&self, queue_offset: i64) -> Option<Half> {
+        self.open.get(&queue_offset).copied()
+    }
+
+    /// Some of the ends were written to the done topic.
+    pub fn note_done(&mut self, done_offset: i64, highest: i64, end_offset: i64) {
+        self.done.push_back((done_offset, highest));
+        self.next_done = done_offset + 1;
+        self.note_appended(end_offset);
+    }
+
+    pub fn note_appended(&mut self, end_offset: i64) {
+        self.appended_end = self.appended_end.max(end_offset);
+    }
+
+    /// From where on the half topic and the done topic matter: what to begin with after a restart.
+    pub fn offsets(&mut self) -> (i64, i64) {
+        let half_offset = self.open.first_key_value().map_or(self.next_half, |(first, _)| *first);
+        while self.done.front().is_some_and(|(_, highest)| *highest < half_offset) {
+            self.done.pop_front();
+        }
+        (half_offset, self.done.front().map_or(self.next_done, |(done_offset, _)| *done_offset))
+    }
+
+    fn note_unwritten(&mut self, queue_offset: i64, fate: Fate) {
+        // What is stored of a commit that was cut short has to be found again after a kill.
+        let torn_from = self.torn.values().map(|torn| torn.log_from).min().unwrap_or(i64::MAX);
+        self.unwritten.push(Done { queue_offset, fate, log_end: self.appended_end.min(torn_from) });
+    }
+
+    /// The log behind this may hold commits that are not in the done topic; the oldest half message is there.
+    pub fn open_from(&self) -> Option<i64> {
+        self.open.values().map(|half| half.physical_offset).min()
+    }
+
+    pub fn remember(&mut self, queue_offset: i64, end: End) {
+        if self.ends.is_empty() {
+            self.ends = vec![0; ENDS_KEPT];
+        }
+        self.ends[queue_offset as usize % ENDS_KEPT] = queue_offset << 2 | end as i64;
+    }
+
+    fn remembered(&self, queue_offset: i64) -> Option<End> {
+        let word = *self.ends.get(queue_offset as usize % ENDS_KEPT)?;
+        ENDS.into_iter().find(|end| word == (queue_offset << 2 | *end as i64))
+    }
+}
+
+/// Which half messages a turn of the checks wants to see.
+pub struct Look {
+    pub now_ms: i64,
+    pub timeout_ms: i64,
+    pub renew_ms: i64,
+    /// When the turn began: what it has stored itself is not seen again.
+    pub stored_before_ms: i64,
+    pub count_max: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false };
+
+    fn half(stored_ms: i64) -> Half {
+        Half::new(stored_ms * 10, stored_ms, stored_ms, PLAIN)
+    }
+
+    fn ledger(count: i64) -> Ledger {
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
+        ledger
+    }
+
+    fn look(now_ms: i64) -> Look {
+        Look { now_ms, timeout_ms: 6_000, renew_ms: 60_000, stored_before_ms: now_ms, count_max: 10 }
+    }
+
+    #[test]
+    fn the_kept_offset_moves_over_what_has_ended_and_no_further() {
+        let mut ledger = ledger(3);
+        assert_eq!(ledger.offsets(), (0, 0));
+        ledger.end(1, End::Committed);
+        ledger.note_done(0, 1, 100);
+        assert_eq!(ledger.offsets(), (0, 0));
+        ledger.end(0, End::RolledBack);
+        ledger.note_done(1, 0, 200);
+        assert_eq!(ledger.offsets(), (2, 2));
+        ledger.end(2, End::Committed);
+        assert_eq!(
+            ledger.offsets(),
+            (3, 2),
+            "an end that is not written yet needs no record below the offset"
+        );
+        let unwritten: Vec<_> =
+            ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
+        assert_eq!((unwritten.as_slice(), ledger.appended_end), (&[(1, 0), (0, 100), (2, 200)][..], 200));
+    }
+
+    #[test]
+    fn a_kill_finds_what_is_stored_of_a_commit_that_was_cut_short() {
+        let mut ledger = ledger(4);
+        ledger.note_appended(500);
+        ledger.end(0, End::Committed);
+        ledger.tear(1, 2, 120);
+        ledger.tear(1, 3, 700);
+        ledger.note_appended(800);
+        ledger.end(2, End::Committed);
+        ledger.replace(1, 4, half(5_000));
+        assert_eq!((ledger.stored_of(1), ledger.stored_of(4)), (0, 3));
+        ledger.note_appended(900);
+        ledger.end(3, End::RolledBack);
+        ledger.end(4, End::Committed);
+        assert_eq!(ledger.stored_of(4), 0);
+        let log_ends: Vec<_> =
+            ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
+        assert_eq!(log_ends, [(0, 500), (2, 120), (1, 120), (3, 120), (4, 900)]);
+        ledger.tear(4, 3, 120);
+        assert_eq!(ledger.stored_of(4), 0, "it has ended");
+    }
+
+    #[test]
+    fn an_end_is_remembered_under_every_copy() {
+        let mut ledger = ledger(2);
+        ledger.replace(0, 2, half(5_000));
+        ledger.replace(2, 3, half(6_000));
+        assert_eq!(ledger.standing(0), Standing::Open(3));
+        assert_eq!(ledger.standing(2), Standing::Open(3));
+        ledger.end(3, End::Committed);
+        for copy in [0, 2, 3] {
+            assert_eq!(ledger.standing(copy), Standing::Ended(End::Committed));
+        }
+        assert!(ledger.moved.is_empty());
+        assert_eq!(ledger.standing(1), Standing::Open(1));
+        assert_eq!(ledger.standing(ENDS_KEPT as i64 + 3), Standing::Forgotten);
+        assert_eq!(ledger.offsets().0, 1);
+    }
+
+    #[test]
+    fn after_a_restart_an_open_one_is_found_under_its_first_place() {
+        let loaded = || {
+            let mut ledger = ledger(0);
+            ledger.replace(3, 5, half(6_000));
+            ledger
+        };
+        let mut by_moves = loaded();
+        by_moves.link(2, 3);
+        by_moves.link(0, 2);
+        by_moves.link(7, 9);
+        by_moves.link_first(0, 5);
+        let mut by_first = loaded();
+        by_first.link_first(0, 5);
+        by_first.link_first(5, 5);
+        by_first.link_first(-1, 5);
+        for (mut ledger, places) in [(by_moves, &[0, 2, 3, 5][..]), (by_first, &[0, 3, 5])] {
+            assert!(places.iter().all(|place| ledger.standing(*place) == Standing::Open(5)));
+            ledger.end(5, End::Committed);
+            assert!(places.iter().all(|place| ledger.standing(*place) == Standing::Ended(End::Committed)));
+            assert!(ledger.moved.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_half_message_is_due_after_its_time_and_once_per_turn() {
+        let mut ledger = ledger(1);
+        ledger.open(1, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 30_000, ..PLAIN }));
+        ledger.open(2, Half::new(8, 99_999_999, 1_000, PLAIN));
+        let places = |ledger: &Ledger, look: &Look| {
+            ledger.due(look).into_iter().map(|(queue_offset, _)| queue_offset).collect::<Vec<_>>()
+        };
+        assert_eq!(places(&ledger, &look(7_000)), [0_i64; 0]);
+        assert_eq!(places(&ledger, &look(7_001)), [0, 2], "a clock that runs ahead is not believed");
+        assert_eq!(places(&ledger, &look(31_001)), [0, 1, 2]);
+        assert_eq!(places(&ledger, &Look { count_max: 1, ..look(31_001) }), [0]);
+        ledger.replace(0, 3, Half::new(9, 1_000, 40_000, PLAIN));
+        assert_eq!(places(&ledger, &look(40_000)), [1, 2]);
+    }
+
+    #[test]
+    fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
+        assert!(ledger.due(&look(61_000)).is_empty());
+        assert_eq!(ledger.due(&look(61_001)).len(), 1);
+    }
+
+    #[test]
+    fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let kind = Kind { immunity_ms: 10_000, is_batch: true };
+        ledger.open(0, Half::new(7, 1_000, 1_000, kind));
+        let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
+            (from_ms..=until_ms).step_by(1_000).find(|now_ms| !ledger.due(&look(*now_ms + 1)).is_empty())
+        };
+        assert_eq!(looks(&ledger, 1_000, 900_000), Some(61_000));
+        ledger.replace(0, 1, Half::new(8, 1_000, 61_000, kind));
+        assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
+        ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
+        assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
+        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
+        assert_eq!(
+            looks(&ledger, 3_600_000, 3_700_000),
+            Some(3_660_000),
+            "its producer's clock is an hour late"
+        );
+    }
+
+    #[test]
+    fn fates_come_back_from_their_text() {
+        for fate in [Fate::Ended(End::Committed), Fate::Ended(End::GivenUp), Fate::MovedTo(77)] {
+            assert_eq!(Fate::read(&fate.text()), Some(fate));
+        }
+        for text in ["", "0", "4", ">", ">x", "-1"] {
+            assert_eq!(Fate::read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn immunity_times_as_properties_have_them() {
+        assert_eq!(immunity_ms(Some(b"30")), 30_000);
+        assert_eq!(immunity_ms(Some(b"0")), 0);
+        assert_eq!(immunity_ms(Some(b"-1")), -1);
+        assert_eq!(immunity_ms(Some(b"soon")), -1);
+        assert_eq!(immunity_ms(Some(b"9223372036854775807")), i64::MAX);
+        assert_eq!(immunity_ms(None), -1);
+    }
+}

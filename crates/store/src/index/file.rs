@@ -1,0 +1,299 @@
+//! One key-index file: a hash table on disk from `topic#key` to physical offsets.
+//!
+//! ```text
+//!  0 | begin time: i64 | end time: i64 | begin offset: i64 | end offset: i64 | used slots: i32 | count: i32 |
+//! 40 | slot: i32 × slots                 the number of the newest entry of this slot, 0 for none
+//!    | entry: 20 bytes × entries         | key hash: i32 | physical offset: i64 | seconds since begin: i32 | previous: i32 |
+//! ```
+//! The count starts at 1: entry 0 is never used, so that a slot of 0 means none.
+
+use std::path::Path;
+
+use metaq_wire::java_hash;
+use metaq_wire::properties::java_hash_on;
+
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::log::mapped::MappedTable;
+
+const HEADER_BYTES: u64 = 40;
+const SLOT_BYTES: u64 = 4;
+const ENTRY_BYTES: u64 = 20;
+/// Blocks for entries are taken in such steps.
+const ALLOCATION_STEP_BYTES: u64 = 1 << 20;
+
+mod at {
+    pub(super) const BEGIN_TIME: u64 = 0;
+    pub(super) const END_TIME: u64 = 8;
+    pub(super) const BEGIN_OFFSET: u64 = 16;
+    pub(super) const END_OFFSET: u64 = 24;
+    pub(super) const USED_SLOTS: u64 = 32;
+    pub(super) const COUNT: u64 = 36;
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexSizes {
+    pub(crate) slots: u32,
+    pub(crate) entries: u32,
+}
+
+impl IndexSizes {
+    pub(crate) fn file_bytes(&self) -> u64 {
+        HEADER_BYTES + u64::from(self.slots) * SLOT_BYTES + u64::from(self.entries) * ENTRY_BYTES
+    }
+
+    fn entry_at(&self, number: i32) -> u64 {
+        HEADER_BYTES + u64::from(self.slots) * SLOT_BYTES + number as u64 * ENTRY_BYTES
+    }
+
+    fn slot_at(&self, key_hash: i32) -> u64 {
+        HEADER_BYTES + u64::from(key_hash as u32 % self.slots) * SLOT_BYTES
+    }
+}
+
+/// What a file covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) begin_time_ms: i64,
+    pub(crate) end_time_ms: i64,
+    pub(crate) begin_offset: i64,
+    /// The last record that has an entry here, not its end.
+    pub(crate) end_offset: i64,
+}
+
+pub(crate) struct IndexFile {
+    table: MappedTable,
+    sizes: IndexSizes,
+    /// From the header, kept in step with it.
+    span: Span,
+    used_slots: i32,
+    count: i32,
+}
+
+impl IndexFile {
+    /// Opens the file (a new one is empty); an error of kind `Damaged` where its header cannot be right.
+    pub(crate) fn open(disk: &dyn Disk, path: &Path, sizes: IndexSizes) -> Result<Self, StoreError> {
+        let table = MappedTable::open(disk, path, sizes.file_bytes())?;
+        let long = |at| table.read::<8>(at).map_or(0, i64::from_be_bytes);
+        let int = |at| table.read::<4>(at).map_or(0, i32::from_be_bytes);
+        let span = Span {
+            begin_time_ms: long(at::BEGIN_TIME),
+            end_time_ms: long(at::END_TIME),
+            begin_offset: long(at::BEGIN_OFFSET),
+            end_offset: long(at::END_OFFSET),
+        };
+        let (used_slots, count) = (int(at::USED_SLOTS), int(at::COUNT));
+        let is_sane = (0..=sizes.slots as i64).contains(&i64::from(used_slots))
+            && (0..=i64::from(sizes.entries)).contains(&i64::from(count))
+            && span.begin_offset >= 0
+            && span.begin_offset <= span.end_offset
+            && span.begin_time_ms <= span.end_time_ms;
+        if !is_sane {
+            return Err(StoreError::Damaged {
+                path: path.to_owned(),
+                detail: "the header of the index file is out of range".to_owned(),
+            });
+        }
+        Ok(Self { table, sizes, span, used_slots, count: count.max(1) })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.table.path()
+    }
+
+    pub(crate) fn span(&self) -> Span {
+        self.span
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count <= 1
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.count as u32 >= self.sizes.entries
+    }
+
+    pub(crate) fn sync(&self, disk: &dyn Disk) -> Result<(), StoreError> {
+        self.table.sync(disk)
+    }
+
+    /// Adds an entry; the file is not full. The header moves on before the slot does: a kill in between leaves the entry
+    /// out of its chain, and the record is indexed again at the next start.
+    pub(crate) fn put(
+        &mut self,
+        disk: &dyn Disk,
+        key_hash: i32,
+        physical_offset: i64,
+        store_timestamp_ms: i64,
+    ) -> Result<(), StoreError> {
+        let entry_at = self.sizes.entry_at(self.count);
+        let needed_end = entry_at + ENTRY_BYTES;
+        if self.table.allocated_end() < needed_end {
+            self.table.allocate(disk, needed_end + ALLOCATION_STEP_BYTES)?;
+        }
+        if self.count == 1 {
+            self.span.begin_time_ms = store_timestamp_ms;
+            self.span.begin_offset = physical_offset;
+        }
+        self.span.end_time_ms = store_timestamp_ms;
+        self.span.end_offset = physical_offset;
+        let seconds =
+            ((store_timestamp_ms - self.span.begin_time_ms) / 1_000).clamp(0, i64::from(i32::MAX)) as i32;
+        let slot_at = self.sizes.slot_at(key_hash);
+        let previous = self.slot(slot_at);
+
+        let mut entry = [0; ENTRY_BYTES as usize];
+        entry[..4].copy_from_slice(&key_hash.to_be_bytes());
+        entry[4..12].copy_from_slice(&physical_offset.to_be_bytes());
+        entry[12..16].copy_from_slice(&seconds.to_be_bytes());
+        entry[16..].copy_from_slice(&previous.to_be_bytes());
+        self.table.write(entry_at, &entry);
+        let number = self.count;
+        self.count += 1;
+        if previous == 0 {
+            self.used_slots += 1;
+        }
+        self.write_header();
+        self.table.write(slot_at, &number.to_be_bytes());
+        Ok(())
+    }
+
+    /// Reads the slots of keys that are about to be put. Slots lie anywhere in many megabytes: fetched one by one, each
+    /// put would wait for memory; read together, the waits overlap.
+    #[inline]
+    pub(crate) fn bring_in(&self, key_hashes: impl Iterator<Item = i32>) {
+        let slots = key_hashes.fold(0, |slots, hash| slots ^ self.slot(self.sizes.slot_at(hash)));
+        std::hint::black_box(slots);
+    }
+
+    fn write_header(&mut self) {
+        let mut header = [0; HEADER_BYTES as usize];
+        let longs =
+            [self.span.begin_time_ms, self.span.end_time_ms, self.span.begin_offset, self.span.end_offset];
+        for (place, value) in header.chunks_exact_mut(8).zip(longs) {
+            place.copy_from_slice(&value.to_be_bytes());
+        }
+        header[at::USED_SLOTS as usize..at::COUNT as usize].copy_from_slice(&self.used_slots.to_be_bytes());
+        header[at::COUNT as usize..].copy_from_slice(&self.count.to_be_bytes());
+        self.table.write(0, &header);
+    }
+
+    /// The newest entry of a slot; a number that no entry has counts as none.
+    fn slot(&self, slot_at: u64) -> i32 {
+        let number = self.table.read::<4>(slot_at).map_or(0, i32::from_be_bytes);
+        if (1..self.count).contains(&number) { number } else { 0 }
+    }
+
+    /// Physical offsets of records that may have the key, newest first, until `visit` has enough.
+    pub(crate) fn find(&self, key_hash: i32, mut visit: impl FnMut(i64) -> bool) {
+        let mut number = self.slot(self.sizes.slot_at(key_hash));
+        while number > 0 {
+            let Some(entry) = self.table.read::<{ ENTRY_BYTES as usize }>(self.sizes.entry_at(number)) else {
+                return;
+            };
+            let int = |at: usize| entry[at..].first_chunk().copied().map_or(0, i32::from_be_bytes);
+            let physical_offset = entry[4..].first_chunk().copied().map_or(0, i64::from_be_bytes);
+            if int(0) == key_hash && !visit(physical_offset) {
+                return;
+            }
+            // Chains run to older entries only; anything else is damage and would never end.
+            let previous = int(16);
+            number = if previous < number { previous } else { 0 };
+        }
+    }
+}
+
+/// The part of a key's hash that all keys of a topic share.
+pub(crate) fn topic_hash(topic: &str) -> i32 {
+    java_hash_on(java_hash(topic), "#")
+}
+
+/// The hash that the index keeps of `topic#key`: never negative.
+#[inline]
+pub(crate) fn key_hash(topic_hash: i32, key: &str) -> i32 {
+    java_hash_on(topic_hash, key).checked_abs().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SystemDisk;
+
+    const SIZES: IndexSizes = IndexSizes { slots: 3, entries: 10 };
+
+    fn found(file: &IndexFile, key: &str) -> Vec<i64> {
+        let mut offsets = Vec::new();
+        file.find(key_hash(topic_hash("t"), key), |offset| {
+            offsets.push(offset);
+            true
+        });
+        offsets
+    }
+
+    #[test]
+    fn chains_lead_from_new_to_old() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("20260101000000000");
+        let mut file = IndexFile::open(&SystemDisk, &path, SIZES)?;
+        assert!(file.is_empty());
+        // Three slots for four keys: chains are shared.
+        for (number, key) in ["a", "b", "c", "d", "a", "b", "a"].into_iter().enumerate() {
+            file.put(
+                &SystemDisk,
+                key_hash(topic_hash("t"), key),
+                100 * number as i64,
+                5_000 + 1_000 * number as i64,
+            )?;
+        }
+        let check = |file: &IndexFile| {
+            assert_eq!(found(file, "a"), [600, 400, 0]);
+            assert_eq!(found(file, "b"), [500, 100]);
+            assert_eq!(found(file, "d"), [300]);
+            assert_eq!(found(file, "e"), [0; 0]);
+            assert_eq!(
+                file.span(),
+                Span { begin_time_ms: 5_000, end_time_ms: 11_000, begin_offset: 0, end_offset: 600 }
+            );
+        };
+        check(&file);
+        assert!(!file.is_full());
+        drop(file);
+        check(&IndexFile::open(&SystemDisk, &path, SIZES)?);
+        // The count starts at 1, and the file has its full length.
+        let bytes = std::fs::read(&path)?;
+        assert_eq!(bytes[36..40], 8_i32.to_be_bytes());
+        assert_eq!(bytes.len() as u64, SIZES.file_bytes());
+        Ok(())
+    }
+
+    #[test]
+    fn a_wild_header_or_chain_is_survived() -> Result<(), Box<dyn std::error::Error>> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("20260101000000000");
+        let mut file = IndexFile::open(&SystemDisk, &path, SIZES)?;
+        for number in 0..3 {
+            file.put(&SystemDisk, key_hash(topic_hash("t"), "a"), number, 5_000)?;
+        }
+        drop(file);
+        let mut bytes = std::fs::read(&path)?;
+        // The newest entry's link points at itself.
+        let link = SIZES.entry_at(3) as usize + 16;
+        bytes[link..link + 4].copy_from_slice(&3_i32.to_be_bytes());
+        std::fs::write(&path, &bytes)?;
+        assert_eq!(found(&IndexFile::open(&SystemDisk, &path, SIZES)?, "a"), [2]);
+        bytes[36..40].copy_from_slice(&1_000_i32.to_be_bytes());
+        std::fs::write(&path, &bytes)?;
+        assert!(matches!(IndexFile::open(&SystemDisk, &path, SIZES), Err(StoreError::Damaged { .. })));
+        Ok(())
+    }
+
+    #[test]
+    fn hashes_are_javas_and_never_negative() {
+        assert_eq!(
+            key_hash(topic_hash("t"), "a"),
+            "t#a".bytes().fold(0, |hash, byte| hash * 31 + i32::from(byte))
+        );
+        assert!((0..1_000).all(|number| key_hash(topic_hash("topic"), &number.to_string()) >= 0));
+        assert_eq!(key_hash(topic_hash("schön"), "schlüssel"), java_hash("schön#schlüssel").abs());
+    }
+}

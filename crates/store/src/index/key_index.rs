@@ -1,0 +1,394 @@
+//! The key index: finds records by `UNIQ_KEY` and by every word of `KEYS`. Built by a thread of its own that follows the
+//! commit log a few milliseconds behind, in batches; what it missed at a kill it reads again at the next start.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use metaq_wire::{Record, layout, properties};
+use parking_lot::{Condvar, Mutex, RwLock};
+
+use crate::api::QueryResult;
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::index::file::{IndexFile, IndexSizes, key_hash, topic_hash};
+use crate::log::commit_log::CommitLog;
+use crate::log::gate::Reports;
+use crate::recovery::log_walk::{Place, Step, look, walk};
+use crate::settings::StoreSettings;
+
+/// How long new records may gather before they are indexed together.
+const BATCH_PAUSE: Duration = Duration::from_millis(3);
+/// After a failure (a full disk) the follower waits so long.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Records between two looks at whether to stop.
+const PASS_RECORDS_MAX: usize = 2_048;
+/// At the stop no more of the log than this is indexed: about a tenth of a second.
+const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
+
+/// Entries written under one lock, and whose slots are fetched from memory together.
+const GROUP_KEYS: usize = 32;
+
+/// A key of a record, as the index keeps it.
+struct KeyPlace {
+    hash: i32,
+    physical_offset: i64,
+    store_timestamp_ms: i64,
+}
+
+/// The keys of a stretch of the log.
+#[derive(Default)]
+struct Found {
+    keys: Vec<KeyPlace>,
+    /// The topic of the last record and the hash of `topic#`: neighbours mostly share it.
+    topic: Vec<u8>,
+    topic_hash: Option<i32>,
+}
+
+impl Found {
+    #[inline]
+    fn add(&mut self, record: &Record<'_>) {
+        if record.system_flag & layout::TRANSACTION_MASK == layout::TRANSACTION_ROLLBACK {
+            return;
+        }
+        if self.topic != record.topic {
+            self.topic_hash = std::str::from_utf8(record.topic).ok().map(topic_hash);
+            self.topic.clear();
+            self.topic.extend_from_slice(record.topic);
+        }
+        let Some(topic_hash) = self.topic_hash else { return };
+        self.keys.extend(keys(record).map(|key| KeyPlace {
+            hash: key_hash(topic_hash, key),
+            physical_offset: record.physical_offset,
+            store_timestamp_ms: record.store_timestamp_ms,
+        }));
+    }
+}
+
+pub(crate) struct Index {
+    disk: Arc<dyn Disk>,
+    directory: PathBuf,
+    sizes: IndexSizes,
+    /// Oldest first; the last one is written to.
+    files: RwLock<Vec<IndexFile>>,
+    indexed_end: AtomicI64,
+    synced_end: AtomicI64,
+    synced_time_ms: AtomicI64,
+    idle: AtomicBool,
+    stop: AtomicBool,
+    sleeping: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Index {
+    /// Opens the files there are and decides from where on the log has to be read again. Files that may hold lies are
+    /// deleted: damaged ones, ones of another size, and ones that run past the end of the log or past `synced_end`.
+    pub(crate) fn open(
+        settings: &StoreSettings,
+        disk: Arc<dyn Disk>,
+        log_start: i64,
+        log_end: i64,
+        synced_end: i64,
+        reports: &Reports,
+    ) -> Result<Self, StoreError> {
+        let directory = settings.directory.join("index");
+        let fail = |source| StoreError::io(&directory, source);
+        disk.create_directory(&directory).map_err(fail)?;
+        let sizes = IndexSizes { slots: settings.index_slots, entries: settings.index_entries };
+        let mut files: Vec<IndexFile> = Vec::new();
+        let mut is_broken = false;
+        for entry in disk.read_directory(&directory).map_err(fail)? {
+            if entry.is_directory || entry.name.parse::<u64>().is_err() {
+                continue;
+            }
+            let path = directory.join(&entry.name);
+            if !is_broken {
+                match open_file(&*disk, &path, sizes) {
+                    Ok(Some(file)) if file.span().end_offset < log_end.min(synced_end) => {
+                        files.push(file);
+                        continue;
+                    }
+                    Err(error @ (StoreError::Io { .. } | StoreError::DiskFull { .. })) => return Err(error),
+                    _ => is_broken = true,
+                }
+            }
+            reports.add(format!("index file {} cannot be relied on and is built again", path.display()));
+            disk.remove_file(&path).map_err(fail)?;
+        }
+        // The last record is read once more: a kill may have come between its keys.
+        let indexed_end = files.last().map_or(log_start, |file| file.span().end_offset.max(log_start));
+        Ok(Self {
+            disk,
+            directory,
+            sizes,
+            files: RwLock::new(files),
+            indexed_end: AtomicI64::new(indexed_end),
+            synced_end: AtomicI64::new(synced_end.min(indexed_end)),
+            synced_time_ms: AtomicI64::new(0),
+            idle: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            sleeping: Mutex::new(()),
+            wake: Condvar::new(),
+        })
+    }
+
+    pub(crate) fn indexed_end(&self) -> i64 {
+        self.indexed_end.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn synced_end(&self) -> i64 {
+        self.synced_end.load(Ordering::Acquire)
+    }
+
+    /// The store time of the last record that was indexed when the index was last synced.
+    pub(crate) fn synced_time_ms(&self) -> i64 {
+        self.synced_time_ms.load(Ordering::Acquire)
+    }
+
+    /// Wakes the follower where it sleeps; called after a dispatch.
+    #[inline]
+    pub(crate) fn notify(&self) {
+        if self.idle.load(Ordering::Relaxed) && self.idle.swap(false, Ordering::AcqRel) {
+            let _sleeping = self.sleeping.lock();
+            self.wake.notify_one();
+        }
+    }
+
+    /// The follower's thread; it indexes what `dispatched_end` allows.
+    pub(crate) fn run(&self, log: &CommitLog, dispatched_end: impl Fn() -> i64, reports: &Reports) {
+        while !self.stop.load(Ordering::Acquire) {
+            let end = dispatched_end();
+            if self.indexed_end() >= end {
+                self.sleep(&dispatched_end);
+                continue;
+            }
+            if let Err(error) = self.follow(log, end, || self.stop.load(Ordering::Relaxed)) {
+                reports.add(format!("the key index stands still: {error}"));
+                self.pause(RETRY_PAUSE);
+            }
+        }
+    }
+
+    fn sleep(&self, dispatched_end: &impl Fn() -> i64) {
+        {
+            let mut sleeping = self.sleeping.lock();
+            self.idle.store(true, Ordering::SeqCst);
+            // Not before looking again: a dispatch that saw us awake does not wake us.
+            if self.indexed_end() >= dispatched_end() && !self.stop.load(Ordering::Acquire) {
+                // The timeout makes up for a wake-up that raced past without a fence on the hot path.
+                self.wake.wait_for(&mut sleeping, Duration::from_millis(500));
+            }
+            self.idle.store(false, Ordering::SeqCst);
+        }
+        self.pause(BATCH_PAUSE);
+    }
+
+    fn pause(&self, pause: Duration) {
+        let mut sleeping = self.sleeping.lock();
+        if !self.stop.load(Ordering::Acquire) {
+            self.wake.wait_for(&mut sleeping, pause);
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        let _sleeping = self.sleeping.lock();
+        self.wake.notify_all();
+    }
+
+    /// Before the store is closed: indexes what is left, unless that is much; the next start goes on from there.
+    pub(crate) fn catch_up(&self, log: &CommitLog, end: i64) -> Result<(), StoreError> {
+        while self.indexed_end() < end && end - self.indexed_end() <= CATCH_UP_BYTES_MAX {
+            self.follow(log, end, || false)?;
+        }
+        Ok(())
+    }
+
+    /// Indexes one stretch of the log: first the hashes of all its keys, then the entries, a group at a time.
+    fn follow(&self, log: &CommitLog, end: i64, is_stopped: impl Fn() -> bool) -> Result<(), StoreError> {
+        let mut records = 0;
+        let mut found = Found::default();
+        let from = self.indexed_end().max(log.start_offset());
+        let reached = walk(log, from, end, false, |step| {
+            if let Step::Record(record) = step {
+                found.add(&record);
+            }
+            records += 1;
+            records < PASS_RECORDS_MAX && !is_stopped()
+        });
+        for group in found.keys.chunks(GROUP_KEYS) {
+            if let Err(error) = self.put(group) {
+                self.indexed_end.store(group[0].physical_offset, Ordering::Release);
+                return Err(error);
+            }
+        }
+        self.indexed_end.store(reached, Ordering::Release);
+        Ok(())
+    }
+
+    fn put(&self, group: &[KeyPlace]) -> Result<(), StoreError> {
+        let mut files = self.files.write();
+        if let Some(file) = files.last() {
+            file.bring_in(group.iter().map(|key| key.hash));
+        }
+        for key in group {
+            if files.last().is_none_or(IndexFile::is_full) {
+                let path = self.directory.join(self.fresh_name(files.last(), key.store_timestamp_ms));
+                files.push(IndexFile::open(&*self.disk, &path, self.sizes)?);
+                self.disk
+                    .sync_directory(&self.directory)
+                    .map_err(|source| StoreError::io(&self.directory, source))?;
+            }
+            if let Some(file) = files.last_mut() {
+                file.put(&*self.disk, key.hash, key.physical_offset, key.store_timestamp_ms)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `yyyyMMddHHmmssSSS`, and always behind the last file's name: names are the order.
+    fn fresh_name(&self, last: Option<&IndexFile>, now_ms: i64) -> String {
+        let stamp = time_stamp(now_ms);
+        let last: u64 =
+            last.and_then(|file| file.path().file_name()?.to_str()?.parse().ok()).unwrap_or_default();
+        format!("{:017}", stamp.max(last + 1))
+    }
+
+    /// Syncs the file that is written to (older ones were synced when they filled up) and remembers how far.
+    pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        let indexed_end = self.indexed_end();
+        if indexed_end > self.synced_end() {
+            let files = self.files.read();
+            let synced_end = self.synced_end();
+            for file in files.iter().filter(|file| file.span().end_offset >= synced_end) {
+                file.sync(&*self.disk)?;
+            }
+            self.synced_end.store(indexed_end, Ordering::Release);
+            let time_ms = files.last().map_or(0, |file| file.span().end_time_ms);
+            self.synced_time_ms.store(time_ms, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Records with the key stored in the time range, newest first. The index only proposes: every record is checked.
+    pub(crate) fn query(
+        &self,
+        log: &CommitLog,
+        topic: &str,
+        key: &str,
+        count_max: usize,
+        begin_ms: i64,
+        end_ms: i64,
+    ) -> QueryResult {
+        let key_hash = key_hash(topic_hash(topic), key);
+        let mut result = QueryResult::default();
+        let mut seen = Vec::new();
+        let files = self.files.read();
+        if let Some(last) = files.last() {
+            result.last_store_time = last.span().end_time_ms;
+            result.last_physical_offset = last.span().end_offset;
+        }
+        for file in files.iter().rev() {
+            let span = file.span();
+            if file.is_empty() || span.begin_time_ms > end_ms || span.end_time_ms < begin_ms {
+                continue;
+            }
+            file.find(key_hash, |physical_offset| {
+                if result.records.len() < count_max && !seen.contains(&physical_offset) {
+                    seen.push(physical_offset);
+                    let record = matching_record(log, physical_offset, topic, key, begin_ms, end_ms);
+                    result.records.extend(record);
+                }
+                result.records.len() < count_max
+            });
+        }
+        result
+    }
+
+    /// Deletes files all of whose records are gone from the log.
+    pub(crate) fn clean(&self, log_start: i64) -> Result<usize, StoreError> {
+        let mut files = self.files.write();
+        let old = files.iter().take_while(|file| file.span().end_offset < log_start).count();
+        // The file that is written to stays.
+        let old = old.min(files.len().saturating_sub(1));
+        for file in files.drain(..old) {
+            self.disk.remove_file(file.path()).map_err(|source| StoreError::io(file.path(), source))?;
+        }
+        Ok(old)
+    }
+}
+
+/// None for a file of another size: its geometry is unknown, so it cannot be read.
+fn open_file(disk: &dyn Disk, path: &Path, sizes: IndexSizes) -> Result<Option<IndexFile>, StoreError> {
+    let file = disk.open(path).map_err(|source| StoreError::io(path, source))?;
+    let len = disk.len(&file).map_err(|source| StoreError::io(path, source))?;
+    if len != sizes.file_bytes() {
+        return Ok(None);
+    }
+    let file = IndexFile::open(disk, path, sizes)?;
+    Ok((!file.is_empty()).then_some(file))
+}
+
+/// The keys by which a record is found.
+fn keys<'a>(record: &Record<'a>) -> impl Iterator<Item = &'a str> {
+    let [unique_key, keys] = properties::find_many(record.properties, ["UNIQ_KEY", "KEYS"]);
+    let text =
+        |value: Option<&'a [u8]>| value.and_then(|value| std::str::from_utf8(value).ok()).unwrap_or_default();
+    let unique_key = Some(text(unique_key)).filter(|key| !key.is_empty());
+    unique_key.into_iter().chain(text(keys).split(' ').filter(|key| !key.is_empty()))
+}
+
+fn matching_record(
+    log: &CommitLog,
+    physical_offset: i64,
+    topic: &str,
+    key: &str,
+    begin_ms: i64,
+    end_ms: i64,
+) -> Option<Bytes> {
+    let file = log.file_at(physical_offset)?;
+    let position = (physical_offset - file.start_offset) as u64;
+    let bytes = file.readable().get(position as usize..)?;
+    let Place::Record(record) = look(bytes, physical_offset, true) else { return None };
+    let fits = record.topic == topic.as_bytes()
+        && (begin_ms..=end_ms).contains(&record.store_timestamp_ms)
+        && keys(&record).any(|word| word == key);
+    if fits { file.bytes(position, record.size) } else { None }
+}
+
+/// The digits of `yyyyMMddHHmmssSSS` in UTC as one number.
+fn time_stamp(now_ms: i64) -> u64 {
+    let days = now_ms.div_euclid(86_400_000);
+    let in_day = now_ms.rem_euclid(86_400_000) as u64;
+    let (year, month, day) = civil_date(days);
+    let clock = (in_day / 3_600_000) * 10_000 + (in_day / 60_000 % 60) * 100 + in_day / 1_000 % 60;
+    ((year * 10_000 + month * 100 + day) * 1_000_000 + clock) * 1_000 + in_day % 1_000
+}
+
+/// Year, month and day of a count of days since 1970, by counting in years that begin in March.
+fn civil_date(days: i64) -> (u64, u64, u64) {
+    let days = (days + 719_468).max(0) as u64;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let march_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    (year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_the_time() {
+        assert_eq!(time_stamp(0), 19_700_101_000_000_000);
+        assert_eq!(time_stamp(951_827_696_789), 20_000_229_123_456_789);
+        assert_eq!(time_stamp(1_767_225_599_999), 20_251_231_235_959_999);
+    }
+}

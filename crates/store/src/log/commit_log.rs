@@ -1,0 +1,349 @@
+//! The commit log: every record of every topic, one behind the other, in files of one size.
+//!
+//! ```text
+//! 00000000000000000000          00000000001073741824
+//! | record | record | … | blank | record | record | …
+//! ```
+//! A record never spans files: where the next one and a blank mark of 8 bytes no longer fit, the blank (the
+//! remaining length, a magic) closes the file. Appends take one lock, held for laying out the bytes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use metaq_wire::{NewRecord, layout};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::api::{Appended, AppendedBatch};
+use crate::clock::Clock;
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::log::gate::Gate;
+use crate::log::mapped::{FileWriter, MappedFile};
+use crate::log::preallocation::Ahead;
+use crate::queue::consume_queue::Queue;
+use crate::settings::StoreSettings;
+
+const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
+
+pub(crate) struct CommitLog {
+    pub(crate) disk: Arc<dyn Disk>,
+    clock: Clock,
+    gate: Arc<Gate>,
+    record_bytes_max: usize,
+    /// In order of their start offsets; swapped as a whole, so that readers take no lock.
+    files: ArcSwap<Vec<Arc<MappedFile>>>,
+    appender: Mutex<Appender>,
+    append_wait_max: Duration,
+    /// Somebody waited too long for the lock, and nobody has had it since.
+    is_stuck: AtomicBool,
+    /// Everything below is laid out and may be read.
+    appended_end: AtomicI64,
+    pub(crate) ahead: Ahead,
+}
+
+struct Appender {
+    writer: FileWriter,
+    store_timestamp_ms: i64,
+}
+
+/// Where recovery found the log to end.
+pub(crate) struct LogEnd {
+    pub(crate) files: Vec<Arc<MappedFile>>,
+    pub(crate) writer: FileWriter,
+    pub(crate) store_timestamp_ms: i64,
+}
+
+impl CommitLog {
+    pub(crate) fn new(
+        settings: &StoreSettings,
+        disk: Arc<dyn Disk>,
+        clock: Clock,
+        gate: Arc<Gate>,
+        end: LogEnd,
+    ) -> Self {
+        let directory = directory(&settings.directory);
+        Self {
+            ahead: Ahead::new(settings, Arc::clone(&disk), directory, end.writer.file().end_offset()),
+            disk,
+            clock,
+            gate,
+            record_bytes_max: settings.record_bytes_max(),
+            append_wait_max: Duration::from_millis(settings.append_wait_ms_max),
+            is_stuck: AtomicBool::new(false),
+            files: ArcSwap::from_pointee(end.files),
+            appended_end: AtomicI64::new(end.writer.physical_offset()),
+            appender: Mutex::new(Appender { writer: end.writer, store_timestamp_ms: end.store_timestamp_ms }),
+        }
+    }
+
+    /// Appends one record; its queue offset is taken under the same lock, so both orders agree. None, with nothing
+    /// done, when the queue was deleted since the caller looked it up.
+    pub(crate) fn append(
+        &self,
+        record: &NewRecord<'_>,
+        queue: &Queue,
+    ) -> Result<Option<Appended>, StoreError> {
+        let size = self.checked_size(record)?;
+        let counted = is_queued(record.system_flag);
+        let mut appender = self.lock_appender()?;
+        self.gate.check()?;
+        if queue.is_removed() {
+            return Ok(None);
+        }
+        self.make_room(&mut appender, size as u64)?;
+        let store_timestamp_ms = appender.tick(&self.clock);
+        let queue_offset = if counted { queue.take_offsets(1) } else { 0 };
+        let physical_offset = appender.writer.physical_offset();
+        appender
+            .writer
+            .fill(size, |target| record.write(target, queue_offset, physical_offset, store_timestamp_ms));
+        let end_offset = self.publish(&appender);
+        Ok(Some(Appended { physical_offset, end_offset, queue_offset, store_timestamp_ms }))
+    }
+
+    /// Appends all or none; the records get neighbouring queue offsets.
+    pub(crate) fn append_batch(
+        &self,
+        records: &[NewRecord<'_>],
+        queue: &Queue,
+    ) -> Result<Option<AppendedBatch>, StoreError> {
+        let mut sizes = Vec::with_capacity(records.len());
+        for record in records {
+            sizes.push(self.checked_size(record)?);
+        }
+        let counted = records.iter().filter(|record| is_queued(record.system_flag)).count();
+        let mut physical_offsets = Vec::with_capacity(records.len());
+
+        let mut appender = self.lock_appender()?;
+        self.gate.check()?;
+        if queue.is_removed() {
+            return Ok(None);
+        }
+        self.make_batch_room(&mut appender, &sizes)?;
+        let store_timestamp_ms = appender.tick(&self.clock);
+        let first_queue_offset = if counted > 0 { queue.take_offsets(counted as i64) } else { 0 };
+        let mut next_queue_offset = first_queue_offset;
+        for (record, size) in records.iter().zip(sizes) {
+            // Cannot fail any more: `make_batch_room` prepared every file that is needed.
+            self.make_room(&mut appender, size as u64)?;
+            let queue_offset = if is_queued(record.system_flag) {
+                next_queue_offset += 1;
+                next_queue_offset - 1
+            } else {
+                0
+            };
+            let physical_offset = appender.writer.physical_offset();
+            appender
+                .writer
+                .fill(size, |target| record.write(target, queue_offset, physical_offset, store_timestamp_ms));
+            physical_offsets.push(physical_offset);
+        }
+        let end_offset = self.publish(&appender);
+        let first = Appended {
+            physical_offset: physical_offsets.first().copied().unwrap_or(end_offset),
+            end_offset,
+            queue_offset: first_queue_offset,
+            store_timestamp_ms,
+        };
+        Ok(Some(AppendedBatch { first, physical_offsets, end_offset }))
+    }
+
+    /// The right to append. Where the one who has it does not come on, because the disk is slow or the page cache under
+    /// pressure, a first one waits for a while and all others are refused at once: the threads stay free for reads.
+    #[inline]
+    fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
+        if self.is_stuck.load(Ordering::Relaxed) {
+            return self.lock_stuck();
+        }
+        self.appender.try_lock_for(self.append_wait_max).ok_or_else(|| {
+            self.is_stuck.store(true, Ordering::Relaxed);
+            self.busy()
+        })
+    }
+
+    #[cold]
+    fn lock_stuck(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
+        let appender = self.appender.try_lock().ok_or_else(|| self.busy())?;
+        self.is_stuck.store(false, Ordering::Relaxed);
+        Ok(appender)
+    }
+
+    #[cold]
+    fn busy(&self) -> StoreError {
+        StoreError::Busy { waited_ms: self.append_wait_max.as_millis() as u64 }
+    }
+
+    fn checked_size(&self, record: &NewRecord<'_>) -> Result<usize, StoreError> {
+        let size = record.size();
+        if size > self.record_bytes_max {
+            return Err(StoreError::TooLarge { size, limit: self.record_bytes_max });
+        }
+        record.check().map_err(StoreError::BadRecord)?;
+        Ok(size)
+    }
+
+    #[inline]
+    fn publish(&self, appender: &Appender) -> i64 {
+        appender.writer.publish();
+        let end_offset = appender.writer.physical_offset();
+        self.appended_end.store(end_offset, Ordering::Release);
+        end_offset
+    }
+
+    /// Sees to it that the writer stands where `size` bytes and a blank mark have disk blocks.
+    #[inline]
+    fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
+        if appender.writer.remaining() < size + BLANK_BYTES {
+            self.roll(appender)?;
+        }
+        let needed_end = appender.writer.position() + size + BLANK_BYTES;
+        let file = appender.writer.file();
+        if file.allocated_end() < needed_end {
+            self.ahead.allocate_now(file, needed_end)?;
+        }
+        self.ahead.watch(file, needed_end);
+        Ok(())
+    }
+
+    /// Closes the current file with a blank and goes on in the next one. Fails with nothing changed.
+    fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
+        let file = Arc::clone(appender.writer.file());
+        file.allocate(&*self.disk, appender.writer.position() + BLANK_BYTES)?;
+        let next = self.ahead.take_next()?;
+        let Some(next_writer) = next.writer() else {
+            return Err(StoreError::Damaged {
+                path: next.path().to_owned(),
+                detail: "it has a writer already".to_owned(),
+            });
+        };
+        let remaining = appender.writer.remaining() as u32;
+        appender.writer.fill(layout::BLANK_BYTES, |target| {
+            target[..4].copy_from_slice(&remaining.to_be_bytes());
+            target[4..].copy_from_slice(&layout::MAGIC_BLANK.to_be_bytes());
+        });
+        let mut files = Vec::clone(&self.files.load());
+        files.push(next);
+        self.files.store(Arc::new(files));
+        std::mem::replace(&mut appender.writer, next_writer).finish();
+        self.publish(appender);
+        Ok(())
+    }
+
+    /// Takes every file and block that the batch will need, so that laying it out cannot fail half-way.
+    fn make_batch_room(&self, appender: &mut Appender, sizes: &[usize]) -> Result<(), StoreError> {
+        let total = sizes.iter().map(|size| *size as u64).sum::<u64>();
+        if appender.writer.remaining() >= total + BLANK_BYTES {
+            return self.make_room(appender, total);
+        }
+        let mut position = appender.writer.position();
+        let mut file = Arc::clone(appender.writer.file());
+        let mut fresh_files = 0;
+        for size in sizes.iter().map(|size| *size as u64) {
+            if file.len() - position < size + BLANK_BYTES {
+                file.allocate(&*self.disk, position + BLANK_BYTES)?;
+                file = self.ahead.prepare(fresh_files)?;
+                fresh_files += 1;
+                position = 0;
+            }
+            position += size;
+            file.allocate(&*self.disk, position + BLANK_BYTES)?;
+        }
+        Ok(())
+    }
+
+    /// The first byte that is still there.
+    pub(crate) fn start_offset(&self) -> i64 {
+        self.files.load().first().map_or(0, |file| file.start_offset)
+    }
+
+    #[inline]
+    pub(crate) fn appended_end(&self) -> i64 {
+        self.appended_end.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn newest_time_ms(&self) -> i64 {
+        self.appender.lock().store_timestamp_ms
+    }
+
+    pub(crate) fn files(&self) -> Arc<Vec<Arc<MappedFile>>> {
+        self.files.load_full()
+    }
+
+    /// The file that holds the byte, or held it: None past the end and in front of the start.
+    pub(crate) fn file_at(&self, physical_offset: i64) -> Option<Arc<MappedFile>> {
+        let files = self.files.load();
+        let after = files.partition_point(|file| file.start_offset <= physical_offset);
+        let file = files.get(after.checked_sub(1)?)?;
+        (physical_offset < file.end_offset()).then(|| Arc::clone(file))
+    }
+
+    /// The file behind this one.
+    pub(crate) fn file_after(&self, start_offset: i64) -> Option<Arc<MappedFile>> {
+        let files = self.files.load();
+        files.get(files.partition_point(|file| file.start_offset <= start_offset)).cloned()
+    }
+
+    /// Runs something while nothing can be appended.
+    pub(crate) fn while_paused<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _appender = self.appender.lock();
+        work()
+    }
+
+    /// Gives memory back that maps what lies more than `kept_bytes` behind the end.
+    pub(crate) fn relax(&self, kept_bytes: i64) {
+        let cold_end = self.appended_end() - kept_bytes;
+        for file in self.files.load().iter().take_while(|file| file.start_offset < cold_end) {
+            file.relax((cold_end - file.start_offset) as u64);
+        }
+    }
+
+    /// Has the blocks behind the end taken in the background, before the first append asks for them.
+    pub(crate) fn prepare(&self) {
+        let appender = self.appender.lock();
+        self.ahead.watch(appender.writer.file(), appender.writer.position());
+    }
+
+    /// Takes up to `count` files off the front of the log, as far as they end below `limit`, and deletes them; readers
+    /// that hold parts of them keep those.
+    pub(crate) fn remove_first(&self, count: usize, limit: i64) -> Result<usize, StoreError> {
+        // Under the append lock, because a roll swaps the list too.
+        let removed: Vec<Arc<MappedFile>> = {
+            let _appender = self.appender.lock();
+            let files = self.files.load();
+            let below = files.iter().take_while(|file| file.end_offset() <= limit).count();
+            let count = count.min(below).min(files.len().saturating_sub(1));
+            self.files.store(Arc::new(files[count..].to_vec()));
+            files[..count].to_vec()
+        };
+        for file in &removed {
+            self.disk.remove_file(file.path()).map_err(|source| StoreError::io(file.path(), source))?;
+        }
+        Ok(removed.len())
+    }
+}
+
+impl Appender {
+    /// Never backwards, whatever the clock does: searches by time rely on it.
+    fn tick(&mut self, clock: &Clock) -> i64 {
+        self.store_timestamp_ms = self.store_timestamp_ms.max(clock.now_ms());
+        self.store_timestamp_ms
+    }
+}
+
+pub(crate) fn directory(store_directory: &Path) -> PathBuf {
+    store_directory.join("commitlog")
+}
+
+pub(crate) fn file_name(start_offset: i64) -> String {
+    format!("{start_offset:020}")
+}
+
+/// Prepared and rolled-back halves of a transaction stay out of the queues.
+#[inline]
+pub(crate) fn is_queued(system_flag: i32) -> bool {
+    let state = system_flag & layout::TRANSACTION_MASK;
+    state != layout::TRANSACTION_PREPARED && state != layout::TRANSACTION_ROLLBACK
+}

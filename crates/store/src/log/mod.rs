@@ -1,0 +1,7 @@
+//! The commit log: mapped files, preallocation, flush, and the gate that refuses writes.
+
+pub(crate) mod commit_log;
+pub(crate) mod flush;
+pub(crate) mod gate;
+pub(crate) mod mapped;
+pub(crate) mod preallocation;

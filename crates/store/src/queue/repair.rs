@@ -1,0 +1,78 @@
+//! Putting a damaged consume-queue entry right while it is read.
+//!
+//! An entry carries no checksum; that it is wrong shows when the record it points at does not fit. The record itself is
+//! then looked for in the commit log, between the records of the entries around it.
+
+use std::sync::atomic::Ordering;
+
+use metaq_wire::Record;
+use metaq_wire::properties::tag_code_of;
+
+use crate::log::commit_log::is_queued;
+use crate::queue::consume_queue::Queue;
+use crate::queue::files::Entry;
+use crate::read::Reader;
+use crate::recovery::log_walk::{Place, Step, look, walk};
+
+/// How many entries around the damaged one are tried as landmarks.
+const LANDMARKS_MAX: i64 = 64;
+/// More of the log than this is not searched while somebody waits for an answer.
+const SEARCH_BYTES_MAX: i64 = 256 << 20;
+
+impl Reader<'_> {
+    /// The right entry for the queue offset, written back; None where the log has no sound record for it.
+    #[cold]
+    pub(crate) fn repair(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
+        let from = (1..=LANDMARKS_MAX)
+            .find_map(|distance| self.sound_entry(queue, queue_offset - distance))
+            .map_or(self.log.start_offset(), |entry| entry.end_offset());
+        let to = (1..=LANDMARKS_MAX)
+            .find_map(|distance| self.sound_entry(queue, queue_offset + distance))
+            .map_or(self.log.appended_end(), |entry| entry.physical_offset);
+        let to = to.min(from.saturating_add(SEARCH_BYTES_MAX));
+        let mut found = None;
+        walk(self.log, from, to, true, |step| {
+            if let Step::Record(record) = step {
+                found = entry_for(&record, queue, queue_offset);
+            }
+            found.is_none()
+        });
+        let entry = found?;
+        match queue.rewrite(&self.queues.disk, queue_offset, entry) {
+            Ok(()) => self.reports.add(format!(
+                "topic {}, queue {}: the damaged entry {queue_offset} was put right from the commit log",
+                queue.topic, queue.queue_id
+            )),
+            Err(error) => self.reports.add(format!(
+                "topic {}, queue {}: the damaged entry {queue_offset} cannot be put right: {error}",
+                queue.topic, queue.queue_id
+            )),
+        }
+        self.damage.repaired.fetch_add(1, Ordering::Relaxed);
+        Some(entry)
+    }
+
+    /// The entry, if its record is the right one.
+    fn sound_entry(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
+        let entry = queue.entry(&self.queues.disk, queue_offset.max(0)).ok().flatten()?;
+        let file = self.log.file_at(entry.physical_offset)?;
+        let bytes = file.readable().get((entry.physical_offset - file.start_offset) as usize..)?;
+        match look(bytes, entry.physical_offset, true) {
+            Place::Record(record) => entry_for(&record, queue, queue_offset),
+            _ => None,
+        }
+    }
+}
+
+/// What the queue should say of the record, if it belongs there.
+fn entry_for(record: &Record<'_>, queue: &Queue, queue_offset: i64) -> Option<Entry> {
+    let belongs = record.queue_offset == queue_offset
+        && record.queue_id == queue.queue_id
+        && record.topic == queue.topic.as_bytes()
+        && is_queued(record.system_flag);
+    belongs.then(|| Entry {
+        physical_offset: record.physical_offset,
+        size: record.size as i32,
+        tag_code: tag_code_of(record.properties),
+    })
+}

@@ -1,0 +1,272 @@
+//! The table of consume queues: found by topic and id, loaded from their files when first touched.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::queue::consume_queue::Queue;
+use crate::queue::files::QueueDisk;
+use crate::queue::load;
+
+const TOPIC_BYTES_MAX: usize = 255;
+/// Looking at the files of so many queues takes a fraction of a second.
+const DIGEST_QUEUES_MAX: usize = 20_000;
+
+pub(crate) struct Queues {
+    pub(crate) disk: QueueDisk,
+    table: RwLock<Table>,
+    serials: AtomicU64,
+    /// While the store recovers: the physical offset from which entries are dropped; negative afterwards.
+    cut_from: AtomicI64,
+    /// Queues with entries that wait in memory.
+    dirty: Mutex<Vec<Arc<Queue>>>,
+    /// Held while entries are written: one writer per file.
+    flushing: Mutex<()>,
+}
+
+type Table = HashMap<Box<[u8]>, Topic, foldhash::fast::RandomState>;
+
+struct Topic {
+    name: Arc<str>,
+    /// By queue id.
+    queues: Vec<(i32, Arc<Queue>)>,
+}
+
+impl Topic {
+    fn find(&self, queue_id: i32) -> Option<&Arc<Queue>> {
+        // A topic's first queue ids are dense in practice: look where the id would be before searching.
+        match self.queues.get(queue_id as usize) {
+            Some((id, queue)) if *id == queue_id => Some(queue),
+            _ => {
+                let place = self.queues.binary_search_by_key(&queue_id, |(id, _)| *id).ok()?;
+                self.queues.get(place).map(|(_, queue)| queue)
+            }
+        }
+    }
+}
+
+impl Queues {
+    pub(crate) fn new(disk: Arc<dyn Disk>, store_directory: &Path, file_entries: u64) -> Self {
+        Self {
+            disk: QueueDisk::new(disk, store_directory, file_entries),
+            table: RwLock::default(),
+            serials: AtomicU64::new(1),
+            cut_from: AtomicI64::new(-1),
+            dirty: Mutex::default(),
+            flushing: Mutex::new(()),
+        }
+    }
+
+    /// The queue, where it exists in memory or on the disk.
+    #[inline]
+    pub(crate) fn find(&self, topic: &[u8], queue_id: i32) -> Result<Option<Arc<Queue>>, StoreError> {
+        if let Some(queue) = self.table.read().get(topic).and_then(|topic| topic.find(queue_id)) {
+            return Ok(Some(Arc::clone(queue)));
+        }
+        self.find_on_disk(topic, queue_id)
+    }
+
+    /// The queue, made where it does not exist.
+    #[inline]
+    pub(crate) fn obtain(&self, topic: &[u8], queue_id: i32) -> Result<Arc<Queue>, StoreError> {
+        if let Some(queue) = self.find(topic, queue_id)? {
+            return Ok(queue);
+        }
+        let name = checked_name(topic)?;
+        if queue_id < 0 {
+            return Err(StoreError::BadQueue(queue_id));
+        }
+        Ok(self.insert(Queue::new(name, queue_id, self.next_serial(), Vec::new(), 0)))
+    }
+
+    #[cold]
+    fn find_on_disk(&self, topic: &[u8], queue_id: i32) -> Result<Option<Arc<Queue>>, StoreError> {
+        let Ok(name) = checked_name(topic) else { return Ok(None) };
+        if queue_id < 0 {
+            return Ok(None);
+        }
+        let cut_from = self.cut_from.load(Ordering::Acquire);
+        let cut_from = (cut_from >= 0).then_some(cut_from);
+        let loaded = load::load(&self.disk, &name, queue_id, self.next_serial(), cut_from)?;
+        Ok(loaded.map(|queue| self.insert(queue)))
+    }
+
+    fn next_serial(&self) -> u64 {
+        self.serials.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Puts it into the table, unless somebody was quicker: then that one counts.
+    fn insert(&self, mut queue: Queue) -> Arc<Queue> {
+        let mut table = self.table.write();
+        let topic = table
+            .entry(queue.topic.as_bytes().into())
+            .or_insert_with(|| Topic { name: Arc::clone(&queue.topic), queues: Vec::new() });
+        match topic.queues.binary_search_by_key(&queue.queue_id, |(id, _)| *id) {
+            Ok(place) => Arc::clone(&topic.queues[place].1),
+            Err(place) => {
+                // One name for all queues of a topic.
+                queue.topic = Arc::clone(&topic.name);
+                let queue = Arc::new(queue);
+                topic.queues.insert(place, (queue.queue_id, Arc::clone(&queue)));
+                queue
+            }
+        }
+    }
+
+    /// The ids of the topic's queues, from memory and from the disk.
+    pub(crate) fn ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        let mut ids = Vec::new();
+        if let Some(topic) = self.table.read().get(topic.as_bytes()) {
+            ids.extend(topic.queues.iter().map(|(id, _)| *id));
+        }
+        if checked_name(topic.as_bytes()).is_ok() {
+            ids.extend(self.ids_on_disk(topic)?);
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    fn ids_on_disk(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        let is_id = |name: &str| name.parse::<i32>().ok().filter(|id| *id >= 0 && id.to_string() == name);
+        let names = self.directories(&self.disk.root.join(topic))?;
+        Ok(names.iter().filter_map(|name| is_id(name)).collect())
+    }
+
+    /// Every queue that has a directory: what a checkpoint counts, to notice when one goes missing.
+    pub(crate) fn list_on_disk(&self) -> Result<Vec<(String, i32)>, StoreError> {
+        let mut found = Vec::new();
+        for topic in self.directories(&self.disk.root)? {
+            let queue_ids = self.ids_on_disk(&topic)?;
+            found.extend(queue_ids.into_iter().map(|queue_id| (topic.clone(), queue_id)));
+        }
+        Ok(found)
+    }
+
+    /// What the queues' files are by name and length: differs when one of them is gone or cut. 0, which says nothing,
+    /// for so many queues that looking at each would delay the start.
+    pub(crate) fn files_digest(&self) -> Result<i64, StoreError> {
+        let queues = self.list_on_disk()?;
+        if queues.len() > DIGEST_QUEUES_MAX {
+            return Ok(0);
+        }
+        let mut digest = crc32fast::Hasher::new();
+        for (topic, queue_id) in queues {
+            let directory = self.disk.directory(&topic, queue_id);
+            let fail = |source| StoreError::io(&directory, source);
+            for entry in self.disk.disk.read_directory(&directory).map_err(fail)? {
+                let file = self.disk.disk.open(&directory.join(&entry.name)).map_err(fail)?;
+                let len = self.disk.disk.len(&file).map_err(fail)?;
+                digest.update(format!("{topic}/{queue_id}/{}:{len}\n", entry.name).as_bytes());
+            }
+        }
+        Ok(1 << 32 | i64::from(digest.finalize()))
+    }
+
+    fn directories(&self, path: &Path) -> Result<Vec<String>, StoreError> {
+        let entries = self.disk.disk.read_directory(path).map_err(|source| StoreError::io(path, source))?;
+        Ok(entries.into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect())
+    }
+
+    /// Every queue in memory.
+    pub(crate) fn loaded(&self) -> Vec<Arc<Queue>> {
+        let table = self.table.read();
+        table.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))).collect()
+    }
+
+    /// Loads every queue there is, dropping entries of records at or behind `cut_from`, until `settle` is called.
+    pub(crate) fn load_all(&self, cut_from: i64) -> Result<(), StoreError> {
+        self.cut_from.store(cut_from, Ordering::Release);
+        for (topic, queue_id) in self.list_on_disk()? {
+            self.find(topic.as_bytes(), queue_id)?;
+        }
+        Ok(())
+    }
+
+    /// Ends recovery: from here on files are taken as they are.
+    pub(crate) fn settle(&self) {
+        self.cut_from.store(-1, Ordering::Release);
+        for queue in self.loaded() {
+            queue.settle();
+        }
+    }
+
+    pub(crate) fn mark_dirty(&self, queue: &Arc<Queue>) {
+        self.dirty.lock().push(Arc::clone(queue));
+    }
+
+    /// Writes what waits in memory, for every queue. On an error the rest keeps waiting.
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        let _one_at_a_time = self.flushing.lock();
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        let mut failed = None;
+        let mut waiting = Vec::new();
+        for queue in dirty {
+            let is_dirty = if failed.is_some() { Ok(true) } else { queue.flush(&self.disk) };
+            match is_dirty {
+                Ok(false) => {}
+                Ok(true) => waiting.push(queue),
+                Err(error) => {
+                    failed = Some(error);
+                    waiting.push(queue);
+                }
+            }
+        }
+        self.dirty.lock().append(&mut waiting);
+        failed.map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn flush_one(&self, queue: &Queue) -> Result<(), StoreError> {
+        let _one_at_a_time = self.flushing.lock();
+        queue.flush(&self.disk).map(|_| ())
+    }
+
+    /// Takes the topic's queues out of the table. The caller keeps appends and dispatch away meanwhile.
+    pub(crate) fn take_topic(&self, topic: &str) {
+        // Not while one of them is being written: it might make a directory that nobody counts.
+        let _one_at_a_time = self.flushing.lock();
+        let taken = self.table.write().remove(topic.as_bytes());
+        for (_, queue) in taken.into_iter().flat_map(|topic| topic.queues) {
+            queue.remove(&self.disk);
+        }
+    }
+
+    /// Deletes the files of the topic, whose queues count no longer.
+    pub(crate) fn delete_files(&self, topic: &str) -> Result<(), StoreError> {
+        checked_name(topic.as_bytes())?;
+        let _one_at_a_time = self.flushing.lock();
+        let directory = self.disk.root.join(topic);
+        self.disk.disk.remove_directory(&directory).map_err(|source| StoreError::io(&directory, source))
+    }
+
+    /// A topic that was deleted and made again counts from 0 once more: its older entries go.
+    pub(crate) fn restart(&self, queue: &Queue) -> Result<(), StoreError> {
+        let _one_at_a_time = self.flushing.lock();
+        if queue.restart(&self.disk) {
+            self.disk.directory_count.fetch_sub(1, Ordering::AcqRel);
+        }
+        let directory = self.disk.directory(&queue.topic, queue.queue_id);
+        self.disk.disk.remove_directory(&directory).map_err(|source| StoreError::io(&directory, source))
+    }
+}
+
+/// A topic becomes a directory's name, so it must not lead anywhere else.
+fn checked_name(topic: &[u8]) -> Result<Arc<str>, StoreError> {
+    match std::str::from_utf8(topic) {
+        Ok(name)
+            if !name.is_empty()
+                && name.len() <= TOPIC_BYTES_MAX
+                && !name.contains(['/', '\0'])
+                && name != "."
+                && name != ".." =>
+        {
+            Ok(Arc::from(name))
+        }
+        _ => Err(StoreError::BadTopic(String::from_utf8_lossy(topic).into_owned())),
+    }
+}

@@ -1,0 +1,319 @@
+//! Finding the end of the commit log at start, and from where the queues have to be rebuilt.
+//!
+//! Recovery reads the log from a *lower bound* on: a physical offset below which every record and its queue entry are
+//! known to be on the disk. The checkpoint keeps it, so the work does not grow with the log. The bound is believed only
+//! while its own checksum holds (Apache's store having written the directory breaks it) and the record in front of it
+//! is still there; else the store times in the checkpoint name the file to begin with, as Apache does it, three seconds
+//! back; else the log is read from its start.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use metaq_wire::Record;
+
+use crate::disk::Disk;
+use crate::error::StoreError;
+use crate::log::commit_log::{LogEnd, directory, file_name};
+use crate::log::gate::Reports;
+use crate::log::mapped::MappedFile;
+use crate::queue::dispatch::Replay;
+use crate::recovery::checkpoint::{Bound, Saved};
+use crate::recovery::log_walk::{Place, look, resume};
+use crate::settings::StoreSettings;
+
+/// How far before the checkpoint's times records may still be missing in the queues.
+const TIMES_SLACK_MS: i64 = 3_000;
+
+/// What is known before the log is looked at.
+pub(crate) struct Evidence<'a> {
+    pub(crate) saved: &'a Saved,
+    /// Queues lack directories that they had, or all of them.
+    pub(crate) queues_missing: bool,
+    /// The machine was restarted since the checkpoint: what was not synced may be gone, in any order.
+    pub(crate) is_rebooted: bool,
+}
+
+pub(crate) struct Recovered {
+    pub(crate) end: LogEnd,
+    pub(crate) replay_from: i64,
+    pub(crate) replay: Replay,
+    /// The checkpoint's bound was believed: in front of `replay_from` the queues are complete.
+    pub(crate) is_bound_kept: bool,
+    /// The start of the last record, or −1.
+    pub(crate) last_record: i64,
+    pub(crate) scanned_bytes: i64,
+}
+
+pub(crate) fn recover(
+    settings: &StoreSettings,
+    disk: &dyn Disk,
+    evidence: &Evidence<'_>,
+    reports: &Reports,
+) -> Result<Recovered, StoreError> {
+    let directory = directory(&settings.directory);
+    let files = open_files(settings, disk, &directory)?;
+    let kept = kept_bound(&files, evidence);
+    let is_bound_kept = kept.is_some();
+    let (replay_from, replay) = match kept {
+        Some(replay_from) => (replay_from, Replay::Tail),
+        None => replay_start(&files, evidence),
+    };
+    let scan = Scan::run(&files, replay_from, evidence, disk)?;
+    let store_timestamp_ms = scan.last_time_ms(&files, evidence.saved);
+    let files = cut(settings, disk, files, scan.end, reports)?;
+    let Some(writer) = files.last().and_then(MappedFile::writer) else {
+        return Err(StoreError::Damaged {
+            path: directory,
+            detail: "it has no file to append to".to_owned(),
+        });
+    };
+    Ok(Recovered {
+        end: LogEnd { files, writer, store_timestamp_ms },
+        replay_from,
+        replay,
+        is_bound_kept,
+        last_record: scan.last_record,
+        scanned_bytes: scan.end - replay_from,
+    })
+}
+
+/// Maps the files in order. A file's length is what the settings say or, where it is longer, its own; never more than the
+/// distance to the next one.
+fn open_files(
+    settings: &StoreSettings,
+    disk: &dyn Disk,
+    directory: &Path,
+) -> Result<Vec<Arc<MappedFile>>, StoreError> {
+    let fail = |source| StoreError::io(directory, source);
+    disk.create_directory(directory).map_err(fail)?;
+    let starts: Vec<i64> = disk
+        .read_directory(directory)
+        .map_err(fail)?
+        .iter()
+        .filter(|entry| !entry.is_directory)
+        .filter_map(|entry| parse_file_name(&entry.name))
+        .collect();
+    let mut files = Vec::with_capacity(starts.len());
+    for (place, start_offset) in starts.iter().copied().enumerate() {
+        let path = directory.join(file_name(start_offset));
+        let own_len = disk
+            .open(&path)
+            .and_then(|file| disk.len(&file))
+            .map_err(|source| StoreError::io(&path, source))?;
+        let mut len = settings.commit_log_file_bytes.max(own_len);
+        if let Some(next) = starts.get(place + 1) {
+            len = len.min((next - start_offset) as u64);
+        }
+        files.push(Arc::new(MappedFile::open(disk, &path, start_offset, len, len)?));
+    }
+    Ok(files)
+}
+
+fn parse_file_name(name: &str) -> Option<i64> {
+    let is_name = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
+    // Room for files behind it: an offset near the limit is no log of ours.
+    name.parse().ok().filter(|start_offset: &i64| is_name && *start_offset < i64::MAX / 2)
+}
+
+/// The checkpoint's bound, where it can be believed.
+fn kept_bound(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> Option<i64> {
+    let bound = evidence.saved.bound.as_ref().filter(|_| !evidence.queues_missing)?;
+    let log_start = files.first().map_or(0, |file| file.start_offset);
+    if bound.lower_bound <= log_start {
+        return Some(log_start);
+    }
+    is_proven(files, bound).then_some(bound.lower_bound)
+}
+
+/// From where the log has to be read again without a bound.
+fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Replay) {
+    let log_start = files.first().map_or(0, |file| file.start_offset);
+    if evidence.queues_missing {
+        return (log_start, Replay::Everything);
+    }
+    let times = &evidence.saved.times;
+    let safe_ms = times.log_ms.min(times.queues_ms) - TIMES_SLACK_MS;
+    let begins_before = |file: &&Arc<MappedFile>| match look(file.readable(), file.start_offset, true) {
+        Place::Record(record) => record.store_timestamp_ms <= safe_ms,
+        _ => false,
+    };
+    match files.iter().rev().find(begins_before) {
+        Some(file) => (file.start_offset, Replay::Tail),
+        None => (log_start, Replay::Everything),
+    }
+}
+
+/// Whether the record in front of the bound is still there and ends at it (or at the blank that closes its file).
+fn is_proven(files: &[Arc<MappedFile>], bound: &Bound) -> bool {
+    let Some(file) = file_at(files, bound.last_record) else { return false };
+    let rest = |at: i64| file.readable().get((at - file.start_offset) as usize..).unwrap_or_default();
+    let Place::Record(record) = look(rest(bound.last_record), bound.last_record, true) else { return false };
+    let end = bound.last_record + record.size as i64;
+    end == bound.lower_bound
+        || (bound.lower_bound == file.end_offset() && matches!(look(rest(end), end, true), Place::Blank))
+}
+
+fn file_at(files: &[Arc<MappedFile>], physical_offset: i64) -> Option<&Arc<MappedFile>> {
+    let after = files.partition_point(|file| file.start_offset <= physical_offset);
+    files.get(after.checked_sub(1)?).filter(|file| physical_offset < file.end_offset())
+}
+
+/// A pass over the log from the replay's start to wherever it ends.
+struct Scan {
+    end: i64,
+    last_record: i64,
+    last_time_ms: i64,
+}
+
+impl Scan {
+    fn run(
+        files: &[Arc<MappedFile>],
+        from: i64,
+        evidence: &Evidence<'_>,
+        disk: &dyn Disk,
+    ) -> Result<Self, StoreError> {
+        let bound = evidence.saved.bound.as_ref().filter(|bound| bound.lower_bound == from);
+        let last_record = bound.map_or(-1, |bound| bound.last_record);
+        let mut scan = Self { end: from, last_record, last_time_ms: 0 };
+        let first = files.partition_point(|file| file.end_offset() <= from);
+        for (place, file) in files.iter().enumerate().skip(first) {
+            let later = &files[place + 1..];
+            if !scan.run_file(file, later, evidence, disk)? {
+                break;
+            }
+        }
+        Ok(scan)
+    }
+
+    /// True: the log goes on in the next file.
+    fn run_file(
+        &mut self,
+        file: &Arc<MappedFile>,
+        later: &[Arc<MappedFile>],
+        evidence: &Evidence<'_>,
+        disk: &dyn Disk,
+    ) -> Result<bool, StoreError> {
+        let synced_end = evidence.saved.bound.as_ref().map_or(0, |bound| bound.synced_end);
+        let mut at = self.end.max(file.start_offset);
+        while at < file.end_offset() {
+            let position = (at - file.start_offset) as u64;
+            let bytes = file.readable().get(position as usize..).unwrap_or_default();
+            let place = look(bytes, at, true);
+            match place {
+                Place::Record(record) if is_torn(&record, bytes) => return Ok(false),
+                Place::Record(record) => {
+                    self.last_record = at;
+                    self.last_time_ms = record.store_timestamp_ms;
+                    at += record.size as i64;
+                    self.end = at;
+                }
+                Place::Blank => break,
+                Place::Nothing | Place::Damaged => {
+                    // Pages that a power loss took out of an unsynced tail leave zeros in front of leftovers of
+                    // unacknowledged messages: those are not searched for records.
+                    let is_lost_tail =
+                        matches!(place, Place::Nothing) && at >= synced_end && evidence.is_rebooted;
+                    let search_end = if is_lost_tail {
+                        position
+                    } else {
+                        disk.data_end(file.file(), position)
+                            .map_err(|source| StoreError::io(file.path(), source))?
+                    };
+                    let goes_on = later.iter().any(|file| is_sound(file));
+                    match resume(file, position, search_end, goes_on) {
+                        Some(position) => at = file.start_offset + position as i64,
+                        None => return Ok(goes_on),
+                    }
+                }
+            }
+        }
+        // The end of a file closed by a blank is the end of the log where no file follows.
+        self.end = self.end.max(file.end_offset());
+        Ok(true)
+    }
+
+    fn last_time_ms(&self, files: &[Arc<MappedFile>], saved: &Saved) -> i64 {
+        let known = file_at(files, self.last_record).and_then(|file| {
+            let bytes = file.readable().get((self.last_record - file.start_offset) as usize..)?;
+            match look(bytes, self.last_record, false) {
+                Place::Record(record) => Some(record.store_timestamp_ms),
+                _ => None,
+            }
+        });
+        known.unwrap_or(saved.times.log_ms).max(self.last_time_ms)
+    }
+}
+
+/// Topic and properties are outside the checksum, but they are text: when a record ends in a zero and zeros follow, its
+/// writer was interrupted there.
+fn is_torn(record: &Record<'_>, bytes: &[u8]) -> bool {
+    let text_end = record.properties.last().or(record.topic.last());
+    text_end == Some(&0)
+        && matches!(look(bytes.get(record.size..).unwrap_or_default(), 0, false), Place::Nothing)
+}
+
+/// Whether the file begins with a record.
+fn is_sound(file: &MappedFile) -> bool {
+    matches!(look(file.readable(), file.start_offset, true), Place::Record(_))
+}
+
+/// Cuts the log at its end: zeroes what follows in that file, takes later files away, and opens the file for appending.
+fn cut(
+    settings: &StoreSettings,
+    disk: &dyn Disk,
+    mut files: Vec<Arc<MappedFile>>,
+    end: i64,
+    reports: &Reports,
+) -> Result<Vec<Arc<MappedFile>>, StoreError> {
+    let kept = files.partition_point(|file| file.start_offset < end).max(1).min(files.len());
+    for file in files.drain(kept..) {
+        put_away(settings, disk, &file, reports)?;
+    }
+    let last = match files.pop() {
+        Some(last) if end < last.end_offset() => last,
+        other => {
+            // The last file is full, or there is none: the log goes on in a new one.
+            files.extend(other);
+            let directory = directory(&settings.directory);
+            let path = directory.join(file_name(end));
+            files.push(Arc::new(MappedFile::open(disk, &path, end, settings.commit_log_file_bytes, 0)?));
+            disk.sync_directory(&directory).map_err(|source| StoreError::io(&directory, source))?;
+            return Ok(files);
+        }
+    };
+    let position = (end - last.start_offset) as u64;
+    let fail = |source| StoreError::io(last.path(), source);
+    let data_end = disk.data_end(last.file(), position).map_err(fail)?.min(last.len());
+    let tail = last.readable().get(position as usize..data_end as usize).unwrap_or_default();
+    if let Some(torn) = tail.iter().rposition(|byte| *byte != 0) {
+        reports.add(format!("commit log: a torn tail of {} bytes behind {end} was cut off", torn + 1));
+        disk.zero(last.file(), position, last.len() - position).map_err(fail)?;
+        disk.sync_data(last.file()).map_err(fail)?;
+    }
+    files.push(Arc::new(MappedFile::open(disk, last.path(), last.start_offset, last.len(), position)?));
+    Ok(files)
+}
+
+/// Removes a file behind the log's end: an unused one for good, one with anything in it to `cut/`, for a person to look at.
+fn put_away(
+    settings: &StoreSettings,
+    disk: &dyn Disk,
+    file: &MappedFile,
+    reports: &Reports,
+) -> Result<(), StoreError> {
+    let fail = |source| StoreError::io(file.path(), source);
+    let data_end = disk.data_end(file.file(), 0).map_err(fail)?.min(file.len());
+    let is_unused = file.readable()[..data_end as usize].iter().all(|byte| *byte == 0);
+    if is_unused {
+        return disk.remove_file(file.path()).map_err(fail);
+    }
+    let aside = settings.directory.join("cut");
+    disk.create_directory(&aside).map_err(fail)?;
+    let to = aside.join(file_name(file.start_offset));
+    reports.add(format!(
+        "commit log: {} holds no record and was moved to {}",
+        file.path().display(),
+        to.display()
+    ));
+    disk.rename(file.path(), &to).map_err(fail)
+}

@@ -1,0 +1,1 @@
+"""Work that runs on its own: registration, rebalance notices, subscription inquiries, transaction checks."""

@@ -1,0 +1,1 @@
+"""Handlers for the requests that Rust does not answer itself."""

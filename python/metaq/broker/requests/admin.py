@@ -1,0 +1,198 @@
+"""What tools ask of a broker as a whole: its configuration and its figures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from metaq._core import Clock, Server, Store
+from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
+from metaq.broker.requests.runtime_info import runtime_info
+from metaq.broker.state.groups import Groups
+from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
+from metaq.broker.state.stats import Statistics
+from metaq.broker.state.topics import Topics
+from metaq.protocol.admin import (
+    CleanExpiredConsumeQueue,
+    ConfigVersion,
+    DeleteExpiredCommitLog,
+    GetBrokerConfig,
+    GetBrokerRuntimeInfo,
+    TriggerDeleteFiles,
+    UpdateBrokerConfig,
+)
+from metaq.protocol.bodies import DataVersion, KVTable
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+
+log = logging.getLogger(__name__)
+
+CONFIG_BYTES_MAX = 64 * 1024
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the administration looks at."""
+
+    options: BrokerOptions
+    clock: Clock
+    server: Server
+    store: Store
+    topics: Topics
+    groups: Groups
+    statistics: Statistics
+    switches: Switches
+    address: Callable[[], str]
+    filter_figures: Callable[[], Mapping[str, str]] = dict
+    """What the filter functions have done so far."""
+
+
+class Admin:
+    """Configuration and figures of the running broker. What is changed here lasts until the next start."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._started_ms = parts.clock.now_ms()
+        self._config_version = DataVersion(timestamp=self._started_ms)
+        self.permission = parts.options.permission
+
+    # Configuration
+
+    def config(self) -> dict[str, str]:
+        """By upstream's names, so that its tools show them."""
+        options, topics, groups = self._parts.options, self._parts.topics, self._parts.groups
+        broker, server, store = options.broker, options.server, options.store
+        values: dict[str, str | int | bool] = {
+            "brokerName": broker.name,
+            "brokerClusterName": broker.cluster,
+            "brokerId": broker.broker_id,
+            "brokerPermission": self.permission,
+            "brokerIP1": self._parts.address().rpartition(":")[0],
+            "listenPort": self._parts.server.port,
+            "namesrvAddr": ";".join(options.nameservers),
+            "regionId": broker.region,
+            "autoCreateTopicEnable": topics.auto_create,
+            "autoCreateSubscriptionGroup": groups.auto_create,
+            "defaultTopicQueueNums": options.default_topic_queues,
+            "longPollingEnable": broker.long_polling,
+            "shortPollingTimeMills": broker.short_polling_ms,
+            "flushConsumerOffsetInterval": int(options.offsets_persist_interval_s * 1000),
+            "registerNameServerPeriod": int(options.register_interval_clamped_s * 1000),
+            "channelExpiredTimeout": int(options.client_expiry_s * 1000),
+            "flushDiskType": "SYNC_FLUSH" if store.flush == "sync" else "ASYNC_FLUSH",
+            "brokerRole": "ASYNC_MASTER",
+            "mappedFileSizeCommitLog": store.commit_log_file_bytes,
+            "maxMessageSize": store.message_size_bytes_max,
+            "fileReservedTime": store.file_reserved_hours,
+            "deleteWhen": store.delete_when,
+            "diskMaxUsedSpaceRatio": store.disk_clean_percent,
+            "serverChannelMaxIdleTimeSeconds": server.idle_timeout_ms // 1000,
+            "enablePropertyFilter": False,
+            **{key: getattr(self._parts.switches, name) for key, name in WIRE_NAMES.items()},
+        }
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in values.items()
+        }
+
+    @handles(GetBrokerConfig)
+    def get_broker_config(self, command: GetBrokerConfig, request: Request) -> Response:
+        text = "".join(f"{key}={value}\n" for key, value in sorted(self.config().items()))
+        version = ConfigVersion(version=self._config_version.encode().decode())
+        return Response(fields=version, body=text.encode())
+
+    @handles(UpdateBrokerConfig)
+    async def update_broker_config(self, command: UpdateBrokerConfig, request: Request) -> None:
+        wanted = parse_properties(request.body)
+        changes = [(key, value, self._change_of(key, value)) for key, value in wanted.items()]
+        for key, value, apply in changes:
+            log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
+            apply()
+        if changes:
+            self._config_version = DataVersion(
+                counter=self._config_version.counter + 1, timestamp=self._parts.clock.now_ms()
+            )
+            self._parts.topics.version_changed()
+            await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
+
+    def _change_of(self, key: str, value: str) -> Callable[[], None]:
+        """What to do for one setting, checked before anything is done; none is a path or a command."""
+        if key == "brokerPermission":
+            permission = _whole_number(key, value, READ | WRITE | INHERIT)
+            return lambda: self._set_permission(permission)
+        if key == "autoCreateTopicEnable":
+            enabled = _yes_or_no(key, value)
+            return lambda: self._parts.topics.set_auto_create(enabled)
+        if key == "autoCreateSubscriptionGroup":
+            enabled = _yes_or_no(key, value)
+            return lambda: setattr(self._parts.groups, "auto_create", enabled)
+        if key in WIRE_NAMES:
+            enabled = _yes_or_no(key, value)
+            return lambda: setattr(self._parts.switches, WIRE_NAMES[key], enabled)
+        changeable = ", ".join(
+            ("autoCreateSubscriptionGroup", "autoCreateTopicEnable", "brokerPermission", *WIRE_NAMES)
+        )
+        raise Refused(
+            ResponseCode.NO_PERMISSION,
+            f"setting {key[:64]!a} cannot be changed while the broker runs ({changeable} can): "
+            "change its configuration and restart it",
+        )
+
+    def _set_permission(self, permission: int) -> None:
+        self.permission = permission
+        self._parts.server.set_permission(permission)
+
+    # Figures
+
+    @handles(GetBrokerRuntimeInfo)
+    async def get_broker_runtime_info(self, command: GetBrokerRuntimeInfo, request: Request) -> Response:
+        table = await asyncio.to_thread(self._runtime_info)
+        return Response(body=KVTable(table=table).encode())
+
+    def _runtime_info(self) -> dict[str, str]:
+        parts = self._parts
+        info = runtime_info(parts.options, parts.server, parts.store, parts.statistics, self._started_ms)
+        return {**info, **parts.filter_figures()}
+
+    @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
+    async def clean(self, command: Command, request: Request) -> None:
+        # An administrator's word counts at any hour; only what is past its age goes all the same.
+        deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
+        log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
+
+
+def parse_properties(body: bytes) -> dict[str, str]:
+    """`key=value` lines; raises Refused for anything else."""
+    if len(body) > CONFIG_BYTES_MAX:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER,
+            f"the configuration has {len(body)} bytes, the limit is {CONFIG_BYTES_MAX}",
+        )
+    values: dict[str, str] = {}
+    for line in body.decode("utf-8", "replace").splitlines():
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"{text[:64]!a} is not of the form key=value")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def _whole_number(key: str, value: str, limit: int) -> int:
+    if not value.isdecimal() or int(value) > limit:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"{key} takes a number from 0 to {limit}, not {value[:32]!a}"
+        )
+    return int(value)
+
+
+def _yes_or_no(key: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"{key} takes true or false, not {value[:32]!a}")
+    return value.lower() == "true"

@@ -1,0 +1,279 @@
+"""Who consumes what, how far each group is and how far behind, in messages and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from metaq._core import Clock, Server, Store
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.groups import Groups
+from metaq.broker.state.offsets import OffsetTable, groups_of_topic, lowest_offsets, topics_of_group
+from metaq.broker.state.policy import wanted_tag_codes
+from metaq.broker.state.stats import GROUP_GET, Statistics
+from metaq.broker.state.topics import Topics
+from metaq.protocol.bodies import (
+    ConsumeQueueLine,
+    ConsumeQueueLines,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+    GroupList,
+    OffsetWrapper,
+    QueueTimeSpan,
+    SubscriptionAnswer,
+    SubscriptionData,
+    TopicConfig,
+    TopicList,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.groups import QuerySubscriptionByConsumer, QueryTopicConsumeByWho, QueryTopicsByConsumer
+from metaq.protocol.java_json import MessageQueue
+from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
+from metaq.protocol.offsets import (
+    GetBrokerConsumeStats,
+    GetConsumeStats,
+    QueryConsumeTimeSpan,
+    QueryCorrectionOffset,
+)
+
+LINES_MAX = 1_000
+NEVER = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What is looked at; nothing here is changed."""
+
+    broker_name: str
+    clock: Clock
+    server: Server
+    store: Store
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    statistics: Statistics
+    address: Callable[[], str]
+
+
+class Consumption:
+    """Answers about the groups of this broker."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    @handles(QueryTopicConsumeByWho)
+    def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
+        groups = {
+            *groups_of_topic(self._parts.server.offsets(), command.topic),
+            *self._parts.clients.groups_subscribing(command.topic),
+        }
+        return Response(body=GroupList(group_list=sorted(groups)).encode())
+
+    @handles(QueryTopicsByConsumer)
+    def query_topics_by_consumer(self, command: QueryTopicsByConsumer, request: Request) -> Response:
+        topics = topics_of_group(self._parts.server.offsets(), command.group)
+        return Response(body=TopicList(broker_addr=self._parts.address(), topic_list=topics).encode())
+
+    @handles(QuerySubscriptionByConsumer)
+    def query_subscription_by_consumer(
+        self, command: QuerySubscriptionByConsumer, request: Request
+    ) -> Response:
+        answer = SubscriptionAnswer(
+            group=command.group,
+            topic=command.topic,
+            subscription_data=self._subscription(command.group, command.topic),
+        )
+        return Response(body=answer.encode())
+
+    def _subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        live = self._parts.clients.consumer_group(group)
+        return live.subscriptions.get(topic) if live is not None else None
+
+    # Backlog in messages
+
+    @handles(GetConsumeStats)
+    async def get_consume_stats(self, command: GetConsumeStats, request: Request) -> Response:
+        return Response(body=(await asyncio.to_thread(self._consume_stats, command)).encode())
+
+    def _consume_stats(self, command: GetConsumeStats) -> ConsumeStats:
+        offsets = self._parts.server.offsets()
+        stats = ConsumeStats()
+        for name in self._topics_asked(command, offsets):
+            topic = self._parts.topics.get(name)
+            if topic is not None:
+                self._add_queues(stats, topic, topic.read_queue_nums, command.consumer_group, offsets)
+        return stats
+
+    def _topics_asked(self, command: GetConsumeStats, offsets: OffsetTable) -> list[str]:
+        if command.topic_list:
+            return [name for name in command.topic_list.split(";") if name]
+        topics = [command.topic] if command.topic else topics_of_group(offsets, command.consumer_group)
+        return self._not_given_up(command.consumer_group, topics)
+
+    def _not_given_up(self, group: str, topics: list[str]) -> list[str]:
+        live = self._parts.clients.consumer_group(group)
+        if live is not None and live.subscriptions:
+            # A topic that a live group has given up is history, not backlog.
+            return [name for name in topics if name in live.subscriptions]
+        return topics
+
+    def _add_queues(
+        self, stats: ConsumeStats, topic: TopicConfig, queues: int, group: str, offsets: OffsetTable
+    ) -> None:
+        name = topic.topic_name
+        committed = offsets.get(f"{name}@{group}", {})
+        for queue_id in range(queues):
+            committed_offset = committed.get(queue_id, 0)
+            stored_ms = self._parts.store.store_time_ms(name, queue_id, committed_offset - 1)
+            stats.offset_table[self._queue(name, queue_id)] = OffsetWrapper(
+                broker_offset=self._parts.store.max_offset(name, queue_id),
+                consumer_offset=committed_offset,
+                pull_offset=committed_offset,
+                last_timestamp=max(stored_ms, 0) if committed_offset > 0 else 0,
+            )
+        stats.consume_tps += self._parts.statistics.per_second(GROUP_GET, f"{name}@{group}")
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(self._parts.broker_name, queue_id, topic)
+
+    @handles(GetBrokerConsumeStats)
+    async def get_broker_consume_stats(self, command: GetBrokerConsumeStats, request: Request) -> Response:
+        stats = await asyncio.to_thread(self._broker_consume_stats, command.is_order)
+        return Response(body=stats.encode())
+
+    def _broker_consume_stats(self, only_ordered: bool) -> ConsumeStatsList:
+        offsets = self._parts.server.offsets()
+        everything = ConsumeStatsList(broker_addr=self._parts.address())
+        for config in self._parts.groups:
+            group = config.group_name
+            of_group: list[ConsumeStats] = []
+            for name in self._not_given_up(group, topics_of_group(offsets, group)):
+                topic = self._parts.topics.get(name)
+                if topic is None or (only_ordered and not topic.order):
+                    continue
+                stats = ConsumeStats()
+                self._add_queues(stats, topic, topic.write_queue_nums, group, offsets)
+                places = stats.offset_table.values()
+                everything.total_diff += sum(place.broker_offset - place.consumer_offset for place in places)
+                everything.total_inflight_diff += sum(
+                    place.pull_offset - place.consumer_offset for place in places
+                )
+                of_group.append(stats)
+            everything.consume_stats_list.append({group: of_group})
+        return everything
+
+    # Backlog in time
+
+    @handles(QueryConsumeTimeSpan)
+    async def query_consume_time_span(self, command: QueryConsumeTimeSpan, request: Request) -> Response:
+        topic = self._existing(command.topic)
+        spans = await asyncio.to_thread(self._time_spans, topic, command.group)
+        return Response(body=ConsumeTimeSpans(consume_time_span_set=spans).encode())
+
+    def _time_spans(self, topic: TopicConfig, group: str) -> list[QueueTimeSpan]:
+        store, name = self._parts.store, topic.topic_name
+        committed = self._parts.server.offsets().get(f"{name}@{group}", {})
+        spans = []
+        for queue_id in range(topic.write_queue_nums):
+            end = store.max_offset(name, queue_id)
+            first_ms = store.store_time_ms(name, queue_id, store.min_offset(name, queue_id))
+            place = committed.get(queue_id, 0)
+            span = QueueTimeSpan(
+                message_queue=self._queue(name, queue_id),
+                min_time_stamp=first_ms,
+                max_time_stamp=store.store_time_ms(name, queue_id, end - 1),
+                consume_time_stamp=store.store_time_ms(name, queue_id, place - 1) if place > 0 else first_ms,
+            )
+            next_ms = store.store_time_ms(name, queue_id, place) if place < end else -1
+            if next_ms >= 0:
+                span.delay_time = max(self._parts.clock.now_ms() - next_ms, 0)
+            spans.append(span)
+        return spans
+
+    @handles(QueryCorrectionOffset)
+    def query_correction_offset(self, command: QueryCorrectionOffset, request: Request) -> Response:
+        offsets = self._parts.server.offsets()
+        left_out = set((command.filter_groups or "").split(","))
+        groups = {group.group_name for group in self._parts.groups} - left_out
+        lowest = {
+            queue_id: place
+            for (topic, queue_id), place in lowest_offsets(offsets, groups).items()
+            if topic == command.topic
+        }
+        for queue_id, place in offsets.get(f"{command.topic}@{command.compare_group}", {}).items():
+            if lowest.get(queue_id, NEVER) > place:
+                lowest[queue_id] = NEVER
+        return Response(body=CorrectionOffsets(correction_offsets=lowest).encode())
+
+    # The queue itself
+
+    @handles(QueryConsumeQueue)
+    async def query_consume_queue(self, command: QueryConsumeQueue, request: Request) -> Response:
+        topic = self._existing(command.topic)
+        if not 0 <= command.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {command.topic} has no queue {command.queue_id}")
+        lines = await asyncio.to_thread(self._lines, command)
+        return Response(body=lines.encode())
+
+    @handles(MeasureQueue)
+    async def measure_queue(self, command: MeasureQueue, request: Request) -> Response:
+        topic = self._existing(command.topic)
+        if not 0 <= command.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"topic {command.topic} has no queue {command.queue_id}"
+            )
+        return Response(fields=await asyncio.to_thread(self._measure, command))
+
+    def _measure(self, command: MeasureQueue) -> QueueMeasured:
+        store = self._parts.store
+        end, size_bytes, before, last = store.measure(
+            command.topic,
+            command.queue_id,
+            command.queue_offset,
+            command.end_offset,
+            max(command.size_bytes_max, 0),
+        )
+        stored_ms = store.store_time_ms(command.topic, command.queue_id, end)
+        return QueueMeasured(
+            end_offset=end,
+            size_bytes=size_bytes,
+            before_physical_offset=-1 if before is None else before,
+            last_physical_offset=-1 if last is None else last,
+            delay_ms=max(self._parts.clock.now_ms() - stored_ms, 0) if stored_ms >= 0 else 0,
+        )
+
+    def _lines(self, command: QueryConsumeQueue) -> ConsumeQueueLines:
+        store = self._parts.store
+        lines = ConsumeQueueLines(
+            min_queue_index=store.min_offset(command.topic, command.queue_id),
+            max_queue_index=store.max_offset(command.topic, command.queue_id),
+        )
+        wanted_tags: Mapping[int, None] | None = None
+        if command.consumer_group:
+            lines.subscription_data = self._subscription(command.consumer_group, command.topic)
+            if lines.subscription_data is None:
+                lines.filter_data = f"{command.consumer_group}@{command.topic} is not online"
+            else:
+                wanted_tags = dict.fromkeys(wanted_tag_codes(lines.subscription_data))
+        count = min(max(command.count, 0), LINES_MAX)
+        for physical_offset, size, tag_code in store.queue_entries(
+            command.topic, command.queue_id, max(command.queue_offset, 0), count
+        ):
+            is_wanted = wanted_tags is not None and (not wanted_tags or tag_code in wanted_tags)
+            lines.queue_data.append(
+                ConsumeQueueLine(
+                    physic_offset=physical_offset, physic_size=size, tags_code=tag_code, eval=is_wanted
+                )
+            )
+        return lines
+
+    def _existing(self, name: str) -> TopicConfig:
+        topic = self._parts.topics.get(name)
+        if topic is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {name[:128]} does not exist on this broker")
+        return topic

@@ -1,0 +1,255 @@
+"""What clients tell a broker about themselves, and what they and tools ask about the others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+
+from metaq._core import Clock
+from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.filters import Filters, is_tags
+from metaq.broker.state.groups import Groups
+from metaq.broker.state.topics import Topics
+from metaq.protocol import names
+from metaq.protocol.bodies import (
+    CheckClientRequestBody,
+    Connection,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+)
+from metaq.protocol.clients import (
+    CheckClientConfig,
+    GetAllProducerInfo,
+    GetConsumerConnectionList,
+    GetConsumerListByGroup,
+    GetProducerConnectionList,
+    HeartBeat,
+    HeartbeatTaken,
+    UnregisterClient,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
+from metaq.protocol.errors import Refused
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_BYTES_MAX = 4 * 1024 * 1024
+GROUPS_PER_CONNECTION_MAX = 1_000
+SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
+EXPRESSION_CHARACTERS_MAX = 64 * 1024
+COMPILED_CHARACTERS_MAX = 64 * 1024
+"""Of all expressions in one heartbeat; to compile as many takes up to half a second."""
+
+LANGUAGES = tuple(
+    "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
+)
+"""By the number that a header carries."""
+
+
+class Heartbeats:
+    """Keeps the table of live clients by what they say."""
+
+    def __init__(
+        self, clients: Clients, groups: Groups, topics: Topics, clock: Clock, filters: Filters
+    ) -> None:
+        self._clients = clients
+        self._filters = filters
+        self._groups = groups
+        self._topics = topics
+        self._clock = clock
+
+    @handles(HeartBeat)
+    def heart_beat(self, command: HeartBeat, request: Request) -> Response | Awaitable[Response]:
+        if len(request.body) > HEARTBEAT_BYTES_MAX:
+            raise _refused(f"the heartbeat has {len(request.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")
+        heartbeat = HeartbeatData.decode(request.body)
+        self._check_room(heartbeat, request.connection)
+        _check(heartbeat)
+        groups_made: list[str] = []
+        topics_made: list[str] = []
+        subscriptions_wanted = heartbeat.heartbeat_fingerprint == 0
+        for data in heartbeat.consumer_data_set:
+            is_known = self._groups.get(data.group_name) is not None
+            group = self._groups.find_or_create(data.group_name)
+            if group is None:
+                continue  # Its pulls are answered with what to do about it.
+            if not is_known:
+                groups_made.append(data.group_name)
+            is_ordered = None if heartbeat.without_sub else self._is_ordered(data)
+            if self._topics.ensure_retry_topic(
+                data.group_name, max(group.retry_queue_nums, 1), order=is_ordered
+            ):
+                topics_made.append(names.retry_topic(data.group_name))
+            subscriptions_wanted |= self._take_consumer(data, heartbeat, request)
+        for producer in heartbeat.producer_data_set:
+            self._clients.put_producer(producer.group_name, self._member(heartbeat, request))
+        taken = HeartbeatTaken(is_sub_change=subscriptions_wanted)
+        if groups_made or topics_made:
+            # Answered before anything is written: a client that waits for this answer cannot send the
+            # heartbeat that follows its first rebalance, and without it its pulls count as out of date.
+            request.respond(fields=taken.to_fields())
+            return self._publish(groups_made, topics_made)
+        return Response(fields=taken)
+
+    def _take_consumer(self, data: ConsumerData, heartbeat: HeartbeatData, request: Request) -> bool:
+        """True where the client's next heartbeat must be a full one."""
+        print_known = self._clients.fingerprint(data.group_name, request.connection)
+        member = self._member(heartbeat, request)
+        member.fingerprint = heartbeat.heartbeat_fingerprint
+        self._clients.put_consumer(data, member, without_subscriptions=heartbeat.without_sub)
+        return heartbeat.without_sub and print_known != heartbeat.heartbeat_fingerprint
+
+    async def _publish(self, groups: list[str], topics: list[str]) -> Response:
+        try:
+            if groups:
+                await self._groups.publish(groups)
+            if topics:
+                await self._topics.publish(topics)
+        except OSError as error:
+            log.error("new groups or retry topics are not written yet: %s", error)
+        return RESPONDED
+
+    @handles(UnregisterClient)
+    def unregister_client(self, command: UnregisterClient, request: Request) -> None:
+        if command.producer_group is not None:
+            self._clients.remove_producer(command.producer_group, request.connection)
+        if command.consumer_group is not None:
+            self._clients.remove_consumer(command.consumer_group, request.connection)
+
+    @handles(CheckClientConfig)
+    def check_client_config(self, command: CheckClientConfig, request: Request) -> None:
+        subscription = CheckClientRequestBody.decode(request.body).subscription_data
+        self._filters.compile(subscription.expression_type, subscription.sub_string)
+
+    @handles(GetConsumerListByGroup)
+    def get_consumer_list_by_group(self, command: GetConsumerListByGroup, request: Request) -> Response:
+        group = self._clients.consumer_group(command.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no consumer of group {command.consumer_group[:128]} is connected"
+            )
+        return Response(body=ConsumerList(consumer_id_list=group.client_ids()).encode())
+
+    @handles(GetConsumerConnectionList)
+    def get_consumer_connection_list(self, command: GetConsumerConnectionList, request: Request) -> Response:
+        group = self._clients.consumer_group(command.consumer_group)
+        if group is None:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"no consumer of group {command.consumer_group[:128]} is connected",
+            )
+        body = ConsumerConnection(
+            connection_set=[_connection(member) for member in group.members.values()],
+            subscription_table=group.subscriptions,
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return Response(body=body.encode())
+
+    @handles(GetProducerConnectionList)
+    def get_producer_connection_list(self, command: GetProducerConnectionList, request: Request) -> Response:
+        members = self._clients.producers(command.producer_group)
+        if not members:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no producer of group {command.producer_group[:128]} is connected"
+            )
+        body = ProducerConnection(connection_set=[_connection(member) for member in members])
+        return Response(body=body.encode())
+
+    @handles(GetAllProducerInfo)
+    def get_all_producer_info(self, command: GetAllProducerInfo, request: Request) -> Response:
+        table = ProducerTable(
+            data={
+                group: [_producer(member) for member in self._clients.producers(group)]
+                for group in self._clients.producer_groups()
+            }
+        )
+        return Response(body=table.encode())
+
+    def _member(self, heartbeat: HeartbeatData, request: Request) -> Member:
+        return Member(
+            connection=request.connection,
+            client_id=heartbeat.client_id,
+            language=request.language,
+            version=request.version,
+            remote=request.remote,
+            seen_ms=self._clock.now_ms(),
+        )
+
+    def _is_ordered(self, data: ConsumerData) -> bool:
+        subscribed = (self._topics.get(entry.topic) for entry in data.subscription_data_set)
+        return any(topic.order for topic in subscribed if topic is not None)
+
+    def _check_room(self, heartbeat: HeartbeatData, connection: int) -> None:
+        consuming, producing = self._clients.groups_of(connection)
+        consuming = consuming.union(data.group_name for data in heartbeat.consumer_data_set)
+        producing = producing.union(data.group_name for data in heartbeat.producer_data_set)
+        groups = len(consuming) + len(producing)
+        if groups > GROUPS_PER_CONNECTION_MAX:
+            raise _refused(f"{groups} groups on one connection, the limit is {GROUPS_PER_CONNECTION_MAX}")
+
+
+def _check(heartbeat: HeartbeatData) -> None:
+    """Raises Refused for names and sizes that no honest client sends."""
+    fault = names.client_id_fault(heartbeat.client_id)
+    for producer in heartbeat.producer_data_set:
+        fault = fault or names.group_fault(producer.group_name)
+    for consumer in heartbeat.consumer_data_set:
+        fault = fault or names.group_fault(consumer.group_name) or _subscriptions_fault(consumer)
+    compiled = sum(
+        len(entry.sub_string)
+        for consumer in heartbeat.consumer_data_set
+        for entry in consumer.subscription_data_set
+        if not is_tags(entry.expression_type)
+    )
+    if compiled > COMPILED_CHARACTERS_MAX:
+        fault = fault or f"expressions of {compiled} characters, the limit is {COMPILED_CHARACTERS_MAX}"
+    if fault is not None:
+        raise _refused(fault)
+
+
+def _subscriptions_fault(data: ConsumerData) -> str | None:
+    count = len(data.subscription_data_set)
+    if count > SUBSCRIPTIONS_PER_GROUP_MAX:
+        limit = SUBSCRIPTIONS_PER_GROUP_MAX
+        return f"group {data.group_name} subscribes to {count} topics, the limit is {limit}"
+    for entry in data.subscription_data_set:
+        if len(entry.sub_string) > EXPRESSION_CHARACTERS_MAX:
+            return f"the filter on {entry.topic[:128]} is longer than {EXPRESSION_CHARACTERS_MAX} characters"
+        fault = names.topic_fault(entry.topic)
+        if fault is not None:
+            return fault
+    return None
+
+
+def _connection(member: Member) -> Connection:
+    return Connection(
+        client_addr=member.remote,
+        client_id=member.client_id,
+        language=_language(member),
+        version=member.version,
+    )
+
+
+def _producer(member: Member) -> ProducerInfo:
+    return ProducerInfo(
+        client_id=member.client_id,
+        remote_ip=member.remote,
+        language=_language(member),
+        version=member.version,
+        last_update_timestamp=member.seen_ms,
+    )
+
+
+def _language(member: Member) -> str:
+    return LANGUAGES[member.language] if 0 <= member.language < len(LANGUAGES) else "OTHER"
+
+
+def _refused(remark: str) -> Refused:
+    return Refused(ResponseCode.INVALID_PARAMETER, remark)

@@ -1,0 +1,187 @@
+"""Hot requests that the data plane could not answer by itself, and looking messages up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from metaq._core import Server, Store
+from metaq.broker.background.subscription_inquiry import Inquiry
+from metaq.broker.functions.call import Call
+from metaq.broker.requests.retry import ensure_dead_letters, retries_max
+from metaq.broker.state.filters import Filters, carried_key
+from metaq.broker.state.groups import Groups, missing_group
+from metaq.broker.state.topics import Topics
+from metaq.protocol import names
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.messages import (
+    LitePullMessage,
+    MessagesFound,
+    PullMessage,
+    QueryMessage,
+    SendBatchMessage,
+    SendMessage,
+    SendMessageV2,
+    ViewMessageById,
+)
+from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTION_GIVEN = 4
+"""Bit of a pull's system flag: it carries its filter itself."""
+QUERY_COUNT_MAX = 64
+UNIQUE_KEY_COUNT = 32
+"""A unique key is unique up to resends and retries of the same message."""
+KEY_CHARACTERS_MAX = 32_767
+ANSWER_BYTES_MAX = 8 * 1024 * 1024
+"""Well below what a client takes as one frame; the first record goes whatever its size."""
+
+
+class Messages:
+    """Makes topics and groups on first use, where that is allowed, and finds single messages."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        groups: Groups,
+        store: Store,
+        server: Server,
+        filters: Filters,
+        inquiry: Inquiry,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._server = server
+        self._filters = filters
+        self._inquiry = inquiry
+
+    @handles(SendMessage, SendMessageV2, SendBatchMessage)
+    async def send_message(self, command: SendMessage | SendMessageV2, request: Request) -> Response:
+        """Comes up only for a topic that the data plane does not know, be it the dead letters of a group
+        whose client has tried a message too often."""
+        if command.topic not in self._topics:
+            await self._make_topic(command, request)
+        await self._topics.publish([command.topic])
+        if command.topic.startswith(names.RETRY_PREFIX):
+            await self._make_dead_letter_topic(command)
+        request.retry()
+        return RESPONDED
+
+    async def _make_topic(self, command: SendMessage | SendMessageV2, request: Request) -> None:
+        topic = command.topic
+        fault = names.topic_fault(topic)
+        if fault is not None:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, fault)
+        if not names.is_client_writable(topic):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"topic {topic} is the system's own: no client may send to it"
+            )
+        if topic.startswith(names.RETRY_PREFIX):
+            await self._make_retry_topic(topic.removeprefix(names.RETRY_PREFIX))
+        else:
+            self._topics.create_from_template(topic, command.default_topic, command.default_topic_queue_nums)
+        log.info("topic %s created because %s sent to it", topic, request.remote)
+
+    async def _make_retry_topic(self, group: str) -> None:
+        config = self._groups.find_or_create(group)
+        if config is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(group))
+        await self._groups.publish([group])
+        self._topics.ensure_retry_topic(group, max(config.retry_queue_nums, 1))
+
+    async def _make_dead_letter_topic(self, command: SendMessage | SendMessageV2) -> None:
+        group = command.topic.removeprefix(names.RETRY_PREFIX)
+        config = self._groups.get(group)
+        if config is not None and command.reconsume_times >= retries_max(config, command.max_reconsume_times):
+            await ensure_dead_letters(self._topics, group)
+
+    @handles(PullMessage, LitePullMessage)
+    async def pull_message(self, command: PullMessage, request: Request) -> Response:
+        """Comes up only for a group that the data plane does not know, and for an expression that it does not
+        know or that may have changed."""
+        if command.sys_flag & SUBSCRIPTION_GIVEN:
+            expression = command.subscription or ""
+            expression_type = command.expression_type or ""
+            compiled = self._filters.compile(expression_type, expression)
+            if isinstance(compiled, Call):
+                key = carried_key(expression_type, expression)
+                self._server.put_function(key, compiled.function, compiled.text)
+            elif compiled is not None:
+                self._server.put_expression(expression, compiled)
+        fault = names.group_fault(command.consumer_group)
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        if self._groups.find_or_create(command.consumer_group) is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.consumer_group))
+        try:
+            await self._groups.publish([command.consumer_group])
+        except OSError as error:
+            # A full disk keeps nobody from reading; the group is written down when there is room again.
+            log.error("group %s is not on disk yet: %s", command.consumer_group, error)
+        if not command.sys_flag & SUBSCRIPTION_GIVEN:
+            await self._inquiry.ask(
+                request.connection, command.consumer_group, command.topic, command.sub_version
+            )
+        request.retry()
+        return RESPONDED
+
+    @handles(ViewMessageById)
+    async def view_message_by_id(self, command: ViewMessageById, request: Request) -> Response:
+        record = None
+        if command.physical_offset >= 0:
+            record = await asyncio.to_thread(self._store.record_at, command.physical_offset)
+        if record is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
+            )
+        return Response(body=record)
+
+    @handles(QueryMessage)
+    async def query_message(self, command: QueryMessage, request: Request) -> Response:
+        if len(command.key) > KEY_CHARACTERS_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"the key has {len(command.key)} characters, the limit is {KEY_CHARACTERS_MAX}",
+            )
+        count_max = UNIQUE_KEY_COUNT if command.unique_key else command.max_num
+        records, stored_ms, physical_offset = await asyncio.to_thread(
+            lambda: self._store.query(
+                command.topic,
+                command.key,
+                count_max=min(max(count_max, 1), QUERY_COUNT_MAX),
+                begin_ms=command.begin_timestamp,
+                end_ms=command.end_timestamp,
+            )
+        )
+        if not records:
+            raise Refused(
+                ResponseCode.QUERY_NOT_FOUND, "no message with that key was stored in that span of time"
+            )
+        found = MessagesFound(
+            index_last_update_timestamp=stored_ms, index_last_update_phyoffset=physical_offset
+        )
+        return Response(fields=found, body=b"".join(_fitting(records)))
+
+    @handles(GetEarliestMessageStoreTime)
+    def get_earliest_message_store_time(
+        self, command: GetEarliestMessageStoreTime, request: Request
+    ) -> Response:
+        first = self._store.min_offset(command.topic, command.queue_id)
+        stored_ms = self._store.store_time_ms(command.topic, command.queue_id, first)
+        return Response(fields=StoreTime(timestamp=stored_ms))
+
+
+def _fitting(records: list[bytes]) -> list[bytes]:
+    """As many of the newest records as one answer may carry."""
+    fitting: list[bytes] = []
+    size = 0
+    for record in records:
+        size += len(record)
+        if fitting and size > ANSWER_BYTES_MAX:
+            break
+        fitting.append(record)
+    return fitting

@@ -1,0 +1,128 @@
+"""Questions that only a client can answer: the broker passes them on and brings back what it says."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from metaq._core import Store
+from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.groups import Groups
+from metaq.broker.state.topics import Topics
+from metaq.protocol.bodies import GetConsumerStatusBody
+from metaq.protocol.clients import (
+    ConsumeMessageDirectly,
+    GetConsumerRunningInfo,
+    GetConsumerStatus,
+    GetConsumerStatusFromClient,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import ProtocolError, Refused, Unreachable
+from metaq.protocol.java_json import MessageQueue
+from metaq.protocol.pump import Pump
+
+ANSWER_TIMEOUT_S = 10.0
+STATUS_TIMEOUT_S = 5.0
+MESSAGE_ID_CHARACTERS = (32, 56)
+"""With an IPv4 and with an IPv6 address in front; the last 16 are the physical offset."""
+
+
+class Relays:
+    """Asks consumers on behalf of tools."""
+
+    def __init__(
+        self, pump: Pump, clients: Clients, store: Store, topics: Topics, groups: Groups, broker_name: str
+    ) -> None:
+        self._pump = pump
+        self._clients = clients
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._broker_name = broker_name
+
+    @handles(GetConsumerRunningInfo)
+    async def get_consumer_running_info(self, command: GetConsumerRunningInfo, request: Request) -> Response:
+        member = self._member(command.consumer_group, command.client_id)
+        return await self._relay(member, command)
+
+    @handles(ConsumeMessageDirectly)
+    async def consume_message_directly(self, command: ConsumeMessageDirectly, request: Request) -> Response:
+        member = self._member(command.consumer_group, command.client_id)
+        physical_offset = physical_offset_of(command.msg_id or "")
+        record = await asyncio.to_thread(self._store.record_at, physical_offset)
+        if record is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {physical_offset}"
+            )
+        topic = self._topics.get(command.topic or "")
+        group = self._groups.get(command.consumer_group)
+        order = msgspec.structs.replace(
+            command,
+            client_id=member.client_id,
+            broker_name=self._broker_name,
+            topic_sys_flag=topic.topic_sys_flag if topic is not None else None,
+            group_sys_flag=group.group_sys_flag if group is not None else None,
+        )
+        return await self._relay(member, order, record)
+
+    @handles(GetConsumerStatus)
+    async def get_consumer_status(self, command: GetConsumerStatus, request: Request) -> Response:
+        group = self._clients.consumer_group(command.group)
+        asked = [
+            member
+            for member in (group.members.values() if group is not None else ())
+            if command.client_addr in (None, "", member.client_id)
+        ]
+        if not asked:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no such consumer of group {command.group[:128]} is connected"
+            )
+        question = GetConsumerStatusFromClient(topic=command.topic, group=command.group)
+        told = await asyncio.gather(*(self._status(member, question) for member in asked))
+        by_client = {
+            member.client_id: table for member, table in zip(asked, told, strict=True) if table is not None
+        }
+        return Response(body=GetConsumerStatusBody(consumer_table=by_client).encode())
+
+    async def _status(self, member: Member, question: Command) -> dict[MessageQueue, int] | None:
+        """None where the client does not say; the others may."""
+        try:
+            reply = await self._pump.invoke(member.connection, question, timeout=STATUS_TIMEOUT_S)
+            return GetConsumerStatusBody.decode(reply.check().body).message_queue_table
+        except (Unreachable, Refused):
+            return None
+
+    def _member(self, group_name: str, client_id: str | None) -> Member:
+        """That client of the group, or any where none is named."""
+        group = self._clients.consumer_group(group_name)
+        for member in reversed(list(group.members.values()) if group is not None else []):
+            if client_id in (None, "", member.client_id):
+                return member
+        raise Refused(
+            ResponseCode.SYSTEM_ERROR,
+            f"consumer {(client_id or '')[:128]} of group {group_name[:128]} is not connected",
+        )
+
+    async def _relay(self, member: Member, command: Command, body: bytes = b"") -> Response:
+        try:
+            reply = await self._pump.invoke(member.connection, command, body, ANSWER_TIMEOUT_S)
+        except Unreachable as error:
+            is_there = bool(self._clients.groups_of(member.connection)[0])
+            code = ResponseCode.CONSUME_MESSAGE_TIMEOUT if is_there else ResponseCode.SYSTEM_ERROR
+            raise Refused(code, f"client {member.client_id} was asked: {error}") from None
+        return Response(reply.code, reply.remark, reply.fields, reply.body)
+
+
+def physical_offset_of(message_id: str) -> int:
+    """From an offset message id; raises ProtocolError for what is none."""
+    if len(message_id) in MESSAGE_ID_CHARACTERS:
+        try:
+            physical_offset = int(message_id[-16:], 16)
+            if message_id.isalnum() and physical_offset < 2**63:
+                return physical_offset
+        except ValueError:
+            pass
+    raise ProtocolError(f"{message_id[:64]!a} is no offset message id, which has 32 or 56 hex digits")

@@ -1,0 +1,98 @@
+"""The second half of a request: its reply goes back to the very client that asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaq._core import Clock
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.runtime_switches import Switches
+from metaq.broker.state.topics import Topics
+from metaq.protocol.clients import PushReplyMessageToClient
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
+from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.messages import SendReplyMessage, SendReplyMessageV2, Sent
+from metaq.protocol.pump import Pump
+
+PUSH_TIMEOUT_S = 10.0
+REQUESTER = "REPLY_TO_CLIENT"
+PUSHED_AT = "PUSH_REPLY_TIME"
+
+
+class Replies:
+    """Pushes replies to the producers that wait for them."""
+
+    def __init__(
+        self,
+        pump: Pump,
+        clients: Clients,
+        topics: Topics,
+        clock: Clock,
+        switches: Switches,
+        address: Callable[[], str],
+        region: str,
+    ) -> None:
+        self._pump = pump
+        self._clients = clients
+        self._topics = topics
+        self._clock = clock
+        self._switches = switches
+        self._address = address
+        self._region = region
+
+    @handles(SendReplyMessage, SendReplyMessageV2)
+    async def send_reply_message(
+        self, command: SendReplyMessage | SendReplyMessageV2, request: Request
+    ) -> Response:
+        properties = parse_properties(command.properties or "")
+        requester = properties.get(REQUESTER)
+        if requester is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the reply has no property {REQUESTER}: make it from the request it answers",
+            )
+        connection = self._clients.producer_connection(requester)
+        if connection is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"{requester[:128]}, which asked, is not connected to this broker"
+            )
+        now_ms = self._clock.now_ms()
+        properties[PUSHED_AT] = str(now_ms)
+        push = PushReplyMessageToClient(
+            producer_group=command.producer_group,
+            topic=command.topic,
+            default_topic=command.default_topic,
+            default_topic_queue_nums=command.default_topic_queue_nums,
+            queue_id=command.queue_id,
+            sys_flag=command.sys_flag,
+            born_timestamp=command.born_timestamp,
+            flag=command.flag,
+            born_host=request.remote,
+            store_host=self._address(),
+            store_timestamp=now_ms,
+            properties=format_properties(properties),
+            reconsume_times=command.reconsume_times,
+            unit_mode=command.unit_mode,
+        )
+        try:
+            (await self._pump.invoke(connection, push, request.body, PUSH_TIMEOUT_S)).check()
+        except (Unreachable, Refused) as error:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"{requester[:128]}, which asked, did not take the reply: {error}"
+            ) from None
+        if self._switches.store_replies and command.topic in self._topics:
+            request.retry()
+            return RESPONDED
+        sent = Sent(msg_id="0", queue_id=max(command.queue_id, 0), queue_offset=0)
+        return Response(fields={**sent.to_fields(), "MSG_REGION": self._region, "TRACE_ON": "true"})
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """`name 0x01 value 0x02` repeated."""
+    pairs = (entry.partition("\x01") for entry in text.split("\x02"))
+    return {name: value for name, separator, value in pairs if name and separator}
+
+
+def format_properties(properties: dict[str, str]) -> str:
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())

@@ -1,0 +1,190 @@
+"""Putting a group to another place: back in time, past its backlog, or to where another group is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaq._core import Server, Store
+from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.groups import Groups, missing_group
+from metaq.broker.state.offsets import Offsets, topics_of_group
+from metaq.broker.state.runtime_switches import Switches
+from metaq.broker.state.stats import Statistics
+from metaq.broker.state.topics import Topics
+from metaq.protocol import names
+from metaq.protocol.bodies import ListedOffset, ResetOffsetBody, ResetOffsetList, TopicConfig
+from metaq.protocol.clients import ResetConsumerClientOffset
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.java_json import MessageQueue
+from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
+
+log = logging.getLogger(__name__)
+
+CPP = 1
+"""The number of that language in a header."""
+UNDERSTOOD_SINCE = 29
+"""Clients before 3.0.7 do not know what a reset is."""
+
+Tell = Callable[[int, Command, bytes], object]
+"""Sends a client something that it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a reset looks at and changes."""
+
+    server: Server
+    store: Store
+    topics: Topics
+    groups: Groups
+    clients: Clients
+    offsets: Offsets
+    statistics: Statistics
+    switches: Switches
+    broker_name: str
+    tell: Tell
+
+
+class Resets:
+    """Resets and copies committed offsets, of groups that run and of groups that do not."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    @handles(ResetConsumerOffset)
+    async def reset_consumer_offset(self, command: ResetConsumerOffset, request: Request) -> Response:
+        topic = self._parts.topics.get(command.topic)
+        if topic is None:
+            raise Refused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic {command.topic[:128]} does not exist on this broker"
+            )
+        if self._parts.groups.get(command.group) is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
+        wanted = await asyncio.to_thread(self._wanted, command, topic)
+        live = self._parts.clients.consumer_group(command.group)
+        # Consumers in a broadcast keep their offsets themselves: telling them is all that can be done.
+        if not self._parts.switches.server_side_reset or (live is not None and live.broadcasting):
+            self._tell(command, request, live, wanted)
+        else:
+            await self._put(command.group, command.topic, wanted)
+        log.warning(
+            "group %s on topic %s reset by %s: %s", command.group, command.topic, request.remote, wanted
+        )
+        return Response(body=ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted)).encode())
+
+    def _wanted(self, command: ResetConsumerOffset, topic: TopicConfig) -> dict[int, int]:
+        """Queue → where to go on."""
+        queue_id = -1 if command.queue_id is None else command.queue_id
+        queues = max(topic.read_queue_nums, topic.write_queue_nums)
+        if queue_id >= queues:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {queue_id} is outside topic {command.topic}, which has {queues} queues",
+            )
+        if queue_id >= 0 and command.queue_offset not in (None, -1):
+            return {queue_id: self._within(command.topic, queue_id, command.queue_offset or 0)}
+        chosen = range(topic.read_queue_nums) if queue_id < 0 else (queue_id,)
+        committed = self._parts.server.offsets().get(f"{command.topic}@{command.group}", {})
+        wanted: dict[int, int] = {}
+        for queue in chosen:
+            found = self._at(command.topic, queue, command.timestamp)
+            # Without force a group is only ever taken back: what it has not read yet is not skipped.
+            wanted[queue] = found if command.is_force else min(found, committed.get(queue, found))
+        return wanted
+
+    def _at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        if timestamp_ms < 0:
+            return self._parts.store.max_offset(topic, queue_id)
+        return self._parts.store.search_offset(topic, queue_id, timestamp_ms)
+
+    def _within(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        first = self._parts.store.min_offset(topic, queue_id)
+        end = self._parts.store.max_offset(topic, queue_id)
+        if not first <= queue_offset <= end:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queue offset {queue_offset} is not between {first} and {end}, "
+                f"which is what queue {queue_id} of topic {topic} holds",
+            )
+        return queue_offset
+
+    async def _put(self, group: str, topic: str, wanted: dict[int, int]) -> None:
+        def reset() -> None:
+            for queue_id, queue_offset in wanted.items():
+                self._parts.server.reset_offset(group, topic, queue_id, queue_offset)
+
+        await asyncio.to_thread(reset)
+        self._parts.statistics.moved(topic, group, wanted)
+        # Whoever asked for it may rely on it from now on.
+        await self._parts.offsets.persist()
+
+    def _tell(
+        self,
+        command: ResetConsumerOffset,
+        request: Request,
+        live: ConsumerGroup | None,
+        wanted: dict[int, int],
+    ) -> None:
+        if live is None or not live.members:
+            raise Refused(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"no consumer of group {command.group} is connected to be told of a reset",
+            )
+        for member in live.members.values():
+            if member.version < UNDERSTOOD_SINCE:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"client {member.client_id} is too old to be told of a reset: update it",
+                )
+        order = ResetConsumerClientOffset(
+            topic=command.topic, group=command.group, timestamp=command.timestamp, is_force=command.is_force
+        )
+        by_queue = self._by_queue(command.topic, wanted)
+        for member in live.members.values():
+            is_listed = CPP in (request.language, member.language)
+            self._parts.tell(member.connection, order, as_list(by_queue) if is_listed else as_map(by_queue))
+
+    def _by_queue(self, topic: str, wanted: dict[int, int]) -> dict[MessageQueue, int]:
+        name = self._parts.broker_name
+        return {MessageQueue(name, queue_id, topic): place for queue_id, place in wanted.items()}
+
+    @handles(CloneGroupOffset)
+    async def clone_group_offset(self, command: CloneGroupOffset, request: Request) -> None:
+        fault = names.group_fault(command.dest_group)
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        if self._parts.groups.find_or_create(command.dest_group) is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.dest_group))
+        await self._parts.groups.publish([command.dest_group])
+        offsets = self._parts.server.offsets()
+        topics = [command.topic] if command.topic else topics_of_group(offsets, command.src_group)
+        source = self._parts.clients.consumer_group(command.src_group)
+        for topic in topics:
+            # A topic that a live group has given up is not what it consumes.
+            is_stale = source is not None and source.subscriptions and topic not in source.subscriptions
+            if topic not in self._parts.topics or (is_stale and not command.offline):
+                continue
+            committed = offsets.get(f"{topic}@{command.src_group}", {})
+            await self._put(command.dest_group, topic, dict(committed))
+        log.warning(
+            "offsets of group %s copied to %s by %s", command.src_group, command.dest_group, request.remote
+        )
+
+
+def as_map(by_queue: dict[MessageQueue, int]) -> bytes:
+    """What every client but those in C++ reads."""
+    return ResetOffsetBody(offset_table=by_queue).encode()
+
+
+def as_list(by_queue: dict[MessageQueue, int]) -> bytes:
+    listed = [
+        ListedOffset(queue.broker_name, queue_offset, queue.queue_id, queue.topic)
+        for queue, queue_offset in by_queue.items()
+    ]
+    return ResetOffsetList(offset_table=listed).encode()

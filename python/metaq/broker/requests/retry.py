@@ -1,0 +1,81 @@
+"""Messages that a consumer could not handle: once more later, after too many tries to the dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from metaq._core import Server, Store, StoreFailure, decode_records
+from metaq.broker.state.groups import Groups, missing_group
+from metaq.broker.state.topics import Topics
+from metaq.protocol import names
+from metaq.protocol.bodies import SubscriptionGroupConfig
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.messages import ConsumerSendMsgBack
+
+FIRST_RETRY_LEVEL = 3
+"""The first retry waits as long as delay level 3 (10 s), each later one a level more."""
+
+
+class Retries:
+    """Takes messages back from consumers."""
+
+    def __init__(self, topics: Topics, groups: Groups, store: Store, server: Server) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._store = store
+        self._server = server
+
+    @handles(ConsumerSendMsgBack)
+    async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> None:
+        config = self._groups.get(command.group)
+        if config is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
+        if config.retry_queue_nums <= 0:
+            return  # The group does not want what it failed at again.
+        stored = await asyncio.to_thread(self._store.record_at, command.physical_offset)
+        if stored is None:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
+            )
+        (record,) = decode_records(stored)
+        limit = retries_max(config, command.max_reconsume_times)
+        origin_id = record.properties.get("ORIGIN_MESSAGE_ID", record.message_id)
+        origin_topic = record.properties.get("RETRY_TOPIC", record.topic)
+        properties = {"RETRY_TOPIC": origin_topic, "ORIGIN_MESSAGE_ID": origin_id}
+        if command.delay_level < 0 or record.reconsume_times >= limit:
+            topic, queue_id, level = names.dead_letter_topic(command.group), 0, 0
+            properties |= {"DLQ_ORIGIN_TOPIC": origin_topic, "DLQ_ORIGIN_MESSAGE_ID": origin_id}
+            await ensure_dead_letters(self._topics, command.group)
+        else:
+            topic = names.retry_topic(command.group)
+            queue_id = random.randrange(config.retry_queue_nums)
+            level = command.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+            if self._topics.ensure_retry_topic(command.group, config.retry_queue_nums):
+                await self._topics.publish([topic])
+        try:
+            await asyncio.to_thread(
+                self._server.resend,
+                command.physical_offset,
+                topic,
+                queue_id,
+                reconsume_times=record.reconsume_times + 1,
+                delay_level=level,
+                drop=("DELAY",),
+                properties=properties,
+            )
+        except (StoreFailure, LookupError) as error:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not taken back: {error}") from None
+
+
+def retries_max(config: SubscriptionGroupConfig, asked: int | None) -> int:
+    """How often the group gets a message again before it is given up; the client may say so itself."""
+    return config.retry_max_times if asked is None else asked
+
+
+async def ensure_dead_letters(topics: Topics, group: str) -> None:
+    """Makes the group's dead-letter topic, on disk and known to the data plane."""
+    topics.ensure_dead_letter_topic(group)
+    await topics.publish([names.dead_letter_topic(group)])

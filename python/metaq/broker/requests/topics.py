@@ -1,0 +1,159 @@
+"""What administrators and tools ask about topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from metaq._core import Server, Store
+from metaq.broker.requests.paging import page_of
+from metaq.broker.state.attributes import parsed
+from metaq.broker.state.offsets import groups_of_topic
+from metaq.broker.state.topics import Topics
+from metaq.protocol import names
+from metaq.protocol.bodies import (
+    TopicConfig,
+    TopicConfigList,
+    TopicList,
+    TopicOffset,
+    TopicStatsTable,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.java_json import MessageQueue
+from metaq.protocol.topics import (
+    CleanUnusedTopic,
+    DeleteTopicInBroker,
+    GetAllTopicConfig,
+    GetSystemTopicListFromBroker,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    TopicPage,
+    UpdateAndCreateTopic,
+    UpdateAndCreateTopicList,
+)
+
+log = logging.getLogger(__name__)
+
+LIST_MAX = 10_000
+
+
+class TopicRequests:
+    """Creates, changes, deletes and describes topics."""
+
+    def __init__(
+        self, topics: Topics, store: Store, server: Server, broker_name: str, address: Callable[[], str]
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._server = server
+        self._broker_name = broker_name
+        self._address = address
+
+    @handles(UpdateAndCreateTopic)
+    async def update_and_create_topic(self, command: UpdateAndCreateTopic, request: Request) -> None:
+        wanted = TopicConfig(
+            topic_name=command.topic,
+            read_queue_nums=command.read_queue_nums,
+            write_queue_nums=command.write_queue_nums,
+            perm=command.perm,
+            topic_filter_type=command.topic_filter_type,
+            topic_sys_flag=command.topic_sys_flag,
+            order=command.order,
+        )
+        if self._topics.update(wanted, parsed(command.attributes)):
+            log.info("topic %s created or changed by %s", command.topic, request.remote)
+        await self._topics.publish([command.topic])
+
+    @handles(UpdateAndCreateTopicList)
+    async def update_and_create_topic_list(self, command: UpdateAndCreateTopicList, request: Request) -> None:
+        wanted = TopicConfigList.decode(request.body).topic_config_list
+        if len(wanted) > LIST_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"{len(wanted)} topics in one list, the limit is {LIST_MAX}"
+            )
+        for config in wanted:
+            self._topics.check_changeable(config.topic_name)
+        for config in wanted:
+            self._topics.update(config, config.attributes)
+        log.info("%d topics created or changed by %s", len(wanted), request.remote)
+        await self._topics.publish([config.topic_name for config in wanted])
+
+    @handles(DeleteTopicInBroker)
+    async def delete_topic_in_broker(self, command: DeleteTopicInBroker, request: Request) -> None:
+        self._topics.check_changeable(command.topic)
+        doomed = [command.topic]
+        for group in groups_of_topic(self._server.offsets(), command.topic):
+            # A group that pops keeps one retry topic per topic, under either of two spellings.
+            for joint in ("_", "+"):
+                retry_topic = f"{names.RETRY_PREFIX}{group}{joint}{command.topic}"
+                if retry_topic in self._topics:
+                    doomed.append(retry_topic)
+        for topic in doomed:
+            self._topics.remove(topic)
+            self._server.remove_topic(topic)
+            self._server.remove_offsets(topic=topic)
+            await asyncio.to_thread(self._store.delete_topic, topic)
+        log.info("topic %s deleted by %s", command.topic, request.remote)
+        await self._topics.publish(doomed)
+
+    @handles(CleanUnusedTopic)
+    async def clean_unused_topic(self, command: CleanUnusedTopic, request: Request) -> None:
+        unused = [topic for topic in await asyncio.to_thread(self._store.topics) if topic not in self._topics]
+        for topic in unused:
+            if topic not in self._topics:  # It may have come back while another one was deleted.
+                await asyncio.to_thread(self._store.delete_topic, topic)
+        log.warning("queues of topics that are gone deleted by %s: %s", request.remote, unused)
+
+    @handles(GetAllTopicConfig)
+    def get_all_topic_config(self, command: GetAllTopicConfig, request: Request) -> Response:
+        table = self._topics.table()
+        if command.topic_seq is not None or command.max_topic_num is not None:
+            page = page_of(
+                table.topic_config_table,
+                first=command.topic_seq,
+                count=command.max_topic_num,
+                version=table.data_version,
+                version_seen=command.data_version,
+            )
+            table = self._topics.table(page)
+        return Response(fields=TopicPage(total_topic_num=len(self._topics)), body=table.encode())
+
+    @handles(GetTopicConfig)
+    def get_topic_config(self, command: GetTopicConfig, request: Request) -> Response:
+        return Response(body=self._existing(command.topic).encode())
+
+    @handles(GetSystemTopicListFromBroker)
+    def get_system_topic_list_from_broker(
+        self, command: GetSystemTopicListFromBroker, request: Request
+    ) -> Response:
+        topics = TopicList(broker_addr=self._address(), topic_list=self._topics.system_names())
+        return Response(body=topics.encode())
+
+    @handles(GetTopicStatsInfo)
+    async def get_topic_stats_info(self, command: GetTopicStatsInfo, request: Request) -> Response:
+        config = self._existing(command.topic)
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        table = await asyncio.to_thread(self._queue_offsets, command.topic, queues)
+        return Response(body=table.encode())
+
+    def _queue_offsets(self, topic: str, queues: int) -> TopicStatsTable:
+        table = TopicStatsTable()
+        for queue_id in range(queues):
+            max_offset = self._store.max_offset(topic, queue_id)
+            stored_ms = self._store.store_time_ms(topic, queue_id, max_offset - 1) if max_offset > 0 else 0
+            queue = MessageQueue(broker_name=self._broker_name, queue_id=queue_id, topic=topic)
+            table.offset_table[queue] = TopicOffset(
+                min_offset=self._store.min_offset(topic, queue_id),
+                max_offset=max_offset,
+                last_update_timestamp=max(stored_ms, 0),
+            )
+        return table
+
+    def _existing(self, topic: str) -> TopicConfig:
+        config = self._topics.get(topic)
+        if config is None:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic[:128]} does not exist on this broker")
+        return config

@@ -1,0 +1,288 @@
+"""The consumer groups of one broker and what each may do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from metaq._core import Clock, Server
+from metaq.broker.options import BrokerOptions
+from metaq.broker.requests.paging import page_of
+from metaq.broker.state.attributes import GROUP_KEYS, altered
+from metaq.metadata import Keeper, MetadataFile
+from metaq.protocol import names
+from metaq.protocol.bodies import (
+    DataVersion,
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    SubscriptionGroupTable,
+)
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.groups import (
+    DeleteSubscriptionGroup,
+    GetAllSubscriptionGroupConfig,
+    GetSubscriptionGroupConfig,
+    GroupPage,
+    UpdateAndCreateSubscriptionGroup,
+    UpdateAndCreateSubscriptionGroupList,
+    UpdateAndGetGroupForbidden,
+)
+
+log = logging.getLogger(__name__)
+
+GROUPS_MAX = 100_000
+LIST_MAX = 10_000
+RETRY_QUEUES_MAX = 1_000
+FORBIDDEN_MAX = 10_000
+"""Topics that one group may be kept from."""
+NO_READING = 1 << 2
+"""As Apache writes it: the bit that has the number of the read permission."""
+
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+class Groups:
+    """The table of groups and its file, subscriptionGroup.json."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        directory: Path,
+        changed: Callable[[Collection[str]], None],
+    ) -> None:
+        self._clock = clock
+        self._changed = changed
+        self._table: dict[str, SubscriptionGroupConfig] = {}
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self._data_version = DataVersion(timestamp=clock.now_ms())
+        self._file = MetadataFile(directory / "subscriptionGroup.json")
+        self._keeper = Keeper(self._file, self.encode)
+        self.auto_create = options.auto_create_group
+
+    def load(self) -> None:
+        stored = self._file.load(SubscriptionGroupTable.decode)
+        if stored is not None:
+            self._data_version = stored.data_version
+            self._forbidden = stored.forbidden_table
+            for name, config in stored.subscription_group_table.items():
+                self._table[name] = msgspec.structs.replace(config, group_name=name)
+        for name in SYSTEM_GROUPS:
+            self._table.setdefault(name, SubscriptionGroupConfig(group_name=name))
+        self._advance()
+
+    def encode(self) -> bytes:
+        return msgspec.json.format(self.table().encode(), indent=2)
+
+    def table(self, of: Collection[str] | None = None) -> SubscriptionGroupTable:
+        """All groups, or those of the given names."""
+        wanted = self._table if of is None else of
+        return SubscriptionGroupTable(
+            data_version=self._data_version,
+            subscription_group_table={name: self._table[name] for name in wanted if name in self._table},
+            forbidden_table={name: topics for name, topics in self._forbidden.items() if name in wanted},
+        )
+
+    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
+        return iter(list(self._table.values()))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def get(self, name: str) -> SubscriptionGroupConfig | None:
+        return self._table.get(name)
+
+    def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group, made on the spot where that is allowed; None where it is not."""
+        existing = self._table.get(name)
+        if existing is not None:
+            return existing
+        if names.group_fault(name) is not None or len(self._table) >= GROUPS_MAX:
+            return None
+        if not self.auto_create and not names.is_system_group(name):
+            return None
+        log.info("group %s created on first use", name)
+        return self.put(SubscriptionGroupConfig(group_name=name))
+
+    def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        self._table[config.group_name] = config
+        self._advance()
+        return config
+
+    async def publish(self, touched: Collection[str]) -> None:
+        """The data plane learns of the change at once; the call returns when it is on disk as well."""
+        self._changed(touched)
+        await self._keeper.keep()
+
+    @handles(UpdateAndCreateSubscriptionGroup)
+    async def update_and_create_group(
+        self, command: UpdateAndCreateSubscriptionGroup, request: Request
+    ) -> None:
+        await self._update([SubscriptionGroupConfig.decode(request.body)], request)
+
+    @handles(UpdateAndCreateSubscriptionGroupList)
+    async def update_and_create_group_list(
+        self, command: UpdateAndCreateSubscriptionGroupList, request: Request
+    ) -> None:
+        wanted = SubscriptionGroupList.decode(request.body).group_config_list
+        if len(wanted) > LIST_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"{len(wanted)} groups in one list, the limit is {LIST_MAX}"
+            )
+        await self._update(wanted, request)
+
+    @handles(GetAllSubscriptionGroupConfig)
+    def get_all_groups(self, command: GetAllSubscriptionGroupConfig, request: Request) -> Response:
+        table = self.table()
+        if command.group_seq is not None or command.max_group_num is not None:
+            page = page_of(
+                self._table,
+                first=command.group_seq,
+                count=command.max_group_num,
+                version=self._data_version,
+                version_seen=command.data_version,
+            )
+            table = self.table(page)
+        return Response(fields=GroupPage(total_group_num=len(self._table)), body=table.encode())
+
+    @handles(GetSubscriptionGroupConfig)
+    async def get_group(self, command: GetSubscriptionGroupConfig, request: Request) -> Response:
+        config = self.find_or_create(command.group)
+        if config is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
+        await self.publish([command.group])
+        return Response(body=config.encode())
+
+    def forbidden_topics(self, group: str) -> list[str]:
+        """What the group may not read for now."""
+        topics = self._forbidden.get(group, {})
+        return sorted(topic for topic, bits in topics.items() if bits & NO_READING)
+
+    @handles(UpdateAndGetGroupForbidden)
+    async def update_and_get_group_forbidden(
+        self, command: UpdateAndGetGroupForbidden, request: Request
+    ) -> Response:
+        if command.group not in self._table:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
+        if command.readable is not None:
+            fault = names.topic_fault(command.topic)
+            if fault is not None:
+                raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+            self._forbid(command.group, command.topic, not command.readable)
+            log.warning(
+                "group %s may %sread topic %s, says %s",
+                command.group,
+                "" if command.readable else "not ",
+                command.topic,
+                request.remote,
+            )
+            await self.publish([command.group])
+        readable = command.topic not in self.forbidden_topics(command.group)
+        answer = GroupForbidden(group=command.group, topic=command.topic, readable=readable)
+        return Response(body=answer.encode())
+
+    def _forbid(self, group: str, topic: str, forbidden: bool) -> None:
+        topics = dict(self._forbidden.get(group, {}))
+        bits = topics.pop(topic, 0) & ~NO_READING | (NO_READING if forbidden else 0)
+        if bits:
+            topics[topic] = bits
+        if len(topics) > FORBIDDEN_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {group} is kept from {FORBIDDEN_MAX} topics already, which is the limit",
+            )
+        self._forbidden[group] = topics
+        if not topics:
+            del self._forbidden[group]
+        self._advance()
+
+    async def _update(self, wanted: list[SubscriptionGroupConfig], request: Request) -> None:
+        for config in wanted:
+            fault = names.group_fault(config.group_name) or _fault(config)
+            if fault is not None:
+                raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+            self._with_attributes(config)
+        for config in wanted:
+            if config.group_name not in self._table and len(self._table) >= GROUPS_MAX:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR, f"this broker has {GROUPS_MAX} groups, which is the limit"
+                )
+            self.put(self._with_attributes(config))
+        log.info("groups created or changed by %s: %d", request.remote, len(wanted))
+        await self.publish([config.group_name for config in wanted])
+
+    def _with_attributes(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """What a request carries are changes, `+` or `-` before each name; what it repeats as it was told is
+        none. So an attribute stays until it is taken away. Raises Refused."""
+        existing = self._table.get(wanted.group_name)
+        current = {} if existing is None else existing.attributes
+        changes = {key: value for key, value in wanted.attributes.items() if current.get(key) != value}
+        attributes = altered(current, changes, creating=existing is None, keys=GROUP_KEYS)
+        return msgspec.structs.replace(wanted, attributes=attributes)
+
+    def remove(self, name: str) -> bool:
+        self._forbidden.pop(name, None)
+        if self._table.pop(name, None) is None:
+            return False
+        self._advance()
+        return True
+
+    def _advance(self) -> None:
+        self._data_version = DataVersion(
+            counter=self._data_version.counter + 1,
+            state_version=self._data_version.state_version,
+            timestamp=self._clock.now_ms(),
+        )
+        self._keeper.touch()
+
+
+class GroupDeletion:
+    """Deletes groups; apart from the table because their offsets live in the data plane."""
+
+    def __init__(self, groups: Groups, server: Server) -> None:
+        self._groups = groups
+        self._server = server
+
+    @handles(DeleteSubscriptionGroup)
+    async def delete_group(self, command: DeleteSubscriptionGroup, request: Request) -> None:
+        if command.group_name in SYSTEM_GROUPS:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"group {command.group_name} is the system's own and stays"
+            )
+        if self._groups.remove(command.group_name):
+            log.info("group %s deleted by %s", command.group_name, request.remote)
+        if command.clean_offset or command.remove_offset:
+            self._server.remove_offsets(group=command.group_name)
+        await self._groups.publish([command.group_name])
+
+
+def missing_group(name: str) -> str:
+    return (
+        f"group {name[:128]} does not exist and is not created on first use: "
+        "create it first or switch autoCreateSubscriptionGroup on"
+    )
+
+
+def _fault(config: SubscriptionGroupConfig) -> str | None:
+    # None at all is a choice: what such a group failed at does not come again.
+    if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
+        return (
+            f"group {config.group_name} asks for {config.retry_queue_nums} retry queues, "
+            f"the limit is 0 to {RETRY_QUEUES_MAX}"
+        )
+    return None

@@ -1,0 +1,114 @@
+"""Which consumer of a group may read a queue, for groups that consume in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from metaq._core import Clock
+from metaq.broker.state.topics import Topics
+from metaq.protocol import names
+from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
+from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.dispatch import Request, Response, handles
+from metaq.protocol.errors import Refused
+from metaq.protocol.java_json import MessageQueue
+
+LEASE_MS = 60_000
+"""A consumer renews every 20 s and stops reading by itself 30 s after its last renewal, so a queue never has
+two readers even though a lease is taken away without asking."""
+QUEUES_PER_REQUEST_MAX = 10_000
+
+Place = tuple[str, int]
+"""Topic and queue."""
+
+
+@dataclass(slots=True)
+class Lease:
+    """Whose queue it is and how long still."""
+
+    client_id: str
+    ends_ms: int
+
+
+class QueueLocks:
+    """Leases by group and queue. They live in memory: after a restart every consumer simply asks again."""
+
+    def __init__(self, clock: Clock, topics: Topics) -> None:
+        self._clock = clock
+        self._topics = topics
+        self._leases: dict[str, dict[Place, Lease]] = {}
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Takes or renews what is free, expired or the client's own, and returns that. A queue that this
+        broker does not have is never granted."""
+        now_ms = self._clock.now_ms()
+        leases = self._leases.setdefault(group, {})
+        granted: list[MessageQueue] = []
+        for queue in queues:
+            place = (queue.topic, queue.queue_id)
+            lease = leases.get(place)
+            is_taken = lease is not None and lease.client_id != client_id and lease.ends_ms > now_ms
+            if is_taken or not self._exists(place):
+                continue
+            leases[place] = Lease(client_id, now_ms + LEASE_MS)
+            granted.append(queue)
+        if not leases:
+            del self._leases[group]
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Gives back what is the client's; anything else is left alone."""
+        leases = self._leases.get(group, {})
+        for queue in queues:
+            place = (queue.topic, queue.queue_id)
+            lease = leases.get(place)
+            if lease is not None and lease.client_id == client_id:
+                del leases[place]
+        if not leases:
+            self._leases.pop(group, None)
+
+    def has_lease(self, group: str) -> bool:
+        """Whether the group consumes some queue in order right now."""
+        now_ms = self._clock.now_ms()
+        return any(lease.ends_ms > now_ms for lease in self._leases.get(group, {}).values())
+
+    def forget_expired(self) -> None:
+        now_ms = self._clock.now_ms()
+        for group, leases in list(self._leases.items()):
+            for place, lease in list(leases.items()):
+                if lease.ends_ms <= now_ms:
+                    del leases[place]
+            if not leases:
+                del self._leases[group]
+
+    def shift_time(self, by_ms: int) -> None:
+        """The clock was set, or this process did not run: the owners had no chance to renew."""
+        for leases in self._leases.values():
+            for lease in leases.values():
+                lease.ends_ms += by_ms
+
+    @handles(LockBatchQueues)
+    def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
+        asked = self._read(request)
+        granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set)
+        return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
+
+    @handles(UnlockBatchQueues)
+    def unlock_batch_queues(self, command: UnlockBatchQueues, request: Request) -> None:
+        asked = self._read(request)
+        self.unlock(asked.consumer_group, asked.client_id, asked.mq_set)
+
+    def _read(self, request: Request) -> LockBatchRequestBody:
+        asked = LockBatchRequestBody.decode(request.body)
+        fault = names.group_fault(asked.consumer_group) or names.client_id_fault(asked.client_id)
+        if len(asked.mq_set) > QUEUES_PER_REQUEST_MAX:
+            fault = f"{len(asked.mq_set)} queues in one request, the limit is {QUEUES_PER_REQUEST_MAX}"
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+        return asked
+
+    def _exists(self, place: Place) -> bool:
+        topic = self._topics.get(place[0])
+        return topic is not None and 0 <= place[1] < max(topic.read_queue_nums, topic.write_queue_nums)

@@ -1,0 +1,158 @@
+"""From what is decided here to what the data plane works by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from metaq._core import Server, tag_code
+from metaq.broker.functions.call import Call
+from metaq.broker.state.clients import Clients, ConsumerGroup
+from metaq.broker.state.filters import TAG, Filters, is_tags
+from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
+from metaq.broker.state.limits import NO_LIMIT, Rates, consume_rates, send_rates
+from metaq.broker.state.topics import Topics
+from metaq.protocol import names
+from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from metaq.protocol.errors import Refused
+from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
+
+TAGS_MAX = 10_000
+
+
+class PolicyFeed:
+    """Sends the data plane what has changed, and only that."""
+
+    def __init__(
+        self,
+        server: Server,
+        topics: Topics,
+        groups: Groups,
+        clients: Clients,
+        filters: Filters,
+        send_default: Rates = NO_LIMIT,
+        consume_default: Rates = NO_LIMIT,
+    ) -> None:
+        self._server = server
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._filters = filters
+        self._send_default = send_default
+        self._consume_default = consume_default
+        self._topics_sent: dict[str, TopicPolicy] = {}
+        self._groups_sent: dict[str, GroupPolicy] = {}
+
+    def send_all(self) -> None:
+        self.send_topics([topic.topic_name for topic in self._topics])
+        self.send_groups([group.group_name for group in self._groups])
+
+    def send_topics(self, touched: Iterable[str]) -> None:
+        """Brings these topics up to date over there, the deleted ones included."""
+        changed: list[TopicPolicy] = []
+        for name in touched:
+            config = self._topics.get(name)
+            if config is None:
+                if self._topics_sent.pop(name, None) is not None:
+                    self._server.remove_topic(name)
+                continue
+            policy = compile_topic(config, self._send_default)
+            if self._topics_sent.get(name) != policy:
+                self._topics_sent[name] = policy
+                changed.append(policy)
+        if changed:
+            self._server.put_topics(changed)
+
+    def send_groups(self, touched: Iterable[str]) -> None:
+        changed: list[GroupPolicy] = []
+        for name in touched:
+            config = self._groups.get(name)
+            if config is None:
+                if self._groups_sent.pop(name, None) is not None:
+                    self._server.remove_group(name)
+                continue
+            policy = compile_group(
+                config,
+                self._clients.consumer_group(name),
+                self._filters,
+                self._groups.forbidden_topics(name),
+                self._consume_default,
+            )
+            if self._groups_sent.get(name) != policy:
+                self._groups_sent[name] = policy
+                changed.append(policy)
+        if changed:
+            self._server.put_groups(changed)
+
+
+def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy:
+    rates = send_rates(config.topic_name, config.attributes, default)
+    return TopicPolicy(
+        name=config.topic_name,
+        read_queues=config.read_queue_nums,
+        write_queues=config.write_queue_nums,
+        permission=config.perm,
+        client_writable=names.is_client_writable(config.topic_name),
+        send_messages_per_second=rates.messages,
+        send_bytes_per_second=rates.bytes,
+    )
+
+
+def compile_group(
+    config: SubscriptionGroupConfig,
+    live: ConsumerGroup | None,
+    filters: Filters,
+    forbidden_topics: Iterable[str] = (),
+    default: Rates = NO_LIMIT,
+) -> GroupPolicy:
+    # Tools are not to be slowed by what is meant for consumers.
+    default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
+    rates = consume_rates(config.attributes, default)
+    subscriptions = live.subscriptions if live is not None else {}
+    return GroupPolicy(
+        name=config.group_name,
+        consume_enabled=config.consume_enable,
+        broadcast_enabled=config.consume_broadcast_enable,
+        broadcasting=live is not None and live.broadcasting,
+        broker_id=config.broker_id,
+        retry_times_max=config.retry_max_times,
+        forbidden_topics=tuple(forbidden_topics),
+        subscriptions=tuple(
+            compile_subscription(subscriptions[topic], filters) for topic in sorted(subscriptions)
+        ),
+        consume_messages_per_second=rates.messages,
+        consume_bytes_per_second=rates.bytes,
+    )
+
+
+def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:
+    """A filter that is wrong refuses the pulls of this subscription; the group's others go on."""
+    compiled, refusal = None, None
+    try:
+        compiled = filters.compile(subscription.expression_type, subscription.sub_string)
+    except Refused as refused:
+        refusal = (refused.code, refused.remark)
+    return SubscriptionPolicy(
+        topic=subscription.topic,
+        version=subscription.sub_version,
+        expression_type=subscription.expression_type or TAG,
+        tag_codes=wanted_tag_codes(subscription),
+        program=None if isinstance(compiled, Call) else compiled,
+        function=(compiled.function, compiled.text) if isinstance(compiled, Call) else None,
+        refusal=refusal,
+    )
+
+
+def wanted_tag_codes(subscription: SubscriptionData) -> tuple[int, ...]:
+    """The hash codes of the tags that a subscription names; none means every message, or another filter."""
+    tags = wanted_tags(subscription) if is_tags(subscription.expression_type) else ()
+    return tuple(sorted({tag_code(tag) for tag in tags}))
+
+
+def wanted_tags(subscription: SubscriptionData) -> tuple[str, ...]:
+    """The tags that `a || b` names; none means every message. Clients also send the tags as a list and their
+    hash codes, but not all of them fill those in, and the expression says the same."""
+    expression = subscription.sub_string.strip()
+    if subscription.class_filter_mode or expression in ("", "*"):
+        return ()
+    tags = [tag.strip() for tag in expression.split("||")]
+    return tuple(tag for tag in tags if tag)[:TAGS_MAX]

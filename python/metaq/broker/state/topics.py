@@ -1,0 +1,275 @@
+"""The topics of one broker: which there are, what they allow, and how new ones come about."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from pathlib import Path
+
+import msgspec
+
+from metaq._core import Clock
+from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
+from metaq.broker.state.attributes import altered
+from metaq.metadata import Keeper, MetadataFile
+from metaq.protocol import names
+from metaq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused
+
+TOPICS_MAX = 30_000
+"""All of them go to a name server in one frame, whose size is limited."""
+QUEUES_MAX = 10_000
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class Topics:
+    """The table of topics and its file, topics.json.
+
+    A change is made in two steps: `put` or `remove` changes the table, and `publish` returns once the change
+    is on disk and the data plane and the name servers have been told. So no message is ever acknowledged for
+    a topic that a crash would make the broker forget.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        directory: Path,
+        changed: Callable[[Collection[str]], Awaitable[None]],
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._changed = changed
+        self._table: dict[str, TopicConfig] = {}
+        self._unserved: set[str] = set()
+        """New ones that are not kept yet, and of which the data plane does not know."""
+        self._system: frozenset[str] = frozenset()
+        self._file = MetadataFile(directory / "topics.json")
+        self._keeper = Keeper(self._file, self.encode)
+        self.auto_create = options.auto_create_topic
+        self.data_version = DataVersion(timestamp=clock.now_ms())
+
+    def load(self) -> None:
+        """Reads the file and adds the system's own topics where they are missing."""
+        stored = self._file.load(TopicConfigTable.decode)
+        if stored is not None:
+            self.data_version = stored.data_version
+            for name, config in stored.topic_config_table.items():
+                self._table[name] = msgspec.structs.replace(config, topic_name=name)
+        system = {config.topic_name: config for config in system_topics(self._options)}
+        self._system = frozenset(system) | names.RESERVED
+        for name, config in system.items():
+            # The template follows the configuration at every start; the others keep what they were given.
+            if name == names.TEMPLATE_TOPIC or name not in self._table:
+                self._table[name] = config
+        if names.TEMPLATE_TOPIC not in system:
+            self._table.pop(names.TEMPLATE_TOPIC, None)
+        self._advance()
+
+    def encode(self) -> bytes:
+        """The file's content, in Apache's form."""
+        return msgspec.json.format(self.table().encode(), indent=2)
+
+    def table(self, of: Collection[str] | None = None) -> TopicConfigTable:
+        """All topics, or those of the given names."""
+        chosen = (
+            self._table if of is None else {name: self._table[name] for name in of if name in self._table}
+        )
+        return TopicConfigTable(data_version=self.data_version, topic_config_table=chosen)
+
+    def served(self) -> TopicConfigTable:
+        """Those that can be in a route: a client that finds a topic there may ask for it at once."""
+        return self.table([name for name in self._table if name not in self._unserved])
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(list(self._table.values()))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._table
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._table.get(name)
+
+    def system_names(self) -> list[str]:
+        return sorted(self._system)
+
+    def is_system(self, name: str) -> bool:
+        return name in self._system or name.startswith(names.SYSTEM_PREFIX)
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        """Adds or replaces one topic; a check of its values has been made by the caller."""
+        if config.topic_name not in self._table and len(self._table) >= TOPICS_MAX:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker has {len(self._table)} topics, the limit is {TOPICS_MAX}: delete unused ones",
+            )
+        if config.topic_name not in self._table:
+            self._unserved.add(config.topic_name)
+        self._table[config.topic_name] = config
+        self._advance()
+        return config
+
+    def remove(self, name: str) -> bool:
+        if self._table.pop(name, None) is None:
+            return False
+        self._unserved.discard(name)
+        self._advance()
+        return True
+
+    async def publish(self, touched: Collection[str]) -> None:
+        """Raises OSError where the change cannot be written; the next call tries again."""
+        fresh = frozenset(self._unserved)
+        await self._keeper.keep()
+        if fresh & self._unserved:
+            # Another version: name servers may have been told the last one without them.
+            self._unserved -= fresh
+            self._advance()
+        await self._changed(touched)
+
+    def set_auto_create(self, enabled: bool) -> None:
+        """Also brings or takes the template, whose route tells producers that they may send anywhere."""
+        self.auto_create = enabled
+        if enabled and names.TEMPLATE_TOPIC not in self._table:
+            self.put(template_topic(self._options))
+        elif not enabled:
+            self.remove(names.TEMPLATE_TOPIC)
+
+    def version_changed(self) -> None:
+        """Something that goes to the name servers with the topics has changed: the broker's permission."""
+        self._advance()
+
+    def create_from_template(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
+        """A topic that a producer sends to before anybody made it; raises Refused where it may not."""
+        template = self._table.get(template_name or names.TEMPLATE_TOPIC)
+        forbidden = template_name in ("", names.TEMPLATE_TOPIC) and not self.auto_create
+        if template is None or forbidden or not template.perm & INHERIT:
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, missing_topic(name))
+        queues = template.write_queue_nums
+        if queues_wanted > 0:
+            queues = min(queues, queues_wanted)
+        return self.put(
+            TopicConfig(
+                topic_name=name,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
+                perm=template.perm & ~INHERIT,
+                topic_filter_type=template.topic_filter_type,
+            )
+        )
+
+    def ensure_retry_topic(self, group: str, queues: int, *, order: bool | None = None) -> TopicConfig | None:
+        """The group's retry topic, where it had to be made or changed; None where it was there."""
+        name = names.retry_topic(group)
+        existing = self._table.get(name)
+        if existing is None:
+            return self.put(
+                TopicConfig(
+                    topic_name=name,
+                    read_queue_nums=queues,
+                    write_queue_nums=queues,
+                    perm=READ | WRITE,
+                    order=bool(order),
+                )
+            )
+        if order is not None and existing.order != order:
+            return self.put(msgspec.structs.replace(existing, order=order))
+        return None
+
+    def ensure_dead_letter_topic(self, group: str) -> None:
+        """Where messages go that the group has failed at too often."""
+        name = names.dead_letter_topic(group)
+        if name not in self._table:
+            self.put(TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=READ | WRITE))
+
+    def update(self, wanted: TopicConfig, attributes: dict[str, str]) -> bool:
+        """Creates or changes a topic as an administrator asks; `attributes` are changes with `+` or `-`
+        before each name. False where nothing changed. Raises Refused, saying which limit was passed."""
+        self._check(wanted)
+        existing = self._table.get(wanted.topic_name)
+        current = {} if existing is None else existing.attributes
+        wanted = msgspec.structs.replace(
+            wanted, attributes=altered(current, attributes, creating=existing is None)
+        )
+        if wanted == existing:
+            return False
+        self.put(wanted)
+        return True
+
+    def check_changeable(self, name: str) -> None:
+        """Raises Refused for a malformed name and for the system's own topics."""
+        fault = names.topic_fault(name)
+        if fault is None and self.is_system(name):
+            fault = f"the topic {name} is the system's own and cannot be changed: choose another name"
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+
+    def _check(self, wanted: TopicConfig) -> None:
+        self.check_changeable(wanted.topic_name)
+        fault: str | None = None
+        for what, queues in (("read", wanted.read_queue_nums), ("write", wanted.write_queue_nums)):
+            if not 0 <= queues <= QUEUES_MAX:
+                fault = f"{queues} {what} queues asked for, the limit is 0 to {QUEUES_MAX}"
+        if not 0 <= wanted.perm <= READ | WRITE | INHERIT:
+            fault = f"permission {wanted.perm} is no sum of 4 (read), 2 (write) and 1 (inherit)"
+        if wanted.topic_filter_type not in FILTER_TYPES:
+            fault = f"filter type {wanted.topic_filter_type[:32]!a} is none of {', '.join(FILTER_TYPES)}"
+        if fault is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"topic {wanted.topic_name}: {fault}")
+
+    def _advance(self) -> None:
+        # A new object, since the old one may be on its way to a name server.
+        self.data_version = DataVersion(
+            counter=self.data_version.counter + 1,
+            state_version=self.data_version.state_version,
+            timestamp=self._clock.now_ms(),
+        )
+        self._keeper.touch()
+
+
+def missing_topic(name: str) -> str:
+    return (
+        f"topic {name} does not exist and is not created by sending to it: "
+        f"create it first (metaq topic create {name}) or switch autoCreateTopicEnable on"
+    )
+
+
+def system_topics(options: BrokerOptions) -> list[TopicConfig]:
+    """What tools, clients and the broker itself expect to find on every broker. The ones named after the
+    cluster and the broker let tools find brokers by asking for their route."""
+    cluster, broker = options.broker.cluster, options.broker.name
+
+    def topic(name: str, queues: int, perm: int = READ | WRITE) -> TopicConfig:
+        return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+    topics = [
+        topic(names.SELF_TEST_TOPIC, 1),
+        topic(names.BENCHMARK_TOPIC, 1024),
+        topic(cluster, 16, READ | WRITE | INHERIT),
+        topic(broker, 1, READ | WRITE | INHERIT),
+        topic(names.OFFSET_MOVED_TOPIC, 1),
+        topic(names.SCHEDULE_TOPIC, 18),
+        topic(names.TRACE_TOPIC, 1),
+        topic(f"{cluster}_REPLY_TOPIC", 1),
+        topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
+        topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, INHERIT),
+        topic(names.HALF_TOPIC, 1),
+        topic(names.HALF_DONE_TOPIC, 1),
+        topic(names.CHECKS_EXHAUSTED_TOPIC, 1),
+        topic(names.TIMER_TOPIC, 1),
+    ]
+    if options.auto_create_topic:
+        topics.append(template_topic(options))
+    return topics
+
+
+def template_topic(options: BrokerOptions) -> TopicConfig:
+    queues = options.default_topic_queues
+    return TopicConfig(
+        topic_name=names.TEMPLATE_TOPIC,
+        read_queue_nums=queues,
+        write_queue_nums=queues,
+        perm=READ | WRITE | INHERIT,
+    )

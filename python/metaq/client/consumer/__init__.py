@@ -1,0 +1,1 @@
+"""Consuming: group membership, prefetch, settlement, and the three forms a user sees."""

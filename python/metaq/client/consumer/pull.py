@@ -1,0 +1,140 @@
+"""One pull of one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from metaq._core import FrameError, Message, decode_messages
+from metaq.client.compression import INFLATED_BYTES_MAX
+from metaq.client.consumer.subscription import Subscription
+from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.errors import UnreadableBody
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import ProtocolError
+from metaq.protocol.messages import Pulled, PullMessage
+
+if TYPE_CHECKING:
+    from metaq.client.session.session import Session
+
+HOLD_MS: Final = 15_000
+ANSWER_TIMEOUT_S: Final = 15.0
+"""Beyond the time that the broker was asked to hold the pull."""
+
+BYTES_MAX: Final = 1024 * 1024
+"""Asked for at once; a broker gives less where it is set up so."""
+INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
+"""What is beyond that when its bodies are inflated is left for the next time: small ones may become huge."""
+_SUSPEND: Final = 2
+_SUBSCRIPTION: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """What came of it."""
+
+    messages: list[Message]
+    next_offset: int
+    is_moved: bool
+    """The queue does not reach to where we asked: go on from `next_offset`, even backwards."""
+    unreadable: list[tuple[Message, UnreadableBody]]
+    """Messages whose bodies cannot be decompressed, and why."""
+
+
+class Puller:
+    """Pulls for one group; remembers for each queue which replica its broker sent us to."""
+
+    def __init__(self, session: Session, group: str, *, carries_subscription: bool) -> None:
+        self._session = session
+        self._group = group
+        self._carries_subscription = carries_subscription
+        self._broker_ids: dict[Queue, int] = {}
+
+    async def pull(
+        self,
+        queue: Queue,
+        queue_offset: int,
+        subscription: Subscription,
+        count_max: int,
+        hold_ms: int = HOLD_MS,
+        bytes_max: int = INFLATED_TOGETHER_BYTES,
+    ) -> Pull:
+        """A message larger than `bytes_max` comes too; raises Refused, Unreachable or NoRoute."""
+        flags = _SUSPEND if hold_ms else 0
+        command = PullMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.id,
+            queue_offset=queue_offset,
+            max_msg_nums=count_max,
+            sys_flag=flags,
+            suspend_timeout_millis=hold_ms,
+            sub_version=subscription.version,
+            max_msg_bytes=min(bytes_max, BYTES_MAX),
+        )
+        if self._carries_subscription:
+            command.sys_flag |= _SUBSCRIPTION
+            command.subscription = subscription.expression
+            command.expression_type = subscription.kind
+        broker_id = self._broker_ids.pop(queue, MASTER_ID)
+        if self._session.routes.address(queue.broker, broker_id) is None:
+            broker_id = MASTER_ID
+        timeout = hold_ms / 1000 + ANSWER_TIMEOUT_S
+        reply = await self._session.call(queue.broker, command, timeout=timeout, broker_id=broker_id)
+        found = reply.code == ResponseCode.SUCCESS
+        if not found and reply.code not in _NOTHING:
+            reply.check()
+        header = reply.header(Pulled)
+        try:
+            messages, compressed = (
+                decode_messages(reply.body, queue, tags=subscription.tags) if found else ([], [])
+            )
+        except FrameError as error:
+            # Going on would skip what cannot be read, silently.
+            raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
+        self._broker_ids[queue] = header.suggest_which_broker_id
+        next_offset = header.next_begin_offset
+        unreadable, left = _inflate(compressed, min(bytes_max, INFLATED_TOGETHER_BYTES))
+        if left is not None:
+            next_offset = left.queue_offset
+            messages = [message for message in messages if message.queue_offset < next_offset]
+        if unreadable:
+            lost = {message.queue_offset for message, _ in unreadable}
+            messages = [message for message in messages if message.queue_offset not in lost]
+        is_moved = reply.code == ResponseCode.PULL_OFFSET_MOVED
+        return Pull(messages, next_offset, is_moved, unreadable)
+
+
+def _inflate(
+    compressed: Iterable[Message], bytes_max: int
+) -> tuple[list[tuple[Message, UnreadableBody]], Message | None]:
+    """One body after the other until they are too much; those of which nothing comes, and the first left."""
+    unreadable: list[tuple[Message, UnreadableBody]] = []
+    size_bytes = 0
+    for message in compressed:
+        if size_bytes >= bytes_max:
+            return unreadable, message
+        failed = find_unreadable((message,))
+        unreadable += failed
+        # One that is too large took as long as the largest.
+        size_bytes += INFLATED_BYTES_MAX if failed else message.body_size
+    return unreadable, None
+
+
+def find_unreadable(compressed: Iterable[Message]) -> list[tuple[Message, UnreadableBody]]:
+    """Inflates the bodies; those of which nothing comes, and why."""
+    unreadable: list[tuple[Message, UnreadableBody]] = []
+    for message in compressed:
+        try:
+            _ = message.body
+        except UnreadableBody as error:
+            unreadable.append((message, error))
+    return unreadable
+
+
+_NOTHING: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)

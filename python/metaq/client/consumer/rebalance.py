@@ -1,0 +1,155 @@
+"""Which queues are ours now: the routes, the members of the group and the strategy decide."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from metaq.client.consumer.options import ConsumerOptions
+from metaq.client.session.routes import Queue
+from metaq.errors import MetaqError, NoRoute
+from metaq.protocol.bodies import ConsumerList, LockBatchRequestBody, LockBatchResponseBody
+from metaq.protocol.clients import GetConsumerListByGroup, LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.java_json import MessageQueue
+
+if TYPE_CHECKING:
+    from metaq.client.session.session import Session
+
+_log = logging.getLogger(__name__)
+
+CALL_TIMEOUT_S: Final = 5.0
+
+
+class Shares:
+    """Works out our share of each topic. Where a topic or its broker cannot be asked, the old share stays."""
+
+    def __init__(self, session: Session, options: ConsumerOptions) -> None:
+        self._session = session
+        self._options = options
+        self.known: dict[str, frozenset[Queue]] = {}
+        """Every queue of each topic, as last seen."""
+        self._shares: dict[str, frozenset[Queue]] = {}
+        self._first_seen: dict[str, frozenset[Queue]] = {}
+        """The queues that each topic had when we first looked; none where it was not there."""
+
+    @property
+    def topics(self) -> list[str]:
+        topics = [subscription.topic for subscription in self._options.subscriptions]
+        return topics if self._options.is_broadcast else [*topics, self._options.retry_topic]
+
+    async def work_out(self) -> frozenset[Queue]:
+        """All our queues."""
+        await asyncio.gather(*(self._work_out_topic(topic) for topic in self.topics))
+        return frozenset().union(*self._shares.values())
+
+    async def look(self, topic: str) -> list[Queue]:
+        """Every queue of a topic that can be read; raises MetaqError."""
+        try:
+            queues = sorted(set((await self._session.routes.get(topic)).readable))
+        except NoRoute as error:
+            if not error.retriable:
+                self._first_seen[topic] = frozenset()
+            raise
+        if queues:
+            self._first_seen.setdefault(topic, frozenset(queues))
+        return queues
+
+    def has_appeared(self, queue: Queue) -> bool:
+        """It came into being after we first looked at its topic."""
+        return queue not in self._first_seen.get(queue.topic, (queue,))
+
+    async def _work_out_topic(self, topic: str) -> None:
+        try:
+            queues = await self.look(topic)
+            if not queues:
+                return
+            if self._options.is_broadcast:
+                share = queues
+            else:
+                members = await self._members(queues)
+                share = self._options.strategy(self._session.client_id, queues, members)
+        except NoRoute as error:
+            if not error.retriable:
+                # It was deleted, or is not there yet: nothing of it is ours.
+                self.known.pop(topic, None)
+                self._shares.pop(topic, None)
+            _log.debug("group %s has no share of %s: %s", self._options.group, topic, error)
+            return
+        except MetaqError as error:
+            # A retry topic comes into being with the first heartbeat, a topic perhaps with its first message.
+            _log.debug("group %s keeps its share of %s: %s", self._options.group, topic, error)
+            return
+        self.known[topic] = frozenset(queues)
+        self._shares[topic] = frozenset(share)
+
+    async def _members(self, queues: list[Queue]) -> list[str]:
+        """The client ids of the group, from the first broker of the topic that answers."""
+        command = GetConsumerListByGroup(consumer_group=self._options.group)
+        problem: MetaqError | None = None
+        for broker in dict.fromkeys(queue.broker for queue in queues):
+            try:
+                reply = (await self._session.call(broker, command, timeout=CALL_TIMEOUT_S)).check()
+                members = ConsumerList.decode(reply.body).consumer_id_list
+            except MetaqError as error:
+                problem = error
+                continue
+            # Not among them: our heartbeat has not arrived there yet, or was forgotten with a restart.
+            if self._session.client_id in members:
+                return sorted(set(members))
+        raise problem or MetaqError(
+            f"no broker knows {self._session.client_id} in group {self._options.group}"
+        )
+
+
+class Locks:
+    """Leases of queues, for consumption in order; a broker gives a queue to one member at a time."""
+
+    def __init__(self, session: Session, group: str) -> None:
+        self._session = session
+        self._group = group
+
+    async def lock(self, queues: frozenset[Queue]) -> frozenset[Queue]:
+        """Takes or renews them; those granted. A broker that cannot be asked grants nothing."""
+
+        async def ask(broker: str, wanted: list[Queue]) -> list[Queue]:
+            try:
+                reply = await self._session.call(
+                    broker, LockBatchQueues(), self._body(wanted), timeout=CALL_TIMEOUT_S
+                )
+                granted = LockBatchResponseBody.decode(reply.check().body).lock_ok_mq_set
+            except MetaqError as error:
+                _log.debug("group %s: no locks from %s: %s", self._group, broker, error)
+                return []
+            names = {(queue.topic, queue.broker_name, queue.queue_id) for queue in granted}
+            return [queue for queue in wanted if (queue.topic, queue.broker, queue.id) in names]
+
+        answers = await asyncio.gather(*(ask(*item) for item in _by_broker(queues).items()))
+        return frozenset(queue for answer in answers for queue in answer)
+
+    async def unlock(self, queues: frozenset[Queue]) -> None:
+        """Best effort: a lease ends by itself."""
+        for broker, held in _by_broker(queues).items():
+            try:
+                await self._session.call(
+                    broker, UnlockBatchQueues(), self._body(held), timeout=CALL_TIMEOUT_S
+                )
+            except MetaqError as error:
+                _log.debug("group %s: locks stay at %s until they expire: %s", self._group, broker, error)
+
+    def _body(self, queues: list[Queue]) -> bytes:
+        return LockBatchRequestBody(
+            client_id=self._session.client_id,
+            consumer_group=self._group,
+            mq_set=[
+                MessageQueue(broker_name=queue.broker, queue_id=queue.id, topic=queue.topic)
+                for queue in queues
+            ],
+        ).encode()
+
+
+def _by_broker(queues: frozenset[Queue]) -> dict[str, list[Queue]]:
+    grouped: dict[str, list[Queue]] = {}
+    for queue in sorted(queues, key=lambda queue: (queue.broker, queue.topic, queue.id)):
+        grouped.setdefault(queue.broker, []).append(queue)
+    return grouped

@@ -1,0 +1,1 @@
+"""Sending: tries, queue selection, the send buffer, transactions and request/reply."""

@@ -1,0 +1,145 @@
+"""Requests over topics: a message whose consumer sends an answer back to its sender."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from typing import Final
+
+from metaq._core import Frame
+from metaq.client.message import Message, inflate
+from metaq.client.producer.options import Order, ProducerOptions
+from metaq.client.producer.sending import Sender
+from metaq.client.properties import (
+    CLUSTER,
+    CORRELATION_ID,
+    KEYS,
+    MESSAGE_TYPE,
+    REPLY_TO,
+    SYSTEM_NAMES,
+    TAGS,
+    TIME_TO_LIVE,
+    UNIQUE_KEY,
+    decode_properties,
+    encode_properties,
+)
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import NOT_MINE, Session
+from metaq.errors import InvalidMessage, NoReply, UnreadableBody
+from metaq.protocol.clients import PushReplyMessageToClient
+from metaq.protocol.dispatch import Response
+from metaq.protocol.messages import SendReplyMessageV2
+
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
+REPLY: Final = "reply"
+
+
+class Requests:
+    """Those of one producer that wait for their answers."""
+
+    def __init__(self, session: Session, sender: Sender, options: ProducerOptions) -> None:
+        self._session = session
+        self._sender = sender
+        self._options = options
+        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        self._announced: set[str] = set()
+        session.on_request(PushReplyMessageToClient.code, self._take)
+
+    def stop(self) -> None:
+        self._session.remove_handler(PushReplyMessageToClient.code, self._take)
+
+    async def ask(self, order: Order) -> Message:
+        """Sends it and waits for the answer; raises NoReply, and what a send raises."""
+        message, loop = order.message, asyncio.get_running_loop()
+        deadline = loop.time() + order.timeout_s
+        await self._announce(message.topic)
+        correlation_id = str(uuid.uuid4())
+        message.properties |= {
+            CORRELATION_ID: correlation_id,
+            REPLY_TO: self._session.client_id,
+            TIME_TO_LIVE: str(round(order.timeout_s * 1000)),
+        }
+        future: asyncio.Future[Message] = loop.create_future()
+        self._waiting[correlation_id] = future
+        try:
+            await self._sender.send(message, order.timeout_s, key=order.key, queue=order.queue)
+            async with asyncio.timeout_at(deadline):
+                return await future
+        except TimeoutError:
+            raise NoReply(
+                f"nobody answered request {message.id} to {message.topic} within {order.timeout_s:g} s",
+                hint="does a consumer of the topic reply?",
+            ) from None
+        finally:
+            del self._waiting[correlation_id]
+
+    async def answer(self, request: Message, body: bytes, unique_id: str) -> None:
+        """Sends the answer to whoever sent the request; raises InvalidMessage where it is none."""
+        asked = request.system_properties
+        try:
+            cluster, correlation_id, reply_to = asked[CLUSTER], asked[CORRELATION_ID], asked[REPLY_TO]
+        except KeyError as missing:
+            raise InvalidMessage(
+                f"message {request.id} is no request that waits for an answer: it has no {missing.args[0]}"
+            ) from None
+        properties = {
+            CORRELATION_ID: correlation_id,
+            REPLY_TO: reply_to,
+            TIME_TO_LIVE: asked.get(TIME_TO_LIVE, "0"),
+            MESSAGE_TYPE: REPLY,
+            UNIQUE_KEY: unique_id,
+        }
+        # The broker that the request came from knows its sender.
+        broker = request.queue.broker if request.queue is not None else ""
+        if self._session.routes.address(broker) is None:
+            await self._session.routes.get(request.topic)
+        command = SendReplyMessageV2(
+            producer_group=self._options.group,
+            topic=cluster + REPLY_TOPIC_SUFFIX,
+            born_timestamp=time.time_ns() // 1_000_000,
+            properties=encode_properties(properties),
+            broker_name=broker,
+        )
+        reply = await self._session.call(broker, command, body, timeout=self._options.attempt_timeout_s)
+        reply.check()
+
+    async def _announce(self, topic: str) -> None:
+        """Any broker of the topic may have to pass the answer on, so each must know us first."""
+        if topic not in self._announced:
+            await self._session.routes.get(topic, creatable=True)
+            await self._session.beat()
+            self._announced.add(topic)
+
+    async def _take(self, address: str, frame: Frame) -> Response | None:
+        command = PushReplyMessageToClient.parse(frame.fields)
+        properties = decode_properties(command.properties or "")
+        future = self._waiting.get(properties.get(CORRELATION_ID, ""))
+        if future is None:
+            return NOT_MINE
+        if future.done():
+            return None
+        try:
+            future.set_result(_message(command, properties, frame.body))
+        except UnreadableBody as error:
+            future.set_exception(error)
+        return None
+
+
+def _message(command: PushReplyMessageToClient, properties: dict[str, str], body: bytes) -> Message:
+    return Message(
+        topic=command.topic,
+        body=inflate(body, command.sys_flag),
+        tag=properties.get(TAGS),
+        keys=tuple(properties.get(KEYS, "").split()),
+        properties={name: value for name, value in properties.items() if name not in SYSTEM_NAMES},
+        id=properties.get(UNIQUE_KEY, ""),
+        queue=Queue(command.topic, "", command.queue_id),
+        born_at=command.born_timestamp,
+        stored_at=command.store_timestamp,
+        born_host=command.born_host,
+        store_host=command.store_host,
+        flag=command.flag,
+        system_flag=command.sys_flag,
+        system_properties={name: value for name, value in properties.items() if name in SYSTEM_NAMES},
+    )

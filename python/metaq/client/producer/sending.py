@@ -1,0 +1,339 @@
+"""From checked messages to what their broker says: one request, with as many tries as its time allows."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from metaq._core import UnsentBatch
+from metaq.client.message import Outgoing, check_topic, encode_batch
+from metaq.client.producer.options import ProducerOptions
+from metaq.client.producer.queue_selection import Faults, Picker, by_key, given
+from metaq.client.producer.results import STATUSES, SendResult, SendStatus, not_durable
+from metaq.client.properties import encode_properties
+from metaq.client.session.routes import Queue, Route
+from metaq.client.session.session import Session
+from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotAllSent, NotSent
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
+from metaq.protocol.reply import Reply
+
+_log = logging.getLogger(__name__)
+
+REFUSALS_MAX: Final = 3
+"""A broker that says no will say so again; one that is silent may come back."""
+PAUSE_FIRST_S: Final = 0.1
+PAUSE_MAX_S: Final = 1.0
+_OTHER_BROKER: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
+"""True of this broker, and perhaps of no other."""
+
+_Choose = Callable[[Route, set[str]], Queue]
+_Earlier = tuple[Queue, Reply | Unreachable]
+
+
+class Sender:
+    """Sends for one producer."""
+
+    def __init__(self, session: Session, options: ProducerOptions) -> None:
+        self._session = session
+        self._options = options
+        self._picker = Picker()
+
+    @property
+    def faults(self) -> Faults:
+        """Brokers that failed lately."""
+        return self._picker.faults
+
+    async def route(self, topic: str) -> Route:
+        return await self._session.routes.get(topic, creatable=True)
+
+    async def send(
+        self, message: Outgoing, timeout_s: float, *, key: str | None = None, queue: Queue | None = None
+    ) -> SendResult:
+        """One message; raises NotSent, NoRoute, Refused or NotDurable."""
+        with self._session.telemetry.sending(self._options.group, (message,)) as sending:
+            result = await self._send(message, timeout_s, self._choice(key, queue))
+            sending.stored((result,))
+        return result
+
+    async def send_batch(
+        self,
+        messages: Sequence[Outgoing],
+        timeout_s: float,
+        *,
+        key: str | None = None,
+        queue: Queue | None = None,
+    ) -> list[SendResult]:
+        """Messages of one topic in one request, of which all are stored or none is; raises as `send`, but for
+        what is stored less safely NotAllSent, with an error for each."""
+        if len(messages) == 1:
+            return [await self.send(messages[0], timeout_s, key=key, queue=queue)]
+        with self._session.telemetry.sending(self._options.group, messages) as sending:
+            results = await self._send_batch(messages, timeout_s, self._choice(key, queue))
+            sending.stored(results)
+            if not self._is_accepted(results[0].status):
+                raise NotAllSent([not_durable(result) for result in results])
+        return results
+
+    async def _send(self, message: Outgoing, timeout_s: float, choose: _Choose) -> SendResult:
+        message.compress(self._options.compress_from_bytes, self._options.compression)
+        chosen, reply = await self._tries(
+            message.topic,
+            choose,
+            lambda target, route, left_s: self._session.call(
+                target.broker, self._command(message, target, route), message.body, timeout=left_s
+            ),
+            timeout_s,
+        )
+        return self._result(message, chosen, reply)
+
+    async def _send_batch(
+        self, messages: Sequence[Outgoing], timeout_s: float, choose: _Choose
+    ) -> list[SendResult]:
+        body = encode_batch(messages)
+        topic = messages[0].topic
+
+        def ask(target: Queue, route: Route, left_s: float) -> Awaitable[Reply]:
+            command = self._batch_command(topic, target, route)
+            return self._session.call(target.broker, command, body, timeout=left_s)
+
+        chosen, reply = await self._tries(topic, choose, ask, timeout_s)
+        return self._batch_results(messages, chosen, reply)
+
+    async def go_on(self, batch: UnsentBatch) -> None:
+        """Takes over where the data plane has tried once, and tells it where the batch was stored; raises as
+        `send`."""
+        topic, body, alone = batch.topic, batch.body, batch.alone
+        if batch.target is None and batch.spent_s >= self._options.timeout_s:
+            raise NotSent(
+                f"not sent to {topic} within {self._options.timeout_s:g} s: what came before it failed",
+                hint="is the broker of its queue running?",
+            )
+
+        def ask(target: Queue, route: Route, left_s: float) -> Awaitable[Reply]:
+            command: SendMessageV2
+            if alone is None:
+                command = self._batch_command(topic, target, route)
+            else:
+                properties, system_flag, flag = alone
+                command = self._one_command(topic, properties, system_flag, flag, target, route)
+            return self._session.call(target.broker, command, body, timeout=left_s)
+
+        queue = None if batch.queue is None else Queue(topic, *batch.queue)
+        chosen, reply = await self._tries(
+            topic,
+            self._choice(None, queue),
+            ask,
+            self._options.timeout_s,
+            spent_s=batch.spent_s,
+            earlier=_earlier(batch),
+        )
+        sent = reply.header(Sent)
+        stored_in = Queue(topic, chosen.broker, sent.queue_id)
+        status = STATUSES[ResponseCode(reply.code)]
+        is_accepted = self._is_accepted(status)
+        optional = (None, None) if alone is None else (sent.recall_handle, sent.transaction_id)
+        batch.stored(
+            chosen.broker,
+            sent.queue_id,
+            sent.queue_offset,
+            reply.code,
+            sent.msg_id,
+            *optional,
+            is_accepted=is_accepted,
+        )
+        if not is_accepted:
+            raise not_durable(SendResult(batch.first_id, stored_in, sent.queue_offset, status))
+
+    async def send_oneway(
+        self, message: Outgoing, *, key: str | None = None, queue: Queue | None = None
+    ) -> None:
+        """One try, and no answer; raises only where there is nobody to send it to."""
+        with self._session.telemetry.sending(self._options.group, (message,)):
+            message.compress(self._options.compress_from_bytes, self._options.compression)
+            route = await self.route(message.topic)
+            target = self._choice(key, queue)(route, set())
+            command = self._command(message, target, route)
+            await self._session.send_oneway(target.broker, command, message.body)
+
+    async def recall(self, topic: str, handle: str | None) -> str:
+        """Asks the broker that the handle names; raises InvalidMessage, Unreachable or Refused."""
+        check_topic(topic)
+        broker = _broker_of(handle)
+        await self.route(topic)
+        command = RecallMessage(topic=topic, recall_handle=handle or "", producer_group=self._options.group)
+        reply = await self._session.call(broker, command, timeout=self._options.attempt_timeout_s)
+        return reply.check().header(Recalled).msg_id
+
+    # Inside
+
+    def _choice(self, key: str | None, queue: Queue | None) -> _Choose:
+        if queue is not None:
+            return lambda route, _: given(route, queue)
+        if key is not None:
+            return lambda route, _: by_key(route, key)
+        return self._picker.any
+
+    async def _tries(
+        self,
+        topic: str,
+        choose: _Choose,
+        ask: Callable[[Queue, Route, float], Awaitable[Reply]],
+        timeout_s: float,
+        *,
+        spent_s: float = 0.0,
+        earlier: _Earlier | None = None,
+    ) -> tuple[Queue, Reply]:
+        """Asks until a broker has stored it; the queue and the answer. `earlier` is what a first try came to
+        that was made elsewhere, and took `spent_s` of the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s - spent_s
+        tried: set[str] = set()
+        refusals = tries = 0
+        route: Route | None = None
+        last: MetaqError | None = None
+        while True:
+            tries += 1
+            broker = ""
+            try:
+                route = await self._session.routes.get(topic, refresh=last is not None, creatable=True)
+                if earlier is not None:
+                    (target, outcome), earlier = earlier, None
+                    broker = target.broker
+                    if isinstance(outcome, Unreachable):
+                        raise outcome
+                    reply = outcome
+                else:
+                    target = choose(route, tried)
+                    broker = target.broker
+                    left_s = max(deadline - loop.time(), 0.001)
+                    reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
+                if reply.code not in STATUSES:
+                    reply.check()
+                self._picker.faults.worked(broker)
+                if route.is_template:
+                    self._session.routes.made(topic)
+                return target, reply
+            except Refused as error:
+                refusals += 1
+                elsewhere = error.code in _OTHER_BROKER and not _all_tried(route, tried | {broker})
+                if not (error.retriable or elsewhere):
+                    raise
+                last = error
+            except (Unreachable, NoRoute) as error:
+                if not error.retriable:
+                    raise
+                last = error
+            if broker:
+                self._picker.faults.failed(broker)
+                tried.add(broker)
+            pause = min(PAUSE_FIRST_S * 2 ** (tries - 1), PAUSE_MAX_S) if _all_tried(route, tried) else 0.0
+            if refusals >= REFUSALS_MAX or loop.time() + pause >= deadline:
+                raise _not_sent(topic, tries, timeout_s, last) from last
+            _log.info("%s: %s; trying again", topic, last)
+            await asyncio.sleep(pause)
+
+    def _command(self, message: Outgoing, target: Queue, route: Route) -> SendMessageV2:
+        properties = encode_properties(message.properties)
+        return self._one_command(message.topic, properties, message.system_flag, message.flag, target, route)
+
+    def _one_command(
+        self, topic: str, properties: str, system_flag: int, flag: int, target: Queue, route: Route
+    ) -> SendMessageV2:
+        return SendMessageV2(
+            producer_group=self._options.group,
+            topic=topic,
+            default_topic_queue_nums=_new_queues(route, target),
+            queue_id=target.id,
+            sys_flag=system_flag,
+            born_timestamp=_now_ms(),
+            flag=flag,
+            properties=properties,
+            broker_name=target.broker,
+        )
+
+    def _batch_command(self, topic: str, target: Queue, route: Route) -> SendBatchMessage:
+        return SendBatchMessage(
+            producer_group=self._options.group,
+            topic=topic,
+            default_topic_queue_nums=_new_queues(route, target),
+            queue_id=target.id,
+            born_timestamp=_now_ms(),
+            properties="WAIT\x01true\x02",
+            batch=True,
+            broker_name=target.broker,
+        )
+
+    def _result(self, message: Outgoing, target: Queue, reply: Reply) -> SendResult:
+        sent = reply.header(Sent)
+        result = SendResult(
+            id=message.id,
+            queue=Queue(message.topic, target.broker, sent.queue_id),
+            queue_offset=sent.queue_offset,
+            status=STATUSES[ResponseCode(reply.code)],
+            offset_id=sent.msg_id,
+            recall_handle=sent.recall_handle,
+            transaction_id=sent.transaction_id,
+        )
+        if not self._is_accepted(result.status):
+            raise not_durable(result)
+        return result
+
+    def _batch_results(self, messages: Sequence[Outgoing], target: Queue, reply: Reply) -> list[SendResult]:
+        sent = reply.header(Sent)
+        offset_ids = sent.msg_id.split(",")
+        offset_ids += [""] * (len(messages) - len(offset_ids))
+        status = STATUSES[ResponseCode(reply.code)]
+        queue = Queue(messages[0].topic, target.broker, sent.queue_id)
+        return [
+            SendResult(message.id, queue, sent.queue_offset + place, status, offset_ids[place])
+            for place, message in enumerate(messages)
+        ]
+
+    def _is_accepted(self, status: SendStatus) -> bool:
+        return status is SendStatus.STORED or status in self._options.accept
+
+
+def _earlier(batch: UnsentBatch) -> _Earlier | None:
+    """What the data plane's try came to; None where it knew no broker."""
+    if batch.target is None:
+        return None
+    target = Queue(batch.topic, *batch.target)
+    if batch.answer is None:
+        return target, Unreachable(batch.failure or "no answer")
+    code, remark, fields = batch.answer
+    return target, Reply(code, remark, fields, b"")
+
+
+def _broker_of(handle: str | None) -> str:
+    """A handle is `v1 topic broker time id` in base 64."""
+    try:
+        parts = base64.urlsafe_b64decode(handle or "").decode().split(" ")
+    except (TypeError, ValueError):
+        parts = []
+    if len(parts) != 5 or parts[0] != "v1":
+        raise InvalidMessage(f"{handle!r} is no recall handle", hint="a result of a delayed send has one")
+    return parts[2]
+
+
+def _all_tried(route: Route | None, tried: set[str]) -> bool:
+    return route is None or {queue.broker for queue in route.writable} <= tried
+
+
+def _not_sent(topic: str, tries: int, timeout_s: float, last: MetaqError) -> NotSent:
+    count = "1 try" if tries == 1 else f"{tries} tries"
+    return NotSent(f"not sent to {topic} after {count} within {timeout_s:g} s: {last}", code=last.code)
+
+
+def _new_queues(route: Route, target: Queue) -> int:
+    """Counts where this message makes the topic."""
+    return sum(queue.broker == target.broker for queue in route.writable)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

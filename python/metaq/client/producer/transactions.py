@@ -1,0 +1,200 @@
+"""Messages that only count once their sender has decided so, and what brokers ask when no decision came."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from metaq._core import Frame, Message, decode_messages, decode_records
+from metaq.client.message import TRANSACTION_PREPARED
+from metaq.client.producer.options import Order, ProducerOptions
+from metaq.client.producer.results import SendResult
+from metaq.client.producer.sending import Sender
+from metaq.client.properties import PRODUCER_GROUP, TRANSACTION, UNIQUE_KEY
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import NOT_MINE, Session
+from metaq.client.user_code import call_user
+from metaq.errors import MetaqError, Undecided, UsageError
+from metaq.protocol.clients import CheckTransactionState
+from metaq.protocol.dispatch import Response
+from metaq.protocol.messages import EndTransaction
+
+_log = logging.getLogger(__name__)
+
+COMMIT: Final = 8
+ROLL_BACK: Final = 12
+END_TIMEOUT_S: Final = 5.0
+END_TRIES: Final = 2
+_OFFSET_DIGITS: Final = 16
+
+Checker = Callable[[Message], bool | Awaitable[bool | None] | None]
+"""Says what became of a transaction, by its message: True it is to be committed, False to be rolled back,
+None it is not known yet, ask again later."""
+
+
+class Transactions:
+    """Those of one producer."""
+
+    def __init__(self, session: Session, sender: Sender, options: ProducerOptions) -> None:
+        self._session = session
+        self._sender = sender
+        self._options = options
+        self._checker: Checker | None = None
+
+    def check_with(self, checker: Checker) -> None:
+        """Raises UsageError where there is one already."""
+        if self._checker is not None:
+            raise UsageError(f"the producer of {self._options.group} has a checker already")
+        self._checker = checker
+        self._session.on_request(CheckTransactionState.code, self._check)
+
+    def stop(self) -> None:
+        self._session.remove_handler(CheckTransactionState.code, self._check)
+
+    def require_checker(self) -> None:
+        """Raises UsageError: without one a transaction whose end is lost would stay open."""
+        if self._checker is None:
+            raise UsageError(
+                "a transaction needs a checker", hint="write one and decorate it with @producer.check first"
+            )
+
+    async def begin(self, order: Order) -> SendResult:
+        """Stores the message where no consumer sees it."""
+        message = order.message
+        message.properties[TRANSACTION] = "true"
+        message.properties[PRODUCER_GROUP] = self._options.group
+        message.system_flag |= TRANSACTION_PREPARED
+        return await self._sender.send(message, order.timeout_s, key=order.key, queue=order.queue)
+
+    async def end(self, half: SendResult, decision: int, properties: Mapping[str, str]) -> None:
+        """Raises Undecided where the broker did not take it: it will ask the checker."""
+        command = EndTransaction(
+            producer_group=self._options.group,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=int(half.offset_id[-_OFFSET_DIGITS:], 16),
+            commit_or_rollback=decision,
+            msg_id=half.id,
+            topic=half.queue.topic,
+            transaction_id=half.transaction_id or half.id,
+        )
+        failure: MetaqError | None = None
+        for _ in range(END_TRIES):
+            try:
+                reply = await self._session.call(half.queue.broker, command, timeout=END_TIMEOUT_S)
+                reply.check()
+                self._session.telemetry.ended_transaction(command, half.queue.broker, properties)
+                return
+            except MetaqError as error:
+                failure = error
+                if not error.retriable:
+                    break
+        raise Undecided(
+            f"{'commit' if decision == COMMIT else 'rollback'} of transaction {half.id} did not"
+            f" reach {half.queue.broker}: {failure}",
+            hint="the broker will ask the checker",
+        ) from failure
+
+    async def _check(self, address: str, frame: Frame) -> Response | None:
+        records = decode_records(frame.body)
+        if not records or records[0].properties.get(PRODUCER_GROUP) != self._options.group:
+            return NOT_MINE
+        checker = self._checker
+        if checker is None:
+            return NOT_MINE
+        command = CheckTransactionState.parse(frame.fields)
+        record = records[0]
+        try:
+            place = Queue(record.topic, command.bname or address, record.queue_id)
+            (message,), _ = decode_messages(frame.body, place, shows_first_topic=False)
+            verdict = await call_user(checker, message)
+        except Exception:
+            # Not known: the broker asks again.
+            _log.exception("the checker of %s failed", self._options.group)
+            return None
+        if verdict is None:
+            return None
+        if not isinstance(verdict, bool):
+            _log.error(
+                "the checker of %s returned %r: it returns True, False or None", self._options.group, verdict
+            )
+            return None
+        end = EndTransaction(
+            producer_group=self._options.group,
+            tran_state_table_offset=command.tran_state_table_offset,
+            commit_log_offset=command.commit_log_offset,
+            commit_or_rollback=COMMIT if verdict else ROLL_BACK,
+            msg_id=record.properties.get(UNIQUE_KEY) or command.msg_id or record.message_id,
+            topic=record.topic,
+            from_transaction_check=True,
+            transaction_id=command.transaction_id,
+        )
+        reply = await self._session.call(address, end, timeout=END_TIMEOUT_S)
+        reply.check()
+        self._session.telemetry.ended_transaction(end, address, message.system_properties)
+        return None
+
+
+class Transaction:
+    """One of them: committed at the end of its block, rolled back where the block raises.
+
+    `commit` and `rollback` decide earlier; after `leave` the broker will ask the checker.
+    """
+
+    def __init__(self, transactions: Transactions, order: Order) -> None:
+        self._transactions = transactions
+        self._order = order
+        self._half: SendResult | None = None
+        self._decided = False
+
+    @property
+    def id(self) -> str:
+        """That of its message."""
+        return self._order.message.id
+
+    async def __aenter__(self) -> Self:
+        if self._half is not None:
+            raise UsageError("a transaction is entered once")
+        self._half = await self._transactions.begin(self._order)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._decided:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            # Being cancelled is a reason to roll back, not to leave that undone.
+            await asyncio.shield(self.rollback())
+        except Undecided as undecided:
+            error.add_note(str(undecided))
+
+    async def commit(self) -> None:
+        """From now on consumers get the message; raises Undecided."""
+        await self._end(COMMIT)
+
+    async def rollback(self) -> None:
+        """No consumer will ever see the message; raises Undecided."""
+        await self._end(ROLL_BACK)
+
+    async def leave(self) -> None:
+        """Decides nothing: the broker will ask the checker."""
+        self._require_open()
+        self._decided = True
+
+    async def _end(self, decision: int) -> None:
+        half = self._require_open()
+        self._decided = True
+        await self._transactions.end(half, decision, self._order.message.properties)
+
+    def _require_open(self) -> SendResult:
+        if self._half is None:
+            raise UsageError("the transaction has not begun", hint="use it as a context manager")
+        if self._decided:
+            raise UsageError("the transaction is decided already")
+        return self._half

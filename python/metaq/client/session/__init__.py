@@ -1,0 +1,1 @@
+"""Connections, routes and heartbeats that every part of a client shares."""

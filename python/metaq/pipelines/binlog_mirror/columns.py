@@ -1,0 +1,145 @@
+"""From columns of the source to columns of a mirror, and what a change of definition means for these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from metaq.pipelines.binlog_mirror.config import EVOLVE, EXCEPTION, IGNORE
+from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_sync.columns import Column, Definition
+
+KEY, SEQUENCE, DELETED = "metaq_key", "metaq_seq", "metaq_deleted"
+OWN: Final = (KEY, SEQUENCE, DELETED)
+"""What a mirror has besides the columns of its source."""
+
+_PLAIN: Final = {
+    "int8": "tinyint",
+    "int8 unsigned": "smallint",
+    "int16": "smallint",
+    "int16 unsigned": "int",
+    "int24": "int",
+    "int24 unsigned": "int",
+    "int32": "int",
+    "int32 unsigned": "bigint",
+    "int64": "bigint",
+    "int64 unsigned": "decimal(20,0)",
+    "year": "smallint",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "geometry": "binary",
+}
+_INTEGERS: Final = ("tinyint", "smallint", "int", "bigint")
+_DIGITS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+DECIMAL_DIGITS_MAX: Final = 38
+
+
+def spark_type(column: Column, *, typed_dates: bool) -> str:
+    """As Spark writes it."""
+    kind = column.type
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if found := _DECIMAL.fullmatch(kind):
+        # Spark has no more digits than that; as text it is exact.
+        return kind if int(found[1]) <= DECIMAL_DIGITS_MAX else "string"
+    if kind.startswith("bit("):
+        return "bigint" if int(kind[4:-1]) < 64 else "decimal(20,0)"
+    if kind.startswith("binary("):
+        return "binary"
+    if typed_dates:
+        if kind == "date":
+            return "date"
+        if kind.startswith("datetime("):
+            return "timestamp_ntz"
+        if kind.startswith("timestamp("):
+            return "timestamp"
+    return "string"
+
+
+def wider(before: str, after: str) -> str:
+    """The narrowest type that holds every value of both; text at the end."""
+    if before == after:
+        return before
+    if before in _INTEGERS and after in _INTEGERS:
+        return max(before, after, key=_INTEGERS.index)
+    if {before, after} == {"float", "double"}:
+        return "double"
+    digits, others = _digits(before), _digits(after)
+    if digits is not None and others is not None:
+        scale = max(digits[1], others[1])
+        precision = max(digits[0] - digits[1], others[0] - others[1]) + scale
+        if precision <= DECIMAL_DIGITS_MAX:
+            return f"decimal({precision},{scale})"
+    return "string"
+
+
+def _digits(kind: str) -> tuple[int, int] | None:
+    if kind in _DIGITS:
+        return _DIGITS[kind], 0
+    found = _DECIMAL.fullmatch(kind)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """What has to become of a mirror's columns."""
+
+    added: Mapping[str, str] = field(default_factory=dict)
+    retyped: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.retyped or self.dropped)
+
+    def __str__(self) -> str:
+        parts = [f"{name} {kind} is new" for name, kind in self.added.items()]
+        parts += [f"{name} becomes {kind}" for name, kind in self.retyped.items()]
+        parts += [f"{name} is gone" for name in self.dropped]
+        return ", ".join(parts)
+
+
+def wanted_columns(definition: Definition, *, typed_dates: bool) -> dict[str, str]:
+    """Raises MirrorError where one has a name of ours."""
+    columns: dict[str, str] = {}
+    for column in definition.columns:
+        if column.name.lower() in OWN:
+            raise MirrorError(
+                f"column {column.name} has a name that the mirror needs itself",
+                hint="source.exclude the table",
+            )
+        columns[column.name] = spark_type(column, typed_dates=typed_dates)
+    return columns
+
+
+def evolution(table: str, there: Mapping[str, str], wanted: Mapping[str, str], mode: str) -> Evolution:
+    """From the columns that a mirror has to those of a definition, as the mode says; raises MirrorError.
+
+    Names are the same whatever their case, as they are to the source.
+    """
+    if mode == IGNORE:
+        return Evolution()
+    known = {name.lower(): name for name in there}
+    told = {name.lower() for name in wanted}
+    added = {name: kind for name, kind in wanted.items() if name.lower() not in known}
+    dropped = tuple(name for name in there if name.lower() not in told)
+    retyped: dict[str, str] = {}
+    for name, kind in wanted.items():
+        own = known.get(name.lower())
+        if own is None or there[own] == kind:
+            continue
+        becomes = kind if mode in (EVOLVE, EXCEPTION) else wider(there[own], kind)
+        if becomes != there[own]:
+            retyped[own] = becomes
+    if mode == EXCEPTION:
+        found = Evolution(added, retyped, dropped)
+        if found:
+            raise MirrorError(
+                f"the definition of {table} has changed: {found}",
+                hint='mirror.schema_changes is "exception"; lenient, evolve and ignore go on',
+            )
+        return found
+    return Evolution(added, retyped, dropped if mode == EVOLVE else ())

@@ -1,0 +1,115 @@
+"""What binlog-mirror reads of the TOML file of binlog-sync: [topic], [mirror] and [spark]."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from metaq.config.kinds import Bytes, Choice, Flag, Seconds, Text
+from metaq.errors import ConfigError
+from metaq.pipelines.binlog_mirror.connection import JdbcConfig
+from metaq.pipelines.binlog_mirror.databases import DATABASES, database_of
+from metaq.pipelines.settings import Key, Sections, read_secret, read_sections
+from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
+
+MIB: Final = 1024 * 1024
+LENIENT, EVOLVE, EXCEPTION, IGNORE = "lenient", "evolve", "exception", "ignore"
+
+DELTA, JDBC_TARGET = "delta", "jdbc"
+
+MIRROR: Final[Mapping[str, Key]] = {
+    "target": Key(Choice((DELTA, JDBC_TARGET)), DELTA),
+    "path": Key(Text(says="a directory or a URI such as s3a://bucket/mirror"), None),
+    "checkpoint": Key(Text(says="a directory or a URI"), None),
+    "schema_changes": Key(Choice((LENIENT, EVOLVE, EXCEPTION, IGNORE)), LENIENT),
+    "dates": Key(Choice(("typed", "text")), "typed"),
+    "interval_s": Key(Seconds(0, 3600), 5.0),
+    "batch_bytes": Key(Bytes(1024, 64 * 1024 * MIB), 128 * MIB),
+    "once": Key(Flag(), False),
+}
+
+JDBC: Final[Mapping[str, Key]] = {
+    "url": Key(
+        Text(says="a URL such as jdbc:mariadb://host:3306/ or jdbc:postgresql://host:5432/name"), None
+    ),
+    "user": Key(Text(says="the name of a user of the database"), None),
+    "password_env": Key(Text(says="the name of an environment variable"), None),
+    "password_file": Key(Text(says="the path of a file"), None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorConfig:
+    """Checked."""
+
+    nameservers: str
+    topic: str
+    path: str
+    """Empty where the target is a database."""
+    jdbc: JdbcConfig | None
+    checkpoint: str
+    schema_changes: str
+    typed_dates: bool
+    interval_s: float
+    batch_bytes: int
+    once: bool
+    spark: SparkConfig
+
+
+def read_mirror_config(path: Path, others: Sections) -> MirrorConfig:
+    """`others` are the sections of binlog-sync. What is not ours need not be there; raises ConfigError."""
+    optional = {
+        name: {key: Key(entry.kind, None) for key, entry in keys.items()} for name, keys in others.items()
+    }
+    values = read_sections(
+        path, {**optional, "topic": others["topic"], "mirror": MIRROR, "jdbc": JDBC, "spark": SPARK}
+    )
+    topic, mirror, spark = values["topic"], values["mirror"], spark_config(path, values["spark"])
+    if mirror["target"] == JDBC_TARGET:
+        jdbc = _jdbc(path, values["jdbc"])
+        _require(path, mirror, "checkpoint")
+        where = ""
+        if spark.jars is None:
+            spark = replace(spark, packages=jdbc.database.package)
+    else:
+        jdbc = None
+        _require(path, mirror, "path")
+        where = located(path, mirror["path"])
+    return MirrorConfig(
+        nameservers=";".join(topic["namesrv"]),
+        topic=topic["name"],
+        path=where,
+        jdbc=jdbc,
+        checkpoint=located(path, mirror["checkpoint"]) if mirror["checkpoint"] else f"{where}/_checkpoint",
+        schema_changes=mirror["schema_changes"],
+        typed_dates=mirror["dates"] == "typed",
+        interval_s=mirror["interval_s"],
+        batch_bytes=mirror["batch_bytes"],
+        once=mirror["once"],
+        spark=spark,
+    )
+
+
+def _require(path: Path, mirror: Mapping[str, object], name: str) -> None:
+    if mirror[name] is None:
+        raise ConfigError(
+            f"{path}: mirror.{name} is missing", hint=f"it must be {MIRROR[name].kind.describe()}"
+        )
+
+
+def _jdbc(path: Path, values: Mapping[str, Any]) -> JdbcConfig:
+    url = values["url"]
+    if url is None:
+        raise ConfigError(f"{path}: jdbc.url is missing", hint=f"it must be {JDBC['url'].kind.describe()}")
+    database = database_of(url)
+    if database is None:
+        # The URL itself may hold a password.
+        raise ConfigError(
+            f"{path}: jdbc.url must begin with {' or '.join(DATABASES)}",
+            hint="jdbc:mariadb: is for MySQL too",
+        )
+    secret_file = values["password_file"] and str(path.parent / values["password_file"])
+    secret = read_secret(path, "jdbc.password", values["password_env"], secret_file)
+    return JdbcConfig(url, values["user"], secret, database)

@@ -1,0 +1,166 @@
+"""binlog-mirror: the pipeline as the command runs it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from metaq.errors import CommandError, MetaqError
+from metaq.pipelines import Plan, Progress, Report, Verification
+from metaq.pipelines.binlog_mirror.apply import Applier
+from metaq.pipelines.binlog_mirror.config import MirrorConfig, read_mirror_config
+from metaq.pipelines.binlog_mirror.delta import DeltaTarget
+from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.jdbc import JdbcTarget
+from metaq.pipelines.binlog_mirror.target import Target
+from metaq.pipelines.binlog_mirror.verify import Verifier
+from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
+from metaq.pipelines.binlog_sync.topic import find_queues, lost_heads
+from metaq.pipelines.spark_runtime import run_query, spark_errors, spark_session
+
+NAME: Final = "binlog-mirror"
+
+
+class BinlogMirror:
+    """The topic of binlog-sync into Delta tables that are as the source's tables are."""
+
+    def __init__(self, config: MirrorConfig, path: Path) -> None:
+        self._config = config
+        self._file = path
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Raises ConfigError."""
+        return cls(read_mirror_config(path, SECTIONS), path)
+
+    def on(self, master: str) -> Self:
+        spark = replace(self._config.spark, master=master)
+        return type(self)(replace(self._config, spark=spark), self._file)
+
+    def plan(self) -> Plan:
+        """Looks at the topic and at the mirrors that are there; raises MetaqError."""
+        config = self._config
+        queues = find_queues(config.nameservers, config.topic)
+        with spark_session(NAME, config.spark) as spark, spark_errors():
+            target = self._target(spark)
+            tables = [self._planned(target, name) for name in target.tables()]
+            master = spark.sparkContext.master
+        facts: dict[str, object] = {
+            "topic": f"{config.topic} at {config.nameservers}",
+            "queues": 0 if queues is None else len(queues),
+            "mirror": config.path if config.jdbc is None else config.jdbc.place,
+            "keeps": config.checkpoint,
+            "changes": f"of definitions: {config.schema_changes}",
+            "spark": master,
+        }
+        warnings = [] if queues else [f"there is no topic {config.topic} yet; binlog-sync makes it"]
+        return Plan(facts, tables, warnings)
+
+    def _target(self, spark: SparkSession) -> Target:
+        if self._config.jdbc is not None:
+            return JdbcTarget(spark, self._config.jdbc)
+        return DeltaTarget(spark, self._config.path)
+
+    def _planned(self, target: Target, name: tuple[str, str]) -> dict[str, object]:
+        table = target.open(name)
+        assert table is not None
+        return {
+            "table": ".".join(name),
+            "columns": len(table.columns),
+            "definitions": len(table.notes.definitions),
+            "rows": table.rows().count(),
+        }
+
+    def run(self, report: Report, stop: threading.Event) -> Progress:
+        """Until `stop` is set, or once what is there is applied; raises MetaqError."""
+        config = self._config
+        if find_queues(config.nameservers, config.topic) is None:
+            raise CommandError(
+                f"there is no topic {config.topic} at {config.nameservers}", hint="binlog-sync makes it"
+            )
+        applier = Applier(config, self._target)
+
+        def tell(progress: Progress) -> None:
+            applied = applier.applied
+            progress.rows, progress.bytes = applied.rows, applied.bytes
+            progress.details |= {
+                "messages": applied.messages,
+                "batches": applied.batches,
+                "tables": len(applied.tables),
+            }
+            if applied.committed:
+                progress.details["behind_source_s"] = round(max(time.time() - applied.committed, 0.0), 1)
+
+        with spark_session(NAME, config.spark) as spark, spark_errors():
+            started: list[StreamingQuery] = []
+            begun = threading.Event()
+            failures: list[MetaqError] = []
+
+            def apply(frame: DataFrame, batch: int) -> None:
+                # The first batch may come before `start` has given the query.
+                begun.wait()
+                try:
+                    if batch == 0:
+                        _require_head(config)
+                    applier.apply(frame, batch, started[-1].id)
+                except MetaqError as error:
+                    # Through Spark it would come back as a text, without its hint.
+                    failures.append(error)
+                    raise
+
+            writer = (
+                _stream(spark, config)
+                .writeStream.queryName(f"{NAME} {config.topic}")
+                .option("checkpointLocation", config.checkpoint)
+            )
+            writer = writer.foreachBatch(apply)
+            if config.once:
+                writer = writer.trigger(availableNow=True)
+            else:
+                writer = writer.trigger(processingTime=f"{config.interval_s:g} seconds")
+
+            def start() -> StreamingQuery:
+                started.append(writer.start())
+                begun.set()
+                return started[-1]
+
+            try:
+                return run_query(start, tell, report, stop)
+            except CommandError as error:
+                raise (failures[-1] if failures else error) from None
+
+    def verify(self, limit: int, wait_s: float) -> Verification:
+        """Compares every table of the source with its mirror; raises MetaqError."""
+        source = read_config(self._file)
+        with spark_session(NAME, self._config.spark) as spark, spark_errors():
+            return Verifier(spark, self._target(spark), source, limit).verify(wait_s)
+
+
+def _stream(spark: SparkSession, config: MirrorConfig) -> DataFrame:
+    return (
+        spark.readStream.format("metaq")
+        .option("nameservers", config.nameservers)
+        .option("subscribe", config.topic)
+        .option("startingOffsets", "earliest")
+        .option("columns", "queueId,queueOffset,body")
+        .option("maxBytesPerTrigger", str(config.batch_bytes))
+        .load()
+    )
+
+
+def _require_head(config: MirrorConfig) -> None:
+    """A mirror that begins in the middle would lack rows and not know it; raises MirrorError."""
+    if lost := lost_heads(config.nameservers, config.topic):
+        broker, number = lost[0]
+        raise MirrorError(
+            f"the first messages of {config.topic} are not kept any more, in queue {number} of {broker}"
+            + (f" and {len(lost) - 1} more" if lost[1:] else ""),
+            hint="a mirror needs all of a topic: let binlog-sync fill another one,"
+            " with its state file moved away, so that it begins with a new snapshot",
+        )

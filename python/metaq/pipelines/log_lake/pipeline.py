@@ -1,0 +1,179 @@
+"""log-lake: the pipeline as the command runs it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from metaq.errors import CommandError
+from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines.log_lake.batch import Batches
+from metaq.pipelines.log_lake.check import check_lake, is_table
+from metaq.pipelines.log_lake.config import DELTA, LakeConfig, read_lake_config
+from metaq.pipelines.log_lake.decode import SOURCE_COLUMNS, Decoder
+from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, Commit
+from metaq.pipelines.spark_runtime import group_offsets, run_query, spark_errors, spark_session
+from metaq.pipelines.storage import exists
+from metaq.spark.errors import OptionError
+from metaq.spark.schema import spark_schema
+from metaq.spark.source.cluster import Cluster
+from metaq.spark.source.listener import GroupOffsets
+from metaq.spark.source.options import Subscribed
+
+NAME: Final = "log-lake"
+LOOK_TIMEOUT_S: Final = 60.0
+
+
+class LogLake:
+    """Topics into a Delta or Parquet table by date and topic."""
+
+    def __init__(self, config: LakeConfig) -> None:
+        self._config = config
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Raises ConfigError."""
+        return cls(read_lake_config(path))
+
+    def on(self, master: str) -> Self:
+        return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
+
+    def plan(self) -> Plan:
+        """Looks at topics and tables; raises MetaqError."""
+        config = self._config
+        queues = self._queues()
+        with spark_session(NAME, config.spark) as spark, spark_errors():
+            columns = self._checked(spark)[1]
+            tables = [
+                _described(spark, config, name)
+                for name in (RECORDS, QUARANTINE)
+                if is_table(spark, config, name)
+            ]
+            is_begun = exists(spark, f"{config.checkpoint}/metadata")
+            master = spark.sparkContext.master
+        begins = "where it was" if is_begun else f"at the {config.start} message"
+        compacts = f"every {config.compact_batches} batches" if config.compact_batches else "never"
+        facts: dict[str, object] = {
+            "topics": f"{config.subscribed} at {config.nameservers}",
+            "queues": queues,
+            "begins": begins,
+            "lake": f"{config.path} ({config.format}, by date in {config.zone} and topic)",
+            "columns": columns,
+            "keeps": config.checkpoint,
+            "repeats": "dropped" if config.drops_repeats else "kept",
+            "compacts": compacts if config.format == DELTA else "never: Parquet",
+            "spark": master,
+        }
+        return Plan(facts, tables)
+
+    def run(self, report: Report, stop: threading.Event) -> Progress:
+        """Until `stop` is set, or once what is there is written; raises MetaqError."""
+        config = self._config
+        self._queues()
+        with (
+            spark_session(NAME, config.spark) as spark,
+            spark_errors(),
+            group_offsets(spark, self._listeners()) as commit,
+        ):
+            batches, _ = self._checked(spark)
+            started: list[StreamingQuery] = []
+            begun = threading.Event()
+
+            def write(frame: DataFrame, batch: int) -> None:
+                # The first batch may come before `start` has given the query.
+                begun.wait()
+                batches.write(frame, Commit(str(started[-1].id), batch))
+
+            def tell(progress: Progress) -> None:
+                written = batches.written
+                progress.rows, progress.bytes = written.rows, written.bytes
+                progress.details |= {
+                    "quarantined": written.quarantined,
+                    "repeats": written.repeats,
+                    "batches": written.batches,
+                    "compactions": written.compactions,
+                }
+
+            def start() -> StreamingQuery:
+                started.append(self._writer(spark).foreachBatch(write).start())
+                begun.set()
+                return started[-1]
+
+            progress = run_query(start, tell, report, stop)
+            commit(started[-1])
+            return progress
+
+    def _queues(self) -> int:
+        """How many there are, asked before Spark is started; raises MetaqError."""
+        config = self._config
+        wanted = Subscribed(topics=config.topics, pattern=config.pattern)
+        try:
+            with Cluster(config.nameservers, LOOK_TIMEOUT_S) as cluster:
+                found = len(cluster.queues(wanted))
+        except OptionError as error:
+            raise CommandError(f"no topic to read: {error}", hint="metaq topic create makes one") from None
+        if not found:
+            raise CommandError(f"there are no {config.subscribed} at {config.nameservers}")
+        return found
+
+    def _checked(self, spark: SparkSession) -> tuple[Batches, str]:
+        """What writes batches, and the columns of its records; raises ConfigError."""
+        batches = Batches(self._config, Decoder(spark, self._config))
+        empty = spark.createDataFrame([], spark_schema(SOURCE_COLUMNS.split(",")))
+        schema = batches.record_schema(empty)
+        check_lake(spark, self._config, schema)
+        return batches, schema.simpleString().removeprefix("struct<").removesuffix(">")
+
+    def _writer(self, spark: SparkSession) -> DataStreamWriter:
+        config = self._config
+        reader = (
+            spark.readStream.format("metaq")
+            .option("nameservers", config.nameservers)
+            .option("startingOffsets", "earliest" if config.start == "first" else "latest")
+            .option("columns", SOURCE_COLUMNS)
+            .option("includeProperties", "true")
+            .option("maxBytesPerTrigger", str(config.batch_bytes))
+            .option("failOnDataLoss", "false" if config.skips_lost else "true")
+        )
+        if config.pattern is not None:
+            reader = reader.option("subscribePattern", config.pattern)
+        else:
+            reader = reader.option("subscribe", ",".join(config.topics))
+        if config.group is not None:
+            reader = reader.option("group", config.group)
+        writer = reader.load().writeStream.queryName(_query_name(config))
+        writer = writer.option("checkpointLocation", config.checkpoint)
+        if config.once:
+            return writer.trigger(availableNow=True)
+        return writer.trigger(processingTime=f"{config.interval_s:g} seconds")
+
+    def _listeners(self) -> list[GroupOffsets]:
+        config = self._config
+        if config.group is None:
+            return []
+        return [GroupOffsets(config.group, config.nameservers, query_name=_query_name(config))]
+
+
+def _query_name(config: LakeConfig) -> str:
+    return f"{NAME} {config.path}"
+
+
+def _described(spark: SparkSession, config: LakeConfig, name: str) -> dict[str, object]:
+    path = f"{config.path}/{name}"
+    row: dict[str, object] = {"table": name}
+    if config.format == DELTA:
+        detail = DeltaTable.forPath(spark, path).detail().select("numFiles", "sizeInBytes").head()
+        assert detail is not None
+        return {**row, "files": detail[0], "bytes": detail[1], "rows": _rows(spark, path, "delta")}
+    return {**row, "rows": _rows(spark, path, "parquet")}
+
+
+def _rows(spark: SparkSession, path: str, kind: str) -> int:
+    return spark.read.format(kind).load(path).count()

@@ -1,0 +1,103 @@
+"""log-transport: the pipeline as the command runs it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Final, Self
+
+from metaq.config.kinds import Bytes, Choice, Endpoints, Text
+from metaq.errors import ConfigError
+from metaq.pipelines import Plan, Progress, Report
+from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent, find_files
+from metaq.pipelines.log_transport.positions import Position, Positions
+from metaq.pipelines.log_transport.standard_input import send_stream
+from metaq.pipelines.settings import Key, Sections, Texts, read_sections
+
+STANDARD_INPUT: Final = "-"
+
+_TOPIC: Final = Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
+
+SECTIONS: Final[Sections] = {
+    "files": {
+        "paths": Key(Texts('a list of files, * and ** as in a shell, or ["-"] for standard input')),
+        "start": Key(Choice(("first", "last")), "first"),
+        "line_bytes": Key(Bytes(1, 3 * 1024 * 1024), 1024 * 1024),
+    },
+    "topic": {
+        "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
+        "name": Key(
+            Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
+        ),
+        "tag": Key(Text(r"[^\s|]+", "a text without spaces and |"), None),
+    },
+    "state": {"file": Key(Text(says="the path of a file, which the pipeline keeps"), "log-transport.json")},
+}
+LAKE_SECTIONS: Final = ("records", "lake", "spark")
+"""Of log-lake, which may have the same file."""
+
+
+class LogTransport:
+    """Lines of files, or of standard input, into a topic."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._settings = settings
+
+    @classmethod
+    def from_file(cls, path: Path) -> Self:
+        """Raises ConfigError."""
+        values = read_sections(path, SECTIONS, ignored=LAKE_SECTIONS)
+        files, topic = values["files"], values["topic"]
+        if not files["paths"]:
+            raise ConfigError(f"{path}: files.paths is empty: it names no file")
+        if STANDARD_INPUT in files["paths"] and len(files["paths"]) > 1:
+            raise ConfigError(f'{path}: files.paths has "-" beside others: standard input stands alone')
+        return cls(
+            AgentSettings(
+                nameserver=";".join(topic["namesrv"]),
+                topic=topic["name"],
+                tag=topic["tag"],
+                # Relative to the file, so that a run does not depend on the directory it was started from.
+                paths=tuple(
+                    name if name == STANDARD_INPUT else str(path.parent / name) for name in files["paths"]
+                ),
+                start=files["start"],
+                line_bytes_max=files["line_bytes"],
+                state=path.parent / values["state"]["file"],
+            )
+        )
+
+    def plan(self) -> Plan:
+        """Which files there are and how far each was sent; raises CommandError."""
+        settings = self._settings
+        facts: dict[str, object] = {"topic": f"{settings.topic} at {settings.nameserver}"}
+        if self._reads_standard_input:
+            return Plan({**facts, "reads": "standard input, to its end"})
+        with Positions(settings.state) as positions:
+            known = {(kept.device, kept.inode): kept for kept in positions.kept}
+        rows = [
+            {
+                "file": str(place.path),
+                "bytes": place.size_bytes,
+                "sent": self._begins(known.get(key), place.size_bytes, is_first_run=not known),
+            }
+            for key, place in sorted(find_files(settings.paths).items(), key=lambda item: item[1].path)
+        ]
+        warnings = [] if rows else [f"no file is named {' or '.join(settings.paths)} yet"]
+        return Plan({**facts, "state": str(settings.state)}, rows, warnings)
+
+    def run(self, report: Report, stop: threading.Event) -> Progress:
+        """Until `stop` is set, or to the end of standard input."""
+        if self._reads_standard_input:
+            return send_stream(sys.stdin.buffer, self._settings, report, stop)
+        return LogAgent(self._settings).run(report, stop)
+
+    @property
+    def _reads_standard_input(self) -> bool:
+        return self._settings.paths == (STANDARD_INPUT,)
+
+    def _begins(self, kept: Position | None, size_bytes: int, *, is_first_run: bool) -> int:
+        if kept is not None:
+            return kept.sent_bytes
+        return size_bytes if is_first_run and self._settings.start == "last" else 0

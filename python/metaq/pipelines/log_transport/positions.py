@@ -1,0 +1,101 @@
+"""How far each file has been sent, kept in one small file that is whole at any moment."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from metaq.errors import CommandError
+from metaq.held_file import HeldFile, lock_beside
+from metaq.metadata import MetadataFile
+from metaq.pipelines.log_transport.followed import Head
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything before `sent_bytes` is stored at a broker."""
+
+    id: str
+    """What its messages call the file, whatever its name is; with a line's place it tells one sent twice."""
+    path: str
+    device: int
+    inode: int
+    head: Head
+    sent_bytes: int
+
+
+class Positions:
+    """The positions of one agent. A second agent with the same file is refused.
+
+    They are kept after the acknowledgements: if the power goes, the lines since the last time are sent again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises CommandError where another process has it, MetadataDamaged where it cannot be read."""
+        self._file = MetadataFile(path)
+        try:
+            self._held = HeldFile(lock_beside(path))
+        except BlockingIOError:
+            raise CommandError(
+                f"{path}: another log transport keeps its positions there",
+                hint="stop it, or name another file with state = …",
+            ) from None
+        try:
+            self._kept = self._file.load(_decode) or ()
+        except BaseException:
+            self._held.close()
+            raise
+
+    @property
+    def kept(self) -> tuple[Position, ...]:
+        return self._kept
+
+    def keep(self, positions: tuple[Position, ...]) -> None:
+        """Returns once they would survive a power failure."""
+        if positions == self._kept:
+            return
+        rows = [
+            {
+                "id": position.id,
+                "path": position.path,
+                "device": position.device,
+                "inode": position.inode,
+                "head_bytes": position.head.size_bytes,
+                "head_digest": position.head.digest,
+                "sent_bytes": position.sent_bytes,
+            }
+            for position in positions
+        ]
+        self._file.write(json.dumps({"files": rows}, indent=1).encode())
+        self._kept = positions
+
+    def close(self) -> None:
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _decode(content: bytes) -> tuple[Position, ...]:
+    try:
+        return tuple(
+            Position(
+                str(row["id"]),
+                str(row["path"]),
+                int(row["device"]),
+                int(row["inode"]),
+                Head(int(row["head_bytes"]), str(row["head_digest"])),
+                int(row["sent_bytes"]),
+            )
+            for row in json.loads(content)["files"]
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no positions of files: {error!r}") from None

@@ -1,0 +1,1 @@
+"""Writing rows as messages: at least once or exactly once."""

@@ -1,0 +1,122 @@
+"""Telling brokers what becomes of many half messages, until each has taken it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from metaq.client.producer.transactions import COMMIT, ROLL_BACK
+from metaq.client.session.session import Session
+from metaq.errors import NoRoute
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Unreachable
+from metaq.protocol.messages import EndTransaction
+from metaq.protocol.reply import Reply
+from metaq.spark.errors import SparkError
+from metaq.spark.sink.markers import Chain, Marker
+
+_log = logging.getLogger(__name__)
+
+UNDER_WAY_MAX: Final = 64
+CALL_TIMEOUT_S: Final = 10.0
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_MAX_S: Final = 1.0
+SURELY_OURS_MS: Final = 12 * 3_600_000
+"""A half message that has ended, nobody knows how: until this age only its own commit can have ended it,
+since brokers give none up before."""
+_LATER: Final = frozenset(
+    (
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+    )
+)
+
+
+class NotShown(SparkError):
+    """Rows of a batch that is decided could not be shown."""
+
+
+async def end_all(session: Session, marker: Marker, *, commit: bool, timeout_s: float) -> None:
+    """Ends every half message of the marker; raises NotShown where one could not be committed."""
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    for topic in marker.topics:
+        # Only routes tell where a broker is.
+        await _known(session, topic, deadline)
+    ends = _Ends(session, marker, commit, deadline)
+    await asyncio.gather(*(ends.end_chain(chain) for chain in marker.chains))
+
+
+async def _known(session: Session, topic: str, deadline: float) -> None:
+    while True:
+        try:
+            await session.routes.get(topic, creatable=True)
+            return
+        except (Unreachable, NoRoute):
+            if asyncio.get_running_loop().time() > deadline:
+                raise
+            await asyncio.sleep(PAUSE_MAX_S)
+
+
+class _Ends:
+    def __init__(self, session: Session, marker: Marker, commit: bool, deadline: float) -> None:
+        self._session = session
+        self._marker = marker
+        self._commit = commit
+        self._deadline = deadline
+        self._free = asyncio.Semaphore(UNDER_WAY_MAX)
+
+    async def end_chain(self, chain: Chain) -> None:
+        if chain.is_ordered:
+            for place in chain.places:
+                await self._end(chain.broker, place)
+        else:
+            await asyncio.gather(*(self._end(chain.broker, place) for place in chain.places))
+
+    async def _end(self, broker: str, place: tuple[int, int]) -> None:
+        pause_s = PAUSE_FIRST_S
+        async with self._free:
+            while True:
+                try:
+                    reply = await self._session.call(broker, self._command(place), timeout=CALL_TIMEOUT_S)
+                    if reply.code not in _LATER:
+                        return self._judge(broker, place, reply)
+                    last = f"code {reply.code}: {reply.remark}"
+                except (Unreachable, NoRoute) as error:
+                    last = str(error)
+                if asyncio.get_running_loop().time() + pause_s > self._deadline:
+                    raise NotShown(
+                        f"half message {place[0]} of {self._marker.name}/{self._marker.number} was not ended"
+                        f" at {broker} in time: {last}",
+                        hint="the batch is decided: its next start, or a check of the broker, finishes it",
+                    )
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    def _command(self, place: tuple[int, int]) -> EndTransaction:
+        half_offset, physical_offset = place
+        return EndTransaction(
+            producer_group=self._marker.group,
+            tran_state_table_offset=half_offset,
+            commit_log_offset=physical_offset,
+            commit_or_rollback=COMMIT if self._commit else ROLL_BACK,
+            msg_id="",
+            from_transaction_check=True,
+        )
+
+    def _judge(self, broker: str, place: tuple[int, int], reply: Reply) -> None:
+        if reply.code == ResponseCode.SUCCESS:
+            return
+        age_ms = time.time_ns() // 1_000_000 - self._marker.made_ms
+        if reply.code == ResponseCode.TRANSACTION_STATE_UNKNOWN and age_ms < SURELY_OURS_MS:
+            return
+        what = f"half message {place[0]} at {broker}: {reply.remark}"
+        if not self._commit:
+            _log.warning("a rollback was not taken: %s", what)
+            return
+        raise NotShown(
+            f"rows of {self._marker.name}/{self._marker.number} cannot be shown: {what}",
+            hint="messages that brokers gave up are in TRANS_CHECK_MAX_TIME_TOPIC",
+        )

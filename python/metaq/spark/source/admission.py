@@ -1,0 +1,74 @@
+"""How much a trigger reads: exact limits of messages and of bytes over all queues.
+
+Bytes are those of messages as brokers store them, header and properties included. A batch never has more
+than the limit, unless its one message alone is larger; and it is as full as it can be: no queue's next
+message would still have fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from metaq.client.session.routes import Queue
+from metaq.protocol.messages import QueueMeasured
+from metaq.spark.source.offsets import share
+
+ROUNDS_MAX = 8
+"""In proportion; what is left after them is filled up queue by queue."""
+
+
+class Measure(Protocol):
+    """`Cluster.measure`."""
+
+    def __call__(
+        self, parts: Mapping[Queue, tuple[int, int]], bytes_max: Mapping[Queue, int] | None = None
+    ) -> dict[Queue, QueueMeasured]: ...
+
+
+def admit_rows(starts: Mapping[Queue, int], ends: Mapping[Queue, int], rows_max: int) -> dict[Queue, int]:
+    """Where each queue ends so that all together have exactly so many messages, or all there are."""
+    available = {queue: max(ends[queue] - starts[queue], 0) for queue in ends}
+    taken = share(available, rows_max)
+    return {queue: starts[queue] + taken[queue] for queue in ends}
+
+
+def admit_bytes(
+    starts: Mapping[Queue, int], ends: Mapping[Queue, int], bytes_max: int, measure: Measure
+) -> dict[Queue, int]:
+    """Where each queue ends so that all together have at most so many bytes."""
+    reached = dict(starts)
+    left = bytes_max
+
+    def advance(parts: Mapping[Queue, int]) -> bool:
+        """Takes what fits into each queue's share; whether anything did."""
+        nonlocal left
+        found = measure({queue: (reached[queue], ends[queue]) for queue in parts}, parts)
+        moved = False
+        for queue, measured in found.items():
+            moved |= measured.end_offset > reached[queue]
+            reached[queue] = measured.end_offset
+            left -= measured.size_bytes
+        return moved
+
+    for _ in range(ROUNDS_MAX):
+        waiting = {queue: ends[queue] - reached[queue] for queue in ends if reached[queue] < ends[queue]}
+        if not waiting or left <= 0 or not advance(share_bytes(waiting, left)):
+            break
+    for queue in sorted(ends):
+        # A million messages are measured at once at most.
+        while left > 0 and reached[queue] < ends[queue] and advance({queue: left}):
+            pass
+    if reached == dict(starts):
+        # A message that is larger than the limit must not keep the stream from going on.
+        behind = [queue for queue in sorted(ends) if reached[queue] < ends[queue]]
+        if behind:
+            first = max(behind, key=lambda queue: ends[queue] - reached[queue])
+            reached[first] += 1
+    return {queue: reached[queue] for queue in ends}
+
+
+def share_bytes(waiting: Mapping[Queue, int], left: int) -> dict[Queue, int]:
+    """In proportion to the messages that wait; together never more than is left."""
+    total = sum(waiting.values())
+    return {queue: left * count // total for queue, count in waiting.items()}

@@ -1,0 +1,104 @@
+"""The batch source: `spark.read.format("metaq")`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.spark.errors import DataLost
+from metaq.spark.source.cluster import Bounds, Cluster
+from metaq.spark.source.offsets import AtOffsets, GroupOffset, Range, plan
+from metaq.spark.source.options import SourceOptions
+from metaq.spark.source.positions import resolve
+from metaq.spark.source.pushdown import Narrowed
+from metaq.spark.source.read import Reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RangePartition(InputPartition):
+    """A range of a queue, and where its broker is."""
+
+    part: Range
+    address: str
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver and reads on the executors."""
+
+    def __init__(self, options: SourceOptions, narrowed: Narrowed | None = None) -> None:
+        self._options = options
+        self._narrowed = narrowed or Narrowed()
+
+    def partitions(self) -> list[RangePartition]:
+        options = self._options
+        with Cluster(options.nameservers, options.timeout_s) as cluster:
+            queues = [queue for queue in cluster.queues(options.subscribed) if self._narrowed.wants(queue)]
+            bounds = cluster.bounds(queues)
+            ranges = [self._narrowed.cut(part) for part in batch_ranges(cluster, options, bounds)]
+            return tasks(cluster, options, ranges)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):  # Where there are none, Spark makes up one.
+            return iter(())
+        options = self._narrowed.filtered(self._options)
+        return Reading(options).batches(partition.part, partition.address)
+
+
+def batch_ranges(cluster: Cluster, options: SourceOptions, bounds: Mapping[Queue, Bounds]) -> list[Range]:
+    """Raises DataLost where offsets are named that the queues do not hold any more, or not yet."""
+    starts = resolve(cluster, options, "starting", bounds)
+    ends = resolve(cluster, options, "ending", bounds)
+    named = isinstance(options.start, AtOffsets | GroupOffset), isinstance(options.end, AtOffsets)
+    ranges = []
+    for queue, found in bounds.items():
+        wanted = Range(queue, starts[queue], ends[queue])
+        held = Range(queue, max(wanted.from_offset, found.first), min(wanted.to_offset, found.end))
+        if (named[0] and held.from_offset > wanted.from_offset) or (
+            named[1] and held.to_offset < wanted.to_offset
+        ):
+            lost(options, wanted, f"the queue has [{found.first}, {found.end})")
+        elif named[0] and wanted.from_offset > found.end:
+            # A group that runs may have gone past the end since it was looked up.
+            end = cluster.bounds([queue])[queue].end
+            if wanted.from_offset > end:
+                lost(options, wanted, f"the queue ends at {end} now")
+        ranges.append(held)
+    return ranges
+
+
+def lost(options: SourceOptions, part: Range, reason: str) -> None:
+    """Loud, or where it was said so a line in the log."""
+    if options.fails_on_data_loss:
+        raise DataLost(
+            f"messages are lost: {part}: {reason}", hint="failOnDataLoss=false goes on without them"
+        )
+    _log.warning("going on without lost messages: %s: %s", part, reason)
+
+
+def tasks(cluster: Cluster, options: SourceOptions, ranges: Iterable[Range]) -> list[RangePartition]:
+    parts = plan(ranges, partitions_min=options.partitions_min, records_max=options.partition_records_max)
+    furthest: dict[Queue, int] = {}
+    for part in parts:
+        furthest[part.queue] = max(furthest.get(part.queue, 0), part.to_offset)
+    addresses = {queue: _address(cluster, options, queue, end) for queue, end in furthest.items()}
+    return [RangePartition(part, addresses[part.queue]) for part in parts]
+
+
+def _address(cluster: Cluster, options: SourceOptions, queue: Queue, end: int) -> str:
+    """Of a replica that has everything, where one is wanted; of the master otherwise."""
+    known = cluster.addresses(queue)
+    if options.prefers_replicas or MASTER_ID not in known:
+        for broker_id, reached in sorted(cluster.replica_ends(queue).items()):
+            if reached >= end:
+                return known[broker_id]
+    return known.get(MASTER_ID) or next(iter(known.values()))

@@ -1,0 +1,219 @@
+"""Where reading begins and ends: how options say it, and how ranges are cut into tasks. No I/O."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+from metaq.client.session.routes import Queue
+
+OFFSET_MAX: Final = 2**63 - 1
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """The first message that is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Behind the last message."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """What the group has committed; the first message of a queue of which it has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffsets:
+    """These, for every queue; −1 and −2 are the ends."""
+
+    offsets: Mapping[Queue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first message stored then or later, in every queue."""
+
+    time: Time
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """The same with a time of its own for every queue, in milliseconds since 1970."""
+
+    times: Mapping[Queue, int]
+
+
+Position: TypeAlias = Earliest | Latest | GroupOffset | AtOffsets | AtTime | AtTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """A moment, or a span before the moment at which it is asked for."""
+
+    milliseconds: int
+    is_relative: bool = False
+
+    def at(self, now_ms: int) -> int:
+        return max(now_ms - self.milliseconds, 0) if self.is_relative else self.milliseconds
+
+
+_UNITS_MS: Final = {
+    "millisecond": 1,
+    "second": 1_000,
+    "minute": 60_000,
+    "hour": 3_600_000,
+    "day": 86_400_000,
+    "week": 7 * 86_400_000,
+}
+
+
+def parse_time(text: str) -> Time:
+    """Raises ValueError."""
+    text = text.strip()
+    if re.fullmatch(r"\d{1,18}", text):
+        return Time(int(text))
+    if text.startswith("-"):
+        parts = re.findall(r"(\d{1,15})\s*([a-z]+?)s?\b", text[1:].lower())
+        rest = re.sub(r"(\d{1,15})\s*([a-z]+?)s?\b", "", text[1:].lower())
+        if not parts or rest.strip() or any(unit not in _UNITS_MS for _, unit in parts):
+            raise ValueError(f"its units are {', '.join(_UNITS_MS)}")
+        return Time(sum(int(count) * _UNITS_MS[unit] for count, unit in parts), is_relative=True)
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    milliseconds = int(moment.timestamp() * 1000)
+    if milliseconds < 0:
+        raise ValueError("it lies before 1970")
+    return Time(milliseconds)
+
+
+def parse_positions(text: str, *, lowest: int) -> dict[Queue, int]:
+    """`{"topic": {"broker": {"0": 23}}}`; raises ValueError."""
+    positions: dict[Queue, int] = {}
+    for topic, broker, queues in _nested(text):
+        for number, value in _objects(queues, f"{topic}.{broker}").items():
+            if not re.fullmatch(r"\d{1,9}", number):
+                raise ValueError(f"{topic}.{broker} has a queue {number!r}: it is a number from 0 on")
+            if type(value) is not int or not lowest <= value <= OFFSET_MAX:
+                raise ValueError(
+                    f"{topic}.{broker}.{number} is {value!r}: it is a whole number from {lowest} on"
+                )
+            positions[Queue(topic, broker, int(number))] = value
+    if not positions:
+        raise ValueError("it names no queue")
+    return positions
+
+
+def parse_assignment(text: str) -> dict[str, dict[str, frozenset[int]]]:
+    """`{"topic": {"broker": [0, 1]}}`; raises ValueError."""
+    assigned: dict[str, dict[str, frozenset[int]]] = {}
+    for topic, broker, numbers in _nested(text):
+        if not isinstance(numbers, list) or not numbers:
+            raise ValueError(f"{topic}.{broker} is no list of queues")
+        if any(type(number) is not int or not 0 <= number < 2**31 for number in numbers):
+            raise ValueError(f"{topic}.{broker} has a queue that is no number from 0 on")
+        assigned.setdefault(topic, {})[broker] = frozenset(numbers)
+    if not assigned:
+        raise ValueError("it names no queue")
+    return assigned
+
+
+def _nested(text: str) -> list[tuple[str, str, Any]]:
+    try:
+        topics = json.loads(text, object_pairs_hook=_no_name_twice)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return [
+        (topic, broker, rest)
+        for topic, brokers in _objects(topics, "the whole").items()
+        for broker, rest in _objects(brokers, topic).items()
+    ]
+
+
+def _objects(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is no JSON object")
+    return value
+
+
+def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("it has a name twice")
+    return found
+
+
+def nested(values: Mapping[Queue, Any]) -> dict[str, dict[str, dict[str, Any]]]:
+    """The shape in which offsets are written, always in the same order: Spark compares their texts."""
+    shape: dict[str, dict[str, dict[str, Any]]] = {}
+    for queue in sorted(values):
+        shape.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.id)] = values[queue]
+    return shape
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Range:
+    """Messages of one queue, the last one not included."""
+
+    queue: Queue
+    from_offset: int
+    to_offset: int
+
+    @property
+    def length(self) -> int:
+        return max(self.to_offset - self.from_offset, 0)
+
+    def __str__(self) -> str:
+        queue = self.queue
+        return f"{queue.topic}/{queue.broker}/{queue.id} [{self.from_offset}, {self.to_offset})"
+
+    def split(self, parts: int) -> list[Range]:
+        """Parts that differ by one message at most, none of them empty."""
+        parts = max(min(parts, self.length), 1)
+        cuts = [self.from_offset + self.length * number // parts for number in range(parts + 1)]
+        return [Range(self.queue, first, last) for first, last in pairwise(cuts)]
+
+
+def plan(ranges: Iterable[Range], *, partitions_min: int | None, records_max: int | None) -> list[Range]:
+    """One task or more for each range that is not empty: none has more than `records_max` messages, and there
+    are at least `partitions_min` of them where there are as many messages. Long ranges are split first."""
+    whole = sorted(part for part in ranges if part.length > 0)
+    parts = [-(-part.length // records_max) if records_max else 1 for part in whole]
+    count = sum(parts)
+    longest = [(-part.length / parts[number], number) for number, part in enumerate(whole)]
+    heapq.heapify(longest)
+    while longest and count < (partitions_min or 0):
+        _, number = heapq.heappop(longest)
+        if parts[number] < whole[number].length:
+            parts[number] += 1
+            count += 1
+            heapq.heappush(longest, (-whole[number].length / parts[number], number))
+    return [piece for part, number in zip(whole, parts, strict=True) for piece in part.split(number)]
+
+
+def share(available: Mapping[Queue, int], limit: int) -> dict[Queue, int]:
+    """`limit` messages in proportion to what each queue has; exactly so many where there are as many."""
+    total = sum(available.values())
+    if total <= limit:
+        return dict(available)
+    queues = sorted(available)
+    taken = {queue: available[queue] * limit // total for queue in queues}
+    left = limit - sum(taken.values())
+    # What rounding left over goes to those who lost most by it.
+    by_loss = sorted(queues, key=lambda queue: (-(available[queue] * limit % total), queue))
+    for queue in by_loss[:left]:
+        taken[queue] += 1
+    return taken

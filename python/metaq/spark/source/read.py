@@ -1,0 +1,191 @@
+"""What executors do: read a range of a queue and give it as Arrow batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from metaq._core import Network, Scan, ScanBatch, ScanStop
+from metaq.client.compression import INFLATED_BYTES_MAX
+from metaq.client.consumer.pull_consumer import NO_GROUP
+from metaq.client.properties import SYSTEM_NAMES
+from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.errors import MetaqError, UnreadableBody
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import ProtocolError, Refused, Unreachable
+from metaq.settings import ScanSettings
+from metaq.spark.errors import DataLost
+from metaq.spark.schema import ArrowColumns
+from metaq.spark.source.cluster import Cluster
+from metaq.spark.source.offsets import Range
+from metaq.spark.source.options import SourceOptions, Subscribed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+TAKE_S: Final = 30.0
+PAUSE_S: Final = 0.2
+PAUSE_S_MAX: Final = 2.0
+_GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
+"""How a broker refuses to read of a topic or a queue that it has not."""
+
+_networks: dict[int, Network] = {}
+"""One for each process: workers are forked, and a thread does not come along."""
+
+
+def _network() -> Network:
+    process = os.getpid()
+    if process not in _networks:
+        _networks.clear()
+        _networks[process] = Network()
+    return _networks[process]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All that a task needs besides its range; it travels to the executors."""
+
+    options: SourceOptions
+
+    def batches(self, part: Range, address: str) -> Iterator[pa.RecordBatch]:
+        """Raises DataLost, UnreadableBody, or what kept it from reading for longer than the time allows."""
+        return _RangeReader(self.options, part, address).batches()
+
+
+class _RangeReader:
+    def __init__(self, options: SourceOptions, part: Range, address: str) -> None:
+        self._options = options
+        self._part = part
+        self._position = part.from_offset
+        self._address = address
+        self._filter = options.filter(part.queue.topic)
+        self._settings = ScanSettings(
+            group=options.group or NO_GROUP,
+            columns=options.columns,
+            hidden_names=frozenset() if options.shows_system_properties else SYSTEM_NAMES,
+            inflated_bytes_max=INFLATED_BYTES_MAX,
+        )
+        self._is_master = False
+        """The address is the one that name servers gave for the master meanwhile."""
+        self._pause_s = PAUSE_S
+        self._progress_at = time.monotonic()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        arrow = ArrowColumns(self._options.columns)
+        schema = arrow.schema()
+        while self._position < self._part.to_offset:
+            scan = Scan(
+                _network(),
+                self._settings,
+                self._part.queue,
+                self._filter,
+                self._address,
+                self._position,
+                self._part.to_offset,
+            )
+            try:
+                stop: ScanStop | None = None
+                while stop is None:
+                    batch, stop = scan.take(TAKE_S)
+                    if batch is not None:
+                        self._check(batch)
+                        if batch.rows:
+                            yield arrow.record_batch(schema, batch)
+            finally:
+                scan.close()
+            self._decide(stop)
+
+    def _check(self, batch: ScanBatch) -> None:
+        self._position = batch.to_offset
+        self._progress_at = time.monotonic()
+        self._pause_s = PAUSE_S
+        covered = batch.to_offset - batch.from_offset
+        if covered != batch.rows and not self._options.is_filtered:
+            part = Range(self._part.queue, batch.from_offset, batch.to_offset)
+            self._lost(part, f"the broker gave {batch.rows} of these {covered} messages")
+        if batch.unreadable:
+            self._unreadable(batch.unreadable)
+
+    def _unreadable(self, unreadable: list[tuple[int, str]]) -> None:
+        queue = self._part.queue
+        queue_offset, reason = unreadable[0]
+        place = Range(queue, queue_offset, queue_offset + 1)
+        text = f"{place}: the body cannot be decompressed: {reason}"
+        if self._options.fails_on_data_loss:
+            raise UnreadableBody(text, hint="failOnDataLoss=false gives such rows without a body")
+        for queue_offset, reason in unreadable:
+            place = Range(queue, queue_offset, queue_offset + 1)
+            _log.warning("going on without a body that cannot be decompressed: %s: %s", place, reason)
+
+    def _decide(self, stop: ScanStop) -> None:
+        """Goes on, waits, or raises."""
+        here = Range(self._part.queue, self._position, self._part.to_offset)
+        if stop.kind == "done":
+            return
+        is_loss = stop.kind == "moved" or (stop.kind == "refused" and stop.value in _GONE)
+        if is_loss and not self._is_master:
+            # A replica may have less than its master, whose word alone counts.
+            self._address_master(here)
+        elif stop.kind == "moved":
+            if stop.value > self._position:
+                gone = Range(here.queue, here.from_offset, min(stop.value, here.to_offset))
+                self._lost(gone, f"the queue begins at {stop.value} now")
+            else:
+                self._lost(here, f"the queue ends at {stop.value} now")
+        elif stop.kind == "refused":
+            error = Refused(stop.value, stop.text)
+            if stop.value in _GONE:
+                self._lost(here, str(error))
+            elif error.retriable:
+                self._wait(error)
+            else:
+                raise error
+        elif stop.kind == "malformed":
+            raise ProtocolError(f"{here}: {stop.text}")
+        elif stop.kind == "stalled":
+            self._wait(DataLost(f"{here}: the broker has nothing to give there"))
+        else:
+            self._wait(Unreachable(f"{here}: {stop.text or 'the connections were closed'}"))
+
+    def _lost(self, part: Range, reason: str) -> None:
+        if self._options.fails_on_data_loss:
+            raise DataLost(
+                f"messages are lost: {part}: {reason}", hint="failOnDataLoss=false goes on without them"
+            )
+        _log.warning("going on without lost messages: %s: %s", part, reason)
+        self._position = max(self._position, part.to_offset)
+
+    def _wait(self, error: MetaqError) -> None:
+        """For what may pass; the broker may also have moved meanwhile."""
+        if time.monotonic() - self._progress_at > self._options.timeout_s:
+            if isinstance(error, DataLost):
+                self._lost(Range(self._part.queue, self._position, self._part.to_offset), str(error))
+                return
+            raise error
+        _log.info("trying again in %.1f s: %s", self._pause_s, error)
+        time.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
+        self._address = self._find_address() or self._address
+
+    def _address_master(self, here: Range) -> None:
+        address = self._find_address()
+        if address is None:
+            self._wait(Unreachable(f"{here}: no name server knows its master"))
+        else:
+            self._address, self._is_master = address, True
+
+    def _find_address(self) -> str | None:
+        queue: Queue = self._part.queue
+        try:
+            with Cluster(self._options.nameservers, 0.0) as cluster:
+                cluster.queues(Subscribed(topics=(queue.topic,)))
+                return cluster.addresses(queue).get(MASTER_ID)
+        except MetaqError as error:
+            _log.info("the route of %s is not known now: %s", queue.topic, error)
+            return None

@@ -1,0 +1,321 @@
+"""The stream source: `spark.readStream.format("metaq")`.
+
+Spark asks, in a process of its own beside the driver: where to begin (`initialOffset`), how far to go now
+(`latestOffset`), which tasks that makes (`partitions`), and tells that a batch is done (`commit`) when it
+plans the next one. Offsets are in `stream_offset`, limits in `admission`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from metaq.client.session.routes import Queue
+from metaq.errors import MetaqError
+from metaq.spark.errors import WrongCheckpoint
+from metaq.spark.source import lag, stream_offset
+from metaq.spark.source.admission import admit_bytes, admit_rows
+from metaq.spark.source.batch import RangePartition, lost, tasks
+from metaq.spark.source.cluster import DELAY_UNKNOWN, Bounds, Cluster
+from metaq.spark.source.offsets import Range
+from metaq.spark.source.options import SourceOptions
+from metaq.spark.source.positions import resolve
+from metaq.spark.source.read import Reading
+from metaq.spark.source.stream_offset import UNKNOWN, Place, StreamOffset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger(__name__)
+
+ROUTES_S: Final = 2.0
+"""How often it is looked whether there are new queues."""
+LAG_S: Final = 1.0
+"""How often it is asked how far behind the query is while nothing else happens."""
+PAUSE_S: Final = 0.5
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans beside the driver and reads on the executors, which get no more of it than the options."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._begin()
+
+    def _begin(self) -> None:
+        self._cluster: Cluster | None = None
+        self._queues: list[Queue] = []
+        self._queues_at = float("-inf")
+        self._initial: dict[str, Any] | None = None
+        self._target: dict[Queue, int] | None = None
+        """Where a query that takes what is there now ends."""
+        self._batch_at = float("-inf")
+        self._away: set[Queue] = set()
+        """Queues of which it was logged that they are not there any more."""
+        self._checked: tuple[float, StreamOffset, dict[Queue, int], dict[Queue, int]] | None = None
+        self._report: dict[str, Any] | None = None
+        self._told_at = float("-inf")
+
+    def __getstate__(self) -> SourceOptions:
+        return self._options
+
+    def __setstate__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._begin()
+
+    # What Spark asks
+
+    def initialOffset(self) -> dict[str, Any]:
+        if self._initial is None:
+            bounds = self._there().bounds(self._look(refresh=True))
+            starts = resolve(self._there(), self._options, "starting", bounds)
+            places = self._placed(starts)
+            self._initial = stream_offset.dump(places)
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark takes one of them; `latestOffset` knows all of them by the options."""
+        options = self._options
+        if options.trigger_offsets_max is not None:
+            return ReadMaxRows(options.trigger_offsets_max)
+        if options.trigger_bytes_max is not None:
+            return ReadMaxBytes(options.trigger_bytes_max)
+        if options.trigger_offsets_min is not None:
+            return ReadMinRows(options.trigger_offsets_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._there().ends(self._look(refresh=True))
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        begun = self._loaded(start)
+        self._find_again(begun)
+        ends = self._there().ends(self._queues) if self._target is None else self._target
+        starts = self._starts(begun, ends)
+        chosen = self._admitted(starts, ends, limit)
+        if all(queue in begun and begun[queue].queue_offset == end for queue, end in chosen.items()):
+            self._tell(chosen, ends, is_batch=False)
+            return stream_offset.dump(begun)
+        self._batch_at = time.monotonic()
+        self._tell(chosen, ends, is_batch=True)
+        return stream_offset.dump(self._ended(begun, starts, chosen))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return self._report
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[RangePartition]:
+        begun, ended = self._loaded(start), self._loaded(end)
+        if not self._queues:
+            self._look(refresh=True)
+        ranges = []
+        for queue, place in ended.items():
+            first = begun[queue].queue_offset if queue in begun else 0
+            if place.begins is not None:
+                first = place.begins
+            ranges.append(Range(queue, first, max(place.queue_offset, first)))
+        for part in ranges:
+            if part.length and not self._there().addresses(part.queue):
+                lost(self._options, part, "no broker of that name is known any more")
+        known = [part for part in ranges if self._there().addresses(part.queue)]
+        return tasks(self._there(), self._options, known)
+
+    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        return Reading(self._options).batches(partition.part, partition.address)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Makes known in the brokers how far the query is; the checkpoint alone decides where it goes on."""
+        options = self._options
+        if options.group is None or not options.commits:
+            return
+        offsets = {queue: place.queue_offset for queue, place in self._loaded(end).items()}
+        try:
+            self._look()
+            self._there().commit(options.group, offsets)
+        except MetaqError as error:
+            _log.warning("the offsets of group %s are not committed: %s", options.group, error)
+
+    def stop(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # The cluster
+
+    def _there(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(self._options.nameservers, self._options.timeout_s)
+        return self._cluster
+
+    def _look(self, *, refresh: bool = False) -> list[Queue]:
+        """The queues that there are now."""
+        now = time.monotonic()
+        if refresh or now - self._queues_at > ROUTES_S:
+            strict = self._options.fails_on_data_loss or self._initial is None
+            self._queues = self._there().queues(self._options.subscribed, refresh=True, strict=strict)
+            self._queues_at = now
+        return self._queues
+
+    def _loaded(self, stored: Mapping[str, Any]) -> dict[Queue, Place]:
+        """Raises WrongCheckpoint where it is of other topics."""
+        places = stream_offset.load(stored)
+        foreign = sorted(
+            {queue.topic for queue in places if not self._options.subscribed.covers(queue.topic)}
+        )
+        if foreign:
+            raise WrongCheckpoint(
+                f"the checkpoint is of topic {', '.join(foreign)}, and the query reads"
+                f" {self._options.subscribed}",
+                hint="give the query another checkpointLocation, or subscribe to what it was begun with",
+            )
+        return places
+
+    # Where a batch begins
+
+    def _find_again(self, begun: StreamOffset) -> None:
+        """Queues that are not there are waited for: a broker that is started anew is away for a while."""
+        deadline = time.monotonic() + (self._options.timeout_s if self._options.fails_on_data_loss else 0.0)
+        absent = sorted(begun.keys() - set(self._look()))
+        while absent and time.monotonic() < deadline:
+            time.sleep(PAUSE_S)
+            absent = sorted(begun.keys() - set(self._look(refresh=True)))
+        for queue in absent:
+            if queue not in self._away:
+                here = begun[queue].queue_offset
+                lost(self._options, Range(queue, here, here), "the queue is not there any more")
+        self._away = set(absent)
+
+    def _starts(self, begun: StreamOffset, ends: Mapping[Queue, int]) -> dict[Queue, int]:
+        """Where each queue that is there goes on."""
+        now = time.monotonic()
+        if self._checked is not None:
+            at, *checked, starts = self._checked
+            # Where nothing has changed, and a trigger waits for more messages, it asks all the time.
+            if checked == [begun, ends] and now - at < LAG_S:
+                return starts
+        starts = self._check_starts(begun, ends)
+        self._checked = (now, begun, dict(ends), starts)
+        return starts
+
+    def _check_starts(self, begun: StreamOffset, ends: Mapping[Queue, int]) -> dict[Queue, int]:
+        options = self._options
+        moved = {
+            queue: Place(0) if queue not in begun else begun[queue]
+            for queue in ends
+            if queue not in begun or begun[queue].queue_offset != ends[queue]
+        }
+        bounds = self._there().bounds(moved)
+        measured = self._there().measure(
+            {queue: (place.queue_offset, place.queue_offset) for queue, place in moved.items()}
+        )
+        starts = {queue: begun[queue].queue_offset for queue in ends if queue in begun}
+        for queue, place in moved.items():
+            found = bounds[queue]
+            if queue not in begun:
+                starts[queue] = found.first
+            elif fault := _fault(place, found, measured[queue].before_physical_offset):
+                gone = Range(queue, place.queue_offset, max(found.first, place.queue_offset))
+                lost(options, gone, fault)
+                starts[queue] = found.first
+        return starts
+
+    # How far it goes
+
+    def _admitted(
+        self, starts: Mapping[Queue, int], ends: Mapping[Queue, int], limit: ReadLimit
+    ) -> dict[Queue, int]:
+        options = self._options
+        chosen = {queue: max(ends[queue], starts[queue]) for queue in ends}
+        if isinstance(limit, ReadAllAvailable):
+            return chosen
+        if options.trigger_offsets_min is not None and self._target is None:
+            available = sum(chosen[queue] - starts[queue] for queue in chosen)
+            waited_s = time.monotonic() - self._batch_at
+            if available < options.trigger_offsets_min and waited_s < options.trigger_delay_s_max:
+                return {queue: starts[queue] for queue in ends}
+        if options.trigger_offsets_max is not None:
+            chosen = admit_rows(starts, chosen, options.trigger_offsets_max)
+        if options.trigger_bytes_max is not None:
+            chosen = admit_bytes(starts, chosen, options.trigger_bytes_max, self._there().measure)
+        return chosen
+
+    def _ended(
+        self, begun: StreamOffset, starts: Mapping[Queue, int], chosen: Mapping[Queue, int]
+    ) -> dict[Queue, Place]:
+        """Queues that are away keep their place, in case that they come back."""
+        places = {queue: place for queue, place in _plain(begun).items() if queue not in chosen}
+        placed = self._placed(
+            {
+                queue: end
+                for queue, end in chosen.items()
+                if queue not in begun or end != begun[queue].queue_offset
+            }
+        )
+        for queue, end in chosen.items():
+            before = begun.get(queue)
+            begins = None
+            if starts[queue] != (0 if before is None else before.queue_offset):
+                begins = starts[queue]
+            physical_offset = (
+                placed[queue].physical_offset
+                if queue in placed
+                else (UNKNOWN if before is None else before.physical_offset)
+            )
+            places[queue] = Place(end, physical_offset, begins)
+        return places
+
+    def _placed(self, offsets: Mapping[Queue, int]) -> dict[Queue, Place]:
+        """With the place in the commit log of the message before each."""
+        measured = self._there().measure({queue: (offset, offset) for queue, offset in offsets.items()})
+        return {
+            queue: Place(offset, measured[queue].before_physical_offset) for queue, offset in offsets.items()
+        }
+
+    # What it tells
+
+    def _tell(self, reached: Mapping[Queue, int], ends: Mapping[Queue, int], *, is_batch: bool) -> None:
+        """How far behind the batch's end is. Between batches that is asked for once in a while: an idle query
+        looks a hundred times a second."""
+        now = time.monotonic()
+        if not is_batch and now - self._told_at < LAG_S:
+            return
+        self._told_at = now
+        behind = {queue: max(ends[queue] - reached.get(queue, 0), 0) for queue in ends}
+        size_bytes, delays_ms = 0, [0]
+        waiting = {queue: (reached.get(queue, 0), ends[queue]) for queue in ends if behind[queue]}
+        if waiting:
+            nothing = dict.fromkeys(waiting, 0)
+            delays_ms += [found.delay_ms for found in self._there().measure(waiting, nothing).values()]
+            for queue, found in self._there().measure(waiting).items():
+                counted = max(found.end_offset - waiting[queue][0], 1)
+                size_bytes += found.size_bytes * behind[queue] // counted
+        delay_s = None if DELAY_UNKNOWN in delays_ms else max(delays_ms) / 1000
+        self._report = lag.report(ends, behind, size_bytes, delay_s)
+
+
+def _plain(places: StreamOffset) -> dict[Queue, Place]:
+    """Where a batch ended, without where it began: that is of no meaning for the next one."""
+    return {queue: Place(place.queue_offset, place.physical_offset) for queue, place in places.items()}
+
+
+def _fault(place: Place, found: Bounds, before_physical_offset: int) -> str | None:
+    """Why a queue cannot go on at a place."""
+    if place.queue_offset > found.end:
+        return f"the queue ends at {found.end} now: its topic was made anew, or its broker has lost messages"
+    if place.queue_offset < found.first:
+        return f"the queue begins at {found.first} now"
+    known = place.physical_offset != UNKNOWN and before_physical_offset != UNKNOWN
+    if known and place.physical_offset != before_physical_offset:
+        return "the queue has other messages at these offsets now: its topic was made anew"
+    return None

@@ -1,0 +1,73 @@
+"""How far a stream is: what Spark keeps in the checkpoint.
+
+    {"metaq": 1, "queues": {"orders": {"broker-a": {"0": [120, 48211], "1": [118, 47603]}}}}
+
+For each queue the offset of the next message, and where the message before it lies in its broker's commit
+log: a topic that was deleted and made anew has other messages at the same offsets. A third number is there
+where the batch that ends here does not begin where the one before it ended, since what lay between is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from metaq.client.session.routes import Queue
+from metaq.spark.errors import WrongCheckpoint
+from metaq.spark.source.offsets import OFFSET_MAX, nested
+
+VERSION: Final = 1
+UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far one queue is."""
+
+    queue_offset: int
+    physical_offset: int = UNKNOWN
+    """Of the message before; −1 where there is none."""
+    begins: int | None = None
+    """Where the batch that ends here begins, if not where the one before it ended."""
+
+    def dump(self) -> list[int]:
+        place = [self.queue_offset, self.physical_offset]
+        return place if self.begins is None else [*place, self.begins]
+
+
+StreamOffset = Mapping[Queue, Place]
+
+
+def dump(places: StreamOffset) -> dict[str, Any]:
+    return {"metaq": VERSION, "queues": nested({queue: place.dump() for queue, place in places.items()})}
+
+
+def load(stored: Mapping[str, Any]) -> dict[Queue, Place]:
+    """Raises WrongCheckpoint for what we have not written."""
+    if stored.get("metaq") != VERSION:
+        raise WrongCheckpoint(
+            f"the checkpoint has offsets of another source or version: {str(stored)[:200]}",
+            hint="give the query another checkpointLocation",
+        )
+    try:
+        return {
+            Queue(topic, broker, int(number)): _place(place)
+            for topic, brokers in stored["queues"].items()
+            for broker, queues in brokers.items()
+            for number, place in queues.items()
+        }
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise WrongCheckpoint(
+            f"the offsets in the checkpoint cannot be read: {error!r}",
+            hint="give the query another checkpointLocation",
+        ) from None
+
+
+def _place(place: Any) -> Place:
+    if not isinstance(place, list) or len(place) not in (2, 3):
+        raise ValueError(f"{place!r} is no place in a queue")
+    for number in place:
+        if type(number) is not int or not -1 <= number <= OFFSET_MAX:
+            raise ValueError(f"{number!r} is no offset")
+    return Place(*place)

@@ -1,0 +1,152 @@
+"""Configuration at run time: a short list of settings and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq._core import Server, Store
+from metaq.broker.options import BrokerOptions
+from metaq.broker.requests.admin import Admin, Parts, parse_properties
+from metaq.broker.state.runtime_switches import Switches
+from metaq.broker.state.stats import Statistics
+from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
+from metaq.protocol.bodies import KVTable
+from metaq.protocol.errors import Refused
+from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
+
+
+class FakeServer:
+    port = 10911
+    permission = 6
+
+    def set_permission(self, permission: int) -> None:
+        self.permission = permission
+
+    def delay_offsets(self) -> dict[int, int]:
+        return {3: 7}
+
+    def counters(self) -> dict[str, int]:
+        return {"messages_in": 3}
+
+
+class FakeStore:
+    def figures(self) -> dict[str, int]:
+        return {"commit_log_max_offset": 100, "flushed_offset": 60, "dispatched_offset": 100}
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return 9
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        return None
+
+
+class Desk:
+    def __init__(self, tables: Any, directory: Path) -> None:
+        self.tables = tables
+        self.server = FakeServer()
+        self.switches = Switches()
+        server, store = cast(Server, self.server), cast(Store, FakeStore())
+        options = BrokerOptions(
+            broker=BrokerSettings(cluster="c", name="b", broker_id=0, store_host="127.0.0.1:0"),
+            server=ServerSettings(host="127.0.0.1", port=0),
+            store=StoreSettings(directory=str(directory)),
+        )
+        self.admin = Admin(
+            Parts(
+                options=options,
+                clock=tables.clock,
+                server=server,
+                store=store,
+                topics=tables.topics,
+                groups=tables.groups,
+                statistics=Statistics(server, store, tables.clock, "c"),
+                switches=self.switches,
+                address=lambda: "127.0.0.1:10911",
+            )
+        )
+
+
+@pytest.fixture
+def desk(tables: Any, tmp_path: Path) -> Desk:
+    return Desk(tables, tmp_path)
+
+
+def update(desk: Desk, request: Any) -> None:
+    asyncio.run(desk.admin.update_broker_config(UpdateBrokerConfig(), request))
+
+
+def test_the_configuration_is_told_in_upstreams_names(desk: Desk, request_with: Any) -> None:
+    answer = desk.admin.get_broker_config(GetBrokerConfig(), request_with())
+    told = parse_properties(answer.body)
+    assert told["brokerName"] == "b"
+    assert told["flushDiskType"] == "SYNC_FLUSH"
+    assert told["autoCreateTopicEnable"] == "true"
+    assert '"counter":0' in answer.header()["version"]
+
+
+def test_what_may_change_changes(desk: Desk, request_with: Any) -> None:
+    body = (
+        b"# comment\nbrokerPermission=4\nautoCreateTopicEnable = false\nautoCreateSubscriptionGroup=false\n"
+    )
+    update(desk, request_with(body))
+    assert desk.server.permission == desk.admin.permission == 4
+    assert not desk.tables.topics.auto_create
+    assert not desk.tables.groups.auto_create
+    assert desk.tables.published, "the name servers are told"
+    assert desk.admin.config()["brokerPermission"] == "4"
+
+
+def test_switches_are_set_and_shown_by_apaches_names(desk: Desk, request_with: Any) -> None:
+    assert desk.admin.config()["useServerSideResetOffset"] == "true"
+    update(desk, request_with(b"useServerSideResetOffset=false\nstoreReplyMessageEnable=false"))
+    assert not desk.switches.server_side_reset
+    assert not desk.switches.store_replies
+    assert desk.admin.config()["storeReplyMessageEnable"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"storePathRootDir=/elsewhere", 16),
+        (b"brokerPermission=4\nnamesrvAddr=1.2.3.4:5", 16),
+        (b"brokerPermission=8", 29),
+        (b"brokerPermission=-1", 29),
+        (b"autoCreateTopicEnable=perhaps", 29),
+        (b"nonsense", 29),
+        (b"x" * 70_000, 29),
+    ],
+)
+def test_anything_else_is_refused_and_nothing_is_half_done(
+    desk: Desk, request_with: Any, body: bytes, code: int
+) -> None:
+    with pytest.raises(Refused) as raised:
+        update(desk, request_with(body))
+    assert raised.value.code == code
+    assert desk.server.permission == 6
+
+
+@given(body=st.binary(max_size=100))
+def test_no_bytes_do_harm(body: bytes) -> None:
+    try:
+        values = parse_properties(body)
+    except Refused:
+        return
+    assert all(isinstance(value, str) for value in values.values())
+
+
+def test_figures_are_true(desk: Desk, request_with: Any) -> None:
+    answer = asyncio.run(desk.admin.get_broker_runtime_info(GetBrokerRuntimeInfo(), request_with()))
+    table = KVTable.decode(answer.body).table
+    assert table["brokerVersion"] == "513"
+    assert table["dispatchBehindBytes"] == "0"
+    assert table["remainHowManyDataToFlush"] == "40 B"
+    assert table["msgPutTotalTodayNow"] == "3"
+    assert table["putTps"] == "0.0 0.0 0.0"
+    assert table["scheduleMessageOffset_3"] == "7,9"
+    assert table["earliestMessageTimeStamp"] == "-1", "the store is empty"

@@ -1,0 +1,313 @@
+"""Heartbeats: what they create, what they change and what they may not bring."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metaq.broker.requests.heartbeats import Heartbeats
+from metaq.broker.state.clients import Clients
+from metaq.broker.state.filters import Filters
+from metaq.protocol.bodies import (
+    CheckClientRequestBody,
+    ConsumerConnection,
+    ConsumerData,
+    ConsumerList,
+    HeartbeatData,
+    ProducerConnection,
+    ProducerData,
+    SubscriptionData,
+    TopicConfig,
+)
+from metaq.protocol.clients import (
+    CheckClientConfig,
+    GetConsumerConnectionList,
+    GetConsumerListByGroup,
+    GetProducerConnectionList,
+    HeartBeat,
+    UnregisterClient,
+)
+from metaq.protocol.dispatch import RESPONDED, Response
+from metaq.protocol.errors import Refused
+
+# A 4.x client sends neither a fingerprint nor withoutSub.
+OLD_CLIENTS_BODY = b"""{"clientID":"10.0.0.1@7",
+"consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","consumeType":"CONSUME_PASSIVELY","groupName":"billing","messageModel":"CLUSTERING","subscriptionDataSet":[
+{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"*","subVersion":1700000000001,
+"tagsSet":[],"topic":"orders"},{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"*",
+"subVersion":1700000000002,"tagsSet":[],"topic":"%RETRY%billing"}],"unitMode":false}],
+"producerDataSet":[{"groupName":"CLIENT_INNER_PRODUCER"}]}"""
+
+
+class Desk:
+    """Takes heartbeats and keeps what they changed."""
+
+    def __init__(self, tables: Any, request_with: Any) -> None:
+        self.tables = tables
+        self.changes: list[str] = []
+        self.clients = Clients(tables.clock, 120.0, lambda group, change: self.changes.append(group.name))
+        self.heartbeats = Heartbeats(self.clients, tables.groups, tables.topics, tables.clock, Filters())
+        self.request_with = request_with
+
+    def beat(self, body: bytes, connection: int = 1) -> Response:
+        request = self.request_with(body, connection)
+
+        async def take() -> Response:
+            outcome = self.heartbeats.heart_beat(HeartBeat(), request)
+            if isinstance(outcome, Response):
+                return outcome
+            assert request.answers, "answered before anything is written"
+            assert await outcome is RESPONDED
+            return Response(fields=request.answer_fields)
+
+        return asyncio.run(take())
+
+    def subscriptions_wanted(self, body: bytes, connection: int = 1) -> bool:
+        return self.beat(body, connection).header()["IS_SUB_CHANGE"] == "true"
+
+
+@pytest.fixture
+def make_desk(make_tables: Callable[..., Any], request_with: Any) -> Callable[..., Desk]:
+    return lambda **changes: Desk(make_tables(**changes), request_with)
+
+
+@pytest.fixture
+def desk(make_desk: Callable[..., Desk]) -> Desk:
+    return make_desk()
+
+
+def heartbeat(*topics: str, fingerprint: int = 0, without_sub: bool = False, group: str = "billing") -> bytes:
+    subscriptions = [SubscriptionData(topic=topic, sub_version=1) for topic in topics]
+    return HeartbeatData(
+        client_id="c",
+        consumer_data_set=[ConsumerData(group_name=group, subscription_data_set=subscriptions)],
+        heartbeat_fingerprint=fingerprint,
+        without_sub=without_sub,
+    ).encode()
+
+
+def test_a_first_heartbeat_makes_the_group_and_its_retry_topic(desk: Desk) -> None:
+    answer = desk.beat(OLD_CLIENTS_BODY)
+    assert answer.header() == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert desk.tables.groups.get("billing") is not None
+    assert desk.tables.topics.get("%RETRY%billing").write_queue_nums == 1
+    assert desk.tables.published == ["billing", "%RETRY%billing"]
+    assert desk.changes == ["billing"]
+    group = desk.clients.consumer_group("billing")
+    assert group is not None and sorted(group.subscriptions) == ["%RETRY%billing", "orders"]
+    desk.beat(OLD_CLIENTS_BODY)
+    assert desk.tables.published == ["billing", "%RETRY%billing"], "nothing new the second time"
+    assert desk.changes == ["billing"]
+
+
+def test_a_group_that_may_not_be_made_is_left_out(make_desk: Callable[..., Desk]) -> None:
+    desk = make_desk(auto_create_group=False)
+    assert desk.beat(OLD_CLIENTS_BODY).code == 0
+    assert desk.clients.consumer_group("billing") is None
+    assert "%RETRY%billing" not in desk.tables.topics
+    assert desk.clients.producers("CLIENT_INNER_PRODUCER")
+
+
+def test_the_retry_topic_of_ordered_consumers_is_ordered(desk: Desk) -> None:
+    desk.tables.topics.put(TopicConfig(topic_name="orders", order=True))
+    desk.beat(heartbeat("orders", fingerprint=5))
+    assert desk.tables.topics.get("%RETRY%billing").order
+    desk.beat(heartbeat(fingerprint=5, without_sub=True))
+    assert desk.tables.topics.get("%RETRY%billing").order, "a short heartbeat does not say what is subscribed"
+
+
+def test_short_heartbeats_need_a_full_one_of_the_same_kind_before(desk: Desk) -> None:
+    short = heartbeat(fingerprint=5, without_sub=True)
+    assert desk.subscriptions_wanted(short), "as after a restart of the broker"
+    assert not desk.subscriptions_wanted(heartbeat("orders", fingerprint=5))
+    assert not desk.subscriptions_wanted(short)
+    assert desk.subscriptions_wanted(heartbeat(fingerprint=6, without_sub=True))
+    assert desk.subscriptions_wanted(short, connection=2), "another connection has said nothing yet"
+    group = desk.clients.consumer_group("billing")
+    assert group is not None and sorted(group.subscriptions) == ["orders"]
+
+
+def many(count: int) -> list[ConsumerData]:
+    return [ConsumerData(group_name=f"g{number}") for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (HeartbeatData(client_id=""), "client id"),
+        (HeartbeatData(client_id="x" * 600), "512"),
+        (HeartbeatData(client_id="c", consumer_data_set=[ConsumerData(group_name="a b")]), "group name"),
+        (HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="")]), "blank"),
+        (HeartbeatData(client_id="c", consumer_data_set=many(1001)), "limit is 1000"),
+        (
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="t")] * 1001)
+                ],
+            ),
+            "limit is 1000",
+        ),
+        (
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="t u")])
+                ],
+            ),
+            "topic name",
+        ),
+        (
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(
+                        group_name="g",
+                        subscription_data_set=[SubscriptionData(topic="t", sub_string="a" * 70_000)],
+                    )
+                ],
+            ),
+            "65536 characters",
+        ),
+        (
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(
+                        group_name="g",
+                        subscription_data_set=[
+                            SubscriptionData(topic="t", sub_string="a" * 16_000, expression_type="SQL92")
+                        ]
+                        * 5,
+                    )
+                ],
+            ),
+            "expressions of 80000 characters",
+        ),
+    ],
+)
+def test_what_no_honest_client_sends_is_refused_whole(desk: Desk, data: HeartbeatData, says: str) -> None:
+    with pytest.raises(Refused) as raised:
+        desk.beat(data.encode())
+    assert raised.value.code == 29
+    assert says in raised.value.remark
+    assert desk.tables.published == []
+    assert desk.clients.groups_of(1) == (set(), set())
+
+
+def test_groups_of_a_connection_are_bounded_over_time(desk: Desk) -> None:
+    desk.beat(HeartbeatData(client_id="c", producer_data_set=producers(0, 900)).encode())
+    desk.beat(HeartbeatData(client_id="c", producer_data_set=producers(100, 1000)).encode())
+    with pytest.raises(Refused, match="on one connection"):
+        desk.beat(HeartbeatData(client_id="c", producer_data_set=producers(1000, 1001)).encode())
+
+
+def producers(begin: int, end: int) -> list[ProducerData]:
+    return [ProducerData(group_name=f"p{number}") for number in range(begin, end)]
+
+
+def test_a_heartbeat_of_many_megabytes_is_not_even_read(desk: Desk) -> None:
+    with pytest.raises(Refused, match="the limit is 4194304"):
+        desk.beat(b"{" * (4 * 1024 * 1024 + 1))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    body=st.one_of(
+        st.binary(max_size=80),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+            lambda inner: (
+                st.lists(inner, max_size=3)
+                | st.dictionaries(
+                    st.sampled_from(
+                        ["clientID", "consumerDataSet", "groupName", "subscriptionDataSet", "topic"]
+                    ),
+                    inner,
+                    max_size=4,
+                )
+            ),
+            max_leaves=12,
+        ).map(lambda value: json.dumps(value).encode()),
+    )
+)
+def test_no_bytes_do_harm(desk: Desk, body: bytes) -> None:
+    with contextlib.suppress(Refused):
+        desk.beat(body)
+
+
+def test_unregistering_leaves_the_named_groups(desk: Desk, request_with: Any) -> None:
+    desk.beat(OLD_CLIENTS_BODY)
+    desk.heartbeats.unregister_client(
+        UnregisterClient(client_id="10.0.0.1@7", consumer_group="billing"), request_with()
+    )
+    assert desk.clients.consumer_group("billing") is None
+    assert desk.clients.producers("CLIENT_INNER_PRODUCER")
+    desk.heartbeats.unregister_client(
+        UnregisterClient(client_id="10.0.0.1@7", producer_group="CLIENT_INNER_PRODUCER"), request_with()
+    )
+    assert desk.clients.producers("CLIENT_INNER_PRODUCER") == []
+
+
+def test_who_is_in_a_group(desk: Desk, request_with: Any) -> None:
+    command = GetConsumerListByGroup(consumer_group="billing")
+    with pytest.raises(Refused) as raised:
+        desk.heartbeats.get_consumer_list_by_group(command, request_with())
+    assert raised.value.code == 1
+    desk.beat(OLD_CLIENTS_BODY)
+    body = desk.heartbeats.get_consumer_list_by_group(command, request_with()).body
+    assert ConsumerList.decode(body).consumer_id_list == ["10.0.0.1@7"]
+
+
+def test_connections_are_described(desk: Desk, request_with: Any) -> None:
+    with pytest.raises(Refused) as raised:
+        desk.heartbeats.get_consumer_connection_list(
+            GetConsumerConnectionList(consumer_group="billing"), request_with()
+        )
+    assert raised.value.code == 206
+    desk.beat(OLD_CLIENTS_BODY)
+    consumers = ConsumerConnection.decode(
+        desk.heartbeats.get_consumer_connection_list(
+            GetConsumerConnectionList(consumer_group="billing"), request_with()
+        ).body
+    )
+    assert [entry.language for entry in consumers.connection_set] == ["JAVA"]
+    assert set(consumers.subscription_table) == {"orders", "%RETRY%billing"}
+    found = ProducerConnection.decode(
+        desk.heartbeats.get_producer_connection_list(
+            GetProducerConnectionList(producer_group="CLIENT_INNER_PRODUCER"), request_with()
+        ).body
+    )
+    assert [entry.client_addr for entry in found.connection_set] == ["127.0.0.1:50000"]
+    with pytest.raises(Refused, match="no producer"):
+        desk.heartbeats.get_producer_connection_list(
+            GetProducerConnectionList(producer_group="x"), request_with()
+        )
+
+
+def test_filters_that_are_not_understood_are_told_early(desk: Desk, request_with: Any) -> None:
+    def check(expression_type: str, expression: str = "a > 1") -> None:
+        body = CheckClientRequestBody(
+            client_id="c",
+            group="g",
+            subscription_data=SubscriptionData(expression_type=expression_type, sub_string=expression),
+        )
+        desk.heartbeats.check_client_config(CheckClientConfig(), request_with(body.encode()))
+
+    check("TAG")
+    check("TAG", "a > ")
+    check("SQL92")
+    for expression_type, expression, says in [
+        ("SQL92", "a > ", "line 1, column 4: the expression ends too early"),
+        ("SQL93", "a > 1", "no filters of type SQL93"),
+    ]:
+        with pytest.raises(Refused, match=says) as raised:
+            check(expression_type, expression)
+        assert raised.value.code == 23

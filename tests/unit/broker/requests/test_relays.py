@@ -1,0 +1,47 @@
+"""Ids and properties as clients write them; what crosses to clients is tested with a broker that runs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq.broker.requests.relays import physical_offset_of
+from metaq.broker.requests.replies import format_properties, parse_properties
+from metaq.protocol.errors import ProtocolError
+
+
+def test_a_message_id_ends_with_the_physical_offset() -> None:
+    assert physical_offset_of("7F0000010000A9750000000000000306") == 0x306
+    assert physical_offset_of("0" * 40 + "00000000000000FF") == 0xFF
+
+
+@pytest.mark.parametrize(
+    "message_id",
+    ["", "7F", "Z" * 32, "7F0000010000A975FFFFFFFFFFFFFFFF", "7F0000010000A975-000000000000306", "_" * 32],
+)
+def test_what_is_no_message_id_is_told(message_id: str) -> None:
+    with pytest.raises(ProtocolError, match="no offset message id"):
+        physical_offset_of(message_id)
+
+
+@given(text=st.text(max_size=60))
+def test_no_text_does_harm(text: str) -> None:
+    for attempt in (text, text[:32].ljust(32, "0")):
+        try:
+            assert physical_offset_of(attempt) >= 0
+        except ProtocolError:
+            continue
+
+
+plain = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1)
+
+
+@given(properties=st.dictionaries(plain, plain, max_size=5))
+def test_properties_read_back_as_they_were(properties: dict[str, str]) -> None:
+    assert parse_properties(format_properties(properties)) == properties
+
+
+def test_the_last_separator_may_be_missing() -> None:
+    assert parse_properties("a\x01b\x02c\x01d") == {"a": "b", "c": "d"}
+    assert parse_properties("nonsense\x02\x01x\x02") == {}

@@ -1,0 +1,242 @@
+"""Who is connected: joining, leaving, expiring, and what others must be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaq._core import Clock
+from metaq.broker.state.clients import Change, Clients, ConsumerGroup, Member
+from metaq.protocol.bodies import ConsumerData, SubscriptionData
+
+
+class Crowd:
+    """Clients with a record of the changes they reported."""
+
+    def __init__(self, expiry_s: float = 120.0) -> None:
+        self.clock = Clock.manual(1_000_000)
+        self.changes: list[tuple[str, Change]] = []
+        self.clients = Clients(self.clock, expiry_s, self._note)
+
+    def _note(self, group: ConsumerGroup, change: Change) -> None:
+        self.changes.append((group.name, change))
+
+    def member(self, connection: int, client_id: str | None = None) -> Member:
+        return Member(connection, client_id or f"c{connection}", 0, 513, "h:1", self.clock.now_ms())
+
+    def join(
+        self,
+        connection: int,
+        group: str = "g",
+        client_id: str | None = None,
+        model: str = "CLUSTERING",
+        **topics: int,
+    ) -> None:
+        """`topics` are versions by name."""
+        data = ConsumerData(
+            group_name=group,
+            message_model=model,
+            subscription_data_set=[
+                SubscriptionData(topic=topic, sub_version=version) for topic, version in topics.items()
+            ],
+        )
+        self.clients.put_consumer(data, self.member(connection, client_id))
+
+    def group(self, name: str = "g") -> ConsumerGroup:
+        found = self.clients.consumer_group(name)
+        assert found is not None
+        return found
+
+    def taken_changes(self) -> list[tuple[str, Change]]:
+        changes, self.changes = self.changes, []
+        return changes
+
+
+@pytest.fixture
+def crowd() -> Crowd:
+    return Crowd()
+
+
+def test_joining_and_leaving_changes_the_shares(crowd: Crowd) -> None:
+    crowd.join(1, t=1)
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+    crowd.join(2, t=1)
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+    assert crowd.group().client_ids() == ["c1", "c2"]
+    crowd.clients.remove_consumer("g", 1)
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+    crowd.clients.remove_connection(2)
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+    assert crowd.clients.consumer_group("g") is None
+    crowd.clients.remove_consumer("g", 2)
+    assert crowd.taken_changes() == []
+
+
+def test_the_same_heartbeat_again_changes_nothing(crowd: Crowd) -> None:
+    crowd.join(1, t=1, u=1)
+    crowd.taken_changes()
+    for _ in range(3):
+        crowd.join(1, t=1, u=1)
+    assert crowd.taken_changes() == []
+
+
+def test_a_reconnected_client_is_listed_once_and_shakes_nobody(crowd: Crowd) -> None:
+    crowd.join(1, client_id="a", t=1)
+    crowd.taken_changes()
+    crowd.join(2, client_id="a", t=1)
+    assert crowd.group().client_ids() == ["a"]
+    crowd.clients.remove_connection(1)
+    assert crowd.group().client_ids() == ["a"]
+    assert crowd.taken_changes() == []
+    crowd.clients.remove_connection(2)
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+
+
+def test_a_connection_can_change_its_client_id(crowd: Crowd) -> None:
+    crowd.join(1, client_id="a", t=1)
+    crowd.taken_changes()
+    crowd.join(1, client_id="b", t=1)
+    assert crowd.group().client_ids() == ["b"]
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+
+
+def test_topics_taken_up_and_given_up_change_the_shares(crowd: Crowd) -> None:
+    crowd.join(1, t=1)
+    crowd.taken_changes()
+    crowd.join(1, t=1, u=2)
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+    crowd.join(1, u=2)
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+    assert set(crowd.group().subscriptions) == {"u"}
+
+
+def test_a_newer_filter_is_for_the_data_plane_only(crowd: Crowd) -> None:
+    crowd.join(1, t=1)
+    crowd.taken_changes()
+    crowd.join(1, t=2)
+    assert crowd.taken_changes() == [("g", Change.FILTERS)]
+    assert crowd.group().subscriptions["t"].sub_version == 2
+
+
+def test_the_newest_of_different_subscriptions_counts_until_its_member_leaves(crowd: Crowd) -> None:
+    crowd.join(1, t=5)
+    crowd.join(2, t=9)
+    crowd.join(1, t=5)
+    assert crowd.group().subscriptions["t"].sub_version == 9
+    crowd.clients.remove_consumer("g", 2)
+    assert crowd.group().subscriptions["t"].sub_version == 5
+
+
+def test_a_change_of_mode_is_told(crowd: Crowd) -> None:
+    crowd.join(1, t=1)
+    crowd.taken_changes()
+    crowd.join(1, model="BROADCASTING", t=1)
+    assert crowd.group().broadcasting
+    assert crowd.taken_changes() == [("g", Change.FILTERS)]
+
+
+def test_a_short_heartbeat_keeps_what_is_known(crowd: Crowd) -> None:
+    crowd.join(1, t=1)
+    crowd.taken_changes()
+    crowd.clients.put_consumer(ConsumerData(group_name="g"), crowd.member(1), without_subscriptions=True)
+    assert set(crowd.group().subscriptions) == {"t"}
+    assert crowd.taken_changes() == []
+
+
+def test_a_closed_socket_leaves_every_group(crowd: Crowd) -> None:
+    crowd.join(1, "g1", t=1)
+    crowd.join(1, "g2", t=1)
+    crowd.clients.put_producer("p", crowd.member(1))
+    crowd.clients.remove_connection(1)
+    assert crowd.clients.consumer_group("g1") is None
+    assert crowd.clients.consumer_group("g2") is None
+    assert crowd.clients.producers("p") == []
+    assert crowd.clients.groups_of(1) == (set(), set())
+
+
+def test_the_silent_expire_and_the_others_hear_of_it(crowd: Crowd) -> None:
+    crowd.join(1, t=1)
+    crowd.join(2, t=1)
+    crowd.clients.put_producer("p", crowd.member(3))
+    crowd.clock.advance_ms(100_000)
+    crowd.join(2, t=1)
+    assert crowd.clients.remove_expired() == []
+    crowd.clock.advance_ms(20_001)
+    crowd.taken_changes()
+    assert sorted(member.connection for member in crowd.clients.remove_expired()) == [1, 3]
+    assert crowd.group().client_ids() == ["c2"]
+    assert crowd.taken_changes() == [("g", Change.SHARES)]
+    assert crowd.clients.producers("p") == []
+
+
+def test_who_subscribes(crowd: Crowd) -> None:
+    crowd.join(1, "g1", t=1)
+    crowd.join(2, "g2", t=1, u=1)
+    assert crowd.clients.groups_subscribing("t") == ["g1", "g2"]
+    assert crowd.clients.groups_subscribing("u") == ["g2"]
+
+
+beat = st.tuples(
+    st.just("beat"),
+    st.integers(0, 4),
+    st.sampled_from(["a", "b", "c"]),
+    st.dictionaries(st.sampled_from("tuv"), st.integers(0, 5)),
+)
+no_topics: dict[str, int] = {}
+leave = st.tuples(st.just("leave"), st.integers(0, 4), st.just(""), st.just(no_topics))
+
+
+@settings(max_examples=300, deadline=None)
+@given(events=st.lists(st.one_of(beat, leave), max_size=40))
+def test_against_a_simple_model(events: list[tuple[str, int, str, dict[str, int]]]) -> None:
+    """Counters and shortcuts agree with looking at every member each time, and so do the changes told."""
+    crowd = Crowd()
+    model: dict[int, tuple[str, dict[str, int]]] = {}
+
+    def shape() -> tuple[list[str], dict[str, int]]:
+        newest: dict[str, int] = {}
+        for _, topics in model.values():
+            for topic, version in topics.items():
+                newest[topic] = max(version, newest.get(topic, version))
+        return sorted({client_id for client_id, _ in model.values()}), newest
+
+    for kind, connection, client_id, topics in events:
+        before = shape()
+        if kind == "beat":
+            model[connection] = (client_id, topics)
+            crowd.join(connection, "g", client_id, "CLUSTERING", **topics)
+        else:
+            model.pop(connection, None)
+            crowd.clients.remove_connection(connection)
+        after = shape()
+        group: Any = crowd.clients.consumer_group("g")
+        assert (group is not None) == bool(model)
+        if group is not None:
+            versions = {topic: entry.sub_version for topic, entry in group.subscriptions.items()}
+            assert (group.client_ids(), versions) == after
+        told = crowd.taken_changes()
+        if (before[0], set(before[1])) != (after[0], set(after[1])):
+            assert told == [("g", Change.SHARES)]
+        elif before != after:
+            assert told == [("g", Change.FILTERS)]
+        else:
+            assert told == []
+
+
+def test_a_producer_is_found_by_its_client_id(clock: Clock) -> None:
+    clients = Clients(clock, 120.0, lambda group, change: None)
+    assert clients.producer_connection("a") is None
+    clients.put_producer("p", Member(1, "a", 0, 513, "h:1", 0))
+    clients.put_producer("q", Member(1, "a", 0, 513, "h:1", 0))
+    clients.put_producer("p", Member(2, "a", 0, 513, "h:2", 0))
+    assert clients.producer_groups() == ["p", "q"]
+    assert clients.producer_connection("a") == 2, "the connection it made last"
+    clients.remove_connection(2)
+    assert clients.producer_connection("a") == 1
+    clients.remove_producer("p", 1)
+    assert clients.producer_connection("a") == 1, "it still produces for q"
+    clients.remove_producer("q", 1)
+    assert clients.producer_connection("a") is None

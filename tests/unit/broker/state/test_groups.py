@@ -1,0 +1,171 @@
+"""The table of groups."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaq.broker.requests.paging import page_of
+from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
+from metaq.protocol.bodies import (
+    DataVersion,
+    GroupForbidden,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.groups import (
+    GetAllSubscriptionGroupConfig,
+    GetSubscriptionGroupConfig,
+    UpdateAndCreateSubscriptionGroup,
+    UpdateAndCreateSubscriptionGroupList,
+    UpdateAndGetGroupForbidden,
+)
+
+APACHE_FILE = """{
+\t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1700000000000},
+\t"forbiddenTable":{"billing":{"orders":4}},
+\t"subscriptionGroupTable":{
+\t\t"billing":{
+\t\t\t"attributes":{},"brokerId":0,"consumeBroadcastEnable":true,"consumeEnable":false,
+\t\t\t"consumeFromMinEnable":true,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,
+\t\t\t"groupName":"billing","groupRetryPolicy":{"type":"CUSTOMIZED"},"groupSysFlag":0,
+\t\t\t"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":3,"retryQueueNums":2,
+\t\t\t"subscriptionDataSet":null,"whichBrokerWhenConsumeSlowly":1
+\t\t}
+\t}
+}"""
+
+
+def test_system_groups_are_always_there(tables: Any) -> None:
+    assert {group.group_name for group in tables.groups} == set(SYSTEM_GROUPS)
+
+
+def test_apaches_file_is_read_and_ours_has_its_form(tmp_path: Path, make_tables: Callable[..., Any]) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "subscriptionGroup.json").write_text(APACHE_FILE)
+    groups: Groups = make_tables().groups
+    billing = groups.get("billing")
+    assert billing is not None
+    assert (billing.consume_enable, billing.retry_max_times, billing.retry_queue_nums) == (False, 3, 2)
+    ours, theirs = json.loads(groups.encode()), json.loads(APACHE_FILE)
+    del theirs["subscriptionGroupTable"]["billing"]["subscriptionDataSet"]
+    assert ours["subscriptionGroupTable"]["billing"] == theirs["subscriptionGroupTable"]["billing"]
+    assert ours["forbiddenTable"] == theirs["forbiddenTable"]
+
+
+def test_groups_are_made_on_first_use_where_allowed(make_tables: Callable[..., Any]) -> None:
+    assert make_tables().groups.find_or_create("new").retry_max_times == 16
+    strict: Groups = make_tables(auto_create_group=False).groups
+    assert strict.find_or_create("new") is None
+    assert strict.find_or_create("CID_RMQ_SYS_NEW") is not None
+    assert strict.find_or_create("TOOLS_CONSUMER") is not None
+
+
+@pytest.mark.parametrize("name", ["", "a b", "g" * 121])
+def test_a_malformed_group_is_never_made(tables: Any, name: str) -> None:
+    assert tables.groups.find_or_create(name) is None
+
+
+def test_the_number_of_groups_is_bounded(tables: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaq.broker.state.groups.GROUPS_MAX", len(tables.groups))
+    assert tables.groups.find_or_create("one-more") is None
+
+
+def update(tables: Any, request: Any) -> None:
+    asyncio.run(tables.groups.update_and_create_group(UpdateAndCreateSubscriptionGroup(), request))
+
+
+def test_an_update_is_published_and_survives(make_tables: Callable[..., Any], request_with: Any) -> None:
+    tables = make_tables()
+    body = SubscriptionGroupConfig(group_name="billing", consume_enable=False).encode()
+    update(tables, request_with(body))
+    assert tables.published == ["billing"]
+    assert make_tables().groups.get("billing").consume_enable is False
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"groupName":"a b"}', "other than"),
+        (b'{"groupName":""}', "blank"),
+        (b'{"groupName":"g","retryQueueNums":-1}', "limit is 0 to"),
+        (b'{"groupName":"g","retryQueueNums":100000}', "limit is 0 to"),
+    ],
+)
+def test_bad_groups_are_refused_by_name(tables: Any, request_with: Any, body: bytes, says: str) -> None:
+    with pytest.raises(Refused) as raised:
+        update(tables, request_with(body))
+    assert raised.value.code == 29
+    assert says in raised.value.remark
+
+
+def test_a_body_that_is_none_is_refused(tables: Any, request_with: Any) -> None:
+    with pytest.raises(ProtocolError):
+        update(tables, request_with(b"\xff\xfe"))
+
+
+def test_a_list_is_taken_whole_or_not_at_all(tables: Any, request_with: Any) -> None:
+    body = b'{"groupConfigList":[{"groupName":"good"},{"groupName":"not good"}]}'
+    with pytest.raises(Refused):
+        asyncio.run(
+            tables.groups.update_and_create_group_list(
+                UpdateAndCreateSubscriptionGroupList(), request_with(body)
+            )
+        )
+    assert tables.groups.get("good") is None
+
+
+def test_all_groups_come_whole_or_in_pages(tables: Any, request_with: Any) -> None:
+    whole = tables.groups.get_all_groups(GetAllSubscriptionGroupConfig(), request_with())
+    table = SubscriptionGroupTable.decode(whole.body)
+    assert len(table.subscription_group_table) == len(SYSTEM_GROUPS)
+    version = table.data_version.encode().decode()
+    seen: list[str] = []
+    while len(seen) < len(SYSTEM_GROUPS):
+        command = GetAllSubscriptionGroupConfig(group_seq=len(seen), max_group_num=3, data_version=version)
+        page = SubscriptionGroupTable.decode(tables.groups.get_all_groups(command, request_with()).body)
+        seen += page.subscription_group_table
+    assert sorted(seen) == sorted(SYSTEM_GROUPS)
+
+
+def test_a_reader_of_an_older_table_starts_over() -> None:
+    table = {str(number): number for number in range(10)}
+    old, new = DataVersion(counter=1).encode().decode(), DataVersion(counter=2)
+    assert page_of(table, first=5, count=2, version=new, version_seen=old) == ["0", "1"]
+    assert page_of(table, first=5, count=2, version=new, version_seen="{nonsense") == ["0", "1"]
+    assert page_of(table, first=-5, count=-2, version=new, version_seen=None) == sorted(table)
+
+
+def test_one_group_is_told_or_named_as_missing(make_tables: Callable[..., Any], request_with: Any) -> None:
+    strict = make_tables(auto_create_group=False)
+    with pytest.raises(Refused) as raised:
+        asyncio.run(strict.groups.get_group(GetSubscriptionGroupConfig(group="nobody"), request_with()))
+    assert raised.value.code == 26
+    assert "autoCreateSubscriptionGroup" in raised.value.remark
+
+
+def test_a_group_is_kept_from_a_topic_and_let_in_again(tables: Any, request_with: Any) -> None:
+    tables.groups.put(SubscriptionGroupConfig(group_name="g"))
+
+    def told(readable: bool | None) -> bool:
+        command = UpdateAndGetGroupForbidden(group="g", topic="orders", readable=readable)
+        answer = asyncio.run(tables.groups.update_and_get_group_forbidden(command, request_with()))
+        return GroupForbidden.decode(answer.body).readable
+
+    assert told(None) is True
+    assert told(False) is False
+    assert told(None) is False
+    assert tables.groups.forbidden_topics("g") == ["orders"]
+    assert tables.groups.table().forbidden_table == {"g": {"orders": 4}}, "as Apache writes it"
+    assert told(True) is True
+    assert tables.groups.table().forbidden_table == {}
+    with pytest.raises(Refused) as raised:
+        command = UpdateAndGetGroupForbidden(group="nobody", topic="orders")
+        asyncio.run(tables.groups.update_and_get_group_forbidden(command, request_with()))
+    assert raised.value.code == 26

@@ -1,0 +1,86 @@
+"""Leases of queues, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metaq.broker.state.locks import LEASE_MS, QueueLocks
+from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody, TopicConfig
+from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
+from metaq.protocol.errors import Refused
+from metaq.protocol.java_json import MessageQueue
+
+ALL = [MessageQueue("broker-a", queue_id, "orders") for queue_id in range(4)]
+
+
+@pytest.fixture
+def locks(tables: Any) -> QueueLocks:
+    tables.topics.put(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
+    return QueueLocks(tables.clock, tables.topics)
+
+
+def test_a_queue_has_one_owner(locks: QueueLocks) -> None:
+    assert locks.lock("g", "a", ALL[:2]) == ALL[:2]
+    assert locks.lock("g", "b", ALL) == ALL[2:]
+    assert locks.lock("g", "a", ALL) == ALL[:2]
+
+
+def test_groups_do_not_disturb_each_other(locks: QueueLocks) -> None:
+    assert locks.lock("g", "a", ALL) == ALL
+    assert locks.lock("h", "b", ALL) == ALL
+
+
+def test_only_the_owner_gives_back(locks: QueueLocks) -> None:
+    locks.lock("g", "a", ALL)
+    locks.unlock("g", "b", ALL)
+    assert locks.lock("g", "b", ALL) == []
+    locks.unlock("g", "a", ALL[:1])
+    assert locks.lock("g", "b", ALL) == ALL[:1]
+
+
+def test_a_lease_ends_unless_it_is_renewed(locks: QueueLocks, tables: Any) -> None:
+    locks.lock("g", "a", ALL)
+    tables.clock.advance_ms(LEASE_MS - 1)
+    assert locks.lock("g", "b", ALL) == []
+    locks.lock("g", "a", ALL[:2])
+    tables.clock.advance_ms(1)
+    assert locks.lock("g", "b", ALL) == ALL[2:]
+    assert locks.has_lease("g")
+    tables.clock.advance_ms(LEASE_MS)
+    assert not locks.has_lease("g")
+    locks.forget_expired()
+    assert locks._leases == {}
+
+
+def test_a_queue_that_is_not_here_is_not_granted(locks: QueueLocks) -> None:
+    strange = [MessageQueue("broker-a", 4, "orders"), MessageQueue("broker-a", 0, "nowhere")]
+    assert locks.lock("g", "a", strange) == []
+    assert locks._leases == {}
+
+
+def test_over_the_wire(locks: QueueLocks, request_with: Any) -> None:
+    body = LockBatchRequestBody(client_id="a", consumer_group="g", mq_set=ALL).encode()
+    answer = locks.lock_batch_queues(LockBatchQueues(), request_with(body))
+    assert answer.body.startswith(b'{"lockOKMQSet":[')
+    assert LockBatchResponseBody.decode(answer.body).lock_ok_mq_set == ALL
+    locks.unlock_batch_queues(UnlockBatchQueues(), request_with(body))
+    assert locks.lock("g", "b", ALL) == ALL
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (LockBatchRequestBody(client_id="", consumer_group="g"), "client id"),
+        (LockBatchRequestBody(client_id="a", consumer_group="a b"), "group name"),
+        (LockBatchRequestBody(client_id="a", consumer_group="g", mq_set=ALL * 2501), "the limit is 10000"),
+    ],
+)
+def test_bad_requests_say_why(
+    locks: QueueLocks, request_with: Any, asked: LockBatchRequestBody, says: str
+) -> None:
+    with pytest.raises(Refused) as raised:
+        locks.lock_batch_queues(LockBatchQueues(), request_with(asked.encode()))
+    assert raised.value.code == 29
+    assert says in raised.value.remark

@@ -1,0 +1,150 @@
+"""The offsets' file and what retention learns from it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq._core import Server, Store
+from metaq.broker.state.offsets import (
+    Offsets,
+    decode_offsets,
+    encode_offsets,
+    groups_of_topic,
+    lowest_offsets,
+    topics_of_group,
+)
+from metaq.protocol.bodies import DataVersion
+from metaq.protocol.errors import ProtocolError
+
+# Pretty and with bare integers as keys, as Apache's broker writes it.
+APACHE_FILE = b"""{
+\t"dataVersion":{
+\t\t"counter":7,
+\t\t"stateVersion":0,
+\t\t"timestamp":1700000000000
+\t},
+\t"offsetTable":{
+\t\t"orders@billing":{0:5,1:6,
+\t\t\t2:7
+\t\t},
+\t\t"%RETRY%billing@billing":{0:0
+\t\t}
+\t}
+}"""
+
+TABLE = {
+    "orders@billing": {0: 5, 1: 6},
+    "orders@audit": {0: 3, 2: 9},
+    "%RETRY%billing@billing": {0: 0},
+}
+
+
+def test_apaches_file_is_read() -> None:
+    stored = decode_offsets(APACHE_FILE)
+    assert stored.offset_table == {
+        "orders@billing": {0: 5, 1: 6, 2: 7},
+        "%RETRY%billing@billing": {0: 0},
+    }
+    assert stored.data_version is not None and stored.data_version.counter == 7
+
+
+def test_a_file_with_quoted_keys_is_read_too() -> None:
+    assert decode_offsets(b'{"offsetTable":{"t@g":{"0":5}}}').offset_table == {"t@g": {0: 5}}
+
+
+def test_ours_has_bare_keys_as_apache_writes_them() -> None:
+    content = encode_offsets(TABLE, DataVersion(counter=2, timestamp=1))
+    assert b'"orders@billing":{0:5,1:6}' in content
+    with pytest.raises(ValueError, match="property name"):
+        json.loads(content)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"offsetTable":{"t@g":{0:}}}', b"\x00" * 40])
+def test_damage_is_noticed(content: bytes) -> None:
+    with pytest.raises((ProtocolError, ValueError)):
+        decode_offsets(content)
+
+
+key = st.from_regex(r"[%|a-zA-Z0-9_-]{1,20}@[%|a-zA-Z0-9_-]{1,20}", fullmatch=True)
+queues = st.dictionaries(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), max_size=8)
+
+
+@given(table=st.dictionaries(key, queues, max_size=8), counter=st.integers(0, 2**62))
+def test_any_table_reads_back_as_it_was(table: dict[str, dict[int, int]], counter: int) -> None:
+    version = DataVersion(counter=counter, timestamp=3)
+    stored = decode_offsets(encode_offsets(table, version))
+    assert stored.offset_table == table
+    assert stored.data_version == version
+
+
+def test_resets_under_way_are_kept_beside_the_offsets() -> None:
+    stored = decode_offsets(encode_offsets(TABLE, DataVersion(), {"orders@billing": {1: 2}}))
+    assert (stored.offset_table, stored.reset_table) == (TABLE, {"orders@billing": {1: 2}})
+    assert b"resetTable" not in encode_offsets(TABLE, DataVersion(), {}), "as Apache writes it, mostly"
+
+
+@given(content=st.binary(max_size=60))
+def test_no_bytes_do_harm(content: bytes) -> None:
+    with contextlib.suppress(ProtocolError, ValueError):
+        decode_offsets(content)
+
+
+def test_who_consumes_what() -> None:
+    assert groups_of_topic(TABLE, "orders") == ["audit", "billing"]
+    assert topics_of_group(TABLE, "billing") == ["%RETRY%billing", "orders"]
+
+
+def test_the_slowest_group_decides_what_is_kept() -> None:
+    assert lowest_offsets(TABLE, {"billing", "audit"}) == {
+        ("orders", 0): 3,
+        ("orders", 1): 6,
+        ("orders", 2): 9,
+        ("%RETRY%billing", 0): 0,
+    }
+    assert ("orders", 2) not in lowest_offsets(TABLE, {"billing"}), "a deleted group holds nothing back"
+
+
+class FakeServer:
+    def offsets(self) -> dict[str, dict[int, int]]:
+        return {"orders@TOOLS_CONSUMER": {0: 5}, "orders@deleted": {0: 1}}
+
+    def delay_offsets(self) -> dict[int, int]:
+        return {3: 9}
+
+    def transaction_offsets(self) -> tuple[int, int]:
+        return 11, 12
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.protected: dict[tuple[str, int], int] = {}
+
+    def queue_ids(self, topic: str) -> list[int]:
+        return [3] if topic == "BenchmarkTest" else []
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        return 77
+
+    def protect(self, consumed: dict[tuple[str, int], int]) -> None:
+        self.protected = consumed
+
+
+def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any, tmp_path: Path) -> None:
+    store = FakeStore()
+    offsets = Offsets(cast(Server, FakeServer()), cast(Store, store), tables.clock, tmp_path, tables.groups)
+    asyncio.run(offsets.protect())
+    assert store.protected == {
+        ("orders", 0): 5,
+        ("BenchmarkTest", 3): 77,
+        ("SCHEDULE_TOPIC_XXXX", 2): 9,
+        ("RMQ_SYS_TRANS_HALF_TOPIC", 0): 11,
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0): 12,
+    }

@@ -1,0 +1,154 @@
+"""What the data plane is told, and that it is told no more than what has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from metaq._core import Server, tag_code
+from metaq.broker.state.clients import Clients, Member
+from metaq.broker.state.filters import Filters
+from metaq.broker.state.policy import PolicyFeed, compile_subscription
+from metaq.protocol.bodies import ConsumerData, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
+
+
+class FakeServer:
+    """Keeps the policy it was given."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicPolicy] = {}
+        self.groups: dict[str, GroupPolicy] = {}
+        self.calls = 0
+
+    def put_topics(self, topics: Sequence[TopicPolicy]) -> None:
+        self.calls += 1
+        self.topics |= {topic.name: topic for topic in topics}
+
+    def remove_topic(self, name: str) -> None:
+        self.calls += 1
+        del self.topics[name]
+
+    def put_groups(self, groups: Sequence[GroupPolicy]) -> None:
+        self.calls += 1
+        self.groups |= {group.name: group for group in groups}
+
+    def remove_group(self, name: str) -> None:
+        self.calls += 1
+        del self.groups[name]
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+@pytest.fixture
+def clients(tables: Any) -> Clients:
+    return Clients(tables.clock, 120.0, lambda group, change: None)
+
+
+@pytest.fixture
+def feed(server: FakeServer, tables: Any, clients: Clients) -> PolicyFeed:
+    return PolicyFeed(cast(Server, server), tables.topics, tables.groups, clients, Filters())
+
+
+def test_everything_goes_down_at_the_start_in_two_calls(
+    feed: PolicyFeed, server: FakeServer, tables: Any
+) -> None:
+    feed.send_all()
+    assert server.calls == 2
+    assert set(server.topics) == {topic.topic_name for topic in tables.topics}
+    assert not server.topics["SCHEDULE_TOPIC_XXXX"].client_writable
+    assert server.topics["BenchmarkTest"].client_writable
+    assert "TOOLS_CONSUMER" in server.groups
+
+
+def test_only_changes_go_down(feed: PolicyFeed, server: FakeServer, tables: Any) -> None:
+    feed.send_all()
+    before = server.calls
+    feed.send_topics(["BenchmarkTest"])
+    feed.send_groups(["TOOLS_CONSUMER", "nobody"])
+    assert server.calls == before
+    tables.topics.put(TopicConfig(topic_name="t", read_queue_nums=2, write_queue_nums=3, perm=4))
+    feed.send_topics(["t"])
+    assert server.topics["t"] == TopicPolicy("t", read_queues=2, write_queues=3, permission=4)
+    tables.topics.remove("t")
+    feed.send_topics(["t"])
+    assert "t" not in server.topics
+    assert server.calls == before + 2
+
+
+def test_a_group_carries_its_live_subscriptions(
+    feed: PolicyFeed, server: FakeServer, tables: Any, clients: Clients
+) -> None:
+    tables.groups.put(SubscriptionGroupConfig(group_name="g", consume_enable=False, broker_id=0))
+    data = ConsumerData(
+        group_name="g",
+        message_model="BROADCASTING",
+        subscription_data_set=[SubscriptionData(topic="t", sub_string="a || b", sub_version=7)],
+    )
+    clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
+    feed.send_groups(["g"])
+    policy = server.groups["g"]
+    assert (policy.consume_enabled, policy.broadcasting) == (False, True)
+    assert [(entry.topic, entry.version) for entry in policy.subscriptions] == [("t", 7)]
+    clients.remove_connection(1)
+    feed.send_groups(["g"])
+    assert server.groups["g"].subscriptions == ()
+    tables.groups.remove("g")
+    feed.send_groups(["g"])
+    assert "g" not in server.groups
+
+
+@pytest.mark.parametrize(
+    ("expression", "tags"),
+    [
+        ("*", []),
+        ("", []),
+        ("a", ["a"]),
+        ("a||b", ["a", "b"]),
+        (" a || b || ", ["a", "b"]),
+        ("ü", ["ü"]),
+    ],
+)
+def test_tags_become_hash_codes(expression: str, tags: list[str]) -> None:
+    subscription = SubscriptionData(topic="t", sub_string=expression, sub_version=7)
+    compiled = compile_subscription(subscription, Filters())
+    assert compiled.tag_codes == tuple(sorted(tag_code(tag) for tag in tags))
+    assert compiled.expression_type == "TAG"
+    assert compiled.version == 7
+
+
+def sql(expression: str, filters: Filters, expression_type: str = "SQL92") -> SubscriptionPolicy:
+    return compile_subscription(
+        SubscriptionData(topic="t", sub_string=expression, sub_version=7, expression_type=expression_type),
+        filters,
+    )
+
+
+def test_expressions_become_programs() -> None:
+    compiled = sql("a = 1", Filters())
+    assert (compiled.expression_type, compiled.tag_codes, compiled.version) == ("SQL92", (), 7)
+    assert compiled.program == (("property", "a"), ("integer", 1), ("equal", None))
+    assert compiled.refusal is None
+
+
+@pytest.mark.parametrize(
+    ("expression", "expression_type", "property_filter", "code", "says"),
+    [
+        ("a || b", "SQL92", True, 23, "line 1, column 3"),
+        ("", "SQL92", True, 23, "empty"),
+        ("a = 1", "GROOVY", True, 23, "GROOVY"),
+        ("a = 1", "SQL92", False, 1, "does not support consumer to filter message by SQL92"),
+    ],
+)
+def test_a_filter_that_cannot_be_served_refuses_its_own_pulls_alone(
+    expression: str, expression_type: str, property_filter: bool, code: int, says: str
+) -> None:
+    compiled = sql(expression, Filters(property_filter), expression_type)
+    assert compiled.program is None and compiled.tag_codes == ()
+    assert compiled.refusal is not None
+    assert compiled.refusal[0] == code and says in compiled.refusal[1]

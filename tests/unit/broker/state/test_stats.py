@@ -1,0 +1,139 @@
+"""Rates and sums, from what queues and offsets have grown by."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from metaq._core import Clock, Server, Store
+from metaq.broker.state.stats import BROKER_PUT, GROUP_GET, TOPIC_PUT, Statistics
+from metaq.protocol.admin import ViewBrokerStatsData
+from metaq.protocol.bodies import BrokerStatsData
+from metaq.protocol.errors import Refused
+
+
+class FakeServer:
+    def __init__(self) -> None:
+        self.committed: dict[str, dict[int, int]] = {}
+        self.counts = {"messages_in": 0, "messages_out": 0}
+
+    def offsets(self) -> dict[str, dict[int, int]]:
+        return self.committed
+
+    def counters(self) -> dict[str, int]:
+        return self.counts
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.ends: dict[str, dict[int, int]] = {}
+        self.found = 0
+
+    def queue_ends(self) -> dict[str, dict[int, int]]:
+        return self.ends
+
+    def search_offset(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        return self.found
+
+
+class Watch:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.server = FakeServer()
+        self.store = FakeStore()
+        self.statistics = Statistics(cast(Server, self.server), cast(Store, self.store), clock, "cluster")
+        self.statistics.sample()
+
+    def pass_time(self, seconds: int) -> None:
+        for _ in range(seconds // 10):
+            self.clock.advance_ms(10_000)
+            self.statistics.sample()
+
+
+@pytest.fixture
+def watch(clock: Clock) -> Watch:
+    return Watch(clock)
+
+
+def test_messages_of_a_topic_over_three_windows(watch: Watch) -> None:
+    watch.store.ends = {"orders": {0: 30, 1: 30}}
+    watch.pass_time(10)
+    data = watch.statistics.data(TOPIC_PUT, "orders")
+    assert data is not None
+    assert (data.stats_minute.sum, data.stats_minute.tps) == (60, 6.0)
+    watch.pass_time(600)
+    data = watch.statistics.data(TOPIC_PUT, "orders")
+    assert data is not None
+    assert data.stats_minute.sum == 0, "the minute is over"
+    assert data.stats_hour.sum == data.stats_day.sum == 60
+    watch.pass_time(2 * 3600)
+    data = watch.statistics.data(TOPIC_PUT, "orders")
+    assert data is not None and (data.stats_hour.sum, data.stats_day.sum) == (0, 60)
+
+
+def test_a_queue_seen_for_the_first_time_counts_what_is_new_in_it(watch: Watch) -> None:
+    watch.store.ends, watch.store.found = {"old": {0: 1_000}}, 995
+    watch.pass_time(10)
+    data = watch.statistics.data(TOPIC_PUT, "old")
+    assert data is not None and data.stats_minute.sum == 5
+
+
+def test_what_a_group_consumed_and_not_what_it_skipped(watch: Watch) -> None:
+    watch.server.committed = {"orders@billing": {0: 100}}
+    watch.pass_time(10)
+    assert watch.statistics.data(GROUP_GET, "orders@billing") is None, "where it began is not known"
+    watch.server.committed = {"orders@billing": {0: 150}}
+    watch.pass_time(10)
+    assert watch.statistics.per_second(GROUP_GET, "orders@billing") == 5.0
+    watch.server.committed = {"orders@billing": {0: 9_000}}
+    watch.statistics.moved("orders", "billing", {0: 9_000})
+    watch.pass_time(10)
+    data = watch.statistics.data(GROUP_GET, "orders@billing")
+    assert data is not None and data.stats_minute.sum == 50
+    watch.server.committed = {"orders@billing": {0: 1}}
+    watch.pass_time(10)
+    data = watch.statistics.data(GROUP_GET, "orders@billing")
+    assert data is not None and data.stats_minute.sum == 50, "going back consumes nothing"
+
+
+def test_a_topic_that_is_gone_is_forgotten(watch: Watch) -> None:
+    watch.store.ends = {"orders": {0: 10}}
+    watch.pass_time(10)
+    watch.store.ends = {}
+    watch.pass_time(10)
+    assert watch.statistics.data(TOPIC_PUT, "orders") is None
+
+
+def test_the_broker_as_a_whole_and_its_days(watch: Watch) -> None:
+    watch.server.counts = {"messages_in": 100, "messages_out": 40}
+    watch.pass_time(10)
+    assert watch.statistics.broker_triple(BROKER_PUT).split()[0] == "10.0"
+    seconds_left = 86_400 - sum(
+        value * factor
+        for value, factor in zip(time.localtime(watch.clock.now_ms() / 1000)[3:6], (3600, 60, 1), strict=True)
+    )
+    watch.clock.advance_ms(seconds_left * 1000 + 1_000)
+    watch.statistics.sample()
+    assert watch.statistics.mornings == {
+        "put_yesterday": 0,
+        "put_today": 100,
+        "get_yesterday": 0,
+        "get_today": 40,
+    }
+    watch.clock.advance_ms(86_400_000)
+    watch.statistics.sample()
+    assert watch.statistics.mornings["put_yesterday"] == 100
+
+
+def test_what_is_not_kept_is_named(watch: Watch, request_with: Any) -> None:
+    watch.store.ends = {"orders": {0: 10}}
+    watch.pass_time(10)
+    asked = ViewBrokerStatsData(stats_name=TOPIC_PUT, stats_key="orders")
+    answer = watch.statistics.view_broker_stats_data(asked, request_with())
+    assert BrokerStatsData.decode(answer.body).stats_minute.sum == 10
+    for name, key, why in (("TOPIC_PUT_SIZE", "orders", "are not kept"), (TOPIC_PUT, "x", "know nothing")):
+        with pytest.raises(Refused, match=why):
+            asked = ViewBrokerStatsData(stats_name=name, stats_key=key)
+            watch.statistics.view_broker_stats_data(asked, request_with())

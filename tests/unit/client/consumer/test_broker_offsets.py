@@ -1,0 +1,56 @@
+"""In which order a group's offsets go to the brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from metaq.client.consumer.offsets import BrokerOffsets
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import Session
+
+
+class Brokers:
+    """Takes commits as Apache's broker does: the first of a group and topic makes a table, and what else
+    comes before that table is there makes another, in whose place the first is put."""
+
+    def __init__(self, *, lost: str = "") -> None:
+        self.tables: dict[tuple[str, str], dict[int, int]] = {}
+        self._lost = lost
+
+    async def call(self, broker: str, command: Any, *, timeout: float) -> SimpleNamespace:
+        if broker == self._lost:
+            raise ConnectionError(broker)
+        table = self.tables.get((broker, command.topic), {})
+        await asyncio.sleep(0)
+        table[command.queue_id] = command.commit_offset
+        self.tables[broker, command.topic] = table
+        return SimpleNamespace(check=lambda: None)
+
+
+def queues(broker: str, topic: str, count: int) -> list[Queue]:
+    return [Queue(topic, broker, number) for number in range(count)]
+
+
+def test_no_offset_is_lost_where_a_broker_makes_its_table_at_the_first() -> None:
+    brokers = Brokers()
+    offsets = BrokerOffsets(cast(Session, brokers), "group")
+    wanted = [*queues("a", "orders", 4), *queues("a", "bills", 3), *queues("b", "orders", 4)]
+    asyncio.run(offsets.commit({queue: queue.id + 1 for queue in wanted}))
+    assert brokers.tables == {
+        ("a", "orders"): {0: 1, 1: 2, 2: 3, 3: 4},
+        ("a", "bills"): {0: 1, 1: 2, 2: 3},
+        ("b", "orders"): {0: 1, 1: 2, 2: 3, 3: 4},
+    }
+
+
+def test_a_broker_that_is_gone_keeps_the_others_from_nothing() -> None:
+    brokers = Brokers(lost="a")
+    offsets = BrokerOffsets(cast(Session, brokers), "group")
+    wanted = [*queues("a", "orders", 2), *queues("b", "orders", 2)]
+    with pytest.raises(ConnectionError):
+        asyncio.run(offsets.commit(dict.fromkeys(wanted, 7)))
+    assert brokers.tables == {("b", "orders"): {0: 7, 1: 7}}

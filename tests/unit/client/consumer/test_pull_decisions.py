@@ -1,0 +1,117 @@
+"""What a puller decides where the native stream of its pulls does not go on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from metaq.client.consumer import pull_consumer
+from metaq.client.consumer.pull_consumer import PullConsumer
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import Session
+from metaq.errors import UnreadableBody, UsageError
+
+
+class Stream:
+    """Stands in for the native one, whose events a test cannot make happen when a route is gone."""
+
+    def __init__(self, *kinds: str) -> None:
+        self.resumed: list[int] = []
+        self._events = [
+            SimpleNamespace(number=number, kind=kind, value=7, text="", is_empty=True)
+            for number, kind in enumerate(kinds)
+        ]
+
+    def events(self) -> list[Any]:
+        return self._events
+
+    def position(self, number: int) -> int:
+        return 0
+
+    def resume(self, number: int, address: str, **_: object) -> None:
+        self.resumed.append(number)
+
+
+@pytest.mark.parametrize("kind", ["suggested", "moved"])
+def test_a_broker_that_no_route_tells_of_stops_no_other_queue(kind: str) -> None:
+    async def scenario() -> None:
+        session = Session("127.0.0.1:1")
+        puller = PullConsumer(session)
+        stream = Stream(kind, kind)
+        queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address is its own route.
+        puller._stream = stream  # type: ignore[assignment]
+        puller._queues = dict(enumerate(queues))
+        puller._look()
+        assert stream.resumed == [1]
+        assert len(puller._tasks) == 1, "the other goes on when its broker is known again"
+        for task in puller._tasks:
+            task.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
+    async def scenario() -> None:
+        session = Session("127.0.0.1:1")
+        await session.start()
+        puller = PullConsumer(session)
+
+        async def while_it_is_closed(queue: Queue) -> int:
+            puller._is_closed = True
+            return 0
+
+        puller._first_position = while_it_is_closed  # type: ignore[method-assign]
+        session.routes.get = _found  # type: ignore[method-assign]
+        with pytest.raises(UsageError, match="closed"):
+            await puller.assign(Queue("t", "127.0.0.1:2", 0))
+        assert puller._stream is None
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+async def _found(topic: str, **_: object) -> Any:
+    return SimpleNamespace(readable=[])
+
+
+def test_a_poll_inflates_no_more_at_once_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_consumer, "INFLATED_TOGETHER_BYTES", 1000)
+    inflated: list[int] = []
+
+    class Compressed:
+        queue, offset_id, body_size = None, "id", 300
+
+        def __init__(self, number: int, problem: str = "") -> None:
+            self.number = number
+            self.problem = problem
+
+        @property
+        def body(self) -> bytes:
+            inflated.append(self.number)
+            if self.problem:
+                raise UnreadableBody(self.problem)
+            return b""
+
+    def take(count: int) -> tuple[list[Any], list[Any]]:
+        # As the native one does: nothing after one that is compressed.
+        taken = [left.pop(0) for _ in range(min(count, 1, len(left)))]
+        return taken, [message for message in taken if isinstance(message, Compressed)]
+
+    stream: Any = SimpleNamespace(take=take)
+    puller = PullConsumer(Session("127.0.0.1:1"))
+
+    def poll(count: int) -> list[int]:
+        return [message.number for message in puller._readable(stream, count, *take(count))]
+
+    left: list[Any] = [Compressed(number) for number in range(10)]
+    assert poll(2) == [0, 1]
+    assert poll(100) == [2, 3, 4, 5]
+    assert inflated == list(range(6))
+    left[:] = [Compressed(10), Compressed(11, "damaged"), Compressed(12)]
+    assert poll(100) == [10], "what cannot be read may have taken as much as anything can"
+    with pytest.raises(UnreadableBody, match="damaged"):
+        puller._raise_failure()
+    assert poll(100) == [12]

@@ -1,0 +1,160 @@
+"""Queues: which one a message goes to, and when a broker is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from metaq.client.producer.queue_selection import Picker, by_key, given
+from metaq.client.session.routes import Queue, Route, Routes
+from metaq.errors import NoRoute
+from metaq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from metaq.protocol.command import Command
+from metaq.protocol.errors import Unreachable
+from metaq.protocol.reply import Reply
+from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
+
+
+def route_data(*brokers: str, queues: int = 2, perm: int = 6) -> TopicRouteData:
+    return TopicRouteData(
+        broker_datas=[BrokerData(broker_addrs={0: f"{name}:1"}, broker_name=name) for name in brokers],
+        queue_datas=[
+            QueueData(broker_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            for name in brokers
+        ],
+    )
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def test_a_key_goes_where_java_would_send_it() -> None:
+    route = Route.of("t", route_data("a", "b", queues=4))
+    assert by_key(route, "order-7") == route.writable[_java_hash("order-7") % 8]
+    assert len({by_key(route, f"k{number}") for number in range(100)}) == 8
+
+
+def _java_hash(text: str) -> int:
+    value = 0
+    for character in text:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return abs(value - (1 << 32) if value >> 31 else value)
+
+
+def test_a_broker_that_failed_is_avoided_while_there_is_another() -> None:
+    async def scenario() -> None:
+        route = Route.of("t", route_data("a", "b"))
+        picker = Picker()
+        assert {picker.any(route).broker for _ in range(4)} == {"a", "b"}
+        picker.faults.failed("a")
+        assert {picker.any(route).broker for _ in range(4)} == {"b"}
+        assert {picker.any(route, {"b"}).broker for _ in range(4)} == {"b"}
+        picker.faults.failed("b")
+        assert {picker.any(route, {"b"}).broker for _ in range(4)} == {"a"}
+        picker.faults.worked("a")
+        assert {picker.any(route).broker for _ in range(4)} == {"a"}
+
+    run(scenario)
+
+
+def test_what_is_known_of_failures_goes_down_whenever_it_changes() -> None:
+    async def scenario() -> None:
+        told: list[list[str]] = []
+        picker = Picker()
+        picker.faults.on_change = lambda: told.append([broker for broker, _ in picker.faults.left()])
+        picker.faults.failed("a")
+        picker.faults.failed("b")
+        assert all(0 < seconds <= 1 for _, seconds in picker.faults.left())
+        picker.faults.worked("a")
+        picker.faults.worked("a")
+        assert told == [["a"], ["a", "b"], ["b"]]
+
+    run(scenario)
+
+
+def test_what_cannot_be_written_to_is_told() -> None:
+    async def scenario() -> None:
+        with pytest.raises(NoRoute) as read_only:
+            Picker().any(Route.of("t", route_data("a", perm=4)))
+        assert not read_only.value.retriable
+        without_master = Route("t", {"a": {1: "a:2"}}, [], [Queue("t", "a", 0)])
+        with pytest.raises(NoRoute) as no_master:
+            Picker().any(without_master)
+        assert no_master.value.retriable
+        with pytest.raises(NoRoute):
+            given(Route.of("t", route_data("a")), Queue("t", "a", 9))
+
+    run(scenario)
+
+
+class NameServer:
+    """Answers with what it was given."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicRouteData] = {}
+        self.brokers: dict[str, BrokerData] = {"a": BrokerData()}
+        self.is_down = False
+        self.asked = 0
+
+    async def ask(self, command: Command) -> Reply:
+        self.asked += 1
+        await asyncio.sleep(0)
+        if self.is_down:
+            raise Unreachable("down")
+        if isinstance(command, GetBrokerClusterInfo):
+            return Reply(0, None, {}, ClusterInfo(broker_addr_table=self.brokers).encode())
+        assert isinstance(command, GetRouteInfoByTopic)
+        data = self.topics.get(command.topic)
+        return Reply(17, "none", {}, b"") if data is None else Reply(0, None, {}, data.encode())
+
+
+def test_routes_are_asked_for_once_and_kept() -> None:
+    async def scenario() -> None:
+        server = NameServer()
+        changes: list[int] = []
+        routes = Routes(server.ask, lambda: changes.append(1))
+        server.topics["t"] = route_data("a")
+        found = await asyncio.gather(*(routes.get("t") for _ in range(5)))
+        assert server.asked == 1
+        assert found[0].readable == [Queue("t", "a", 0), Queue("t", "a", 1)]
+        assert (routes.address("a"), routes.address("a", 1), len(changes)) == ("a:1", None, 1)
+        heard: list[str] = []
+        routes.watch(heard.append)
+        server.topics["t"] = route_data("a", "b")
+        await routes.refresh_all()
+        assert (routes.address("b"), len(changes)) == ("b:1", 2)
+        assert routes.known("u") is None
+        await routes.get("t", refresh=True)
+        assert heard == ["t"], "told once: the second answer brought nothing new"
+        routes.unwatch(heard.append)
+        server.is_down = True
+        assert len((await routes.get("t", refresh=True)).brokers) == 2
+
+    run(scenario)
+
+
+def test_a_topic_that_is_not_there() -> None:
+    async def scenario() -> None:
+        server = NameServer()
+        routes = Routes(server.ask, lambda: None)
+        with pytest.raises(NoRoute, match="metaq topic create t") as off:
+            await routes.get("t", creatable=True)
+        assert not off.value.retriable
+        server.brokers = {}
+        with pytest.raises(NoRoute, match="no broker is registered") as empty:
+            await routes.get("t", creatable=True)
+        assert empty.value.retriable
+        server.topics["TBW102"] = route_data("a", queues=8)
+        new = await routes.get("t", creatable=True)
+        assert (new.is_template, len(new.writable), new.readable) == (True, 4, [])
+        with pytest.raises(NoRoute, match="first message makes it"):
+            await routes.get("t")
+
+    run(scenario)

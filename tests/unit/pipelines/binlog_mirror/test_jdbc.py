@@ -1,0 +1,147 @@
+"""Statements for databases that hold mirrors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from metaq.pipelines.binlog_mirror.columns import Evolution
+from metaq.pipelines.binlog_mirror.config import read_mirror_config
+from metaq.pipelines.binlog_mirror.connection import JdbcConfig, driver_errors
+from metaq.pipelines.binlog_mirror.databases import DATABASES
+from metaq.pipelines.binlog_mirror.errors import MirrorError
+from metaq.pipelines.binlog_mirror.jdbc import JdbcMirror
+from metaq.pipelines.binlog_mirror.notes import Notes
+from metaq.pipelines.binlog_sync.config import SECTIONS
+
+URLS = ["jdbc:mariadb://h:1/", "jdbc:postgresql://h:1/d"]
+
+
+def config_of(url: str) -> JdbcConfig:
+    database = next(found for prefix, found in DATABASES.items() if url.startswith(prefix))
+    return JdbcConfig(url, "u", "a secret", database)
+
+
+class Told:
+    """A target and its connection, which keep what they are told."""
+
+    def __init__(self, url: str, *rows: tuple[str, ...]) -> None:
+        self.config = config_of(url)
+        self.statements: list[str] = []
+        self.parameters: list[tuple[str | int, ...]] = []
+        self._rows = list(rows)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Told]:
+        yield self
+
+    def execute(self, statement: str, *parameters: str | int) -> int:
+        self.statements.append(statement)
+        self.parameters.append(parameters)
+        return 0
+
+    def query(self, statement: str, *parameters: str | int) -> list[tuple[str, ...]]:
+        self.statements.append(statement)
+        return self._rows
+
+
+def mirror_of(told: Told, notes: Notes, **columns: str) -> JdbcMirror:
+    target: Any = told
+    return JdbcMirror(target, ("shop", "t"), notes, columns)
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    ("before", "after", "is_kept"),
+    [
+        ("int", "bigint", True),
+        ("int", "string", True),
+        ("date", "int", False),
+        ("string", "int", False),
+        ("bigint", "int", False),
+        ("binary", "string", False),
+        ("string", "binary", False),
+    ],
+)
+def test_a_column_of_another_type(url: str, before: str, after: str, is_kept: bool) -> None:
+    told = Told(url)
+    mirror = mirror_of(told, Notes("shop.t"), v=before)
+    mirror.evolve(Evolution(retyped={"v": after}))
+    assert mirror.columns == {"v": after}
+    change = next(statement for statement in told.statements if statement.startswith("ALTER"))
+    assert ("DROP COLUMN" not in change) is is_kept
+
+
+def test_notes_of_another_run_stay() -> None:
+    own, other = Notes("shop.t", "a1"), Notes("shop.t", "b1")
+    told = Told(URLS[0], (other.encode(),))
+    mirror_of(told, own).save_notes()
+    assert "FOR UPDATE" in told.statements[0]
+    assert told.parameters[-1][:2] == (other.encode(), "b1")
+
+
+def test_a_column_with_our_name() -> None:
+    with pytest.raises(MirrorError, match="metaq_id has a name that the mirror needs"):
+        mirror_of(Told(URLS[0]), Notes("shop.t")).evolve(Evolution({"Metaq_ID": "int"}))
+
+
+def test_a_password_shows_nowhere() -> None:
+    url = "jdbc:mariadb://h:1/?user=u&password=other%21&useSsl=true"
+    config = JdbcConfig(url, "u", "a secret", config_of(url).database)
+    said = config.without_secrets(f"cannot connect to {url}: u, a secret, other!, password=other%21")
+    assert said == "cannot connect to jdbc:mariadb://h:1/: u, ***, ***, password=***"
+
+
+class Java:
+    """An exception of Java."""
+
+    def __init__(self, message: str | None, cause: Java | None = None) -> None:
+        self._message, self._cause = message, cause
+
+    def getMessage(self) -> str | None:
+        return self._message
+
+    def getCause(self) -> Java | None:
+        return self._cause
+
+    def toString(self) -> str:
+        return "java.Failure"
+
+
+TASK = """Job aborted due to stage failure: Lost task 0.0 in stage 1.0 (TID 1) (h executor driver): \
+java.sql.BatchUpdateException: too long
+\tat org.Driver.run(Driver.java:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("java", "says"),
+    [
+        (Java("outer", Java("no such database")), "no such database"),
+        (Java(None), "java.Failure"),
+        (Java(TASK), "too long"),
+        (Java(TASK + "Caused by: org.PSQLException: ERROR: no NUL\n\t... 3 more"), "ERROR: no NUL"),
+    ],
+)
+def test_what_a_database_says(java: Java, says: str) -> None:
+    failure: Any = PySparkException("text")
+    failure._origin = java
+    with pytest.raises(MirrorError) as error, driver_errors(config_of(URLS[1])):
+        raise failure
+    assert str(error.value) == f"PostgreSQL says: {says}"
+
+
+def test_a_file_with_the_password_is_beside_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("a secret\n")
+    path = tmp_path / "sync.toml"
+    path.write_text(
+        '[topic]\nname = "changes"\n[mirror]\ntarget = "jdbc"\ncheckpoint = "c"\n'
+        f'[jdbc]\nurl = "{URLS[0]}"\nuser = "u"\npassword_file = "secret"\n'
+    )
+    jdbc = read_mirror_config(path, SECTIONS).jdbc
+    assert jdbc is not None and jdbc.password == "a secret"

@@ -1,0 +1,88 @@
+"""What pipelines on Spark have in common, without Spark."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metaq.errors import CommandError, ConfigError
+from metaq.pipelines import Progress
+from metaq.pipelines.settings import read_sections
+from metaq.pipelines.spark_runtime import (
+    SPARK,
+    STARTS_MAX,
+    WORKER_LATE,
+    _first_lines,
+    run_query,
+    spark_config,
+)
+from metaq.spark.session import is_here
+
+
+class Query:
+    """One that has ended."""
+
+    isActive = False
+    lastProgress = None
+
+    def __init__(self, failure: str = "") -> None:
+        self._failure = failure
+
+    def awaitTermination(self) -> None:
+        if self._failure:
+            raise CommandError(self._failure)
+
+
+def run(queries: list[Any]) -> Progress:
+    return run_query(lambda: queries.pop(0), lambda progress: None, lambda progress: None, threading.Event())
+
+
+def test_a_worker_that_is_late_is_started_again() -> None:
+    late = Query(f"[STREAM_FAILED] {WORKER_LATE}. SQLSTATE: XXKST")
+    assert run([late, late, Query()]).phase == "stopped"
+    queries = [late] * (STARTS_MAX + 1)
+    with pytest.raises(CommandError, match=WORKER_LATE):
+        run(queries)
+    assert len(queries) == 1
+
+
+def test_other_failures_end_it() -> None:
+    queries = [Query("no such topic"), Query()]
+    with pytest.raises(CommandError, match="no such topic"):
+        run(queries)
+    assert len(queries) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "[X] failed: Traceback:\n  File a\nModuleNotFoundError: No module named 'm'\n SQLSTATE",
+            "ModuleNotFoundError: No module named 'm'",
+        ),
+        ("[X] failed\nmetaq.pipelines.mirror.errors.MirrorError: why\n\tat java", "why"),
+        ("one\ntwo\nthree\nfour", "one; two; three"),
+    ],
+)
+def test_what_is_told_of_an_error(text: str, said: str) -> None:
+    assert _first_lines(text) == said
+
+
+@pytest.mark.parametrize("config", ['["spark.a=b", "hush"]', '"spark.a=hush"', '["spark.a=hush", ""]'])
+def test_settings_of_spark_may_be_secret(tmp_path: Path, config: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(f"[spark]\nconfig = {config}\n")
+    with pytest.raises(ConfigError, match=r"spark\.config") as told:
+        spark_config(file, read_sections(file, {"spark": SPARK})["spark"])
+    assert "hush" not in f"{told.value} {told.value.hint}"
+
+
+def test_under_spark_submit_the_master_may_be_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    assert is_here(None) and is_here("local") and is_here("local[2]")
+    assert not is_here("local-cluster[2,1,1024]") and not is_here("yarn")
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert not is_here(None) and is_here("local[2]")

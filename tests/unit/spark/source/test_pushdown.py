@@ -1,0 +1,85 @@
+"""Filters that queues and brokers can apply, and those that Spark has to."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from metaq.client.session.routes import Queue
+from metaq.spark.source.offsets import Range
+from metaq.spark.source.options import source_options
+from metaq.spark.source.pushdown import narrow
+
+OPTIONS = source_options({"subscribe": "t"}, streaming=False)
+QUEUE = Queue("t", "b", 1)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cut"),
+    [
+        (EqualTo(("queueOffset",), 4), (4, 5)),
+        (GreaterThan(("queueOffset",), 4), (5, 10)),
+        (GreaterThanOrEqual(("queueOffset",), 4), (4, 10)),
+        (LessThan(("queueOffset",), 4), (0, 4)),
+        (LessThanOrEqual(("queueOffset",), 4), (0, 5)),
+        (LessThan(("queueOffset",), -4), (0, 0)),
+        (GreaterThan(("queueOffset",), 40), (41, 41)),
+    ],
+)
+def test_offsets_cut_ranges(wanted: Filter, cut: tuple[int, int]) -> None:
+    narrowed, left = narrow(OPTIONS, [wanted])
+    assert left == []
+    assert narrowed.cut(Range(QUEUE, 0, 10)) == Range(QUEUE, *cut)
+
+
+def test_queues_are_left_out() -> None:
+    wanted = [EqualTo(("topic",), "t"), In(("queueId",), (1, 2)), EqualTo(("brokerName",), "b")]
+    narrowed, left = narrow(OPTIONS, wanted)
+    assert left == []
+    assert narrowed.wants(QUEUE)
+    assert not narrowed.wants(Queue("t", "b", 3))
+    assert not narrowed.wants(Queue("t", "c", 1))
+
+
+def test_tags_are_the_brokers_unless_it_has_another_filter() -> None:
+    wanted = In(("tags",), ("x", "y"))
+    narrowed, left = narrow(OPTIONS, [wanted])
+    assert left == []
+    assert narrowed.filtered(OPTIONS).filter("t").tags == {"x", "y"}
+    with_sql = source_options({"subscribe": "t", "sql": "a > 1"}, streaming=False)
+    assert narrow(with_sql, [wanted])[1] == [wanted]
+    second = EqualTo(("tags",), "x")
+    assert narrow(OPTIONS, [wanted, second])[1] == [second]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        EqualTo(("body",), b"x"),
+        GreaterThan(("storeTimestamp",), 5),
+        Not(EqualTo(("queueId",), 1)),
+        IsNotNull(("tags",)),
+        EqualTo(("tags",), "a || b"),
+        EqualTo(("tags",), "*"),
+        EqualTo(("tags",), ""),
+        In(("tags",), ()),
+        EqualTo(("properties", "tags"), "x"),
+        In(("queueOffset",), (1, 2)),
+    ],
+)
+def test_all_else_is_left_to_spark(wanted: Filter) -> None:
+    narrowed, left = narrow(OPTIONS, [wanted])
+    assert left == [wanted]
+    assert narrowed.wants(QUEUE)
+    assert narrowed.cut(Range(QUEUE, 0, 10)) == Range(QUEUE, 0, 10)
+    assert narrowed.tags is None
