@@ -77,7 +77,7 @@ def test_brokers_beside_each_other(tmp_path: Path, nameserver: str, old: apache.
         eventually(
             lambda: brokers_of(nameserver, "Beside"), lambda found: found == {NEW}, 60, "on the new one"
         )
-        # What the old broker holds is still read.
+        # Messages on the old broker are still read.
         found = consume(nameserver, "Beside")
         assert len(found) >= 60 and set(found) == {b"new"}
     finally:
