@@ -118,6 +118,7 @@ setup-test:
 peers: setup setup-test
 	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
 	@$(BIN)/python -c "from tests.support.spark_jars import delta_jars; delta_jars()"
+	@$(BIN)/python -c "from tests.interop.programs import build_all; build_all(['5.5.0', '4.9.8'])"
 
 $(BIN)/python:
 	@PYTHON=$(PYTHON) scripts/require.sh python
