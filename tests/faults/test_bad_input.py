@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from bench.process_figures import memory_bytes
-from tests.faults.waiting import wait_until
 from tests.support.plain_client import (
     PULL_MESSAGE,
     SEND_BATCH_MESSAGE,
@@ -31,6 +30,7 @@ from tests.support.plain_client import (
     send_fields,
 )
 from tests.support.serving import KIB, MIB, SMALL_FILES, Serving
+from tests.support.waiting import wait_until
 
 TOPIC = "bad_input"
 FRAME_DEADLINE_MS = 1_000

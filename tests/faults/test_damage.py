@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.senders import served_queues
-from tests.faults.waiting import wait_until
 from tests.support.checker import History, Key, Served, body_of, violations
 from tests.support.plain_client import (
     QUERY_MESSAGE,
@@ -26,6 +25,7 @@ from tests.support.plain_client import (
     stored_records,
 )
 from tests.support.serving import KIB, SMALL_FILES, Serving
+from tests.support.waiting import wait_until
 
 TOPIC = "damage"
 QUEUES = 2

@@ -11,10 +11,10 @@ import pytest
 
 from tests.faults.disks import LoopDisk, loop_disk
 from tests.faults.senders import served_queues
-from tests.faults.waiting import wait_until
 from tests.support.checker import History, Key, body_of, violations
 from tests.support.plain_client import PULL_NOT_FOUND, SUCCESS, PlainClient, Reply, create_topic, pull, send
 from tests.support.serving import KIB, MIB, SMALL_FILES, Serving
+from tests.support.waiting import wait_until
 
 TOPIC = "full"
 BODY_BYTES = 64 * KIB

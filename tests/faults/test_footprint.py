@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.process_figures import disk_bytes, memory_bytes
-from tests.faults.waiting import wait_until
 from tests.support.plain_client import SUCCESS, create_topic, send
 from tests.support.serving import Serving
+from tests.support.waiting import wait_until
 
 MB = 1_000_000
 QUEUES = 8

@@ -18,10 +18,10 @@ import pytest
 from tests.faults.disks import LoopDisk, loop_disk
 from tests.faults.senders import Senders, served_queues
 from tests.faults.sync_faults import Sync, SyncFaults
-from tests.faults.waiting import wait_until
 from tests.support.checker import violations
 from tests.support.plain_client import SUCCESS, create_topic
 from tests.support.serving import MIB, SMALL_FILES, Serving
+from tests.support.waiting import wait_until
 
 QUEUES = 3
 TOPIC = "power"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from tests.faults.senders import Senders, served_queues
 from tests.faults.sync_faults import Sync, SyncFaults
-from tests.faults.waiting import wait_until
 from tests.support.checker import violations
 from tests.support.plain_client import (
     PULL_NOT_FOUND,
@@ -18,6 +17,7 @@ from tests.support.plain_client import (
     send,
 )
 from tests.support.serving import Serving
+from tests.support.waiting import wait_until
 
 QUEUES = 2
 TOPIC = "sync_failure"

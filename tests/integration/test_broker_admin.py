@@ -45,8 +45,9 @@ from metaq.protocol.offsets import (
     UpdateConsumerOffset,
 )
 from metaq.protocol.topics import CleanUnusedTopic
-from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker, until
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.patient import Connection
+from tests.support.waiting import run, until
 
 MOVED = 21
 NOW_MS = 1_750_000_000_000

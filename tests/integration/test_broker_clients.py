@@ -23,14 +23,8 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.topics import UpdateAndCreateTopic
-from tests.integration.broker_cluster import (
-    Client,
-    broker_options,
-    connected,
-    run,
-    started_broker,
-    until,
-)
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
+from tests.support.waiting import run, until
 
 
 async def members(client: Client, group: str) -> list[str]:

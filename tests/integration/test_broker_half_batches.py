@@ -15,7 +15,6 @@ from metaq.protocol import names
 from metaq.protocol.messages import SendMessageV2, Sent
 from metaq.protocol.offsets import GetMaxOffset
 from metaq.protocol.reply import Reply
-from tests.integration.broker_cluster import Client, copy_living_store, run
 from tests.integration.test_broker_transactions import (
     COMMIT,
     INTERVAL_MS,
@@ -28,6 +27,8 @@ from tests.integration.test_broker_transactions import (
     orders,
 )
 from tests.integration.test_broker_transactions import begin as begin_one
+from tests.support.broker_cluster import Client, copy_living_store
+from tests.support.waiting import run
 
 MINUTE_MS = 60_000
 

@@ -32,14 +32,8 @@ from metaq.protocol.topics import (
     GetTopicStatsInfo,
     UpdateAndCreateTopic,
 )
-from tests.integration.broker_cluster import (
-    broker_options,
-    connected,
-    run,
-    started_broker,
-    started_nameserver,
-    until,
-)
+from tests.support.broker_cluster import broker_options, connected, started_broker, started_nameserver
+from tests.support.waiting import run, until
 
 DAY_MS = 86_400_000
 

@@ -13,16 +13,9 @@ from metaq.broker.background import registration
 from metaq.protocol.bodies import TopicRouteData
 from metaq.protocol.routes import GetRouteInfoByTopic
 from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
-from tests.integration.broker_cluster import (
-    Client,
-    broker_options,
-    connected,
-    run,
-    started_broker,
-    started_nameserver,
-    until,
-)
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker, started_nameserver
 from tests.support.processes import free_port
+from tests.support.waiting import run, until
 
 
 async def route(client: Client, topic: str) -> TopicRouteData | None:

@@ -14,14 +14,8 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.messages import ConsumerSendMsgBack, SendMessageV2
 from metaq.settings import DELAY_LEVELS_MS
 from metaq.testing import AsyncLocalMetaq
-from tests.integration.broker_cluster import (
-    Client,
-    broker_options,
-    connected,
-    run,
-    started_broker,
-    until,
-)
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
+from tests.support.waiting import run, until
 
 START_MS = 1_750_000_000_000
 LEVELS = len(DELAY_LEVELS_MS)

@@ -23,14 +23,8 @@ from metaq.protocol.messages import (
     Sent,
 )
 from metaq.protocol.names import TIMER_TOPIC
-from tests.integration.broker_cluster import (
-    Client,
-    broker_options,
-    connected,
-    run,
-    started_broker,
-    until,
-)
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
+from tests.support.waiting import run, until
 
 START_MS = 1_750_000_000_000
 DAY_MS = 24 * 3_600_000

@@ -22,15 +22,8 @@ from metaq.protocol.messages import (
 )
 from metaq.protocol.offsets import GetMaxOffset
 from metaq.protocol.reply import Reply
-from tests.integration.broker_cluster import (
-    Client,
-    broker_options,
-    connected,
-    copy_living_store,
-    run,
-    started_broker,
-    until,
-)
+from tests.support.broker_cluster import Client, broker_options, connected, copy_living_store, started_broker
+from tests.support.waiting import run, until
 
 START_MS = 1_750_000_000_000
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

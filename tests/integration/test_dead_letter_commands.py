@@ -11,7 +11,7 @@ import pytest
 
 from metaq._core import Record
 from metaq.protocol.messages import ConsumerSendMsgBack
-from tests.integration.broker_cluster import connected
+from tests.support.broker_cluster import connected
 from tests.support.metaq import Metaq
 
 

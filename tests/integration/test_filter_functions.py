@@ -23,10 +23,11 @@ from metaq.protocol.bodies import SubscriptionGroupConfig
 from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
 from metaq.protocol.reply import Reply
 from metaq.settings import MIB
-from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker, until
 from tests.integration.test_sql92 import bodies, check, next_offset, pull, send_colors, sql, subscribe
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.metaq import Metaq
 from tests.support.metaq import run as run_metaq
+from tests.support.waiting import run, until
 
 GOOD = '''
 import ctypes, os, sys, time

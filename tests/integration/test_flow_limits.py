@@ -17,9 +17,10 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.groups import UpdateAndCreateSubscriptionGroup
 from metaq.protocol.messages import Sent
 from metaq.protocol.topics import UpdateAndCreateTopic
-from tests.integration.broker_cluster import Client, broker_options, connected, run, started_broker, until
 from tests.integration.test_commands import document
+from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.metaq import Metaq
+from tests.support.waiting import run, until
 
 NOW_MS = 1_750_000_000_000
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.support.metaq import Metaq
-from tests.support.reading import eventually, stored
+from tests.support.reading import stored
+from tests.support.waiting import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "python.md").read_text(encoding="utf-8")
@@ -38,7 +39,7 @@ def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> No
         found = [message.body for message in stored(served.nameserver, "orders")]
         return len(found) == 1104 and {b"two apples", b"a pear", b"from asyncio", b"paid"} <= set(found)
 
-    eventually(everything)
+    wait_until(everything)
 
 
 def test_a_users_type_checker_is_content(tmp_path: Path) -> None:

@@ -14,16 +14,15 @@ from metaq.protocol.bodies import CheckClientRequestBody, ConsumerData, Heartbea
 from metaq.protocol.clients import CheckClientConfig, HeartBeat
 from metaq.protocol.messages import Pulled, PullMessage
 from metaq.protocol.reply import Reply
-from tests.integration.broker_cluster import (
+from tests.support.broker_cluster import (
     SUBSCRIPTION,
     SUSPEND,
     Client,
     broker_options,
     connected,
-    run,
     started_broker,
-    until,
 )
+from tests.support.waiting import run, until
 from tests.support.wire import Wire
 
 

@@ -20,7 +20,8 @@ from metaq.protocol.messages import ConsumerSendMsgBack, EndTransaction, SendMes
 from metaq.protocol.routes import GetRouteInfoByTopic
 from metaq.settings import DELAY_LEVELS_MS
 from metaq.testing import AsyncLocalMetaq, LocalMetaq
-from tests.integration.broker_cluster import Client, connected, run
+from tests.support.broker_cluster import Client, connected
+from tests.support.waiting import run
 
 CHECK = 39
 COMMIT = 8

@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.interop.driver import ClientError, Driver, eventually
-from tests.interop.servers import Cluster, uses_apache
+from tests.interop.driver import ClientError, Driver
+from tests.support.servers import Cluster, uses_apache
+from tests.support.waiting import eventually
 
 Message = dict[str, Any]
 Queue = tuple[str, int]

@@ -18,7 +18,7 @@ from tests.interop.clients import Client, Clients
 from tests.interop.driver import Driver
 from tests.interop.kinds import JAVA_CLIENTS, java_id
 from tests.interop.programs import build_all, start_go, start_java
-from tests.interop.servers import Cluster, start_cluster, start_one_process
+from tests.support.servers import Cluster, start_cluster, start_one_process
 
 Tail = Callable[[], str]
 _TAILS = pytest.StashKey[list[Tail]]()

@@ -13,14 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tests.support.processes import LOG_TAIL_LINES
 
 CALL_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 120.0
 
-T = TypeVar("T")
 Event = dict[str, Any]
 
 
@@ -163,15 +162,3 @@ class Driver:
             lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
             shown += [f"--- {log} ---", *lines]
         return "\n".join(shown)
-
-
-def eventually(ask: Callable[[], T], good: Callable[[T], bool], timeout_s: float, what: str) -> T:
-    """Asks again until the answer is good; for state that tells nobody when it changes."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        answer = ask()
-        if good(answer):
-            return answer
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not {what} within {timeout_s} s; last seen: {answer!r}")
-        time.sleep(0.05)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from tests.interop.clients import CONSUME_TIMEOUT_S, Clients, Message, Queue, queue_of
-from tests.interop.driver import eventually
 from tests.interop.test_java_three_brokers import EVERY_QUEUE, RECOVERY_TIMEOUT_S
+from tests.support.waiting import eventually
 
 OFTEN = {"heartbeat_interval_ms": 1_000, "route_interval_ms": 1_000}
 """For clients that live through the loss of a broker: they find it in moments, not in half a minute."""

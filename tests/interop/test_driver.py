@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.clients import PushConsumer, wait_for_bodies
-from tests.interop.driver import ClientError, Driver, eventually
+from tests.interop.driver import ClientError, Driver
+from tests.support.waiting import eventually
 
 # Consumes two of three messages, refuses everything else, and ends when told to.
 PROGRAM = """

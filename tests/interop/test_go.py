@@ -14,7 +14,7 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
-from tests.interop.driver import eventually
+from tests.support.waiting import eventually
 
 
 def test_send_and_consume(go: Clients) -> None:

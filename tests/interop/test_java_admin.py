@@ -7,7 +7,8 @@ import time
 import pytest
 
 from tests.interop.clients import Clients, bodies, by_queue, numbered, unique
-from tests.interop.driver import ClientError, eventually
+from tests.interop.driver import ClientError
+from tests.support.waiting import eventually
 
 
 def test_topic_is_created_and_seen(java: Clients) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.interop.clients import Clients, PushConsumer, Stream, bodies, numbered, queue_of, wait_for_bodies
 from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once, gives_up_lost_pulls
-from tests.interop.servers import Cluster
+from tests.support.servers import Cluster
 
 StartCluster = Callable[..., Cluster]
 Against = Callable[[Cluster], Clients]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from metaq.settings import DELAY_LEVELS_MS
 from tests.interop.clients import Clients, Message, bodies, unique, wait_for_bodies
-from tests.interop.driver import eventually
 from tests.interop.kinds import each_once
-from tests.interop.servers import Cluster
+from tests.support.servers import Cluster
+from tests.support.waiting import eventually
 
 LEVELS = len(DELAY_LEVELS_MS)
 # The last level before each loss of the broker.

@@ -10,7 +10,7 @@ import pytest
 from tests.interop.clients import Clients, binary, bodies, numbered, unique
 from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once
-from tests.interop.servers import Cluster
+from tests.support.servers import Cluster
 
 MIB = 1024 * 1024
 TOPIC_NOT_EXIST, MESSAGE_ILLEGAL, NO_PERMISSION, NO_ROUTE = 17, 13, 16, 10005

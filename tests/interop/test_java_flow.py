@@ -11,8 +11,8 @@ import pytest
 from tests.interop.clients import Clients, PushConsumer, bodies, numbered, unique, wait_for_bodies
 from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once, newest_once
-from tests.interop.servers import Cluster, uses_apache
 from tests.support.metaq import run
+from tests.support.servers import Cluster, uses_apache
 
 pytestmark = pytest.mark.skipif(uses_apache(), reason="Apache's brokers have no such limits")
 

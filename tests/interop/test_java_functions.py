@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.interop.clients import WOKEN_S, Clients, Message, bodies, wait_for_bodies
-from tests.interop.driver import ClientError, eventually
+from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once
-from tests.interop.servers import Cluster, uses_apache
+from tests.support.servers import Cluster, uses_apache
+from tests.support.waiting import eventually
 
 FUNCTIONS = '''
 from metaq.filters import FilterMessage, function

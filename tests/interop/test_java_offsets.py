@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tests.interop.clients import Clients, bodies, numbered, unique, wait_for_bodies
 from tests.interop.kinds import each_once
-from tests.interop.servers import Cluster
+from tests.support.servers import Cluster
 
 RECOVERY_TIMEOUT_S = 120.0
 

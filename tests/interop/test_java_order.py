@@ -18,9 +18,9 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
-from tests.interop.driver import eventually
 from tests.interop.kinds import each_once, gives_up_lost_pulls
-from tests.interop.servers import Cluster
+from tests.support.servers import Cluster
+from tests.support.waiting import eventually
 
 QUEUES = 4
 RECOVERY_TIMEOUT_S = 120.0

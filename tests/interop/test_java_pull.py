@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.interop.clients import Clients, bodies, numbered, queue_of, unique
-from tests.interop.driver import ClientError, eventually
+from tests.interop.driver import ClientError
+from tests.support.waiting import eventually
 
 
 def queue(topic: str, queue_id: int, broker: str = "broker-a") -> dict[str, Any]:

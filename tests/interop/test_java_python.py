@@ -31,11 +31,12 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
-from tests.interop.driver import ClientError, eventually
+from tests.interop.driver import ClientError
 from tests.interop.kinds import java_id
-from tests.interop.servers import uses_apache
 from tests.interop.test_java_retry import dead_letters, wait_for_try
 from tests.interop.test_java_timer import EARLY_MS
+from tests.support.servers import uses_apache
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize(
     "java_kind", [("5.5.0", "json")], ids=java_id, indirect=True, scope="session"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tests.interop.clients import Clients, Queue, bodies, numbered, queue_of, unique, wait_for_bodies
 from tests.interop.kinds import each_once
 from tests.interop.programs import REBALANCE_INTERVAL_S
-from tests.interop.servers import Cluster
+from tests.support.servers import Cluster
 
 QUEUES = 8
 # Told by the broker, consumers share the queues anew at once and do not wait for their own clock.

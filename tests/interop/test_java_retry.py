@@ -20,10 +20,11 @@ from tests.interop.clients import (
     wait_for_bodies,
 )
 from tests.interop.conftest import Tail
-from tests.interop.driver import ClientError, Driver, eventually
+from tests.interop.driver import ClientError, Driver
 from tests.interop.kinds import each_once
-from tests.interop.servers import Cluster, start_cluster
 from tests.support.metaq import run
+from tests.support.servers import Cluster, start_cluster
+from tests.support.waiting import eventually
 
 LADDER_MS = DELAY_LEVELS_MS[2:]
 # Short of the time by so much nothing may come yet.

@@ -18,7 +18,7 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
-from tests.interop.driver import eventually
+from tests.support.waiting import eventually
 
 MIB = 1024 * 1024
 

@@ -23,9 +23,8 @@ from tests.interop.clients import (
     wait_for_bodies,
 )
 from tests.interop.conftest import Tail
-from tests.interop.driver import ClientError, Driver, eventually
+from tests.interop.driver import ClientError, Driver
 from tests.interop.kinds import each_once, gives_up_lost_pulls, newest_once
-from tests.interop.servers import Cluster, start_cluster, uses_apache
 from tests.interop.spread import (
     OFTEN,
     crash,
@@ -42,6 +41,8 @@ from tests.interop.test_java_functions import FUNCTIONS, WANTED, painted
 from tests.interop.test_java_request import replier
 from tests.interop.test_java_three_brokers import BROKERS, EVERY_QUEUE, QUEUES, RECOVERY_TIMEOUT_S
 from tests.interop.test_java_timer import RECALLS, assert_not_early, timed
+from tests.support.servers import Cluster, start_cluster, uses_apache
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(uses_apache(), reason="functions and limits are MetaQ's own")
 

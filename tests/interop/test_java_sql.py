@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.interop.clients import WOKEN_S, Clients, Message, PullConsumer, bodies, wait_for_bodies
-from tests.interop.driver import ClientError, eventually
-from tests.interop.servers import uses_apache
+from tests.interop.driver import ClientError
+from tests.support.servers import uses_apache
+from tests.support.waiting import eventually
 
 WANTED = "color IN ('red', 'it''s green') AND size BETWEEN 2 AND 7 OR note IS NOT NULL"
 

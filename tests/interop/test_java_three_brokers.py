@@ -15,11 +15,11 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
-from tests.interop.driver import eventually
 from tests.interop.kinds import each_once, gives_up_lost_pulls
-from tests.interop.servers import Cluster
 from tests.interop.test_java_order import assert_in_order, in_queue
 from tests.support.moved import MovedClock
+from tests.support.servers import Cluster
+from tests.support.waiting import eventually
 
 BROKERS = ("broker-a", "broker-b", "broker-c")
 QUEUES = 2

@@ -10,7 +10,7 @@ import pytest
 from tests.interop.clients import Clients, Message, bodies, unique, wait_for_bodies
 from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once, java_id
-from tests.interop.servers import Cluster, uses_apache
+from tests.support.servers import Cluster, uses_apache
 
 RECALLS = {"recall_messages": True}
 EARLY_MS = 1_000 if uses_apache() else 0

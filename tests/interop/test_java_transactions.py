@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.interop.clients import Clients, Message, TransactionProducer, bodies, wait_for_bodies
-from tests.interop.driver import eventually
 from tests.interop.kinds import each_once
-from tests.interop.servers import Cluster
+from tests.support.servers import Cluster
+from tests.support.waiting import eventually
 
 COMMIT = 8
 TRANSACTION_BITS = 12

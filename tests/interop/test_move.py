@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import metaq
-from tests.interop.driver import eventually
-from tests.interop.servers import uses_apache
 from tests.support import apache
 from tests.support.metaq import Metaq, run
 from tests.support.processes import free_port
+from tests.support.servers import uses_apache
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(uses_apache(), reason="these tests start both kinds of servers")
 OLD, NEW = "broker-old", "broker-new"

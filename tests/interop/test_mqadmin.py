@@ -13,10 +13,11 @@ import pytest
 
 from tests.interop.clients import Clients, numbered, unique
 from tests.interop.conftest import Tail
-from tests.interop.driver import Driver, eventually
+from tests.interop.driver import Driver
 from tests.interop.mqadmin import NOT_TRIED, REFUSED, WORKING, Trial
 from tests.interop.programs import start_java
-from tests.interop.servers import Cluster, start_one_process, uses_apache
+from tests.support.servers import Cluster, start_one_process, uses_apache
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(uses_apache(), reason="what these print is asserted of MetaQ")
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import metaq
 from tests.interop.clients import Clients, Queue, bodies, numbered, unique
-from tests.interop.driver import eventually
 from tests.interop.kinds import each_once
+from tests.support.waiting import eventually
 
 QUEUES = 8
 TIMEOUT_S = 90.0

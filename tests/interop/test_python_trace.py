@@ -8,9 +8,9 @@ import pytest
 
 import metaq
 from tests.interop.clients import Clients, unique
-from tests.interop.driver import eventually
 from tests.interop.kinds import java_id
 from tests.support.reading import stored
+from tests.support.waiting import eventually
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 

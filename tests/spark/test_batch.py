@@ -15,7 +15,7 @@ import metaq
 from metaq.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS
 from tests.spark.support import BROKER, Topics, bodies, read, rows, send_raw
 from tests.support.metaq import Metaq
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 
@@ -255,7 +255,7 @@ def test_lost_messages_are_loud_unless_told_otherwise(
         rows(spark, served, **beyond)
     assert bodies(rows(spark, served, **beyond, failOnDataLoss="false")) == ["a", "b"]
     line = f"going on without lost messages: {topic}/{BROKER}/0 [0, 5): the queue has [0, 2)"
-    eventually(lambda: line in spark_stderr.read_text(errors="replace"))
+    wait_until(lambda: line in spark_stderr.read_text(errors="replace"))
 
 
 def test_a_body_that_cannot_be_inflated(
@@ -268,7 +268,7 @@ def test_a_body_that_cannot_be_inflated(
     (row,) = rows(spark, served, subscribe=topic, failOnDataLoss="false")
     assert (row.body, row.sysFlag & 1) == (None, 1)
     line = f"going on without a body that cannot be decompressed: {topic}/{BROKER}/0 [0, 1)"
-    eventually(lambda: line in spark_stderr.read_text(errors="replace"))
+    wait_until(lambda: line in spark_stderr.read_text(errors="replace"))
     assert len(rows(spark, served, subscribe=topic, columns="topic,queueId,queueOffset")) == 1
 
 

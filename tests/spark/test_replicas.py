@@ -26,7 +26,8 @@ from metaq.spark.source.options import source_options
 from metaq.spark.source.stream import StreamReader
 from tests.support import apache
 from tests.support.apache import ApacheServer
-from tests.support.reading import eventually, stored, stored_all
+from tests.support.reading import stored, stored_all
+from tests.support.waiting import wait_until
 
 TOPIC = "replicated"
 COPY = "copied"
@@ -70,7 +71,7 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
         for body in sorted(expected):
             producer.send(TOPIC, body)
     assert pair.addresses() == {pair.master.address}, "unless told otherwise"
-    eventually(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
+    wait_until(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
 
     # One that does not answer, so that nobody knows how far it is, is left alone.
     os.kill(pair.slave.pid, signal.SIGSTOP)
@@ -79,12 +80,12 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
     finally:
         os.kill(pair.slave.pid, signal.SIGCONT)
 
-    eventually(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
+    wait_until(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
     refuses_to_write_exactly_once(pair)
     measures_by_lines(pair)
     # A slave gets messages at once and topics every few seconds.
     known = pair.slave.home / "store" / "config" / "topics.json"
-    eventually(lambda: known.exists() and TOPIC in known.read_text())
+    wait_until(lambda: known.exists() and TOPIC in known.read_text())
     reader = pair.reader(readFrom="replica")
     planned = reader.partitions()
     pair.master.kill()

@@ -18,7 +18,7 @@ from metaq.spark.source.options import source_options
 from metaq.testing import LocalMetaq
 from tests.spark.support import BROKER, Stream, Topics, bodies, failure, rows
 from tests.support.patient import Connection
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 TOPIC = "orders"
 QUEUE = f"{TOPIC}/{BROKER}/0"
@@ -82,7 +82,7 @@ def test_what_retention_deleted_is_loud_unless_told_otherwise(
         rows(spark, server, **begin)  # type: ignore[arg-type]
     assert f"messages are lost: {lost}" in str(caught.value)
     assert bodies(rows(spark, server, **begin, **WITHOUT)) == kept  # type: ignore[arg-type]
-    eventually(lambda: f"going on without lost messages: {lost}" in spark_stderr.read_text(errors="replace"))
+    wait_until(lambda: f"going on without lost messages: {lost}" in spark_stderr.read_text(errors="replace"))
 
     # A task finds out what was deleted since.
     (part,) = planned
@@ -99,4 +99,4 @@ def test_what_retention_deleted_is_loud_unless_told_otherwise(
     assert f"messages are lost: {lost}" in failure(query.begin(availableNow=True))
     query.options = {**query.options, **WITHOUT}
     assert query.run()[1:] == [kept]
-    eventually(lambda: f"going on without lost messages: {lost}" in spark_stderr.read_text(errors="replace"))
+    wait_until(lambda: f"going on without lost messages: {lost}" in spark_stderr.read_text(errors="replace"))

@@ -15,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from metaq._core import Message
-from tests.interop.servers import Cluster, start_metaq
 from tests.support.metaq import ROOT
-from tests.support.reading import eventually, stored
+from tests.support.reading import stored
+from tests.support.servers import Cluster, start_metaq
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_every_column_arrives(spark: SparkSession, cluster: Cluster, guarantee: 
         " shardingKey string, queueId int, delayLevel int, deliverAt timestamp"
     )
     write(spark.createDataFrame(rows, schema), cluster, deliveryGuarantee=guarantee)
-    eventually(lambda: len(stored(cluster.namesrv, topic)) == 6)
+    wait_until(lambda: len(stored(cluster.namesrv, topic)) == 6)
     found: dict[bytes, Message] = {message.body: message for message in stored(cluster.namesrv, topic)}
     assert found.keys() == {row[0] for row in rows}
     full = found[b"\x00\xff"]

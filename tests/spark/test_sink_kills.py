@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.servers import start_metaq
 from tests.support.metaq import ROOT
 from tests.support.reading import stored
+from tests.support.servers import start_metaq
 
 FILES, ROWS_PER_FILE = 6, 600
 TIMEOUT_S = 240.0

@@ -24,8 +24,8 @@ from metaq.spark.sink.exactly_once import Identity
 from metaq.spark.sink.half_ends import NotShown
 from metaq.spark.sink.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers
 from metaq.spark.sink.options import sink_options
-from tests.interop.servers import Cluster, start_metaq
 from tests.support.reading import eventually, stored
+from tests.support.servers import Cluster, start_metaq
 
 SCHEMA = StructType().add("body", "string").add("shardingKey", "string")
 MINUTE_MS = 60_000

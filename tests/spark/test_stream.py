@@ -22,7 +22,7 @@ import metaq
 import metaq.spark
 from tests.spark.support import BROKER, Stream, Topics, failure
 from tests.support.metaq import Metaq
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 MakeStream = Callable[..., Stream]
@@ -130,13 +130,13 @@ def test_a_trigger_waits_for_enough_messages(
     spark.conf.set(IDLE_INTERVAL, "100")
     try:
         started = query.begin(processingTime="100 milliseconds")
-        eventually(lambda: query.bodies == [["a"]])  # The first trigger has waited for ever.
+        wait_until(lambda: query.bodies == [["a"]])  # The first trigger has waited for ever.
         topics.fill(topic, ["b", "c"])
         filled = datetime.now(UTC)
-        eventually(lambda: idle.triggers(started, since=filled) >= 2)
+        wait_until(lambda: idle.triggers(started, since=filled) >= 2)
         assert query.bodies == [["a"]], "triggers that came after the two have left them"
         topics.fill(topic, ["d"])
-        eventually(lambda: query.bodies == [["a"], ["b", "c", "d"]])
+        wait_until(lambda: query.bodies == [["a"], ["b", "c", "d"]])
     finally:
         spark.conf.set(IDLE_INTERVAL, interval_ms or "10000")
         spark.streams.removeListener(idle)
@@ -149,10 +149,10 @@ def test_new_queues_are_read_from_their_beginning(
     topics.fill(topic, ["a"])
     query = stream(subscribe=topic)
     query.begin(processingTime="100 milliseconds")
-    eventually(lambda: query.bodies == [["a"]])
+    wait_until(lambda: query.bodies == [["a"]])
     topics.change(topic, queues=2)
     topics.fill(topic, ["b"], queue=1)
-    eventually(lambda: [body for batch in query.bodies for body in batch] == ["a", "b"])
+    wait_until(lambda: [body for batch in query.bodies for body in batch] == ["a", "b"])
 
 
 def test_offsets_show_as_those_of_a_group(
@@ -168,7 +168,7 @@ def test_offsets_show_as_those_of_a_group(
     try:
         topics.fill(topic, ["c"])
         assert query.run()[-1] == ["c"]
-        eventually(lambda: committed(served, "mirror", topic) == 3)
+        wait_until(lambda: committed(served, "mirror", topic) == 3)
     finally:
         spark.streams.removeListener(listener)
     topics.fill(topic, ["d"])
@@ -257,7 +257,7 @@ def test_a_queue_that_vanished_is_loud(
     assert line in said
     query.options = {**query.options, "timeout": "60s", "failOnDataLoss": "false"}
     assert query.run()[1:] == [["c"]]
-    eventually(lambda: f"going on without lost messages: {line}" in spark_stderr.read_text(errors="replace"))
+    wait_until(lambda: f"going on without lost messages: {line}" in spark_stderr.read_text(errors="replace"))
     topics.change(topic, queues=2)
     topics.fill(topic, ["d"], queue=1)
     assert query.run()[2:] == [["d"]], "it goes on where it was"
@@ -289,14 +289,14 @@ def test_a_broker_that_is_started_anew_is_waited_for(
     query = Stream(spark, both.nameserver, tmp_path, subscribe="orders", startingOffsets="earliest")
     try:
         query.begin(processingTime="100 milliseconds")
-        eventually(lambda: query.bodies == [["a"]])
+        wait_until(lambda: query.bodies == [["a"]])
         topics.close()
         broker.stop()
         time.sleep(0.5)
         both.broker_process = start_metaq("broker", "--listen", "127.0.0.1:0", *arguments)
         topics = Topics(both)  # type: ignore[arg-type]
         topics.fill("orders", ["b"], queue=1)
-        eventually(lambda: query.bodies == [["a"], ["b"]], timeout_s=90)
+        wait_until(lambda: query.bodies == [["a"], ["b"]], timeout_s=90)
     finally:
         query.stop()
         topics.close()

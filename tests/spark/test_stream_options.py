@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import metaq
-from tests.interop.servers import Cluster, start_metaq
 from tests.spark.support import BROKER, QUERY_TIMEOUT_S, Stream, Topics
 from tests.support.clients import create_topic
 from tests.support.metaq import Metaq
-from tests.support.reading import eventually
+from tests.support.servers import Cluster, start_metaq
+from tests.support.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 MakeStream = Callable[..., Stream]
@@ -126,10 +126,10 @@ def test_a_broker_that_gets_the_topic_later(
     try:
         _send(two_brokers, topic, "broker-a", b"a")
         query.begin(processingTime="100 milliseconds")
-        eventually(lambda: query.bodies == [["a"]])
+        wait_until(lambda: query.bodies == [["a"]])
         asyncio.run(create_topic(two_brokers.brokers["broker-b"].address, topic, 1))
         _send(two_brokers, topic, "broker-b", b"b")
-        eventually(lambda: query.bodies == [["a"], ["b"]])
+        wait_until(lambda: query.bodies == [["a"], ["b"]])
     finally:
         query.stop()
 

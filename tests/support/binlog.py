@@ -10,7 +10,7 @@ from metaq.pipelines.binlog_sync.state import StateFile
 from tests.support.database import USER, Database
 from tests.support.metaq import COMMAND
 from tests.support.processes import Child
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 QUEUES = 4
 WAIT_S = 120
@@ -70,14 +70,14 @@ class Running:
             assert self.child.alive, self.child.tail()
             return self.rows > 0
 
-        eventually(found, WAIT_S)
+        wait_until(found, WAIT_S)
 
     def wait_for_phase(self, phase: str) -> None:
         def found() -> bool:
             assert self.child.alive, self.child.tail()
             return any(report["phase"] == phase for report in self.reports())
 
-        eventually(found, WAIT_S)
+        wait_until(found, WAIT_S)
 
     def wait_until_at(self, server: Database) -> None:
         """Until everything that the server has committed by now is acknowledged and noted."""
@@ -88,7 +88,7 @@ class Running:
             reports = self.reports()
             return bool(reports) and server.number(reports[-1]["details"]["gtid"]) >= wanted
 
-        eventually(there, WAIT_S)
+        wait_until(there, WAIT_S)
 
     def wait_until_read(self, server: Database) -> None:
         """The same, as soon as its state says so, and no table is left that is read as a whole."""
@@ -107,7 +107,7 @@ class Running:
                 and all(table.cursor is None or table.cursor.done for table in state.tables.values())
             )
 
-        eventually(read, WAIT_S)
+        wait_until(read, WAIT_S)
 
     def stop(self) -> None:
         assert self.child.stop() == 0, self.child.tail()

@@ -1,4 +1,4 @@
-"""The metaq command as a process: started with free ports, awaited by its ready line, stopped by its id."""
+"""The metaq command as a child process: started, ready when it prints its ready line, stopped by its id."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.moved import MovedClock
@@ -19,26 +20,38 @@ READY_TIMEOUT_S = 120
 
 
 class Metaq:
-    """One running role. `ready` is what its ready line told."""
+    """One running role. `ready` holds the fields of its ready line."""
 
-    def __init__(self, *arguments: str, home: Path, clock: MovedClock | None = None) -> None:
-        # A restarted role must not be taken for ready because of what the one before it said.
-        log = home / f"{arguments[0]}-{len(list(home.glob('*.log')))}.log"
+    def __init__(
+        self,
+        *arguments: str,
+        home: Path,
+        clock: MovedClock | None = None,
+        prefix: Sequence[str] = (),
+        wait: bool = True,
+    ) -> None:
+        """Starts the role and waits until it is ready; `prefix` is a command that starts ours in turn."""
+        # Every process has a log of its own: the ready line of an earlier one does not count.
+        log = home / f"{arguments[0]}-{len(list(home.glob('*.log'))):03}.log"
         if clock is None:
-            self.child = Child([*COMMAND, *arguments], log, directory=home)
+            self.child = Child([*prefix, *COMMAND, *arguments], log, directory=home)
         else:
             environment = {"PYTHONPATH": str(ROOT), **clock.environment}
-            self.child = Child([*MOVED_COMMAND, *arguments], log, environment, directory=home)
+            self.child = Child([*prefix, *MOVED_COMMAND, *arguments], log, environment, directory=home)
+        self.ready: dict[str, str] = self._wait_ready() if wait else {}
+
+    def _wait_ready(self) -> dict[str, str]:
         try:
             line = self.child.wait_for(_ready_line, READY_TIMEOUT_S, "ready line")
         except BaseException:
             self.child.kill()
             raise
-        self.ready: dict[str, str] = json.loads(line)
+        ready: dict[str, str] = json.loads(line)
+        return ready
 
     @classmethod
     def serve(cls, home: Path, *arguments: str) -> Metaq:
-        """Name server and broker on free ports, with a small store under `home`."""
+        """Starts name server and broker on free ports, with a store under `home`."""
         ports = ("--namesrv-port", "0", "--broker-port", "0")
         return cls("serve", *ports, "--data", str(home / "data"), *arguments, home=home)
 
@@ -50,17 +63,24 @@ class Metaq:
     def broker(self) -> str:
         return self.ready["broker"]
 
+    @property
+    def pid(self) -> int:
+        return self.child.process.pid
+
     def stop(self) -> int:
-        """The exit code."""
+        """Stops it and returns its exit code."""
         return self.child.stop()
 
+    def kill(self) -> None:
+        self.child.kill()
+
     def run(self, *arguments: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Another metaq command, told of this name server."""
+        """Runs another metaq command against this name server."""
         return run(*arguments, text=text, METAQ_NAMESRV=self.nameserver)
 
 
 def run(*arguments: str, text: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
-    """A metaq command that ends by itself."""
+    """Runs a metaq command that ends by itself."""
     return subprocess.run(
         [*COMMAND, *arguments],
         input=text,

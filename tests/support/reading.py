@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 
 from metaq._core import Message, decode_messages
 from metaq.client.session.routes import Queue
@@ -12,6 +10,8 @@ from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import Pulled, PullMessage
+from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until as eventually  # noqa: F401  The name that older tests import.
 
 GROUP = "TOOLS_CONSUMER"
 SUBSCRIPTION = 4
@@ -36,7 +36,7 @@ def stored(nameserver: str, topic: str) -> list[Message]:
 
 def stored_all(nameserver: str, topic: str, count: int) -> list[Message]:
     """Waits until there are that many: Apache's broker shows messages a moment after it acknowledges them."""
-    eventually(lambda: len(stored(nameserver, topic)) >= count)
+    wait_until(lambda: len(stored(nameserver, topic)) >= count)
     return stored(nameserver, topic)
 
 
@@ -61,11 +61,3 @@ async def _of(session: Session, queue: Queue) -> list[Message]:
         elif reply.code != ResponseCode.PULL_RETRY_IMMEDIATELY:
             reply.check()
         offset = reply.header(Pulled).next_begin_offset
-
-
-def eventually(find: Callable[[], object], timeout_s: float = 90.0) -> None:
-    """Waits for what happens soon by itself."""
-    end = time.monotonic() + timeout_s
-    while not find():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.05)

@@ -15,9 +15,9 @@ import pytest
 from metaq import Queue, Reject, Retry
 from metaq.errors import ClientClosed, NoRoute, UsageError
 from metaq.protocol.errors import Refused
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.support.clients import Face, create_topic, send
+from tests.support.waiting import run, until
 
 
 @asynccontextmanager

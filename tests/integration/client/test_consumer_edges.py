@@ -19,11 +19,11 @@ from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
 from metaq.errors import UsageError
 from metaq.protocol.messages import SendMessageV2
 from metaq.testing import LocalMetaq
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name, poll_all
 from tests.support.clients import Face, create_topic, send
 from tests.support.patient import Connection
+from tests.support.waiting import run, until
 
 COMPRESSED = 1
 FUNCTIONS = '''

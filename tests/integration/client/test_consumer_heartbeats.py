@@ -12,12 +12,12 @@ from metaq.client.session.session import Session
 from metaq.protocol.bodies import ConsumerList
 from metaq.protocol.clients import GetConsumerListByGroup
 from metaq.testing import LocalMetaq
-from tests.integration import broker_cluster
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected
+from tests.support import broker_cluster
 from tests.support.clients import Face, send
 from tests.support.patient import Connection
+from tests.support.waiting import run, until
 
 EXPIRY_S = 120
 STEP_S = 50

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from metaq.testing import LocalMetaq
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected
 from tests.support.clients import Face, send
+from tests.support.waiting import run, until
 
 
 @pytest.mark.parametrize("retries_max", [0, 2])

@@ -18,7 +18,6 @@ from metaq.errors import CommandError
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
 from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
 from metaq.protocol.offsets import QueryConsumerOffset, ResetConsumerOffset
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, dead_letters, name, poll_all
 from tests.support.clients import Face, create_topic, send
@@ -26,6 +25,7 @@ from tests.support.metaq import Metaq
 from tests.support.metaq import run as command
 from tests.support.patient import Connection
 from tests.support.processes import free_port
+from tests.support.waiting import run, until
 
 
 def noting(bodies: list[str]) -> Callable[[Any], None]:

@@ -17,12 +17,12 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.messages import SendMessageV2
 from metaq.protocol.routes import DeleteTopicInNameServer
 from metaq.protocol.topics import DeleteTopicInBroker
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name, poll_all
 from tests.support.clients import Face, create_topic, send
 from tests.support.metaq import Metaq
 from tests.support.patient import Connection
+from tests.support.waiting import run, until
 
 COMPRESSED = 1
 

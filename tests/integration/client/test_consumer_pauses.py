@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 from metaq import Queue
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import _value, connected, name, poll_all
 from tests.support.clients import Face, create_topic, send
+from tests.support.waiting import run, until
 
 ROUNDS = 5
 

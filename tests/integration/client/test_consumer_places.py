@@ -10,11 +10,11 @@ import pytest
 from metaq import Queue
 from metaq.client.consumer import group_member as consumer_core
 from metaq.errors import MetaqError
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name
 from tests.integration.client.test_consumer_edges import noting
 from tests.support.clients import Face, create_topic, send
+from tests.support.waiting import run, until
 
 
 @pytest.mark.parametrize("mode", ["cluster", "broadcast"])

@@ -13,11 +13,11 @@ import pytest
 from metaq.protocol.bodies import ConsumerList
 from metaq.protocol.clients import GetConsumerListByGroup
 from metaq.protocol.offsets import QueryConsumerOffset
-from tests.integration.broker_cluster import run
 from tests.integration.client.conftest import Served
 from tests.support.clients import create_topic, send
 from tests.support.patient import Connection
 from tests.support.processes import Child
+from tests.support.waiting import run
 
 SYNC = """
 import sys, time

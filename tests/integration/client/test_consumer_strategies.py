@@ -9,10 +9,10 @@ import pytest
 
 from metaq import Queue
 from metaq.client.consumer.allocation import Strategy, average, by_machine_room, circular, sticky
-from tests.integration.broker_cluster import run
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import _value, connected, name
 from tests.support.clients import Face, create_topic
+from tests.support.waiting import run
 
 QUEUES = 8
 MEMBERS = ("east-1", "west-1")

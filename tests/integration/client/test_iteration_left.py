@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.broker_cluster import run
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name
 from tests.support.clients import Face, create_topic, send
+from tests.support.waiting import run
 
 
 async def loop_over(face: Face, subscribed: Any, count: int) -> list[str]:

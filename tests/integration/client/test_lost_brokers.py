@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from metaq import Queue
-from tests.integration.broker_cluster import run, until
-from tests.interop.servers import MetaqServer, start_metaq
 from tests.support.clients import Face, create_topic
+from tests.support.servers import MetaqServer, start_metaq
+from tests.support.waiting import run, until
 
 TOPIC = "survivors"
 TIMEOUT_S = 60.0

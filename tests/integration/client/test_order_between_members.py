@@ -16,12 +16,12 @@ from metaq.client.consumer.rebalance import Locks
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.java_json import MessageQueue
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import _value, connected, name
 from tests.support.clients import Face, create_topic, send
 from tests.support.moved import STEP_MS
 from tests.support.patient import Connection
+from tests.support.waiting import run, until
 
 QUEUES = 2
 

@@ -13,10 +13,10 @@ import pytest
 
 import metaq
 from metaq.errors import NoRoute, NotDelivered, Undecided, UsageError
-from tests.interop.servers import Cluster, start_metaq
 from tests.support.faces import FACES, opened
 from tests.support.metaq import run
 from tests.support.reading import eventually, stored
+from tests.support.servers import Cluster, start_metaq
 
 
 @pytest.fixture(params=FACES)

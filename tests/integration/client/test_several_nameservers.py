@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from metaq import Queue
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.test_lost_brokers import TIMEOUT_S, TOPIC, watched
-from tests.interop.servers import MetaqServer, start_metaq
 from tests.support.clients import Face, create_topic
 from tests.support.processes import free_port
+from tests.support.servers import MetaqServer, start_metaq
+from tests.support.waiting import run, until
 
 
 def test_a_name_server_that_is_not_there_and_one_that_is_killed(face: Face, tmp_path: Path) -> None:

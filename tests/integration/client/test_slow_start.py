@@ -9,10 +9,10 @@ import pytest
 
 from metaq.client.session.session import Session
 from metaq.errors import MetaqError
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name
 from tests.support.clients import Face, create_topic
+from tests.support.waiting import run, until
 
 
 async def declare(face: Face, client: Any, kind: str, topic: str) -> Any:

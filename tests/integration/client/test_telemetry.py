@@ -18,10 +18,10 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 
 from metaq import Message, MetaqError, Queue, Reject, Retry
 from metaq.client.telemetry.tracing import span_context
-from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
 from tests.support.clients import Face, create_topic
 from tests.support.reading import stored
+from tests.support.waiting import run, until
 
 
 class Telemetry:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,21 +20,6 @@ from tests.support.patient import Connection
 
 SUSPEND = 2
 SUBSCRIPTION = 4
-
-
-def run(scenario: Callable[[], Awaitable[None]], timeout_s: float = 300.0) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(timeout_s):
-            await scenario()
-
-    asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Waits for something that happens soon by itself, however busy the machine is."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def copy_living_store(store: Path, to: Path) -> None:
