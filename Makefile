@@ -81,8 +81,9 @@ bench: setup setup-test peers $(BENCH_INSTALLED) $(SPARK_INSTALLED) ## Measure a
 	@exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: soak
-soak: setup ## Client and broker at full rate for an hour: memory and descriptors stay flat; ARGS="--seconds 60"
-	@exec $(BIN)/python -m bench.soak $(ARGS)
+soak: setup setup-test peers $(SPARK_INSTALLED) ## Clients and broker at full rate for an hour, then hundreds of kills; ARGS="--seconds 60"
+	@$(BIN)/python -m bench.soak $(ARGS)
+	@METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz
@@ -115,9 +116,10 @@ setup-test:
 
 # Apache's servers and tools, Delta's jars and drivers, as Maven artefacts: fetched here, where a slow network breaks no time-out.
 .PHONY: peers
-peers: setup setup-test
+peers: setup setup-test $(SPARK_INSTALLED)
 	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
 	@$(BIN)/python -c "from tests.support.spark_jars import delta_jars; delta_jars()"
+	@$(BIN)/python -m tests.support.spark_home
 	@$(BIN)/python -c "from tests.interop.programs import build_all; build_all(['5.5.0', '4.9.8'])"
 
 $(BIN)/python:

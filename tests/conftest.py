@@ -17,6 +17,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
 from tests.support.mysql import MySql
 from tests.support.processes import ToolMissing
+from tests.support.rounds import LONG, LONG_TIMEOUT_S
 
 # Settings of whoever runs the tests would change what the processes under test do.
 for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values())):
@@ -30,6 +31,13 @@ hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("unhurried")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives kill loops the time that a long run takes."""
+    for item in items:
+        if LONG and item.get_closest_marker("kill_loop"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S), append=False)
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ import fcntl
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import pack
+
+from tests.support.waiting import wait_until
 
 MIB = 1024 * 1024
 _SHUTDOWN = 0x8004587D  # _IOR('X', 125, u32)
@@ -44,13 +45,12 @@ class LoopDisk:
         _run("mount", "-o", "loop", str(self.image), str(self.path))
 
     def unmount(self) -> None:
-        """Returns when its loop device is gone. That goes by itself a little later, and writes what it still
-        holds: behind the back of the next mount, that would overwrite newer blocks with older ones."""
+        """Returns when the loop device is gone. The kernel removes it a little later and first writes what
+        it still holds. After the next mount, that would overwrite newer blocks with older ones."""
         _run("umount", str(self.path))
-        deadline = time.monotonic() + _DETACH_TIMEOUT_S
-        while _run("losetup", "--associated", str(self.image)):
-            assert time.monotonic() < deadline, f"the loop device of {self.image} stays"
-            time.sleep(0.01)
+        wait_until(
+            lambda: not _run("losetup", "--associated", str(self.image)), _DETACH_TIMEOUT_S, "detached"
+        )
 
     def lose_power(self) -> None:
         """From here on nothing reaches the image: what was not synced is gone after the next mount. Until it

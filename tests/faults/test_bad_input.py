@@ -9,6 +9,7 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from tests.support.plain_client import (
     send,
     send_fields,
 )
+from tests.support.rounds import draw_seed
 from tests.support.serving import KIB, MIB, SMALL_FILES, Serving
 from tests.support.waiting import wait_until
 
@@ -39,6 +41,8 @@ FRAME_BYTES_MAX = 16 * MIB
 MESSAGE_ILLEGAL, SERVICE_NOT_AVAILABLE, NO_PERMISSION = 13, 14, 16
 REQUEST_CODE_NOT_SUPPORTED = 3
 CLOSE_TIMEOUT_S = 60
+HELD_OPEN = ("01", "08")
+"""TCP states in which the server has a descriptor: ESTABLISHED and CLOSE_WAIT."""
 QUEUE_FILE_ENTRIES = int(str(SMALL_FILES["consume_queue_file_entries"]))
 
 
@@ -123,9 +127,7 @@ def test_a_frame_that_is_none_ends_its_connection(address: str, witness: PlainCl
 
 
 def test_random_bytes_harm_nobody(address: str, witness: PlainClient) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    choice = random.Random(seed)
+    choice = random.Random(draw_seed())
     sound = frame(SEND_MESSAGE_V2, send_fields("random", 0), b"x" * 50, opaque=1)
     for _ in range(150):
         with PlainClient(address) as client:
@@ -147,7 +149,7 @@ def test_a_promise_of_a_large_frame_reserves_no_memory(served: Serving, witness:
         for _ in range(200):
             client = stack.enter_context(served.connect())
             client.write(struct.pack(">II", FRAME_BYTES_MAX - 4, 1_000) + b" " * 1_000)
-        time.sleep(0.3)
+        wait_until(lambda: sum(unread for _, unread in _connections(served.broker)) == 0)
         assert memory_bytes(served.pid)["resident"] - before < 64 * MIB
     assert memory_bytes(served.pid)["resident"] - before < 64 * MIB
 
@@ -337,7 +339,7 @@ def test_the_accept_loop_survives_a_lack_of_file_descriptors(served: Serving, wi
         return refused[-1].code != SUCCESS
 
     with ExitStack() as stack:
-        stack.enter_context(_few_descriptors(served.pid))
+        stack.enter_context(_few_descriptors(served))
         for _ in range(40):
             stack.enter_context(served.connect())
         # More than its queue's file holds. What fails once may work a moment later: the second time counts.
@@ -362,24 +364,29 @@ def _open_files(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
-def _settled_files(pid: int) -> int:
-    time.sleep(0.5)
-    return _open_files(pid)
+def _connections(address: str) -> list[tuple[str, int]]:
+    """Returns state and unread bytes of every connection that the server at this address has open."""
+    local = f"{ip_address('127.0.0.1').packed[::-1].hex()}:{int(address.rpartition(':')[2]):04X}".upper()
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [
+        (row[3], int(row[4].rpartition(":")[2], 16))
+        for row in rows
+        if row[1] == local and row[3] in HELD_OPEN
+    ]
 
 
 @contextmanager
-def _few_descriptors(pid: int) -> Iterator[None]:
-    """While it lasts, the process can open five files more and no others."""
-    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    in_use = _open_files(pid)
-    # Connections of tests before this one may not be closed yet: what they free would be more than five.
-    while in_use > (in_use := _settled_files(pid)):
-        pass
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (in_use + 5, limits[1]))
+def _few_descriptors(served: Serving) -> Iterator[None]:
+    """Inside, the process can open five more files and no others."""
+    # Connections of earlier tests must be closed first: they would free more than five descriptors.
+    wait_until(lambda: len(_connections(served.broker)) == 1, what="the witness as the only client")
+    wait_until(lambda: len(_connections(served.nameserver)) <= 1, what="the broker as the only client")
+    limits = resource.prlimit(served.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(served.pid, resource.RLIMIT_NOFILE, (_open_files(served.pid) + 5, limits[1]))
     try:
         yield
     finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        resource.prlimit(served.pid, resource.RLIMIT_NOFILE, limits)
 
 
 def _is_closed(client: PlainClient) -> bool:

@@ -9,18 +9,19 @@ from pathlib import Path
 from tests.faults.senders import Senders, served_queues
 from tests.support.checker import Served, violations
 from tests.support.plain_client import SUCCESS, create_topic
+from tests.support.rounds import draw_seed, kill_loop, rounds
 from tests.support.serving import KIB, SMALL_FILES, Serving
 
-KILLS = 32
+KILLS = rounds(12, 400)
 QUEUES = 4
 SENDERS = 4
 TOPIC = "kill_loop"
 SETTINGS = {**SMALL_FILES, "commit_log_file_bytes": 256 * KIB, "allocation_step_bytes": 64 * KIB}
 
 
+@kill_loop
 def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path: Path) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = draw_seed()
     choice = random.Random(seed)
     data, home = tmp_path / "data", tmp_path / "home"
     senders = Senders(TOPIC, QUEUES, count=SENDERS, seed=seed)

@@ -20,6 +20,7 @@ from tests.faults.senders import Senders, served_queues
 from tests.faults.sync_faults import Sync, SyncFaults
 from tests.support.checker import violations
 from tests.support.plain_client import SUCCESS, create_topic
+from tests.support.rounds import draw_seed
 from tests.support.serving import MIB, SMALL_FILES, Serving
 from tests.support.waiting import wait_until
 
@@ -44,8 +45,7 @@ def test_the_checker_notices_a_sync_that_does_nothing(tmp_path: Path, disk: Loop
 
 def _lose_power_twice(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
     """Returns the checker's verdict; the second loss hits a store that has recovered from the first."""
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = draw_seed()
     choice = random.Random(seed)
     data, home = disk.path / "data", tmp_path / "home"
     senders = Senders(TOPIC, QUEUES, count=3, seed=seed, body_bytes=500)

@@ -234,10 +234,10 @@ def test_messages_are_found_by_place_by_key_and_by_unique_key(tmp_path: Path) ->
                 reply = await client.connection.call(query)
                 return [record.body for record in decode_records(reply.body)] if reply.code == 0 else []
 
-            async with asyncio.timeout(60):
-                while len(await found("k2")) < 2:
-                    await asyncio.sleep(0.05)
-            assert sorted(await found("k2")) == [b"one", b"two"]
+            async def indexed() -> bool:
+                return sorted(await found("k2")) == [b"one", b"two"]
+
+            await until(indexed)
             assert await found("k1") == [b"one"]
             assert await found("U2", unique=True) == [b"two"]
             assert await found("k3") == []

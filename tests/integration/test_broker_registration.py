@@ -24,9 +24,8 @@ async def route(client: Client, topic: str) -> TopicRouteData | None:
 
 
 async def route_appears(client: Client, topic: str) -> TopicRouteData:
-    async with asyncio.timeout(60):
-        while (found := await route(client, topic)) is None:
-            await asyncio.sleep(0.02)
+    found = await until(lambda: route(client, topic))
+    assert found is not None
     return found
 
 

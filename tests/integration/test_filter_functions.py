@@ -27,7 +27,7 @@ from tests.integration.test_sql92 import bodies, check, next_offset, pull, send_
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
 from tests.support.metaq import Metaq
 from tests.support.metaq import run as run_metaq
-from tests.support.waiting import run, until
+from tests.support.waiting import run, until, wait_until
 
 GOOD = '''
 import ctypes, os, sys, time
@@ -42,6 +42,12 @@ def color(message: FilterMessage, *colors: str) -> bool:
 def slow(message: FilterMessage, seconds: float) -> bool:
     time.sleep(seconds)
     return True
+
+@function
+def busy(message: FilterMessage, path: str) -> bool:
+    open(path, "w").close()
+    while True:
+        pass
 
 @function
 def bad(message: FilterMessage, what: str) -> bool:
@@ -249,7 +255,7 @@ def test_wrong_calls_are_told_before_anything_runs(tmp_path: Path) -> None:
         async with started(tmp_path) as (_, producer, client):
             await send_colors(producer, "t", "red")
             for text, says in {
-                "colour('red')": "no function is called colour: there are bad, color, secrets, slow",
+                "colour('red')": "no function is called colour: there are bad, busy, color, secrets, slow",
                 "color(red)": "column 7: a text in quotes",
                 "slow('x')": "seconds must be a number",
                 "slow()": "slow(seconds: number) does not take 0",
@@ -420,20 +426,16 @@ def test_no_worker_outlives_a_killed_broker(tmp_path: Path, start_metaq: Callabl
     async def scenario() -> list[int]:
         async with connected(served.broker) as client:
             await client.send("t", b"bad")
-            asked = asyncio.create_task(call(client, "t", "bad('loop')"))
-            await until(lambda: len(workers_of(served.child.process.pid)) == 1)
-            await asyncio.sleep(0.5)  # It is at work then, and reads from nobody.
-            workers = workers_of(served.child.process.pid)
+            asked = asyncio.create_task(call(client, "t", f"busy('{tmp_path / 'busy'}')"))
+            await until((tmp_path / "busy").exists)  # From then on the worker reads from nobody.
+            workers = workers_of(served.pid)
             served.child.kill()
             await asyncio.gather(asked, return_exceptions=True)
             return workers
 
     workers = asyncio.run(scenario())
     assert len(workers) == 1
-    ended = time.monotonic() + 60
-    while is_running(workers[0]):
-        assert time.monotonic() < ended, "a worker runs on"
-        time.sleep(0.05)
+    wait_until(lambda: not is_running(workers[0]), what="ended: the worker")
 
 
 def test_the_command_lists_what_there_is(tmp_path: Path) -> None:
@@ -443,7 +445,7 @@ def test_the_command_lists_what_there_is(tmp_path: Path) -> None:
     listed = run_metaq("filter", "list", str(folder), "-o", "json")
     assert listed.returncode == 0, listed.stderr
     functions = {entry["name"]: entry for entry in json.loads(listed.stdout)}
-    assert sorted(functions) == ["bad", "color", "secrets", "slow"]
+    assert sorted(functions) == ["bad", "busy", "color", "secrets", "slow"]
     assert functions["color"]["signature"] == "color([*colors: text])"
     assert functions["color"]["doc"] == "Messages of these colors."
     shown = run_metaq("filter", "list", METAQ_FILTER_FUNCTIONS=str(folder))

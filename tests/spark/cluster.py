@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import site
 import sys
+import time
+from collections.abc import Iterable
 from pathlib import Path
-
-import pyspark
 
 import metaq
 from tests.spark.support import SHORT_LIVED
+from tests.support.spark_home import spark_home
 
+KEEP_S = 3_600
 MASTER = "local-cluster[2,1,1024]"
 OURS = ("metaq", "pymetaq", "msgspec", "opentelemetry", "typing_extensions")
 
@@ -21,11 +25,10 @@ class Cluster:
     """Settings and environment of a driver, whose workers are started with it."""
 
     def __init__(self, home: Path) -> None:
-        # Workers leave what they did in Spark's own directory.
-        self._spark_home = home / "spark"
-        self._spark_home.mkdir()
-        for entry in Path(pyspark.__file__).parent.iterdir():
-            (self._spark_home / entry.name).symlink_to(entry)
+        # Workers write into Spark's home. What other clusters wrote there is not ours.
+        self._work = spark_home() / "work"
+        self._others = set(self._work.glob("app-*"))
+        _remove_old(self._others)
         self.settings = {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
@@ -40,7 +43,7 @@ class Cluster:
         }
         paths = (str(Path(metaq.__file__).parents[1]), site.getsitepackages()[0])
         self.environment = {
-            "SPARK_HOME": str(self._spark_home),
+            "SPARK_HOME": str(spark_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYTHONPATH": os.pathsep.join(paths),
         }
@@ -56,8 +59,17 @@ class Cluster:
 
     @property
     def executors(self) -> list[Path]:
-        """The directories of those that have run."""
-        return list((self._spark_home / "work").glob("app-*/*"))
+        """Returns the directories of the executors that ran."""
+        ours = [work for work in self._work.glob("app-*") if work not in self._others]
+        return [executor for work in ours for executor in work.iterdir()]
+
+
+def _remove_old(work: Iterable[Path]) -> None:
+    """Removes what runs of the tests left an hour ago and more: each holds every jar that it was sent."""
+    for directory in work:
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - directory.stat().st_mtime > KEEP_S:
+                shutil.rmtree(directory)
 
 
 def _bare_python(home: Path) -> Path:

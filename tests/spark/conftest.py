@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import metaq.spark
 from tests.spark.support import Topics
 from tests.support.metaq import Metaq
+from tests.support.spark_home import long_lived_options, spark_home
 from tests.support.spark_jars import delta_jars, driver_jars
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ def spark_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
     # Whatever the machine is called, everything here talks to itself.
-    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable)
+    os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_HOME=str(spark_home()))
     # Workers unpickle what tests define.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     config = {
@@ -42,7 +43,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Itera
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home),
         # It is used for many minutes, unlike those that tests start.
-        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -Dderby.system.home={home}",
+        "spark.driver.extraJavaOptions": f"{long_lived_options()} -Dderby.system.home={home}",
         # To compile a query takes longer than to run it on a few rows. Where a test has a Spark of its own,
         # that is as users have it.
         "spark.sql.codegen.wholeStage": "false",

@@ -14,6 +14,7 @@ from typing import Self
 from tests.spark.cluster import MASTER, Cluster
 from tests.spark.patience import TOO_SLOW
 from tests.support.metaq import COMMAND
+from tests.support.spark_home import spark_home
 
 TIMEOUT_S = 600.0
 """On a busy machine Spark takes long to start."""
@@ -23,7 +24,11 @@ class RunningPipeline:
     """On the master that its file says, or on a cluster."""
 
     def __init__(self, name: str, config: Path, cluster: Cluster | None = None) -> None:
-        self._environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+        self._environment = {
+            **os.environ,
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
         master: tuple[str, ...] = ()
         if cluster is not None:
             config = cluster.file_for(config)

@@ -42,6 +42,9 @@ def main(name_servers: str, topic: str, source: str, checkpoint: str) -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+        # To compile a query takes longer than to run it on a few rows.
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()
     )
     metaq.spark.register(spark)

@@ -14,6 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 import metaq
 from metaq.protocol.messages import SendMessageV2
 from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
+from tests.support import spark_home
 from tests.support.clients import create_topic
 from tests.support.metaq import Metaq
 from tests.support.patient import Connection
@@ -23,8 +24,8 @@ QUERY_TIMEOUT_S = 120
 STARTS_MAX = 10
 """Spark gives the Python process of a source ten seconds to start, and no setting for that; on a machine with
 other work it takes more at times."""
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that ends before its best code would pay."""
+SHORT_LIVED = spark_home.short_lived_options()
+"""For a JVM that ends before optimised code would pay off."""
 
 
 class Topics:

@@ -11,6 +11,7 @@ import pytest
 
 from metaq import _core
 from metaq.settings import ServerSettings
+from tests.support.waiting import wait_until
 
 Event = _core.Request | _core.Answer | _core.Closed
 
@@ -128,7 +129,8 @@ def test_what_waited_too_long_is_answered_busy_and_not_worked_on(serve: Callable
     with connect(server) as client:
         client.sendall(_core.encode_frame(1, opaque=1) + _core.encode_frame(1, opaque=2, flag=2))
         select.select([server.fileno()], [], [], 60)
-        time.sleep(0.5)
+        crossed_at = time.monotonic()
+        wait_until(lambda: time.monotonic() > crossed_at + 0.1, what="older than the limit")
         (oneway,) = server.drain()
         assert isinstance(oneway, _core.Request) and oneway.oneway, "nobody would repeat it"
         (late,) = read_frames(client, 1)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from metaq import _core
 from metaq.settings import BrokerSettings, GroupPolicy, ServerSettings, StoreSettings, TopicPolicy
+from tests.support.waiting import eventually, wait_until
 from tests.support.wire import Wire, batch, pull_fields, send_fields
 
 MIB = 1024 * 1024
@@ -26,9 +27,9 @@ class Plane:
     def connect(self) -> Wire:
         return Wire(self.server.port)
 
-    def limit_topic(self, messages: int = 0, size: int = 0) -> None:
-        topic = TopicPolicy("orders", 4, 4, 6, send_messages_per_second=messages, send_bytes_per_second=size)
-        self.server.put_topics([topic])
+    def limit_topic(self, messages: int = 0, size: int = 0, topic: str = "orders") -> None:
+        policy = TopicPolicy(topic, 4, 4, 6, send_messages_per_second=messages, send_bytes_per_second=size)
+        self.server.put_topics([policy])
 
     def limit_group(self, messages: int = 0, size: int = 0) -> None:
         group = GroupPolicy("readers", consume_messages_per_second=messages, consume_bytes_per_second=size)
@@ -38,10 +39,9 @@ class Plane:
         return self.server.counters()[name]
 
     def until_waiting(self, wanted: int) -> None:
-        deadline = time.monotonic() + 60
-        while self.count("limits_waiting") != wanted:
-            assert time.monotonic() < deadline, (self.count("limits_waiting"), wanted)
-            time.sleep(0.005)
+        eventually(
+            lambda: self.count("limits_waiting"), lambda found: found == wanted, 60, f"{wanted} waiting"
+        )
 
 
 @pytest.fixture
@@ -82,6 +82,14 @@ def fill(wire: Wire, queues: int = 1, count: int = 100) -> None:
         wire.call(
             320, send_fields("orders", queue) | {"m": "true"}, batch(*(b"%d" % n for n in range(count)))
         )
+
+
+def write_probes(running: Plane, wire: Wire, *due_ms: int) -> list[int]:
+    """Writes sends to a limited topic of their own that are answered after these times."""
+    running.limit_topic(size=10_000, topic="probes")
+    assert wire.send("probes", b"x" * 1_000).code == 0, "a tenth of a second's worth goes through at once"
+    waits_ms = [after - before for before, after in pairwise((0, *due_ms))]
+    return [wire.write(310, send_fields("probes"), b"x" * 10 * wait_ms) for wait_ms in waits_ms]
 
 
 def bodies(frame: _core.Frame) -> list[bytes]:
@@ -139,10 +147,11 @@ def test_a_batch_counts_its_messages_and_is_never_too_large(plane: Callable[...,
     with running.connect() as wire:
         fill(wire, count=50)  # Five times what goes through at once.
         late = wire.write(310, send_fields("orders"), b"x")
-        running.until_waiting(1)
+        (probe,) = write_probes(running, wire, 409)
+        running.until_waiting(2)
         running.clock.advance_ms(409)
-        time.sleep(0.05)
-        running.until_waiting(1)
+        assert wire.read().opaque == probe
+        assert running.count("limits_waiting") == 1
         running.clock.advance_ms(1)
         assert wire.read().opaque == late
 
@@ -220,13 +229,17 @@ def test_a_group_limited_in_bytes_owes_what_it_got(plane: Callable[..., Plane]) 
         wire.send("orders", b"x" * 5_000)
         wire.send("orders", b"x" * 100)
         assert len(bodies(wire.pull("orders", 0))) == 1, "one is given however large it is"
-        wire.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
-        running.until_waiting(1)
-        running.clock.advance_ms(400)
-        time.sleep(0.05)
-        running.until_waiting(1)
-        running.clock.advance_ms(200)
-        assert len(bodies(wire.read())) == 1
+        pull = wire.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
+        probes = write_probes(running, wire, 400, 401)
+        running.until_waiting(3)
+        # The server answers sends before pulls. The second probe shows that the pulls were looked at, too.
+        for probe, step_ms in zip(probes, (400, 1), strict=True):
+            running.clock.advance_ms(step_ms)
+            assert wire.read().opaque == probe
+        assert running.count("limits_waiting") == 1
+        running.clock.advance_ms(199)
+        answer = wire.read()
+        assert (answer.opaque, len(bodies(answer))) == (pull, 1)
 
 
 def test_no_queue_starves_even_where_pulls_run_out_of_time(plane: Callable[..., Plane]) -> None:
@@ -276,8 +289,7 @@ def test_a_pull_that_waits_for_messages_then_waits_for_the_limit(plane: Callable
         producer.send("orders", b"first")
         assert bodies(consumer.pull("orders", 0)) == [b"first"]
         consumer.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
-        while running.count("held") == 0:
-            time.sleep(0.005)
+        wait_until(lambda: running.count("held") == 1)
         producer.send("orders", b"second")
         running.until_waiting(1)
         running.clock.advance_ms(1_000)
