@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from tests.interop.clients import CONSUME_TIMEOUT_S, Clients, Message, Queue, queue_of
 from tests.interop.test_java_three_brokers import EVERY_QUEUE, RECOVERY_TIMEOUT_S
 from tests.support.waiting import eventually
@@ -26,13 +24,6 @@ def crash(java: Clients, broker: str, topic: str) -> None:
     java.cluster.brokers[broker].kill()
     java.cluster.brokers[broker].restart()
     java.wait_for_route(topic, RECOVERY_TIMEOUT_S)
-
-
-def moment_between() -> int:
-    """A moment in milliseconds: later than what is stored by now, and earlier than what will be."""
-    moment_ms = int(time.time() * 1000) + 5
-    time.sleep(0.02)
-    return moment_ms
 
 
 def everywhere(value: object) -> dict[Queue, object]:

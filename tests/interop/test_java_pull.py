@@ -11,7 +11,7 @@ import pytest
 
 from tests.interop.clients import Clients, bodies, numbered, queue_of, unique
 from tests.interop.driver import ClientError
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, moment_between
 
 
 def queue(topic: str, queue_id: int, broker: str = "broker-a") -> dict[str, Any]:
@@ -66,7 +66,9 @@ def test_pull_that_waits_gets_the_message_it_waited_for(java: Clients) -> None:
         target=lambda: got.append(consumer.call("pull", **queue(topic, 0), queue_offset=1, hold=True))
     )
     waiting.start()
-    time.sleep(0.3)  # Nothing tells that a pull is held; if it came late it would find the message at once.
+    # No event says that the broker holds a pull. Requests that the client sends after it are answered first.
+    for _ in range(20):
+        consumer.call("queue_bounds", **queue(topic, 0))
     assert not got
     sent_at = time.monotonic()
     producer.send(topic, numbered(1, "second"))
@@ -81,7 +83,7 @@ def test_offsets_by_time(java: Clients) -> None:
     producer = java.producer()
     for number in range(5):
         producer.send(topic, numbered(3, f"burst{number}"))
-        time.sleep(0.02)
+        moment_between()
     consumer = java.pull_consumer()
     stored = consumer.read_all(topic)
     times = [m["store_timestamp_ms"] for m in stored]

@@ -16,6 +16,7 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
+from tests.support.waiting import wait_until
 
 
 def test_concurrent_consumer_gets_everything_once(java: Clients) -> None:
@@ -184,7 +185,7 @@ def test_timestamp(java: Clients) -> None:
     producer.send(topic, numbered(40, "before"))
     # The client gives the time in whole seconds, so the two halves must lie in different ones.
     boundary_s = int(time.time()) + 1
-    time.sleep(boundary_s - time.time() + 0.02)
+    wait_until(lambda: time.time() >= boundary_s)
     producer.send(topic, numbered(40, "after"))
     from_time = time.strftime("%Y%m%d%H%M%S", time.localtime(boundary_s))
     consumer = java.push_consumer(topic, model="BROADCASTING", from_time=from_time, **{"from": "TIMESTAMP"})

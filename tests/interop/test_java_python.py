@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -301,14 +300,17 @@ def test_transactions_both_ways(java: Clients, python: metaq.Client, producer: P
     with pytest.raises(ZeroDivisionError), producer.transaction(topics[1], b"rollback"):
         raise ZeroDivisionError
     with producer.transaction(topics[1], b"commit", tag="t", keys=["k"], properties={"farbe": TEXT}) as sent:
-        time.sleep(0.3)
-        assert theirs.messages == []
+        # A message that is sent later to each queue arrives; the open transaction does not.
+        for number in range(2):
+            queue = metaq.Queue(topics[1], "broker-a", number)
+            producer.send(topics[1], f"plain {number}".encode(), queue=queue)
+        assert len(wait_for_bodies([theirs], ["plain 0", "plain 1"])) == 2
     (message,) = ours.wait_for("commit").values()
     assert (message.tag, message.keys, message.properties["farbe"]) == ("t", ("k",), TEXT)
-    (told,) = wait_for_bodies([theirs], ["commit"])
+    *_, told = wait_for_bodies([theirs], ["commit"])
     assert (told["tags"], told["keys"], told["properties"]["farbe"]) == ("t", "k", TEXT)
     assert told["id"] == sent.id
-    assert len(ours.got) == len(theirs.messages) == 1
+    assert (len(ours.got), len(theirs.messages)) == (1, 3)
 
 
 def test_requests_and_replies_both_ways(java: Clients, python: metaq.Client, producer: Producer) -> None:

@@ -29,7 +29,6 @@ from tests.interop.spread import (
     OFTEN,
     crash,
     everywhere,
-    moment_between,
     mqadmin,
     progress,
     reset,
@@ -42,7 +41,7 @@ from tests.interop.test_java_request import replier
 from tests.interop.test_java_three_brokers import BROKERS, EVERY_QUEUE, QUEUES, RECOVERY_TIMEOUT_S
 from tests.interop.test_java_timer import RECALLS, assert_not_early, timed
 from tests.support.servers import Cluster, start_cluster, uses_apache
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, moment_between
 
 pytestmark = pytest.mark.skipif(uses_apache(), reason="functions and limits are MetaQ's own")
 

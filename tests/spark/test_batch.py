@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ import metaq
 from metaq.spark.schema import COLUMN_NAMES, DEFAULT_COLUMNS
 from tests.spark.support import BROKER, Topics, bodies, read, rows, send_raw
 from tests.support.metaq import Metaq
-from tests.support.waiting import wait_until
+from tests.support.waiting import moment_between, wait_until
 
 MakeTopic = Callable[..., str]
 
@@ -113,9 +112,7 @@ def test_where_to_begin_and_end(
     topic = make_topic(queues=2)
     topics.fill(topic, ["a0", "a1", "a2"])
     topics.fill(topic, ["b0"], queue=1)
-    time.sleep(0.02)
-    middle_ms = time.time_ns() // 1_000_000
-    time.sleep(0.02)
+    middle_ms = moment_between()
     topics.fill(topic, ["a3", "a4"])
 
     def found(**options: object) -> list[str]:

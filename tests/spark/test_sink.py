@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,9 +15,10 @@ from pyspark.sql import functions as F
 
 from metaq._core import Message
 from tests.support.metaq import ROOT
+from tests.support.plain_client import PlainClient, queue_end
 from tests.support.reading import stored
 from tests.support.servers import Cluster, start_metaq
-from tests.support.waiting import wait_until
+from tests.support.waiting import eventually, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -173,20 +173,28 @@ def test_a_broker_that_comes_back_has_every_row(spark: SparkSession, tmp_path: P
     cluster = start_metaq(tmp_path, 1, ("broker-a",), "sync", {})
     broker = cluster.brokers["broker-a"]
 
-    def kill() -> None:
-        time.sleep(0.4)
+    killed_at: list[int] = []
+
+    def kill_when_rows_arrive() -> None:
+        with PlainClient(broker.address) as client:
+
+            def arrived() -> int:
+                return sum(queue_end(client, "kept", queue_id) for queue_id in range(4))
+
+            killed_at.append(eventually(arrived, lambda count: count > 10, 90, "one of the rows stored"))
         broker.kill()
         broker.restart()
 
-    killer = threading.Thread(target=kill)
+    killer = threading.Thread(target=kill_when_rows_arrive)
     try:
         write(numbered(spark, 10), cluster, topic="kept")
         killer.start()
-        frame = numbered(spark, 300_000, 2).withColumn("body", F.concat(F.lit("r"), F.col("body")))
+        frame = numbered(spark, 100_000, 2).withColumn("body", F.concat(F.lit("r"), F.col("body")))
         write(frame, cluster, topic="kept", timeout="60s")
         killer.join()
+        assert 10 < killed_at[0] < 100_000, "the broker was killed too late"
         found = set(bodies(cluster, "kept"))
-        assert found >= {f"r{number}" for number in range(300_000)}
+        assert found >= {f"r{number}" for number in range(100_000)}
     finally:
         if killer.is_alive():
             killer.join()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from tests.spark.support import BROKER, QUERY_TIMEOUT_S, Stream, Topics
 from tests.support.clients import create_topic
 from tests.support.metaq import Metaq
 from tests.support.servers import Cluster, start_metaq
-from tests.support.waiting import wait_until
+from tests.support.waiting import moment_between, wait_until
 
 MakeTopic = Callable[..., str]
 MakeStream = Callable[..., Stream]
@@ -52,9 +51,7 @@ def test_brokers_choose_the_messages(stream: MakeStream, topics: Topics, make_to
 def test_it_begins_at_a_time(stream: MakeStream, topics: Topics, make_topic: MakeTopic) -> None:
     topic = make_topic(queues=2)
     topics.fill(topic, ["old"])
-    time.sleep(0.01)
-    between_ms = time.time_ns() // 1_000_000
-    time.sleep(0.01)
+    between_ms = moment_between()
     topics.fill(topic, ["new"])
     topics.fill(topic, ["newest"], queue=1)
     times = f'{{"{topic}": {{"{BROKER}": {{"0": {between_ms}, "1": 0}}}}}}'

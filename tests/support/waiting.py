@@ -31,6 +31,13 @@ def eventually(ask: Callable[[], T], good: Callable[[T], bool], timeout_s: float
         time.sleep(_LOOK_INTERVAL_S)
 
 
+def moment_between() -> int:
+    """Returns a moment in milliseconds: later than every event so far, and earlier than those to come."""
+    moment_ms = time.time_ns() // 1_000_000 + 1
+    wait_until(lambda: time.time_ns() // 1_000_000 > moment_ms)
+    return moment_ms
+
+
 async def until(condition: Callable[[], T | Awaitable[T]], timeout_s: float = 60.0, what: str = "true") -> T:
     """Awaits the first answer that is not false; the condition may be a coroutine function."""
     deadline = time.monotonic() + timeout_s
