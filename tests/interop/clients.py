@@ -27,6 +27,9 @@ WOKEN_S = 12.0
 # pulls are refused (code 25) until the next one: 30 s, too long for a test. Ours has to do without this.
 HEARTBEAT_INTERVAL_MS = 2_000 if uses_apache() else 30_000
 
+PERSIST_INTERVAL_MS = 500
+"""A client reports its offsets every five seconds by default. Many tests wait for such a report."""
+
 # One count for all drivers: the handle becomes the client's instance name, and that part of its identity.
 _numbers = itertools.count(1)
 
@@ -209,6 +212,7 @@ class Clients:
             "group": group or unique("G"),
             "topics": topics,
             "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS,
+            "persist_interval_ms": PERSIST_INTERVAL_MS,
             **options,
         }
         consumer: PushConsumer = self._keep(PushConsumer(self.driver, "push_consumer", arguments))

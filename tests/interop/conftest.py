@@ -18,7 +18,7 @@ from tests.interop.clients import Client, Clients
 from tests.interop.driver import Driver
 from tests.interop.kinds import JAVA_CLIENTS, java_id
 from tests.interop.programs import build_all, start_go, start_java
-from tests.support.servers import Cluster, start_cluster, start_one_process
+from tests.support.servers import Cluster, start_cluster, start_one_process, uses_apache
 
 Tail = Callable[[], str]
 _TAILS = pytest.StashKey[list[Tail]]()
@@ -62,6 +62,38 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) 
     yield cluster
     cluster.close()
     tails.remove(cluster.tail)
+
+
+@pytest.fixture(scope="session")
+def moved_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
+    """One broker whose clock tests move, unless it is Apache's. They may kill it, and leave it running."""
+    cluster = start_cluster(
+        tmp_path_factory.mktemp("moved"),
+        settings={"recall_messages": True},
+        flush="sync",
+        moved=not uses_apache(),
+    )
+    tails.append(cluster.tail)
+    yield cluster
+    cluster.close()
+    tails.remove(cluster.tail)
+
+
+@pytest.fixture
+def timed_java(java_driver: Driver, moved_cluster: Cluster) -> Iterator[Clients]:
+    """Java clients against that broker; with Apache's, `let_pass` takes its time."""
+    clients = Clients(java_driver, moved_cluster)
+    yield clients
+    clients.close()
+    java_driver.forget_events()
+
+
+@pytest.fixture
+def moved_java(timed_java: Clients) -> Clients:
+    """The same for tests that only a moved clock makes short enough."""
+    if uses_apache():
+        pytest.skip("the clock of Apache's broker cannot be moved")
+    return timed_java
 
 
 @pytest.fixture

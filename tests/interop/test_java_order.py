@@ -52,13 +52,9 @@ def wait_until_taken(survivor: PushConsumer, servers: Cluster, topic: str, queue
 
 @each_once
 def test_the_queues_of_a_killed_consumer_move_when_its_leases_end(
-    cluster: Callable[..., Cluster],
-    java_against: Callable[..., Clients],
-    more_java: Callable[..., Clients],
-    java_kind: tuple[str, str],
+    moved_java: Clients, more_java: Callable[..., Clients], java_kind: tuple[str, str]
 ) -> None:
-    servers = cluster(moved=True)
-    clients = java_against(servers)
+    clients, servers = moved_java, moved_java.cluster
     # A topic of one queue has one order for all its messages.
     topic, single = clients.topic(queues=QUEUES), clients.topic(queues=1)
     options = {"group": unique("G"), "orderly": True, "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import pytest
@@ -19,40 +17,36 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
-from tests.interop.conftest import Tail
-from tests.interop.driver import ClientError, Driver
+from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once
 from tests.support.metaq import run
-from tests.support.servers import Cluster, start_cluster
 from tests.support.waiting import eventually
 
 LADDER_MS = DELAY_LEVELS_MS[2:]
-# Short of the time by so much nothing may come yet.
-EARLY_MS = 1_500
-# The broker looks every 50 ms for what is due.
-LOOK_S = 0.12
+# Each try is looked for this long before its time: nothing may come yet.
+EARLY_MS = 500
 
 
-@pytest.fixture(scope="module")
-def moved_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
-    """One broker whose clock the tests move; nobody may stop it."""
-    servers = start_cluster(tmp_path_factory.mktemp("moved"), moved=True)
-    tails.append(servers.tail)
-    yield servers
-    servers.close()
-    tails.remove(servers.tail)
+class Deliveries:
+    """Shows that the broker has delivered all delayed messages that are due."""
 
+    def __init__(self, clients: Clients) -> None:
+        self._clock = clients.cluster.clock
+        self._topic, self._producer = clients.topic(queues=1), clients.producer()
+        self._consumer = clients.push_consumer(self._topic)
+        self._count = 0
 
-@pytest.fixture
-def moved(java_driver: Driver, moved_cluster: Cluster) -> Iterator[Clients]:
-    clients = Clients(java_driver, moved_cluster)
-    yield clients
-    clients.close()
-    java_driver.forget_events()
+    def wait_for_one(self) -> None:
+        """Returns after the delivery of a message with the shortest delay; the clock moves by that."""
+        self._count += 1
+        body = f"probe-{self._count}"
+        self._producer.send(self._topic, [{"body": body, "delay_level": 1}])
+        self._clock.jump(DELAY_LEVELS_MS[0])
+        wait_for_bodies([self._consumer], [body])
 
 
 def failing(body: str, times: int, **more: object) -> Message:
-    """Sends a message at which its listener fails that many times."""
+    """Returns a message at which its listener fails that many times."""
     return {"body": body, "properties": {"fails": str(times)}, **more}
 
 
@@ -90,16 +84,16 @@ def dead_letters(clients: Clients, group: str, count: int) -> list[Message]:
 
 
 @each_once
-def test_a_message_climbs_the_ladder_and_ends_with_the_dead_letters(moved: Clients) -> None:
-    topic, group = moved.topic(queues=1), moved.retrying_group()
-    producer, consumer = moved.producer(), moved.push_consumer(topic, group=group)
-    clock = moved.cluster.clock
+def test_a_message_climbs_the_ladder_and_ends_with_the_dead_letters(moved_java: Clients) -> None:
+    topic, group = moved_java.topic(queues=1), moved_java.retrying_group()
+    producer, consumer = moved_java.producer(), moved_java.push_consumer(topic, group=group)
+    clock, deliveries = moved_java.cluster.clock, Deliveries(moved_java)
     producer.send(topic, [failing("poison", 99, keys="k1", tags="t"), failing("twice", 2), {"body": "fine"}])
     wait_for_bodies([consumer], ["poison", "twice", "fine"])
     consumer.wait_until_consumed(topic, 3)
     for number, level_ms in enumerate(LADDER_MS, 1):
-        clock.jump(level_ms - EARLY_MS)
-        time.sleep(LOOK_S)
+        clock.jump(level_ms - EARLY_MS - DELAY_LEVELS_MS[0])
+        deliveries.wait_for_one()
         clock.jump(EARLY_MS)
         wait_for_try(consumer, "poison", number)
         # The listener has returned, so the message waits again.
@@ -116,7 +110,7 @@ def test_a_message_climbs_the_ladder_and_ends_with_the_dead_letters(moved: Clien
     }
     assert {m["properties"]["ORIGIN_MESSAGE_ID"] for m in climbed[1:]} == {climbed[0]["offset_id"]}
 
-    (dead,) = dead_letters(moved, group, 1)
+    (dead,) = dead_letters(moved_java, group, 1)
     assert (dead["body"], dead["keys"], dead["id"]) == ("poison", "k1", climbed[0]["id"])
 
     def with_key() -> list[str]:
@@ -130,7 +124,7 @@ def test_a_message_climbs_the_ladder_and_ends_with_the_dead_letters(moved: Clien
     # The index is built behind the log.
     eventually(with_key, lambda found: found == [dead["offset_id"]], CONSUME_TIMEOUT_S, "in the index")
     assert producer.call("view", topic=f"%DLQ%{group}", message_id=dead["offset_id"])["body"] == "poison"
-    assert_resent(moved, consumer, topic, group)
+    assert_resent(moved_java, consumer, topic, group)
 
 
 def assert_resent(clients: Clients, consumer: PushConsumer, topic: str, group: str) -> None:
@@ -146,29 +140,29 @@ def assert_resent(clients: Clients, consumer: PushConsumer, topic: str, group: s
 
 
 @each_once
-def test_who_limits_the_tries(moved: Clients) -> None:
-    topic, clock = moved.topic(queues=1), moved.cluster.clock
-    limited, hasty, grouped = (moved.retrying_group() for _ in range(3))
+def test_who_limits_the_tries(moved_java: Clients) -> None:
+    topic, clock = moved_java.topic(queues=1), moved_java.cluster.clock
+    limited, hasty, grouped = (moved_java.retrying_group() for _ in range(3))
     gives_up, without = unique("G"), unique("G")
-    two_tries = moved.push_consumer(topic, group=limited, tries_max=2)
-    impatient = moved.push_consumer(topic, group=hasty, retry_level=1, tries_max=1)
-    not_at_all = moved.push_consumer(topic, group=gives_up, retry_level=-1)
+    two_tries = moved_java.push_consumer(topic, group=limited, tries_max=2)
+    impatient = moved_java.push_consumer(topic, group=hasty, retry_level=1, tries_max=1)
+    not_at_all = moved_java.push_consumer(topic, group=gives_up, retry_level=-1)
     # A group's own limit is for consumers that tell none, and a Java consumer always does.
-    set_group(moved, grouped, tries_max=1)
-    of_group = moved.push_consumer(topic, group=grouped)
-    set_group(moved, without, retry_queues=0)
-    never = moved.push_consumer(topic, group=without)
-    everyone = moved.push_consumer(topic, model="BROADCASTING")
-    moved.producer().send(topic, [failing("x", 99)])
+    set_group(moved_java, grouped, tries_max=1)
+    of_group = moved_java.push_consumer(topic, group=grouped)
+    set_group(moved_java, without, retry_queues=0)
+    never = moved_java.push_consumer(topic, group=without)
+    everyone = moved_java.push_consumer(topic, model="BROADCASTING")
+    moved_java.producer().send(topic, [failing("x", 99)])
     consumers = (two_tries, impatient, not_at_all, of_group, never, everyone)
     for consumer in consumers:
         wait_for_bodies([consumer], ["x"])
         consumer.wait_until_consumed(topic, 1)
-    assert len(dead_letters(moved, gives_up, 1)) == 1
+    assert len(dead_letters(moved_java, gives_up, 1)) == 1
 
     clock.jump(1_000)
     wait_for_try(impatient, "x", 1)
-    assert len(dead_letters(moved, hasty, 1)) == 1
+    assert len(dead_letters(moved_java, hasty, 1)) == 1
     clock.jump(10_000)
     wait_for_try(two_tries, "x", 1)
     wait_for_try(of_group, "x", 1)
@@ -177,9 +171,12 @@ def test_who_limits_the_tries(moved: Clients) -> None:
     clock.jump(30_000)
     wait_for_try(two_tries, "x", 2)
     wait_for_try(of_group, "x", 2)
-    assert [letter["reconsume_times"] for letter in dead_letters(moved, limited, 1)] == [3]
+    assert [letter["reconsume_times"] for letter in dead_letters(moved_java, limited, 1)] == [3]
     clock.jump(LADDER_MS[-1])
-    time.sleep(LOOK_S)
+    Deliveries(moved_java).wait_for_one()
+    moved_java.producer().send(topic, [{"body": "last"}])
+    for consumer in consumers:
+        wait_for_bodies([consumer], ["last"])
     counts = [len(tries(consumer, "x")) for consumer in consumers]
     assert counts[:3] == [3, 2, 1]
     assert counts[4:] == [1, 1], "a group without retry queues and a broadcast consumer never try again"
@@ -213,18 +210,15 @@ def test_an_orderly_consumer_tries_again_by_itself(java: Clients) -> None:
 
 @each_once
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_what_waits_for_its_next_try_outlives_the_broker(
-    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients], how: str
-) -> None:
-    servers = cluster(moved=True, flush="sync")
-    clients, broker = java_against(servers), servers.brokers["broker-a"]
-    topic, group = clients.topic(queues=2), clients.retrying_group()
+def test_what_waits_for_its_next_try_outlives_the_broker(moved_java: Clients, how: str) -> None:
+    servers, broker = moved_java.cluster, moved_java.cluster.brokers["broker-a"]
+    topic, group = moved_java.topic(queues=2), moved_java.retrying_group()
     wanted = [f"m{number}" for number in range(20)]
-    clients.producer().send(topic, [failing(body, 2) for body in wanted])
+    moved_java.producer().send(topic, [failing(body, 2) for body in wanted])
     seen: list[Message] = []
     for number, level_ms in enumerate([0, *LADDER_MS[:2]]):
         servers.clock.jump(level_ms)
-        consumer = clients.push_consumer(topic, group=group)
+        consumer = moved_java.push_consumer(topic, group=group)
         for body in wanted:
             wait_for_try(consumer, body, number)
         # The listener has returned, so all of them wait at the broker, which is now lost.

@@ -46,7 +46,7 @@ from tests.support.waiting import eventually, moment_between
 pytestmark = pytest.mark.skipif(uses_apache(), reason="functions and limits are MetaQ's own")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
     home = tmp_path_factory.mktemp("three")
     functions = home / "functions"
@@ -213,7 +213,7 @@ def test_running_groups_go_back_on_every_broker(java: Clients) -> None:
     """One goes back through the answers to its pulls, the other by a notice from every broker (code 220)."""
     topic = java.topic(queues=QUEUES)
     # A client keeps a thread for ten seconds for each broker that tells it to go elsewhere.
-    options = {"persist_interval_ms": 500, "callback_threads": 8}
+    options = {"callback_threads": 8}
     answered, told = java.retrying_group(), java.retrying_group()
     groups = {
         group: [java.push_consumer(topic, group=group, **options) for _ in range(2)]
@@ -306,7 +306,7 @@ def test_messages_are_found_on_whichever_broker_has_them(java: Clients) -> None:
 @newest_once
 def test_tools_see_what_runs_on_every_broker(java: Clients) -> None:
     topic, group, producers = java.topic(queues=QUEUES), java.retrying_group(), unique("P")
-    consumers = [java.push_consumer(topic, group=group, persist_interval_ms=500) for _ in range(2)]
+    consumers = [java.push_consumer(topic, group=group) for _ in range(2)]
     shares = [consumer.wait_for_assignment(topic, len(EVERY_QUEUE) // 2) for consumer in consumers]
     producer = java.producer(group=producers, **OFTEN)
     begin, then = (to_every_queue(numbered(2, part)) for part in ("begin", "then"))

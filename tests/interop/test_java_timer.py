@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import pytest
 
-from tests.interop.clients import Clients, Message, bodies, unique, wait_for_bodies
+from tests.interop.clients import Clients, Message, Producer, bodies, unique, wait_for_bodies
 from tests.interop.driver import ClientError
 from tests.interop.kinds import each_once, java_id
-from tests.support.servers import Cluster, uses_apache
+from tests.support.servers import uses_apache
 
 RECALLS = {"recall_messages": True}
+WAIT_MS = 10_000
 EARLY_MS = 1_000 if uses_apache() else 0
 """Apache cuts a moment down to the second."""
 with_timers = pytest.mark.parametrize(
@@ -75,21 +75,19 @@ def test_what_is_too_far_ahead_is_refused(java: Clients) -> None:
 
 
 @with_timers
-def test_a_recalled_message_does_not_come(
-    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients]
-) -> None:
-    clients = java_against(cluster(settings=RECALLS))
-    topic = clients.topic()
-    consumer, producer = clients.push_consumer(topic), clients.producer()
-    messages = [timed(f"m{number}", "setDelayTimeMs", 8_000) for number in range(20)]
+def test_a_recalled_message_does_not_come(timed_java: Clients) -> None:
+    topic = timed_java.topic(queues=1)
+    consumer, producer = timed_java.push_consumer(topic), timed_java.producer()
+    messages = [timed(f"m{number}", "setDelayTimeMs", WAIT_MS) for number in range(20)]
     sent = producer.call("send_timed", topic=topic, messages=messages)
     for result in sent[::2]:
         recalled = producer.call("recall", topic=topic, recall_handle=result["recall_handle"])
         assert recalled == result["id"]
-    kept = bodies(messages[1::2])
+    # Messages come in the order of their times: a recalled one would come before the last.
+    producer.call("send_timed", topic=topic, messages=[timed("last", "setDelayTimeMs", WAIT_MS + 1_000)])
+    timed_java.cluster.let_pass(WAIT_MS + 1_000)
+    kept = [*bodies(messages[1::2]), "last"]
     assert sorted(bodies(wait_for_bodies([consumer], kept))) == sorted(kept)
-    time.sleep(0.5)
-    assert sorted(bodies(consumer.messages)) == sorted(kept)
     for handle, code in ((sent[1]["recall_handle"], 604), (sent[1]["recall_handle"][:-8], None)):
         with pytest.raises(ClientError) as refused:
             producer.call("recall", topic=topic, recall_handle=handle)
@@ -97,30 +95,37 @@ def test_a_recalled_message_does_not_come(
 
 
 @each_once
-def test_waiting_messages_and_recalls_outlive_a_kill(
-    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients], java_kind: tuple[str, str]
-) -> None:
-    """With the old client, which has no recall, only the waiting."""
-    servers = cluster(settings=RECALLS)
-    clients = java_against(servers)
-    topic = clients.topic(queues=1)
-    producer = clients.producer()
-    if java_kind[0].startswith("5."):
-        messages = [timed(f"m{number}", "setDelayTimeMs", 10_000) for number in range(30)]
-        sent = producer.call("send_timed", topic=topic, messages=messages)
-        for result in sent[20:]:
-            producer.call("recall", topic=topic, recall_handle=result["recall_handle"])
-    else:
-        producer.send(
-            topic, [{"body": f"m{number}", "properties": {"TIMER_DELAY_MS": "10000"}} for number in range(20)]
-        )
-    servers.brokers["broker-a"].kill()
-    servers.brokers["broker-a"].restart()
-    consumer = clients.push_consumer(topic, group=unique("G"))
+def test_waiting_messages_and_recalls_outlive_a_kill(timed_java: Clients, java_kind: tuple[str, str]) -> None:
+    topic = timed_java.topic(queues=1)
     wanted = [f"m{number}" for number in range(20)]
-    wait_for_bodies([consumer], wanted, 90)
-    time.sleep(0.5)
-    found = bodies(consumer.messages)
+    if java_kind[0].startswith("5."):
+        recalled = [f"recalled-{number}" for number in range(10)]
+        producer, sent = send_delayed(timed_java, java_kind, topic, [*wanted, *recalled])
+        for result in sent[len(wanted) :]:
+            producer.call("recall", topic=topic, recall_handle=result["recall_handle"])
+    else:  # The old client cannot recall.
+        send_delayed(timed_java, java_kind, topic, wanted)
+    broker = timed_java.cluster.brokers["broker-a"]
+    broker.kill()
+    broker.restart()
+    consumer = timed_java.push_consumer(topic, group=unique("G"))
+    # Messages come in the order of their times: one that came again would come before the last.
+    send_delayed(timed_java, java_kind, topic, ["last"])
+    timed_java.cluster.let_pass(WAIT_MS)
+    wanted.append("last")
+    found = bodies(wait_for_bodies([consumer], wanted, 90))
     assert set(found) == set(wanted)
     # After a kill Apache's broker reads its waiting messages once more and delivers some of them twice.
     assert uses_apache() or sorted(found) == sorted(wanted), "each once: it was killed long before their time"
+
+
+def send_delayed(
+    timed_java: Clients, java_kind: tuple[str, str], topic: str, wanted: list[str]
+) -> tuple[Producer, list[Message]]:
+    """Sends messages that come after WAIT_MS, in the way that this release of the client has."""
+    producer = timed_java.producer()
+    if java_kind[0].startswith("5."):
+        messages = [timed(body, "setDelayTimeMs", WAIT_MS) for body in wanted]
+        return producer, producer.call("send_timed", topic=topic, messages=messages)
+    messages = [{"body": body, "properties": {"TIMER_DELAY_MS": str(WAIT_MS)}} for body in wanted]
+    return producer, producer.send(topic, messages)

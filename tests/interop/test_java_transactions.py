@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+import pytest
 
 from tests.interop.clients import Clients, Message, TransactionProducer, bodies, wait_for_bodies
+from tests.interop.conftest import Tail
+from tests.interop.driver import Driver
 from tests.interop.kinds import each_once
-from tests.support.servers import Cluster
+from tests.support.servers import Cluster, start_cluster
 from tests.support.waiting import eventually
 
 COMMIT = 8
@@ -19,6 +23,24 @@ QUICK_CHECKS = {
 }
 CHECK_TIMEOUT_S = 90.0
 TOO_OFTEN = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+
+@pytest.fixture(scope="session")
+def checking_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
+    """A broker that asks producers soon and often."""
+    servers = start_cluster(tmp_path_factory.mktemp("checking"), settings=QUICK_CHECKS)
+    tails.append(servers.tail)
+    yield servers
+    servers.close()
+    tails.remove(servers.tail)
+
+
+@pytest.fixture
+def checked(java_driver: Driver, checking_cluster: Cluster) -> Iterator[Clients]:
+    clients = Clients(java_driver, checking_cluster)
+    yield clients
+    clients.close()
+    java_driver.forget_events()
 
 
 def halves(count: int, local: str, checks: str = "commit", **properties: str) -> list[Message]:
@@ -50,11 +72,8 @@ def test_committed_messages_arrive_and_others_do_not(java: Clients) -> None:
 
 
 @each_once
-def test_the_producer_is_asked_until_it_knows(
-    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients]
-) -> None:
-    clients = java_against(cluster(settings=QUICK_CHECKS))
-    topic = clients.topic()
+def test_the_producer_is_asked_until_it_knows(checked: Clients) -> None:
+    clients, topic = checked, checked.topic()
     producer, consumer = clients.transaction_producer(), clients.push_consumer(topic)
     at_once = producer.send(topic, halves(5, "unknown", "commit"))
     producer.send(topic, halves(5, "unknown", "unknown,unknown,commit"))
@@ -77,22 +96,18 @@ def test_the_producer_is_asked_until_it_knows(
 
 
 @each_once
-def test_what_nobody_knows_is_parked(
-    cluster: Callable[..., Cluster], java_against: Callable[[Cluster], Clients]
-) -> None:
-    clients = java_against(cluster(settings=QUICK_CHECKS))
-    topic = clients.topic()
+def test_what_nobody_knows_is_parked(checked: Clients) -> None:
+    clients, topic = checked, checked.topic()
     producer = clients.transaction_producer()
     producer.send(topic, halves(1, "unknown", "unknown"))
     producer.send(topic, halves(1, "unknown", "commit", CHECK_IMMUNITY_TIME_IN_SECONDS="3600"))
-    parked = eventually(
-        lambda: clients.pull_consumer().read_all(TOO_OFTEN),
-        bool,
-        CHECK_TIMEOUT_S,
-        "parked",
-    )
+    reader = clients.pull_consumer()
+
+    def of_topic() -> list[Message]:
+        return [m for m in reader.read_all(TOO_OFTEN) if m["properties"]["REAL_TOPIC"] == topic]
+
+    parked = eventually(of_topic, bool, CHECK_TIMEOUT_S, "parked")
     assert bodies(parked) == ["unknown-unknown-0"]
-    assert parked[0]["properties"]["REAL_TOPIC"] == topic
     assert {body: len(asked) for body, asked in checks_of(producer).items()} == {"unknown-unknown-0": 5}
     assert clients.pull_consumer().read_all(topic) == []
 

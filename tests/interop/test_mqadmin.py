@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.interop.clients import Clients, numbered, unique
+from tests.interop.clients import Clients, unique
 from tests.interop.conftest import Tail
 from tests.interop.driver import Driver
 from tests.interop.mqadmin import NOT_TRIED, REFUSED, WORKING, Trial
@@ -152,18 +152,3 @@ def test_exported_metadata_is_ours(mqadmin: Stage) -> None:
     exported = json.loads((Path(mqadmin.names["home"]) / "checked" / "metadata.json").read_text())
     assert mqadmin.names["topic"] in exported["topicConfigTable"]
     assert mqadmin.names["group"] in exported["subscriptionGroupTable"]
-
-
-def test_a_running_consumer_reads_again_what_it_was_sent_back_to(mqadmin: Stage) -> None:
-    clients = Clients(mqadmin.driver, mqadmin.cluster)
-    topic, group = clients.topic(queues=2), unique("again")
-    clients.producer().send(topic, numbered(10))
-    consumer = clients.push_consumer(topic, group=group)
-    consumer.wait_until_consumed(topic, 10)
-    wait_for_progress(clients, group, topic, (5, 5))
-    outcome = mqadmin.run(Trial(f"resetOffsetByTime -g {group} -t {topic} -s 0"))
-    assert re.search(r"(?m)^broker-a +0 +0 ", outcome["printed"]), outcome
-    # The client lets ten seconds pass before it goes to where it was sent.
-    consumer.driver.wait_for(lambda _: len(consumer.messages) >= 20, 90, "every message a second time")
-    wait_for_progress(clients, group, topic, (5, 5))
-    clients.close()

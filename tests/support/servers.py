@@ -6,6 +6,7 @@ A scenario that is in doubt is run against Apache's: what holds there has to hol
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,13 @@ class Cluster:
         """The brokers' clock, if the test asked to move it."""
         assert self.moved_clock is not None, "started without moved=True"
         return self.moved_clock
+
+    def let_pass(self, wait_ms: int) -> None:
+        """Makes due what waits for so long: at once if the clock can be moved, otherwise in real time."""
+        if self.moved_clock is not None:
+            self.moved_clock.jump(wait_ms)
+        else:
+            time.sleep(wait_ms / 1000)
 
     @property
     def namesrv(self) -> str:
