@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Tools are taken from the environment this script runs in, whether or not it is activated.
+# Use the tools of the environment that this script runs in, activated or not.
 TOOLS = Path(sys.executable).parent
-# Lines that are repeated at the end, so that a reader of the end knows where to look.
+# Repeat these lines at the end, so that a reader knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
 # The longest suites run beside the others and share nothing with them. The interop tests mostly wait, so they
@@ -81,7 +81,7 @@ def read_pytest(exit_code: int, lines: Iterable[str]) -> Outcome:
 
 
 def with_silent_failure(exit_code: int, outcome: Outcome) -> Outcome:
-    """A suite that ended badly without naming a failed test did not run to its end."""
+    """Counts one failure if the suite failed without naming a failed test."""
     if exit_code != 0 and outcome.failed == 0:
         return Outcome(outcome.passed, 1, outcome.skipped)
     return outcome

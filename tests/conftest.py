@@ -19,14 +19,14 @@ from tests.support.mysql import MySql
 from tests.support.processes import ToolMissing
 from tests.support.rounds import LONG, LONG_TIMEOUT_S
 
-# Settings of whoever runs the tests would change what the processes under test do.
+# Settings in the environment would change the processes under test.
 for variable in ("METAQ_CONFIG", *(option.variable for option in OPTIONS.values())):
     os.environ.pop(variable, None)
 
-# A shell that runs the tests in the background has SIGINT ignored, and children would inherit that.
+# A shell ignores SIGINT in background jobs, and child processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Property tests say nothing about how fast the machine is, or how busy.
+# The speed of the machine must not fail a property test.
 hypothesis.settings.register_profile(
     "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -66,7 +66,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metaq]:
 
 @pytest.fixture(scope="session")
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
-    """One server for all tests of pipelines, each of which has a database of its own."""
+    """One MariaDB for all tests of pipelines; each test has its own database."""
     server = MariaDb(tmp_path_factory.mktemp("mariadb"))
     yield server
     server.stop()
@@ -74,7 +74,7 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDb]:
 
 @pytest.fixture(scope="session")
 def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
-    """The same, of the other kind. Debian unstable, where it comes from, may be without it for a while."""
+    """One MySQL for all tests of pipelines. Debian unstable, its source, may lack it for a while."""
     try:
         server = MySql(tmp_path_factory.mktemp("mysql"))
     except ToolMissing as missing:
@@ -85,14 +85,14 @@ def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySql]:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Database:
-    """The one that a test is about; MariaDB unless it says so (`tests.support.database.BOTH`)."""
+    """The database server of a test: MariaDB unless it is marked with `tests.support.database.BOTH`."""
     found: Database = request.getfixturevalue(getattr(request, "param", "mariadb"))
     return found
 
 
 @pytest.fixture
 def database(server: Database, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a database that is there for one test."""
+    """The name of a database that exists for one test."""
     name = f"{re.sub(r'[^a-zA-Z0-9]', '_', request.node.name)[:45]}_{server.name}"
     server.execute(f"CREATE DATABASE `{name}`")
     yield name

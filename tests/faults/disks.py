@@ -1,4 +1,4 @@
-"""A small ext4 for one test: it can be full, and it can lose its power. Needs root and loop devices."""
+"""A small ext4 for one test, which can fill up and lose its power. It needs root and loop devices."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LoopDisk:
         self.path.mkdir()
         with self.image.open("wb") as file:
             file.truncate(size_bytes)
-        # No reserved blocks and no lazy initialisation, so that the size is what a test reckons with.
+        # No reserved blocks and no lazy initialisation: the test knows how much fits.
         _run(
             "mkfs.ext4",
             "-q",
@@ -53,8 +53,8 @@ class LoopDisk:
         )
 
     def lose_power(self) -> None:
-        """From here on nothing reaches the image: what was not synced is gone after the next mount. Until it
-        is unmounted every call on the file system fails."""
+        """From now on nothing reaches the image: unsynced data is gone after the next mount. Until it is
+        unmounted, every call on the file system fails."""
         handle = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.ioctl(handle, _SHUTDOWN, pack("=I", _WITHOUT_FLUSH))
@@ -68,7 +68,7 @@ class LoopDisk:
 
 @contextmanager
 def loop_disk(directory: Path, size_bytes: int) -> Iterator[LoopDisk]:
-    """Mounted inside, unmounted and removed outside, whatever happened to it."""
+    """Mounts a disk, and unmounts and removes it afterwards, whatever happened to it."""
     disk = LoopDisk(directory, size_bytes)
     try:
         yield disk
@@ -79,7 +79,7 @@ def loop_disk(directory: Path, size_bytes: int) -> Iterator[LoopDisk]:
 
 
 def loop_disks_work(directory: Path) -> bool:
-    """Whether this machine lets us make one (root, loop devices, mkfs.ext4)."""
+    """Returns whether this machine lets us make one (root, loop devices, mkfs.ext4)."""
     if os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
         return False
     trial = directory / "trial"

@@ -1,4 +1,4 @@
-"""Threads that send without pause, note every promise they get, and go on when the broker dies under them."""
+"""Threads that send without a pause, note every acknowledgement, and go on when the broker dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.plain_client import (
 )
 
 _WINDOW = 8
-"""Requests that a sender has in flight: several wait for one fsync, and several are cut off by a kill."""
+"""Requests in flight per sender: several wait for one fsync, and a kill cuts several off."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Message:
 
 
 class Senders:
-    """Several senders on one topic. `target` follows the broker from port to port; "" while there is none."""
+    """Several senders on one topic. `target` is the broker's current address; "" while there is none."""
 
     def __init__(
         self, topic: str, queues: int, *, count: int, seed: int, body_bytes: int = 200, pause_s: float = 0.002
@@ -76,7 +76,7 @@ class Senders:
                         unanswered = self._send(client, window)
                         self._stopped.wait(choice.uniform(0, 2 * self._pause_s))
                         if unanswered:
-                            # Some are tried again and may then be there twice; the others stay in doubt.
+                            # Some are sent again and may then be stored twice; the others stay in doubt.
                             again = [message for message in unanswered if choice.random() < 0.5]
                             break
             except OSError:

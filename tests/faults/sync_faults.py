@@ -1,4 +1,4 @@
-"""Sync calls of a process that do nothing, or fail, from the moment a test says so.
+"""Makes the sync calls of a process do nothing, or fail, when a test says so.
 
 A seccomp filter hands `fsync`, `fdatasync`, `msync`, `sync_file_range`, `syncfs` and `sync` of the started
 process, and of nothing else on the machine, to this one, which lets them pass, answers them with success
@@ -50,7 +50,7 @@ _START_TIMEOUT_S = 60
 
 
 class Sync(Enum):
-    """The fate of a sync call."""
+    """The outcome of a sync call."""
 
     HONEST = "passes"
     IGNORED = "answers success and does nothing"
@@ -64,7 +64,7 @@ class SyncFaults:
         self.mode = mode
         self.calls = 0
         self._ended = threading.Event()
-        # A name in the abstract space: no path that could be too long, nothing to remove afterwards.
+        # A name in the abstract namespace: no path that could be too long, and nothing to remove.
         self._name = f"metaq-sync-faults-{os.getpid()}-{secrets.token_hex(8)}"
         self._door = socket.socket(socket.AF_UNIX)
         self._door.bind("\0" + self._name)
@@ -78,7 +78,7 @@ class SyncFaults:
         return [sys.executable, str(Path(__file__)), self._name]
 
     def stop(self) -> None:
-        """To be called once the process is gone: until then its sync calls would hang."""
+        """Call it once the process is gone: its sync calls would hang."""
         self._ended.set()
         self._thread.join(timeout=_START_TIMEOUT_S)
 
@@ -122,7 +122,7 @@ class _Program(ctypes.Structure):
 
 
 def _install() -> int:
-    """Puts the filter over this process and all it will execute; returns the listener."""
+    """Installs the filter for this process and everything it executes; returns the listener."""
     numbers = sorted(_SYNC_CALLS[platform.machine()].values())
     steps = [struct.pack("=HBBI", _LOAD_WORD, 0, 0, 0)]
     for place, number in enumerate(numbers):

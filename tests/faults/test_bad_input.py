@@ -1,4 +1,4 @@
-"""Hostile input closes its connection or is refused with a reason, and no other client notices."""
+"""Hostile input closes its connection or is refused with a reason; no other client notices."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 @pytest.fixture
 def witness(served: Serving) -> Iterator[PlainClient]:
-    """An honest connection that must live through everything the test does beside it."""
+    """An honest connection that must survive everything the test does beside it."""
     with served.connect() as client:
         assert send(client, TOPIC, 0, b"before").code == SUCCESS
         yield client
@@ -83,7 +83,7 @@ def address(request: pytest.FixtureRequest, served: Serving) -> str:
 
 
 def _header(data: bytes, kind: int = 0, body: bytes = b"") -> bytes:
-    """A frame around any header bytes at all."""
+    """Returns a frame around any header bytes."""
     return struct.pack(">II", 4 + len(data) + len(body), kind << 24 | len(data)) + data + body
 
 
@@ -120,7 +120,7 @@ NO_FRAMES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", NO_FRAMES)
-def test_a_frame_that_is_none_ends_its_connection(address: str, witness: PlainClient, what: str) -> None:
+def test_an_invalid_frame_closes_its_connection(address: str, witness: PlainClient, what: str) -> None:
     with PlainClient(address) as client:
         client.write(NO_FRAMES[what])
         assert client.closed_by_server(CLOSE_TIMEOUT_S), f"a frame {what} left the connection open"
@@ -173,7 +173,7 @@ def test_trickled_bytes_meet_a_deadline(address: str, witness: PlainClient) -> N
                 slow.write(bytes([byte]))
                 time.sleep(FRAME_DEADLINE_MS / 1000 / 20)
         assert time.monotonic() - began > FRAME_DEADLINE_MS / 1000 / 2
-        # The deadline is one of a begun frame: who says nothing may stay.
+        # The deadline is for a frame that has begun: a silent client may stay.
         assert silent.call(9_999, {}).code == REQUEST_CODE_NOT_SUPPORTED
 
 
@@ -189,24 +189,24 @@ def _refused(reply: Reply, *words: str) -> None:
     assert any(word in reply.remark for word in words), f"says neither of {words}: {reply.remark!r}"
 
 
-def test_a_body_over_the_limit_is_refused_by_name(witness: PlainClient) -> None:
+def test_a_body_over_the_limit_is_refused_with_the_limit(witness: PlainClient) -> None:
     _refused(send(witness, TOPIC, 0, bytes(4 * MIB + 1)), str(4 * MIB), "4 MiB")
     assert send(witness, TOPIC, 1, bytes(4 * MIB)).code == SUCCESS
 
 
-def test_a_batch_over_the_limit_is_refused_by_name(witness: PlainClient) -> None:
+def test_a_batch_over_the_limit_is_refused_with_the_limit(witness: PlainClient) -> None:
     one = struct.pack(">IIIII", 22 + 100 * KIB, 0, 0, 0, 100 * KIB) + bytes(100 * KIB) + struct.pack(">H", 0)
     reply = witness.call(SEND_BATCH_MESSAGE, {**send_fields(TOPIC, 0), "m": "true"}, one * 50)
     _refused(reply, str(4 * MIB), "4 MiB")
 
 
-def test_properties_over_the_limit_are_refused_by_name(witness: PlainClient) -> None:
+def test_properties_over_the_limit_are_refused_with_the_limit(witness: PlainClient) -> None:
     _refused(send(witness, TOPIC, 0, b"x", "k\x01" + "v" * 32_767 + "\x02"), "32767", "32,767")
     assert send(witness, TOPIC, 1, b"x", "k\x01" + "v" * 20_000 + "\x02").code == SUCCESS
 
 
 @pytest.mark.parametrize("topic", ["a b", "a/b", "../up", "a\x00b", "ü", "a.b", "x" * 128], ids=_short)
-def test_a_bad_topic_is_refused_by_name(witness: PlainClient, topic: str) -> None:
+def test_a_bad_topic_is_refused_with_a_reason(witness: PlainClient, topic: str) -> None:
     reply = send(witness, topic, 0, b"x")
     _refused(reply, "topic")
     created = create_topic(witness, topic, 1)
@@ -218,12 +218,12 @@ BAD_GROUPS = ["a b", "a/b", "ü", "", "g" * 256]
 
 
 @pytest.mark.parametrize("group", BAD_GROUPS, ids=_short)
-def test_a_bad_producer_group_is_refused_by_name(witness: PlainClient, group: str) -> None:
+def test_a_bad_producer_group_is_refused_with_a_reason(witness: PlainClient, group: str) -> None:
     _refused(witness.call(SEND_MESSAGE_V2, send_fields(TOPIC, 0, group=group), b"x"), "group")
 
 
 @pytest.mark.parametrize("group", BAD_GROUPS, ids=_short)
-def test_a_bad_consumer_group_is_refused_by_name(witness: PlainClient, group: str) -> None:
+def test_a_bad_consumer_group_is_refused_with_a_reason(witness: PlainClient, group: str) -> None:
     pulled = witness.call(PULL_MESSAGE, _pull_fields(0, group=group))
     assert pulled.code != SUCCESS
     assert "group" in pulled.remark.lower()
@@ -251,7 +251,7 @@ def test_an_unknown_code_is_answered(address: str, code: int) -> None:
         assert client.call(9_998, {}).code == REQUEST_CODE_NOT_SUPPORTED
 
 
-# ------------------------------------------------------------------------------------------ sound, but absurd
+# ------------------------------------------------------------------------------------------ valid but absurd
 
 
 ABSURD_SENDS: dict[str, dict[str, str]] = {
@@ -342,7 +342,7 @@ def test_the_accept_loop_survives_a_lack_of_file_descriptors(served: Serving, wi
         stack.enter_context(_few_descriptors(served))
         for _ in range(40):
             stack.enter_context(served.connect())
-        # More than its queue's file holds. What fails once may work a moment later: the second time counts.
+        # More than the queue's file holds. A call may fail once and then work: the second one counts.
         record = struct.pack(">IIIII", 27, 0, 0, 0, 5) + b"hello" + b"\0\0"
         full = witness.call(
             SEND_BATCH_MESSAGE, {**send_fields("lacking", 0), "m": "true"}, record * QUEUE_FILE_ENTRIES
@@ -408,7 +408,7 @@ def _until_served(served: Serving) -> None:
 
 
 def test_a_reader_that_never_reads_costs_little(served: Serving, witness: PlainClient) -> None:
-    """It asks for megabytes over and over and takes none: the broker stops reading from it, not growing."""
+    """It asks for megabytes again and again and reads none: the broker stops reading and does not grow."""
     for _ in range(8):
         assert send(witness, TOPIC, 1, bytes(MIB)).code == SUCCESS
     end = len(read_queue(witness, TOPIC, 1))

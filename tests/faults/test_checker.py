@@ -1,4 +1,4 @@
-"""The checker itself, against every kind of broken queue that it exists to catch."""
+"""Tests the checker against every kind of broken queue that it has to find."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kept = dict[int, list[Served]]
 
 
 def _sound() -> tuple[History, Kept]:
-    """Two senders, two queues; sender 1's fourth message had no answer and was tried again."""
+    """Returns two senders and two queues; sender 1's fourth message had no answer and was sent again."""
     history = History()
     queues: Kept = {0: [], 1: []}
     for sequence in range(6):
@@ -97,13 +97,13 @@ def _repeat_offset(queues: Kept) -> None:
         (_repeat_offset, "goes from offset"),
     ],
 )
-def test_a_broken_queue_is_told(break_it: Callable[[Kept], None], says: str) -> None:
+def test_a_broken_queue_is_found(break_it: Callable[[Kept], None], says: str) -> None:
     history, queues = _sound()
     break_it(queues)
     assert any(says in sentence for sentence in violations(history, queues))
 
 
-def test_a_message_that_vanishes_later_is_told_though_nobody_was_promised_it() -> None:
+def test_an_unacknowledged_message_that_vanishes_later_is_found() -> None:
     history, queues = _sound()
     history.attempt(Key(3, 0), 0)
     earlier = {0: [*queues[0], Served(len(queues[0]), body_of(Key(3, 0)))]}
@@ -112,7 +112,7 @@ def test_a_message_that_vanishes_later_is_told_though_nobody_was_promised_it() -
     ]
 
 
-def test_one_place_promised_twice_is_told() -> None:
+def test_one_offset_acknowledged_twice_is_found() -> None:
     history, queues = _sound()
     history.attempt(Key(3, 0), 0)
     history.acknowledge(Key(3, 0), 0)

@@ -31,7 +31,7 @@ TOPIC = "damage"
 QUEUES = 2
 MESSAGES = 300
 EARLY, LATE = 20, 280
-"""One lies in the first of several commit-log files, the other in the last, where recovery looks."""
+"""One is in the first of several commit-log files, the other in the last one, which recovery reads."""
 SETTINGS = {
     **SMALL_FILES,
     "commit_log_file_bytes": 128 * KIB,
@@ -65,7 +65,7 @@ def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             assert reply.code == SUCCESS
             history.acknowledge(key, int(reply.fields["queueOffset"]))
         by_queue = [read_queue(client, TOPIC, queue_id) for queue_id in range(QUEUES)]
-        # Entries reach their files a little later than the log its own: there is to be something to damage.
+        # Entries reach their files a little later than messages reach the log. The test needs them to damage.
         wait_until(lambda: all(_entry(home / "data", queue_id, -1) for queue_id in range(QUEUES)))
         if request.param == "stopped":
             assert broker.stop() == 0
@@ -81,7 +81,7 @@ def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def copy(sample: Sample, tmp_path: Path) -> Path:
-    """The sample's data, the test's own to damage."""
+    """A copy of the sample's data for the test to damage."""
     shutil.copytree(sample.data, tmp_path / "data")
     return tmp_path / "data"
 
@@ -118,7 +118,7 @@ def _erase(record: bytearray, _: Stored) -> None:
 @pytest.mark.parametrize(
     "damage", [_flip_body, _flip_magic, _flip_size, _flip_physical_offset, _flip_body_size, _erase]
 )
-def test_a_damaged_record_is_told_and_never_served(
+def test_a_damaged_record_is_reported_and_never_served(
     sample: Sample, copy: Path, tmp_path: Path, damage: Callable[[bytearray, Stored], None], which: int
 ) -> None:
     victim = sample.stored[which]
@@ -135,7 +135,7 @@ def test_a_damaged_record_is_told_and_never_served(
         assert _missing(sample, queues) == [which]
         # Housekeeping reports damage that reads found, every second.
         wait_until(lambda: "damaged" in broker.log())
-        # It goes on as if nothing had been: appends, and a second start finds the same.
+        # The broker takes new messages, and a second start finds the same.
         assert send(client, TOPIC, 0, b"after").code == SUCCESS
         assert broker.stop() == 0
     with Serving(tmp_path / "home", copy, settings=SETTINGS) as broker, broker.connect() as client:
@@ -151,7 +151,7 @@ def test_a_torn_tail_is_cut(sample: Sample, copy: Path, tmp_path: Path) -> None:
     with file.open("r+b") as log:
         log.seek(at + last.size_bytes // 2)
         log.write(bytes(last.size_bytes - last.size_bytes // 2))
-    # A torn tail is what a crash leaves; a store that was stopped cleanly has none.
+    # A crash leaves a torn tail; a store that was stopped cleanly has none.
     (copy / "abort").touch()
     with Serving(tmp_path / "home", copy, settings=SETTINGS) as broker, broker.connect() as client:
         assert _missing(sample, served_queues(client, TOPIC, QUEUES)) == [MESSAGES - 1]
@@ -177,7 +177,7 @@ def test_the_checker_notices_a_recovery_that_cuts_too_much(
     assert any(sentence.startswith("lost") for sentence in found)
 
 
-# ------------------------------------------------------------------------------- what is built from the log
+# ------------------------------------------------------------------------------- files built from the log
 
 
 def _drop(*names: str) -> Callable[[Path], None]:
@@ -232,7 +232,7 @@ def _truncate_index(data: Path) -> None:
         _truncate_index,
     ],
 )
-def test_what_is_built_from_the_log_is_built_again(
+def test_lost_queue_and_index_files_are_rebuilt(
     sample: Sample, copy: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(copy)
@@ -268,7 +268,7 @@ def test_a_damaged_queue_entry_never_serves_another_message(
 
 
 def _entry(data: Path, queue_id: int, number: int) -> bool:
-    """Whether the queue's files hold that entry."""
+    """Returns whether the queue's files hold that entry."""
     files = sorted((data / "consumequeue" / TOPIC / str(queue_id)).glob("*"))
     entries = b"".join(file.read_bytes() for file in files)
     at = (MESSAGES // QUEUES + number) * ENTRY_BYTES
@@ -276,7 +276,7 @@ def _entry(data: Path, queue_id: int, number: int) -> bool:
 
 
 def _missing(sample: Sample, queues: dict[int, list[Served]]) -> list[int]:
-    """Which messages are not served; those that are must be the right ones, in place and in order."""
+    """Returns which messages are not served, and checks that the others are right and in order."""
     missing = []
     for queue_id, messages in sample.queues.items():
         served = set(queues[queue_id])

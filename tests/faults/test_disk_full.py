@@ -1,4 +1,4 @@
-"""A disk that fills up: writes are refused with a reason, reads go on, nothing is deleted, it recovers."""
+"""A full disk: writes are refused with a reason, reads go on, nothing is deleted, and the broker recovers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def disk(tmp_path: Path) -> Iterator[LoopDisk]:
 
 
 def test_a_full_disk_refuses_writes_and_serves_reads(tmp_path: Path, disk: LoopDisk) -> None:
-    # Pieces of odd sizes: every time some other call is the first to find no room.
+    # Pieces of odd sizes: each time another call is the first that finds no room.
     ballast = [_ballast(disk, BALLAST_BYTES // 8 + 1_234 * piece, f"ballast{piece}") for piece in range(8)]
-    # The level of refusal is out of the way, so that the last block is really taken.
+    # The broker refuses writes only when the very last block is used.
     settings = {**SETTINGS, "disk_refuse_percent": 99}
     history = History()
     sequence = count()
@@ -109,7 +109,7 @@ def _ballast(disk: LoopDisk, size_bytes: int, name: str = "ballast") -> Path:
 
 
 def _fill(client: PlainClient, history: History, sequence: Iterator[int]) -> Reply:
-    """Sends until it is refused; the first refusal."""
+    """Sends until the broker refuses, and returns the refusal."""
     for _ in range(64 * MIB // BODY_BYTES):
         reply = _send(client, history, next(sequence))
         if reply.code != SUCCESS:

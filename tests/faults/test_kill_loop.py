@@ -1,4 +1,4 @@
-"""`kill -9` again and again while messages are sent with `flush=sync`, and what must be there afterwards."""
+"""Kills the broker again and again during sends with `flush=sync`: nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path: Path)
             senders.target = ""
             kills += 1
             while choice.random() < 0.25:
-                # Some die before they are up: recovery itself must survive being cut off.
+                # Some die before they are up: recovery must survive a kill, too.
                 broker = Serving(home, data, settings=SETTINGS, wait=False)
                 time.sleep(choice.uniform(0.0, 0.3))
                 broker.kill()
@@ -66,7 +66,7 @@ def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path: Path)
 
 
 def _check(senders: Senders, broker: Serving, earlier: dict[int, list[Served]]) -> None:
-    """Adds the records since the last call to those before; nobody sends meanwhile."""
+    """Adds the records since the last call to `earlier` and checks them all. Nobody sends meanwhile."""
     begins = {queue_id: len(messages) for queue_id, messages in earlier.items()}
     with broker.connect() as client:
         for queue_id, messages in served_queues(client, TOPIC, QUEUES, begins).items():

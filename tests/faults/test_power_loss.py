@@ -1,7 +1,7 @@
-"""The power goes while messages are sent: an ext4 of its own drops everything that was not synced.
+"""Power loss while messages are sent: an ext4 of its own drops everything that was not synced.
 
-With honest sync calls nothing acknowledged may be missing. With sync calls that only pretend, the very same
-test must find messages missing: that proves that it would notice a broker that acknowledges too early.
+With honest sync calls nothing acknowledged may be missing. With sync calls that only pretend, the same test
+must find messages missing: that proves that it would notice a broker that acknowledges too early.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _lose_power_twice(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
     try:
         with broker.connect() as client:
             assert create_topic(client, TOPIC, QUEUES).code == SUCCESS
-        # The topic itself is to survive: what is in question is the messages.
+        # The topic itself must survive; the test is about its messages.
         os.sync()
         senders.start()
         for _ in range(2):
@@ -69,8 +69,8 @@ def _lose_power_twice(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
             time.sleep(choice.uniform(0.3, 1.0))
             # A slow disk needs time for this many.
             wait_until(lambda before=acknowledged: senders.history.acknowledged_count() > before + 50)
-            # With the power ends whoever could acknowledge. Here a sync under way may return as if all was
-            # well after the file system was shut down.
+            # A real power loss also ends the broker. Here, a sync under way could return success
+            # after the file system was shut down, so stop the broker first.
             broker.child.process.send_signal(signal.SIGSTOP)
             disk.lose_power()
             senders.target = ""

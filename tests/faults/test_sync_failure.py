@@ -1,4 +1,4 @@
-"""A failed fsync is final: nothing is acknowledged after it, not even when the disk would sync again."""
+"""A failed fsync is final: nothing is acknowledged after it, even if the disk would sync again."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path: Path) -> None:
     with Serving(home, data, prefix=faults.prefix()) as broker:
         with broker.connect() as client:
             assert create_topic(client, TOPIC, QUEUES).code == SUCCESS
-            # The group that will read is known before: making one would want to write.
+            # Create the group that reads now: to create it later would need a write.
             assert pull(client, TOPIC, 0, 0).code == PULL_NOT_FOUND
         senders.start()
         senders.target = broker.broker
@@ -41,7 +41,7 @@ def test_nothing_is_acknowledged_after_a_failed_sync(tmp_path: Path) -> None:
         wait_until(lambda: len(senders.refusals) > 0 or not broker.child.alive)
         senders.stop()
         for faults.mode in (Sync.FAILING, Sync.HONEST):
-            # A process that ends on a failed sync has failed stop as well.
+            # A process that ends on a failed sync is right as well.
             if broker.child.alive:
                 _refuses_writes_and_serves_reads(broker)
         wait_until(lambda: "sync" in broker.log().lower())

@@ -1,4 +1,4 @@
-"""`kill -9` again and again while messages wait for their moments, and what must have come of them."""
+"""Kills the broker again and again while messages wait for their time: each comes, and few come twice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DELAY_MS_MAX = 4_000
 LAST_MOMENTS_MS = 3_000
 """Checkpoints are a second apart, and a busy machine is late with them."""
 BATCH, BATCHES_CUT_OFF = 1024, 2
-"""After each batch the broker notes how far it is, unless one was late: then after the next."""
+"""The broker saves its position after each batch, or after the next one if it is late."""
 DRAIN_TIMEOUT_S = 120
 WINDOW = 32
 
@@ -47,11 +47,11 @@ class Waits:
     in_doubt: set[int] = field(default_factory=set)
     """Recalls without an answer: the message may come or not."""
     kills_ms: list[tuple[float, float]] = field(default_factory=list)
-    """When it was killed, and when it was back: what was due in between came then."""
+    """When it was killed and when it was back. Messages due in between came then."""
 
 
 @kill_loop
-def test_what_waits_outlives_every_kill(tmp_path: Path) -> None:
+def test_waiting_messages_survive_every_kill(tmp_path: Path) -> None:
     choice = random.Random(draw_seed())
     data, home, waits = tmp_path / "data", tmp_path / "home", Waits()
     numbers = itertools.count()
@@ -137,7 +137,7 @@ def _send_window(client: PlainClient, window: list[int], waits: Waits, choice: r
             assert reply.fields["msgId"] == f"K{number}"
             waits.recalled.add(number)
         else:
-            assert reply.code == 604, reply.remark  # Its moment came first.
+            assert reply.code == 604, reply.remark  # It was delivered first.
 
 
 def _wait_for(broker: Serving, wanted: set[int]) -> list[int]:

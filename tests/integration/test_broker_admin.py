@@ -1,4 +1,4 @@
-"""Administration of a broker that runs: resets, questions passed on to clients, replies, figures."""
+"""Administration of a running broker: resets, requests to clients, replies, figures."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_running_group_is_sent_back_in_time_with_its_next_pull(tmp_path: Path)
             clock.advance_ms(60_000)
         await client.heartbeat("g", T)
         await commit(client, 10)
-        # Its consumer waits at the end; the reset reaches it there.
+        # Its consumer waits at the end of the queue; the reset reaches it there.
         waiting = asyncio.create_task(client.pull("g", T, 10, hold_ms=120_000))
         await until(lambda: broker.server.counters()["held"] > 0)
         await reset(client, NOW_MS + 4 * 60_000 - 1_000)
@@ -107,7 +107,7 @@ def test_a_running_group_is_sent_back_in_time_with_its_next_pull(tmp_path: Path)
     in_broker(tmp_path, scenario, clock)
 
 
-def test_a_pull_under_way_elsewhere_is_told_once(tmp_path: Path) -> None:
+def test_a_pull_under_way_is_reset_once(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client) -> None:
         for _ in range(6):
             await client.send(T, b"x")
@@ -121,7 +121,7 @@ def test_a_pull_under_way_elsewhere_is_told_once(tmp_path: Path) -> None:
     in_broker(tmp_path, scenario)
 
 
-def test_a_stopped_group_begins_where_it_was_put_to_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_stopped_group_starts_at_its_reset_offset_even_after_a_restart(tmp_path: Path) -> None:
     async def first(broker: Broker, client: Client) -> None:
         for _ in range(3):
             await client.send(T, b"x")
@@ -139,8 +139,8 @@ def test_a_stopped_group_begins_where_it_was_put_to_also_after_a_restart(tmp_pat
     in_broker(tmp_path, second)
 
 
-def test_a_running_group_that_has_not_followed_is_sent_there_by_the_next_life(tmp_path: Path) -> None:
-    """A consumer with much in its hands may not pull for minutes: a restart must not undo the reset."""
+def test_a_reset_that_no_consumer_has_seen_survives_a_restart(tmp_path: Path) -> None:
+    """A busy consumer may not pull for minutes: a restart must not undo the reset."""
 
     async def first(broker: Broker, client: Client) -> None:
         for number in range(6):
@@ -205,7 +205,7 @@ async def answering(
         await connection.close()
 
 
-def test_questions_are_passed_on_to_the_client(tmp_path: Path) -> None:
+def test_requests_are_passed_on_to_the_client(tmp_path: Path) -> None:
     def answer(frame: Frame) -> Response | None:
         if frame.code == 307:
             return Response(
@@ -229,7 +229,7 @@ def test_questions_are_passed_on_to_the_client(tmp_path: Path) -> None:
             asked = GetConsumerRunningInfo(consumer_group="g", client_id="answerer", jstack_enable=True)
             reply = (await client.connection.call(asked)).check()
             assert b'"jstack":"stack"' in reply.body, "as the client wrote it, whatever it wrote"
-            # A notice of the group may come before the question or behind it.
+            # A notice of the group may come before or after the request.
             (question,) = [frame for frame in consumer.told if frame.code == 307]
             assert question.fields["jstackEnable"] == "true"
             direct = ConsumeMessageDirectly(
@@ -249,7 +249,7 @@ def test_questions_are_passed_on_to_the_client(tmp_path: Path) -> None:
     in_broker(tmp_path, scenario)
 
 
-def test_a_client_that_stays_silent_is_not_waited_for_for_ever(
+def test_the_broker_does_not_wait_for_ever_for_a_silent_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("metaq.broker.requests.relays.ANSWER_TIMEOUT_S", 0.2)
@@ -314,7 +314,7 @@ def test_a_reply_that_nobody_takes_is_refused(tmp_path: Path) -> None:
     in_broker(tmp_path, scenario)
 
 
-def test_a_group_that_is_kept_from_a_topic(tmp_path: Path) -> None:
+def test_a_group_without_permission_for_a_topic(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client) -> None:
         await client.send(T, b"x")
         await client.heartbeat("g", T)
@@ -329,7 +329,7 @@ def test_a_group_that_is_kept_from_a_topic(tmp_path: Path) -> None:
     in_broker(tmp_path, scenario)
 
 
-def test_figures_of_a_broker_that_works(tmp_path: Path) -> None:
+def test_figures_of_a_running_broker(tmp_path: Path) -> None:
     clock = Clock.manual(NOW_MS)
 
     async def scenario(broker: Broker, client: Client) -> None:
@@ -370,11 +370,11 @@ def test_queues_of_topics_that_are_gone_are_cleaned(tmp_path: Path) -> None:
     in_broker(tmp_path, scenario)
 
 
-def test_what_never_applies_is_refused_with_its_reason(tmp_path: Path) -> None:
+def test_unsupported_requests_are_refused_with_a_reason(tmp_path: Path) -> None:
     from metaq.protocol.command import Command
 
     class UpdateStaticTopic(Command, code=513):
-        """Known to tools alone."""
+        """Requests that only tools send."""
 
     async def scenario(broker: Broker, client: Client) -> None:
         reply = await client.connection.call(UpdateStaticTopic())

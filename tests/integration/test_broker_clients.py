@@ -47,7 +47,7 @@ def test_consumers_hear_of_each_other(tmp_path: Path, binary: bool) -> None:
                 await until(lambda: first.notified("g") == 2 and second.notified("g") == 1)
                 assert await members(first, "g") == ["a", "b"]
                 await second.heartbeat("g", "orders", "%RETRY%g")
-            # The second one's socket is closed: no farewell, and yet it is gone at once.
+            # The second client's socket is closed without a word, and it is gone at once.
             await until(lambda: first.notified("g") == 3)
             assert await members(first, "g") == ["a"]
             await first.connection.call(UnregisterClient(client_id="a", consumer_group="g"))
@@ -73,7 +73,7 @@ def test_a_group_can_do_without_notices(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_silent_expire_by_the_brokers_clock(tmp_path: Path) -> None:
+def test_silent_clients_expire_by_the_brokers_clock(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(1_750_000_000_000)
         options = broker_options(tmp_path, client_expiry_s=2.0)

@@ -1,4 +1,4 @@
-"""Half messages that hold many: taken apart by a commit, which a restart finishes after a kill."""
+"""Half messages that hold a batch: a commit splits them, and a restart finishes it after a kill."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MINUTE_MS = 60_000
 async def ask(
     client: Client, clock: Clock, bodies: Sequence[bytes], *, batch: bytes | None = None, **more: str
 ) -> Reply:
-    """Sends a batch as one half message; `more` is for the messages inside, but for what is in capitals."""
+    """Sends a batch as one half message. Properties in capitals are the half's, others its messages'."""
     inner = {name.lower(): value for name, value in more.items() if name.islower()}
     messages = [
         Outgoing(
@@ -72,7 +72,7 @@ async def shown(client: Client) -> list[Record]:
 
 
 async def look(broker: Broker, client: Client, clock: Clock, by_ms: int) -> list[Frame]:
-    """Lets time pass in steps of the check interval; what was asked meanwhile."""
+    """Lets time pass in steps of the check interval; returns the checks that came meanwhile."""
     before = len(checks(client))
     for _ in range(by_ms // INTERVAL_MS):
         clock.advance_ms(INTERVAL_MS)
@@ -104,7 +104,7 @@ def test_a_commit_shows_each_of_the_messages_once(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_could_not_be_committed_is_refused_when_it_comes(tmp_path: Path) -> None:
+def test_a_half_batch_that_cannot_be_committed_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -146,7 +146,7 @@ def test_messages_inside_wait_for_their_time_from_the_commit_on(tmp_path: Path) 
     run(scenario)
 
 
-def test_its_producers_are_asked_when_its_age_has_doubled_for_as_long_as_messages_are_kept(
+def test_producers_are_checked_when_the_age_of_a_half_batch_has_doubled(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:
@@ -169,7 +169,7 @@ def test_its_producers_are_asked_when_its_age_has_doubled_for_as_long_as_message
 
 @pytest.mark.parametrize("left", range(5))
 def test_a_kill_in_the_middle_of_a_commit_shows_each_message_once(tmp_path: Path, left: int) -> None:
-    """The log as a kill may leave it: with only the first messages, and without the note that it is done."""
+    """Makes the log look as after a kill: only the first messages, and no note that the commit is done."""
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
@@ -197,7 +197,7 @@ def test_a_kill_in_the_middle_of_a_commit_shows_each_message_once(tmp_path: Path
     run(scenario)
 
 
-def test_its_driver_ends_it_by_its_first_place_after_copies_and_a_restart(tmp_path: Path) -> None:
+def test_a_driver_ends_it_by_its_first_offset_after_copies_and_a_restart(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         killed = tmp_path / "killed"

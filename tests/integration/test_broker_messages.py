@@ -1,4 +1,4 @@
-"""A broker and its messages: sent, pulled, waited for, found again, kept across a restart."""
+"""A broker and its messages: send, pull, held pulls, queries, restarts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_message_to_a_new_topic_arrives(tmp_path: Path, binary: bool) -> None:
     run(scenario)
 
 
-def test_a_priority_that_is_none_is_passed_on(tmp_path: Path) -> None:
+def test_an_invalid_priority_is_passed_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
             for priority, queue_id in (("-1", 1), ("high", 1), ("", 1), ("9" * 20, 1), ("2", 2), ("99", 3)):
@@ -103,7 +103,7 @@ def test_bad_topics_are_refused(tmp_path: Path, topic: str, code: int, says: str
     run(scenario)
 
 
-def test_unknown_topics_and_groups_where_nothing_is_made(tmp_path: Path) -> None:
+def test_unknown_topics_and_groups_without_auto_creation(tmp_path: Path) -> None:
     async def scenario() -> None:
         options = broker_options(tmp_path, auto_create_topic=False, auto_create_group=False)
         async with started_broker(options) as broker, connected(broker.address) as client:
@@ -314,7 +314,7 @@ def test_a_deleted_topic_and_a_deleted_group_leave_no_offsets(tmp_path: Path) ->
     run(scenario)
 
 
-def test_what_cannot_start_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
     async def scenario() -> None:
         options = broker_options(tmp_path)
         async with started_broker(options):

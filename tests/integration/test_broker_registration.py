@@ -77,10 +77,10 @@ async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
-def test_a_hanging_name_server_delays_a_new_topic_but_little(
+def test_a_hanging_name_server_hardly_delays_a_new_topic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It is waited for by nobody, or for longer than the test runs.
+    # Nobody waits for it, or longer than the test runs.
     monkeypatch.setattr(registration, "ANSWER_TIMEOUT_S", 3600.0)
     monkeypatch.setattr(registration, "ANNOUNCE_TIMEOUT_S", 0.3)
 
@@ -107,7 +107,7 @@ def test_a_hanging_name_server_delays_a_new_topic_but_little(
             assert broker.registration.registered
             for number in range(3):
                 if number:
-                    # One that was late once delays nobody before it answers again.
+                    # One that was late once delays nobody until it answers again.
                     monkeypatch.setattr(registration, "ANNOUNCE_TIMEOUT_S", 3600.0)
                 (await client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=60)).check()
 
@@ -121,7 +121,7 @@ def test_a_name_server_that_restarts_learns_everything_again(tmp_path: Path) -> 
             await broker.start()
         port = int(first.address.rpartition(":")[2])
         async with started_nameserver(port) as again, connected(again.address) as ask:
-            # Nothing changes on the broker: it notices by itself that the line was cut.
+            # Nothing changes on the broker: it notices by itself that the connection is gone.
             await route_appears(ask, "TBW102")
             await broker.stop()
             assert await route(ask, "TBW102") is None
@@ -130,7 +130,7 @@ def test_a_name_server_that_restarts_learns_everything_again(tmp_path: Path) -> 
 
 
 def test_many_new_topics_make_few_registrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # So that how many there are is not a matter of how long three hundred topics take.
+    # The count must not depend on how long three hundred topics take.
     monkeypatch.setattr(registration, "GATHER_S", 0.5)
 
     async def scenario() -> None:

@@ -23,20 +23,20 @@ LEVELS = len(DELAY_LEVELS_MS)
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[tuple[AsyncLocalMetaq, Client]]:
-    """A broker whose time stands still, and a client that consumes `orders` as g."""
+    """Starts a broker with a frozen clock, and a client that consumes `orders` as g."""
     async with AsyncLocalMetaq(frozen=True) as metaq, connected(metaq.broker) as client:
         await client.heartbeat("g", "orders", "%RETRY%g", "%DLQ%g")
         yield metaq, client
 
 
 async def delivered(metaq: AsyncLocalMetaq, client: Client, topic: str, count: int) -> list[Record]:
-    """Everything in queue 0 of the topic, which is so much and all there is."""
+    """Returns everything in queue 0 of the topic, and checks the count."""
     assert len(await metaq.messages(topic)) == count
     return (await client.pull("g", topic))[1]
 
 
 async def tick(metaq: AsyncLocalMetaq, by_ms: int, topic: str, count: int) -> None:
-    """Moves the clock to the last moment before a delivery, sees that nothing comes early, and moves on."""
+    """Moves the clock to just before a delivery, checks that nothing comes early, and moves on."""
     await metaq.clock.advance((by_ms - 1) / 1000)
     assert len(await metaq.messages(topic)) == count, "a message came early"
     await metaq.clock.advance(0.001)
@@ -59,7 +59,7 @@ def test_a_delayed_message_comes_when_its_level_says(asked: int, level: int) -> 
 
 
 @pytest.mark.parametrize("level", ["0", "-1", "soon"])
-def test_what_is_no_level_is_no_delay(level: str) -> None:
+def test_an_invalid_level_is_no_delay(level: str) -> None:
     async def scenario() -> None:
         async with opened() as (metaq, client):
             await client.send("orders", b"now", DELAY=level)
@@ -89,7 +89,7 @@ def test_delays_go_on_after_a_restart_without_loss_or_repetition(tmp_path: Path)
     run(scenario)
 
 
-def test_a_message_given_back_climbs_the_ladder_and_ends_with_the_dead_letters() -> None:
+def test_a_message_sent_back_climbs_the_ladder_and_ends_with_the_dead_letters() -> None:
     async def scenario() -> None:
         async with opened() as (metaq, client):
             await client.send("orders", b"poison", TAGS="t", UNIQ_KEY="U1")
@@ -155,7 +155,7 @@ def test_a_clients_own_resend_is_delayed_or_dead() -> None:
     run(scenario)
 
 
-def test_what_cannot_be_given_back_is_refused_by_name() -> None:
+def test_a_message_that_cannot_be_sent_back_is_refused_with_a_reason() -> None:
     async def scenario() -> None:
         async with opened() as (metaq, client):
             await client.send("orders", b"x")

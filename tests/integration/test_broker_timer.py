@@ -1,4 +1,4 @@
-"""Messages that wait for any moment, and their recall, on a broker whose clock the test moves."""
+"""Messages for a given time, and their recall, on a broker whose clock the test moves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DAY_MS = 24 * 3_600_000
 async def opened(
     directory: Path, clock: Clock, *, broker: dict[str, object] | None = None, **store: object
 ) -> AsyncIterator[tuple[Broker, Client]]:
-    """A broker and a client that consumes `orders` as g."""
+    """Starts a broker and a client that consumes `orders` as g."""
     options = broker_options(directory)
     options = replace(
         options,
@@ -47,7 +47,7 @@ async def opened(
 
 
 async def delivered(broker: Broker, client: Client, count: int) -> list[Record]:
-    """Everything in queue 0 of `orders`, once there is so much."""
+    """Waits for that many messages in queue 0 of `orders` and returns them."""
     await until(lambda: broker.store.max_offset("orders", 0) >= count)
     assert broker.store.max_offset("orders", 0) == count
     return (await client.pull("g", "orders"))[1]
@@ -97,7 +97,7 @@ def test_a_message_comes_at_its_moment(tmp_path: Path, properties: dict[str, str
     run(scenario)
 
 
-def test_what_waits_is_stored_as_apache_stores_it(tmp_path: Path) -> None:
+def test_waiting_messages_are_stored_as_apache_stores_them(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -121,7 +121,7 @@ def test_what_waits_is_stored_as_apache_stores_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "past", [{"TIMER_DELAY_SEC": "-5"}, {"TIMER_DELAY_MS": "0"}, {"TIMER_DELIVER_MS": "1"}]
 )
-def test_what_is_due_already_comes_at_once(tmp_path: Path, past: dict[str, str]) -> None:
+def test_a_message_that_is_due_already_comes_at_once(tmp_path: Path, past: dict[str, str]) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, Clock.manual(START_MS)) as (broker, client):
             sent = await client.send("orders", b"now", **past)
@@ -143,7 +143,7 @@ def test_what_is_due_already_comes_at_once(tmp_path: Path, past: dict[str, str])
         {"TIMER_DELAY_SEC": "soon", "TRAN_MSG": "true"},
     ],
 )
-def test_what_cannot_be_is_refused(tmp_path: Path, properties: dict[str, str]) -> None:
+def test_impossible_times_are_refused(tmp_path: Path, properties: dict[str, str]) -> None:
     async def scenario() -> None:
         async with opened(tmp_path, Clock.manual(START_MS)) as (broker, client):
             with pytest.raises(Refused) as refused:
@@ -223,7 +223,7 @@ def test_a_lost_timer_log_is_built_again(tmp_path: Path, harm: str) -> None:
 
 
 def test_forty_days_pass_retention_again_and_again(tmp_path: Path) -> None:
-    """A day of traffic in each of forty days, of which three are kept, and one message that waits for all."""
+    """Forty days of traffic, of which three are kept, and one message that waits all the time."""
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
@@ -260,7 +260,7 @@ def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
                 sent = await client.send("orders", b"%d" % number, TIMER_DELAY_MS=str(100_000 + number // 2))
                 if number % 2:
                     await recall(client, sent.recall_handle or "")
-            # This one is due sooner than its recall can be read from the queue.
+            # This one is due before its recall can be read from the queue.
             soon = await client.send("orders", b"soon", TIMER_DELAY_MS="5", UNIQ_KEY="S")
             assert await recall(client, soon.recall_handle or "") == "S"
             clock.advance_ms(5)
@@ -279,7 +279,7 @@ def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_recall_that_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_an_impossible_recall_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -319,7 +319,7 @@ def test_a_recall_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_recall_names_its_topic_and_moment(tmp_path: Path) -> None:
-    """Another topic's key, or another moment's, recalls nothing."""
+    """A key of another topic or another time recalls nothing."""
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
@@ -329,7 +329,7 @@ def test_a_recall_names_its_topic_and_moment(tmp_path: Path) -> None:
             later = await client.send("orders", b"later", TIMER_DELAY_MS="2000", UNIQ_KEY="K")
             await recall(client, other.recall_handle or "", "others")
             await recall(client, later.recall_handle or "")
-            # As older clients recall: a message that names the key, sent to the wrong topic.
+            # Older clients recall with a message that names the key; this one goes to the wrong topic.
             deletion = {"TIMER_DELAY_MS": "1000", "TIMER_DEL_UNIQKEY": "orders+K"}
             await client.send("others", b"0", UNIQ_KEY="K", **deletion)
             clock.advance_ms(10_000)

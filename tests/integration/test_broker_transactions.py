@@ -34,7 +34,7 @@ PHYSICAL_OFFSET_AT, BODY_AT = 28, 88
 
 @asynccontextmanager
 async def opened(directory: Path, clock: Clock, **changes: object) -> AsyncIterator[tuple[Broker, Client]]:
-    """A broker and a client that consumes `orders` as g and produces as p."""
+    """Starts a broker and a client that consumes `orders` as g and produces as p."""
     options = replace(broker_options(directory), **changes)  # type: ignore[arg-type]
     async with started_broker(options, clock) as broker, connected(broker.address) as client:
         await client.heartbeat("g", "orders", names.CHECKS_EXHAUSTED_TOPIC, producers=("p",))
@@ -64,7 +64,7 @@ async def end(
     queue_offset: int | None = None,
     physical_offset: int | None = None,
 ) -> Reply:
-    """Ends it by the answer to its send, or by the check that asked for it."""
+    """Ends a transaction, by the answer to its send or by the check for it."""
     if isinstance(half, Frame):
         own_queue_offset, own_physical_offset = (
             int(half.fields[name]) for name in ("tranStateTableOffset", "commitLogOffset")
@@ -83,11 +83,11 @@ async def end(
 
 
 async def turn(broker: Broker, client: Client, clock: Clock, by_ms: int = INTERVAL_MS) -> list[Frame]:
-    """Moves the clock by one check interval and returns what the producer was asked then."""
+    """Moves the clock by one check interval and returns the checks that came."""
     before = len(checks(client))
     clock.advance_ms(by_ms)
     await broker.transactions.check()
-    # An answer on the same line comes behind the question.
+    # On the same connection an answer comes after the check.
     await client.connection.call(GetMaxOffset(topic="orders", queue_id=0))
     return checks(client)[before:]
 
@@ -105,7 +105,7 @@ def open_count(broker: Broker) -> int:
 
 
 async def kept(broker: Broker) -> tuple[int, int]:
-    """The committed offsets of the half topic and of the topic of those done with."""
+    """Returns the committed offsets of the half topic and of the topic of ended transactions."""
     await broker.transactions.keep_offsets()
     table = broker.server.offsets()
     half, done = (
@@ -141,7 +141,7 @@ def test_a_half_message_is_seen_once_committed_and_never_when_rolled_back(tmp_pa
     run(scenario)
 
 
-def test_what_ended_once_does_not_end_again(tmp_path: Path) -> None:
+def test_a_transaction_ends_only_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -155,7 +155,7 @@ def test_what_ended_once_does_not_end_again(tmp_path: Path) -> None:
             assert (await end(client, rolled_back, COMMIT)).code == 1
             assert [record.body for record in await orders(client)] == [b"once"]
         async with opened(tmp_path, clock) as (broker, client):
-            # It is known still, also after a restart.
+            # The broker still knows it, even after a restart.
             assert [(await end(client, again, COMMIT)).code for again in (half, rolled_back)] == [0, 1]
             assert [record.body for record in await orders(client)] == [b"once"]
 
@@ -184,7 +184,7 @@ def test_ends_that_fit_no_half_message_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("checked", [False, True])
-def test_a_body_that_looks_like_a_half_message_is_none(tmp_path: Path, checked: bool) -> None:
+def test_a_body_that_looks_like_a_half_message_is_not_one(tmp_path: Path, checked: bool) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -222,7 +222,7 @@ def test_an_unknown_transaction_is_asked_for_until_it_is_known(tmp_path: Path) -
             assert (await end(client, first, UNKNOWN)).code == 0
             (second,) = await turn(broker, client, clock)
             assert decode_records(second.body)[0].properties["TRANSACTION_CHECK_TIMES"] == "2"
-            # The answer to an older question counts as well, and the producer's own word too.
+            # The answer to an older check counts, and so does the producer's own request.
             assert (await end(client, first, COMMIT)).code == 0
             assert (await end(client, second, COMMIT)).code == 0
             assert (await end(client, half, COMMIT)).code == 0
@@ -277,7 +277,7 @@ def test_a_group_without_producers_is_checked_to_the_end(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_after_fifteen_checks_the_message_is_parked(tmp_path: Path) -> None:
+def test_after_fifteen_checks_the_message_is_set_aside(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -298,7 +298,7 @@ def test_after_fifteen_checks_the_message_is_parked(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_parked_message_can_be_asked_for_again(tmp_path: Path) -> None:
+def test_a_message_set_aside_can_be_checked_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock, transaction_check_max=1) as (broker, client):
@@ -326,7 +326,7 @@ def test_a_parked_message_can_be_asked_for_again(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_is_older_than_the_store_keeps_it_is_parked(tmp_path: Path) -> None:
+def test_a_half_message_older_than_the_retention_is_set_aside(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -337,7 +337,7 @@ def test_what_is_older_than_the_store_keeps_it_is_parked(tmp_path: Path) -> None
     run(scenario)
 
 
-def test_the_immunity_time_puts_off_the_check_and_ends_the_producers_own_say(tmp_path: Path) -> None:
+def test_the_immunity_time_delays_the_check_and_ends_the_producers_turn(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         async with opened(tmp_path, clock) as (broker, client):
@@ -345,7 +345,7 @@ def test_the_immunity_time_puts_off_the_check_and_ends_the_producers_own_say(tmp
             quick = await begin(client, b"quick", clock, CHECK_IMMUNITY_TIME_IN_SECONDS="300")
             for _ in range(10):
                 assert await turn(broker, client, clock) == []
-            # It was stored again meanwhile, so that the queue behind it could be forgotten.
+            # It was stored again meanwhile, so that the queue before it could be dropped.
             assert broker.store.max_offset(names.HALF_TOPIC, 0) > 2
             assert (await kept(broker))[0] >= 2
             assert (await end(client, quick, COMMIT)).code == 0
@@ -401,7 +401,7 @@ def test_open_transactions_survive_a_restart(tmp_path: Path) -> None:
             await turn(broker, client, clock)
         async with opened(tmp_path, clock) as (broker, client):
             assert open_count(broker) == 5
-            # By the copy that the check made, and by the first one, which a slow producer still has.
+            # By the copy that the check made, and by the original, which a slow producer still has.
             assert (await end(client, halves[1], COMMIT)).code == 0
             asked = await turn(broker, client, clock)
             assert sorted(decode_records(frame.body)[0].body for frame in asked) == [b"3", b"5", b"7", b"9"]
@@ -450,7 +450,7 @@ def test_a_kill_loses_no_half_message_and_shows_none(tmp_path: Path) -> None:
 
 
 def test_a_copy_whose_origin_was_not_marked_counts_once(tmp_path: Path) -> None:
-    """As after a kill between the two: the copy names its origin."""
+    """As after a kill between the two writes: the copy names its original."""
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
@@ -474,8 +474,8 @@ def test_a_copy_whose_origin_was_not_marked_counts_once(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_the_offsets_that_are_kept_need_not_fit(tmp_path: Path) -> None:
-    """They were lost, or a power failure took the end of the log but not them."""
+def test_stored_offsets_may_disagree_with_the_log(tmp_path: Path) -> None:
+    """The offsets were lost, or a power failure took the end of the log but not the offsets."""
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
@@ -500,7 +500,7 @@ def test_the_offsets_that_are_kept_need_not_fit(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_more_than_the_limit_is_refused_as_busy(tmp_path: Path) -> None:
+def test_half_messages_over_the_limit_are_refused_as_busy(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
         settings = replace(broker_options(tmp_path).broker, transactions_open_max=3)

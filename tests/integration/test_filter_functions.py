@@ -1,4 +1,4 @@
-"""Filter functions on a real broker with real workers: good ones, and those that do what harm they can."""
+"""Filter functions on a real broker with real workers: good ones and harmful ones."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ async def started(
     folder = directory / "functions"
     folder.mkdir(exist_ok=True)
     (folder / "good.py").write_text(GOOD)
-    # So long that a busy machine is not taken for a function that does not end.
+    # So long that a busy machine does not look like a function that never ends.
     limits: dict[str, int] = {"timeout_ms": 30_000, "memory_bytes": 256 * MIB, **changes}
     filters = WorkerSettings(sources=(str(folder),), **limits)  # type: ignore[arg-type]
     options = broker_options(directory / "store", filters=filters)
@@ -130,7 +130,7 @@ async def call(client: Client, topic: str, text: str, queue_offset: int = 0, hol
 
 
 async def read_all(client: Client, topic: str, text: str, end: int) -> list[bytes]:
-    """Pulls to the end of the queue; every pull must get on."""
+    """Pulls to the end of the queue; every pull must make progress."""
     found: list[bytes] = []
     queue_offset = 0
     while queue_offset < end:
@@ -143,7 +143,7 @@ async def read_all(client: Client, topic: str, text: str, end: int) -> list[byte
 
 
 def workers_of(parent: int) -> list[int]:
-    """The worker processes that a process has now."""
+    """Returns the worker processes that a process has now."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -158,7 +158,7 @@ def workers_of(parent: int) -> list[int]:
 
 def is_running(pid: int) -> bool:
     try:
-        # Empty for one that has ended and that nobody has asked for yet.
+        # Empty for a zombie.
         return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
     except (FileNotFoundError, ProcessLookupError):
         return False
@@ -187,7 +187,7 @@ def test_a_function_chooses_by_heartbeat_and_by_pull(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_what_a_function_lets_through_counts_for_the_groups_rate(tmp_path: Path) -> None:
+def test_messages_that_a_function_passes_count_for_the_groups_rate(tmp_path: Path) -> None:
     async def scenario() -> None:
         clock = Clock.manual(1_750_000_000_000)
         async with started(tmp_path, clock) as (_, producer, client):
@@ -208,7 +208,7 @@ def test_what_a_function_lets_through_counts_for_the_groups_rate(tmp_path: Path)
     run(scenario)
 
 
-def test_a_long_queue_is_gone_through_once(tmp_path: Path) -> None:
+def test_a_long_queue_is_filtered_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started(tmp_path) as (broker, producer, client):
             for number in range(700):
@@ -250,7 +250,7 @@ def test_a_batch_is_as_large_as_the_operator_says(
     run(scenario)
 
 
-def test_wrong_calls_are_told_before_anything_runs(tmp_path: Path) -> None:
+def test_wrong_calls_are_reported_before_anything_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started(tmp_path) as (_, producer, client):
             await send_colors(producer, "t", "red")
@@ -301,7 +301,7 @@ HARM = ["raise", "loop", "memory", "exit", "leave", "crash", "close", "large", "
 
 
 def test_whatever_a_function_does_its_pulls_go_on(tmp_path: Path) -> None:
-    """A message that it fails for is delivered, and costs no other message its verdict."""
+    """If the function fails on a message, that one is delivered, and the others keep their verdicts."""
 
     async def scenario() -> None:
         async with started(tmp_path, timeout_ms=4_000) as (broker, producer, client):
@@ -318,8 +318,8 @@ def test_whatever_a_function_does_its_pulls_go_on(tmp_path: Path) -> None:
                     assert (found, failures) == ([b"yes-0", b"yes-4"], 0), what
                 else:
                     assert (found, failures) == (wanted, 1), what
-            # By its time, by itself, by the system, for want of its pipes; one without memory ends in order,
-            # where it finds that out in time.
+            # By the time limit, by itself, by the system, without its pipes. One without memory ends in order
+            # if it notices in time.
             lost = broker.functions.tallies["bad"].workers_lost
             assert lost in (4, 5)
             found = await read_all(client, "t", "bad('garbage')", len(sent))
@@ -366,7 +366,7 @@ def test_many_slow_messages_are_cut_into_batches(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_a_worker_has_nothing_of_the_brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_gets_nothing_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METAQ_SECRET", "x")
 
     async def scenario() -> None:
@@ -438,7 +438,7 @@ def test_no_worker_outlives_a_killed_broker(tmp_path: Path, start_metaq: Callabl
     wait_until(lambda: not is_running(workers[0]), what="ended: the worker")
 
 
-def test_the_command_lists_what_there_is(tmp_path: Path) -> None:
+def test_the_command_lists_the_functions(tmp_path: Path) -> None:
     folder = tmp_path / "functions"
     folder.mkdir()
     (folder / "good.py").write_text(GOOD)

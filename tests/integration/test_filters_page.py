@@ -31,7 +31,7 @@ RUN_BY = {
     "docs/stream-sql.md": "tests/spark/test_pipeline_pages.py",
     "docs/testing.md": "tests/integration/test_testing_page.py",
 }
-"""The pages with Python on them, and the tests that run it."""
+"""The pages that contain Python, and the tests that run it."""
 
 
 def test_every_page_with_python_is_run_by_a_test() -> None:
@@ -47,7 +47,7 @@ def test_the_blocks_are_those_that_are_run_here() -> None:
     assert [language for language, _ in BLOCKS] == ["sql", "", "python", "bash", "", "java", "python"]
 
 
-def test_the_expressions_are_ones() -> None:
+def test_the_expressions_are_valid() -> None:
     for line in BLOCKS[0][1].splitlines(keepends=True):
         compile_expression(line)
     assert parse_call(BLOCKS[4][1].strip()).arguments == (99.5, "eu", "it's elsewhere")

@@ -1,4 +1,4 @@
-"""Limits set by the commands and by Apache's requests on a running broker, and kept by it."""
+"""Rate limits, set by the commands and by Apache's requests, on a running broker."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ async def limit_group(client: Client, **attributes: str) -> None:
 
 
 RATE, BURST = 100, 10
-"""A second, and at once: a tenth of a second's worth."""
+"""Messages per second, and the messages that pass at once: a tenth of a second's worth."""
 
 
 async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int = 20) -> int:
-    """Moves the clock until that many are done and returns how far it moved."""
+    """Moves the clock until that many are done, and returns by how much."""
     passed_ms = 0
     while True:
         allowed = min(count, BURST + RATE * passed_ms // 1000)
@@ -53,7 +53,7 @@ async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int 
 
 
 async def sent_slowly(broker: Broker, client: Client, clock: Clock, count: int) -> list[Sent]:
-    """Sends that many at once, and moves the clock by the time that they must wait."""
+    """Sends that many at once, and moves the clock by the time that they have to wait."""
     slowed = broker.server.counters()["sends_slowed"]
     sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(count)]
     await until(lambda: broker.server.counters()["limits_waiting"] == count - BURST)
@@ -110,7 +110,7 @@ def test_a_group_consumes_at_its_rate_over_all_queues_and_topics(tmp_path: Path)
                 asyncio.create_task(consume(other, "orders", 1, 60, found[1])),
                 asyncio.create_task(consume(client, "%RETRY%g", 0, 30, found[2])),
             ]
-            # 150 at 100 a second with 10 at once.
+            # 150 at 100 a second, with 10 at once.
             assert await moved(clock, 150, lambda: sum(map(len, found))) == 1_400
             await asyncio.gather(*work)
             for mine, end in zip(found, (60, 60, 30), strict=True):
@@ -119,7 +119,7 @@ def test_a_group_consumes_at_its_rate_over_all_queues_and_topics(tmp_path: Path)
     run(scenario)
 
 
-def test_bad_limits_are_refused_by_name(tmp_path: Path) -> None:
+def test_bad_limits_are_refused_with_a_reason(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
             with pytest.raises(Refused, match=r"send\.rate\.messages cannot be '0'"):

@@ -1,4 +1,4 @@
-"""docs/python.md, typed in; and what a type checker says to it and to the page of the consumers."""
+"""Runs docs/python.md, and type checks it and the page on consumers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> No
 def test_a_users_type_checker_is_content(tmp_path: Path) -> None:
     programs = {"page.py": "\n".join(blocks_of(PAGE, 9))}
     programs |= {f"consumer_{number}.py": block for number, block in enumerate(blocks_of(CONSUMERS, 4))}
-    # It does see the types, or it would be content with anything.
+    # It sees the types; otherwise it would accept anything.
     programs["wrong.py"] = "import metaq\n\nmetaq.Client().producer().send('orders', 'no bytes')\n"
     for name, text in programs.items():
         (tmp_path / name).write_text(text, encoding="utf-8")

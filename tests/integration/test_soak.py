@@ -1,4 +1,4 @@
-"""A few seconds of `make soak`; and a client that leaks, which it must find."""
+"""Runs a few seconds of `make soak`, and checks that it finds a client that leaks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEAK_SECONDS = 3.0
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """Logs stay for whoever looks for a failure; gigabytes do not."""
+    """Keeps the logs for failures and removes the gigabytes."""
     yield tmp_path
     shutil.rmtree(tmp_path / "data", ignore_errors=True)
 

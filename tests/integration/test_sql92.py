@@ -1,4 +1,4 @@
-"""SQL92 filters on a real broker: by heartbeat, carried by the pull, waited for, refused."""
+"""SQL92 filters on a real broker: from a heartbeat, from the pull itself, in held pulls, and wrong ones."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_a_consumer_whose_heartbeat_is_late_is_asked(tmp_path: Path) -> None:
 
 
 class PlainConsumer(Wire):
-    """A consumer that answers when it is asked for its subscriptions."""
+    """A consumer that answers the broker's question for its subscriptions."""
 
     def __init__(self, address: str, subscriptions: list[SubscriptionData]) -> None:
         super().__init__(int(address.rpartition(":")[2]))
@@ -236,9 +236,9 @@ def test_a_pull_waits_on_through_messages_it_does_not_want(tmp_path: Path, expre
             assert not waiting.done()
             assert broker.server.counters()["requests"] == requests + 1_000, "the client asked once"
             await producer.send("t", b"last", color="red", TAGS="red")
-            found = await asyncio.wait_for(waiting, 60)  # Held for two minutes: woken, not expired.
+            found = await asyncio.wait_for(waiting, 60)  # Woken, not expired after two minutes.
             if expression_type == "TAG":
-                # Nobody looked at the others one by one: that is left to the next pulls.
+                # The others were not looked at one by one; the next pulls do that.
                 assert (found.code, next_offset(found)) == (20, 801)
                 found = await pull(client, "t", 801, expression_type=expression_type)
             assert (found.code, bodies(found), next_offset(found)) == (0, [b"last"], 1_002)
@@ -316,7 +316,7 @@ async def check(client: Client, expression: str, expression_type: str = "SQL92")
     return await client.connection.call(CheckClientConfig(), body.encode())
 
 
-def test_clients_are_told_before_they_start(tmp_path: Path) -> None:
+def test_clients_learn_of_a_wrong_expression_before_they_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
             assert (await check(client, "a > 5")).code == 0

@@ -1,4 +1,4 @@
-"""MetaQ in the test's own process; the fixtures come from the installed plugin, as they do to users."""
+"""MetaQ in the test's own process; the fixtures come from the installed plugin, as they do for users."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TWO_HOURS = timedelta(hours=2)
 
 
 def speak(metaq: LocalMetaq, scenario: Callable[[Client], Awaitable[None]]) -> None:
-    """Runs it with a connected consumer of `orders` in the group g, which also produces as p."""
+    """Runs a scenario with a connected consumer of `orders` in the group g that also produces as p."""
 
     async def connect_and_run() -> None:
         async with connected(metaq.broker) as client:
@@ -76,7 +76,7 @@ def test_a_delay_of_two_hours(metaq_server: LocalMetaq) -> None:
         async with asyncio.TaskGroup() as group:
             held = group.create_task(client.pull("g", "orders", hold_ms=60_000))
             await asyncio.sleep(0)
-            await client.heartbeat("g", "orders")  # Behind the pull, on the same line.
+            await client.heartbeat("g", "orders")  # After the pull, on the same connection.
             metaq_server.clock.advance(TWO_HOURS - timedelta(minutes=1))
             assert metaq_server.messages("orders") == []
             metaq_server.clock.advance(60)
@@ -126,7 +126,7 @@ def test_a_transaction_check(metaq_server: LocalMetaq) -> None:
         half = (await client.connection.call(command, b"paid")).check().header(Sent)
         metaq_server.clock.advance(30)
         assert metaq_server.messages("orders") == []
-        await client.heartbeat("g", "orders", producers=("p",))  # Behind the question, on the same line.
+        await client.heartbeat("g", "orders", producers=("p",))  # After the check, on the same connection.
         (asked,) = [frame for frame in client.told if frame.code == CHECK]
         assert asked.fields["transactionId"] == half.transaction_id
         answer = EndTransaction(
@@ -168,7 +168,7 @@ def test_leases_end_but_clients_are_heard_unless_they_are_silent(metaq_server: L
     speak(metaq_server, scenario)
 
 
-def test_a_topic_is_found_by_its_route_for_as_long_as_time_goes(metaq_server: LocalMetaq) -> None:
+def test_a_topic_keeps_its_route_however_far_the_clock_moves(metaq_server: LocalMetaq) -> None:
     async def scenario() -> None:
         metaq_server.create_topic("shop", queues=3)
         for _ in range(3):
@@ -227,7 +227,7 @@ def test_a_restart_keeps_addresses_messages_and_time(metaq_server: LocalMetaq) -
     run(after)
 
 
-def test_the_same_in_the_loop_of_the_test(tmp_path: Path) -> None:
+def test_the_asynchronous_server_runs_in_the_loop_of_the_test(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with AsyncLocalMetaq(tmp_path / "kept", frozen=True, settings={"delay_levels": "1d"}) as metaq:
             start = metaq.clock.now()

@@ -1,4 +1,4 @@
-"""docs/testing.md does what it says: its files are written down and run as a reader would run them."""
+"""Writes the files of docs/testing.md and runs them as a reader would."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "testing.md").read_text(encoding="u
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """The page's files, by name; the first line of each names it."""
+    """Returns the page's files by name; the first line of each is its name."""
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
     written = {}
     for block in blocks:

@@ -1,4 +1,4 @@
-"""Apache's clients as objects of the test: each is a handle in a driver, stopped when the test ends."""
+"""Apache's clients as Python objects: each is a handle in a driver, stopped when the test ends."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ WOKEN_S = 12.0
 """Long enough for a busy machine, and less than the 15 s that a pull of a Java consumer is held for."""
 
 # Apache's broker tells a consumer of its own arrival before it answers the heartbeat that announced it. When
-# the client is slow it then subscribes anew while that heartbeat is under way, cannot send another, and its
-# pulls are refused (code 25) until the next one: 30 s, too long for a test. Ours has to do without this.
+# the client is slow, it subscribes again while that heartbeat is under way and cannot send another, so its
+# pulls are refused (code 25) until the next one: 30 s, too long for a test. Our broker needs no such help.
 HEARTBEAT_INTERVAL_MS = 2_000 if uses_apache() else 30_000
 
 PERSIST_INTERVAL_MS = 500
 """A client reports its offsets every five seconds by default. Many tests wait for such a report."""
 
-# One count for all drivers: the handle becomes the client's instance name, and that part of its identity.
+# One count for all drivers: the handle becomes the client's instance name, which is part of its identity.
 _numbers = itertools.count(1)
 
 
@@ -55,7 +55,7 @@ def queue_of(message: Mapping[str, Any]) -> Queue:
 
 
 def by_queue(messages: Iterable[Message]) -> dict[Queue, list[Message]]:
-    """The messages of each queue, in the order they are in."""
+    """Returns the messages of each queue, in their order."""
     queues: dict[Queue, list[Message]] = defaultdict(list)
     for message in messages:
         queues[queue_of(message)].append(message)
@@ -63,7 +63,7 @@ def by_queue(messages: Iterable[Message]) -> dict[Queue, list[Message]]:
 
 
 class Client:
-    """A client that was started; what it does in its own time is in `events`."""
+    """A started client; the driver's `events` show what it does by itself."""
 
     def __init__(self, driver: Driver, kind: str, arguments: Mapping[str, Any]) -> None:
         self.driver = driver
@@ -80,7 +80,7 @@ class Client:
             self.call("stop")
 
     def stop_soon(self) -> None:
-        """As the test is over; the client may take seconds to come to its end and nobody waits for that."""
+        """Stops it at the end of a test, without waiting the seconds that this may take."""
         if not self._stopped:
             self._stopped = True
             self.driver.ask("stop", handle=self.handle)
@@ -92,19 +92,19 @@ class Producer(Client):
 
 
 class TransactionProducer(Client):
-    """Its listener answers what the messages say: properties `local` and `checks`."""
+    """Its listener answers as the properties `local` and `checks` of each message say."""
 
     def send(self, topic: str, messages: list[Message]) -> Any:
         return self.call("send", topic=topic, messages=messages, how="transaction")
 
     @property
     def checks(self) -> list[Message]:
-        """The half messages it was asked for."""
+        """Returns the half messages that the broker asked about."""
         return self.driver.events("check", self.handle)
 
 
 class Stream(Client):
-    """A producer that sends without end, one message after another."""
+    """A producer that sends one message after another until it is stopped."""
 
     @property
     def acknowledged(self) -> list[Message]:
@@ -128,7 +128,7 @@ class PushConsumer(Client):
         return self.driver.events("message", self.handle)
 
     def assignment(self, topic: str) -> set[Queue]:
-        """The queues of the topic that this consumer works on now."""
+        """Returns the queues of the topic that this consumer has now."""
         return {queue_of(queue) for queue in self.call("assignment") if queue["topic"] == topic}
 
     def wait_for_assignment(self, topic: str, count: int, timeout_s: float = CONSUME_TIMEOUT_S) -> set[Queue]:
@@ -148,7 +148,7 @@ class PushConsumer(Client):
 
 class PullConsumer(Client):
     def read_all(self, topic: str) -> list[Message]:
-        """Every message of the topic, queue by queue, each queue from its first offset to its end."""
+        """Returns every message of the topic, queue by queue."""
         found: list[Message] = []
         for queue in self.call("subscribe_queues", topic=topic):
             bounds = self.call("queue_bounds", **queue)
@@ -164,7 +164,7 @@ class PullConsumer(Client):
 
 class LiteConsumer(Client):
     def poll_bodies(self, count: int, timeout_s: float = CONSUME_TIMEOUT_S) -> list[Message]:
-        """Polls until that many messages came; a poll that returns more gives them all."""
+        """Polls until that many messages came, and returns them and those that came with them."""
         found: list[Message] = []
 
         def poll() -> int:
@@ -176,7 +176,7 @@ class LiteConsumer(Client):
 
 
 class Clients:
-    """Starts clients of one driver against one cluster and remembers them until `close`."""
+    """Starts clients of one driver against one cluster, and stops them at `close`."""
 
     def __init__(self, driver: Driver, cluster: Cluster, admin: Client | None = None) -> None:
         self.driver = driver
@@ -244,8 +244,8 @@ class Clients:
         return name
 
     def retrying_group(self) -> str:
-        """A new group whose retry topic is there: a consumer that is the first of its group has it made, and
-        reads from it when it next asks for routes (30 s) and shares out the queues."""
+        """Returns a new group that has its retry topic. Otherwise the first consumer creates the topic,
+        and reads from it only after it asks for routes again (30 s)."""
         group = unique("G")
         for broker in self.cluster.brokers.values():
             self.admin.call("create_topic", topic=f"%RETRY%{group}", queues=1, address=broker.address)
@@ -253,7 +253,7 @@ class Clients:
         return group
 
     def wait_for_route(self, topic: str, timeout_s: float = ROUTE_TIMEOUT_S) -> None:
-        """Until every broker of the cluster is in the topic's route."""
+        """Waits until every broker of the cluster is in the topic's route."""
 
         def brokers_in_route() -> int:
             try:
@@ -268,7 +268,7 @@ class Clients:
         )
 
     def wait_for_committed(self, group: str, topic: str, wanted: list[int]) -> None:
-        """Until the broker has these offsets of the group: a stopping client tells them without an answer."""
+        """Waits until the broker has these offsets: a stopping client sends them without an answer."""
         reader = self.pull_consumer(group=group)
 
         def committed() -> list[int]:
@@ -288,9 +288,9 @@ class Clients:
 def wait_for_bodies(
     consumers: Iterable[PushConsumer], wanted: Iterable[str], timeout_s: float = CONSUME_TIMEOUT_S
 ) -> list[Message]:
-    """Waits until each wanted body came to one of the consumers; returns all they got, in their order.
+    """Waits until each wanted body came to one of the consumers; returns all their messages in order.
 
-    The consumers share a driver, or have one each; only their events wake this up.
+    The consumers share a driver or have one each.
     """
     consumers = list(consumers)
     missing = set(wanted)

@@ -1,8 +1,8 @@
 """Servers and clients for the interop tests.
 
-One server process serves most tests, and one client program of each of the four kinds of Java client (two
-releases, two header encodings) runs all its scenarios: a JVM takes longer to start than a scenario to run.
-What the servers and clients wrote is shown with a failing test.
+Most tests share one server process and one client program for each of the four kinds of Java client (two
+releases, two header encodings), because a JVM takes longer to start than a scenario to run. A failing test
+shows the output of the servers and clients.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Builds the client programs before the first test, whose time limit knows nothing of Maven.
+    """Builds the client programs before the first test, because Maven may take longer than a test may.
 
-    A failure is left for the tests that need the program to report: they try again and fail with it.
+    The tests that need a program try again and report a failure.
     """
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     if fixtures & {"java_driver", "go_driver", "mqadmin"} and not session.config.option.collectonly:
@@ -50,13 +50,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def tails(request: pytest.FixtureRequest) -> list[Tail]:
-    """Functions that show the output of each process that runs now."""
+    """Returns a list of functions that show the output of each running process."""
     return request.config.stash[_TAILS]
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
-    """The servers that most scenarios use; nobody may stop them."""
+    """The servers that most scenarios use; no test may stop them."""
     cluster = start_one_process(tmp_path_factory.mktemp("shared"))
     tails.append(cluster.tail)
     yield cluster
@@ -81,7 +81,7 @@ def moved_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -
 
 @pytest.fixture
 def timed_java(java_driver: Driver, moved_cluster: Cluster) -> Iterator[Clients]:
-    """Java clients against that broker; with Apache's, `let_pass` takes its time."""
+    """Java clients for that broker; with Apache's, `let_pass` waits in real time."""
     clients = Clients(java_driver, moved_cluster)
     yield clients
     clients.close()
@@ -98,7 +98,7 @@ def moved_java(timed_java: Clients) -> Clients:
 
 @pytest.fixture
 def cluster(tmp_path: Path, tails: list[Tail]) -> Iterator[Callable[..., Cluster]]:
-    """Starts servers of the test's own, each role in a process that it may kill."""
+    """Starts servers for one test, each role in a process that it may kill."""
     started: list[Cluster] = []
 
     def start(**options: Any) -> Cluster:
@@ -137,7 +137,7 @@ def java_admin(java_driver: Driver, shared_cluster: Cluster) -> Client:
 
 @pytest.fixture
 def java(java_driver: Driver, shared_cluster: Cluster, java_admin: Client) -> Iterator[Clients]:
-    """Java clients against the shared servers, stopped when the test ends."""
+    """Java clients for the shared servers, stopped when the test ends."""
     clients = Clients(java_driver, shared_cluster, java_admin)
     yield clients
     clients.close()
@@ -148,7 +148,7 @@ def java(java_driver: Driver, shared_cluster: Cluster, java_admin: Client) -> It
 def java_against(
     java_driver: Driver, cluster: Callable[..., Cluster]
 ) -> Iterator[Callable[[Cluster], Clients]]:
-    """Java clients against servers of the test's own; stopped before those are."""
+    """Java clients for the test's own servers, stopped before them."""
     started: list[Clients] = []
 
     def against(cluster: Cluster) -> Clients:
@@ -165,7 +165,7 @@ def java_against(
 def more_java(
     java_kind: tuple[str, str], tmp_path: Path, tails: list[Tail], cluster: Callable[..., Cluster]
 ) -> Iterator[Callable[..., Clients]]:
-    """Further client processes of the same kind, for tests that kill one."""
+    """Starts more client processes of the same kind, for tests that kill one."""
     drivers: list[Driver] = []
 
     def start(cluster: Cluster, **options: Any) -> Clients:

@@ -1,7 +1,7 @@
-"""One client program in another language, spoken to in JSON lines.
+"""A client program in another language that reads and writes JSON lines.
 
-The program (java/ or go/) does what it is asked with the unmodified Apache client and tells what happened.
-Here are its process, its answers and its events; what they mean is decided in the tests.
+The program (java/ or go/) runs each operation with the unmodified Apache client and reports the result.
+This module has its process, its answers and its events; the tests judge them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Event = dict[str, Any]
 
 
 class ClientError(Exception):
-    """An exception of the client: the class its caller would catch, and the codes it carries."""
+    """An exception of the client: the class that its caller would catch, and its codes."""
 
     def __init__(self, details: Mapping[str, Any]) -> None:
         super().__init__(f"{details['class']} {details['code']}: {details['message']}")
@@ -35,7 +35,7 @@ class ClientError(Exception):
 
 
 class Driver:
-    """A running client program: `call` asks, `events` are its unasked reports."""
+    """A running client program: `call` runs an operation, `events` returns what it reports by itself."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Driver:
             self._changed.notify_all()
 
     def ask(self, do: str, **arguments: Any) -> int:
-        """Asks for one operation without waiting for it."""
+        """Starts an operation and does not wait for it."""
         assert self._process.stdin is not None
         number = next(self._numbers)
         line = json.dumps({"id": number, "do": do, **arguments}) + "\n"
@@ -92,7 +92,7 @@ class Driver:
         return number
 
     def call(self, do: str, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
-        """Asks for one operation and returns its result, or raises what the client raised."""
+        """Runs an operation and returns its result, or raises the client's error."""
         number = self.ask(do, **arguments)
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -109,7 +109,7 @@ class Driver:
         return answer.get("result")
 
     def events(self, kind: str | None = None, handle: str | None = None) -> list[Event]:
-        """All events so far, in order."""
+        """Returns all events so far, in their order."""
         with self._changed:
             return [
                 event
@@ -118,7 +118,7 @@ class Driver:
             ]
 
     def wait_for(self, condition: Callable[[list[Event]], bool], timeout_s: float, what: str) -> None:
-        """Waits until the events fulfil a condition; looks again at every new one, not by the clock."""
+        """Waits until the events meet a condition; every new event is a reason to look again."""
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while not condition(self._events):
@@ -130,12 +130,12 @@ class Driver:
                 self._changed.wait(left_s)
 
     def forget_events(self) -> None:
-        """Drops all events; a test that reads only its own handles may start from nothing."""
+        """Drops all events, so that the next test starts with none."""
         with self._changed:
             self._events.clear()
 
     def kill(self) -> None:
-        """Ends the program as a crash does, and reads what it had told before."""
+        """Ends the program as a crash does, and reads its last output."""
         self._process.kill()
         self._finish()
 
@@ -156,7 +156,7 @@ class Driver:
                 stream.close()
 
     def tail(self) -> str:
-        """The end of what the program printed, and of what the client itself logged."""
+        """Returns the end of the program's output and of the client's own log."""
         shown = []
         for log in (self.log, *(sorted(self._client_logs.glob("*.log")) if self._client_logs else ())):
             lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]

@@ -1,4 +1,4 @@
-"""Which Java clients a scenario runs with: releases of the client times header encodings."""
+"""The Java clients that a scenario runs with: each release with each header encoding."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ def java_id(kind: tuple[str, str]) -> str:
     return "-".join(kind)
 
 
-# For scenarios that lose servers or processes and take seconds: each release and each encoding once.
+# For scenarios that kill something and take seconds: each release and each encoding once.
 each_once = pytest.mark.parametrize(
     "java_kind", [("5.5.0", "json"), ("4.9.8", "binary")], ids=java_id, indirect=True, scope="session"
 )
 
-# For what does not depend on the release and the encoding, or needs the newest.
+# For scenarios that need the newest client, or do not depend on it.
 newest_once = pytest.mark.parametrize(
     "java_kind", [("5.5.0", "json")], ids=java_id, indirect=True, scope="session"
 )
 
 
 def gives_up_lost_pulls(java_kind: tuple[str, str]) -> bool:
-    """A 4.x consumer whose broker dies while it holds a pull waits 30 s before it asks again."""
+    """Returns whether the consumer asks again at once if its broker dies during a pull; 4.x waits 30 s."""
     return not java_kind[0].startswith("4.")

@@ -1,7 +1,7 @@
-"""Every command of Apache's mqadmin 5.5.0: how it is tried, and what it has to print.
+"""Every command of Apache's mqadmin 5.5.0: how the test calls it, and the output that it expects.
 
-In the arguments and patterns `{topic}` and the like stand for what `Stage` has made; patterns are regular
-expressions looked for in what the command prints.
+In arguments and patterns, `{topic}` and the like are names that `Stage` knows. Patterns are regular
+expressions that must be found in the output.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from metaq.protocol import never
 
 @dataclass(frozen=True)
 class Trial:
-    """One command line and what it must lead to."""
+    """One command line and its expected result."""
 
     line: str
     prints: tuple[str, ...] = ()
     refused: int | None = None
-    """The request code that is refused, with the reason that goes with it."""
+    """The request code that the broker refuses, with a reason."""
     time_limit_ms: int = 60_000
     endless: bool = False
     """Runs until it is stopped."""
     swallowed: bool = False
-    """The tool keeps the reason that it was given to itself."""
+    """The tool does not print the reason."""
 
     @property
     def command(self) -> str:
@@ -158,7 +158,7 @@ WORKING = (
         "exportMetadata -c DefaultCluster -f {home}/export", ("export {home}/export/metadata.json success",)
     ),
     Trial("exportMetrics -c DefaultCluster -f {home}/export", ("export {home}/export/metrics.json success",)),
-    # There are no users and no rules, so these have nothing to print; they must not complain either.
+    # There are no users and no rules, so these print nothing; they must not complain either.
     Trial("listUser -b {broker}"),
     Trial("listAcl -b {broker}"),
     Trial("copyUser -f {broker} -t {broker}"),

@@ -1,4 +1,4 @@
-"""The client programs: built once, found again by a hash of their sources, started as drivers."""
+"""Builds the client programs once, finds them again by a hash of their sources, and starts them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JAVA = HERE / "java"
 GO = HERE / "go"
 BUILD_TIMEOUT_S = 600
 
-# The client starts threads by the dozen and lives for seconds: little heap, no optimising compiler.
+# The client starts dozens of threads and lives for seconds: little heap, no optimising compiler.
 JVM_FLAGS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 # A 4.x consumer that finds a queue locked tries again at its next rebalance by the clock: every 20 s.
 REBALANCE_INTERVAL_S = 14
@@ -26,7 +26,7 @@ ENCODINGS = {"json": "JSON", "binary": "ROCKETMQ"}
 
 
 def build_all(java_versions: Iterable[str]) -> None:
-    """Fetches and builds what the drivers need, which takes minutes the first time."""
+    """Fetches and builds everything that the drivers need, which takes minutes the first time."""
     for version in java_versions:
         _java_classpath(version)
     _go_program()
@@ -35,7 +35,7 @@ def build_all(java_versions: Iterable[str]) -> None:
 def start_java(
     version: str, encoding: str, home: Path, rebalance_interval_s: int = REBALANCE_INTERVAL_S
 ) -> Driver:
-    """The driver on one release of Apache's Java client, its headers in one of the two encodings."""
+    """Starts a driver with one release of Apache's Java client and one header encoding."""
     home.mkdir(parents=True, exist_ok=True)
     arguments = [
         java(),
@@ -67,7 +67,7 @@ def _java_classpath(version: str) -> str:
 
 
 def start_go(home: Path) -> Driver:
-    """The driver on Apache's Go client."""
+    """Starts a driver with Apache's Go client."""
     home.mkdir(parents=True, exist_ok=True)
     return Driver([str(_go_program())], home / "driver.log", {**os.environ, "HOME": str(home)})
 
@@ -83,7 +83,7 @@ def _go_program() -> Path:
 
 
 def _put_in_place(fresh: Path, wanted: Path) -> None:
-    """Another run of the tests may have built the same at the same time; then its result is as good."""
+    """Moves the result into place, unless another run of the tests has put the same there already."""
     try:
         fresh.replace(wanted)
     except OSError:

@@ -1,4 +1,4 @@
-"""A topic of two queues on each of three brokers: messages for them all, and questions about them all."""
+"""A topic with two queues on each of three brokers: messages for every queue, and questions about them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tests.interop.test_java_three_brokers import EVERY_QUEUE, RECOVERY_TIMEOUT_
 from tests.support.waiting import eventually
 
 OFTEN = {"heartbeat_interval_ms": 1_000, "route_interval_ms": 1_000}
-"""For clients that live through the loss of a broker: they find it in moments, not in half a minute."""
+"""For clients that survive the loss of a broker: they find it again soon, not after half a minute."""
 
 
 def to_every_queue(messages: list[Message]) -> list[Message]:
-    """Each message once for each queue, which its body names."""
+    """Returns each message once for each queue; its body names the queue."""
     return [
         {**message, "body": f"{broker}-{queue_id}-{message['body']}", "broker": broker, "queue_id": queue_id}
         for broker, queue_id in sorted(EVERY_QUEUE)
@@ -20,7 +20,7 @@ def to_every_queue(messages: list[Message]) -> list[Message]:
 
 
 def crash(java: Clients, broker: str, topic: str) -> None:
-    """Kills a broker and has it back, with the topic's route complete again."""
+    """Kills a broker, restarts it, and waits until the topic's route is complete."""
     java.cluster.brokers[broker].kill()
     java.cluster.brokers[broker].restart()
     java.wait_for_route(topic, RECOVERY_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Apache's Go client (v2): it sends, it consumes, and its consumers share the queues."""
+"""Apache's Go client (v2) sends and consumes, and its consumers share the queues."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_two_consumers_share_the_queues(go: Clients) -> None:
     wait_for_bodies([first], bodies(numbered(40, "alone")))
     second = go.push_consumer(topic, group=group)
 
-    # This client does not say which queues it has; it shows in who gets what.
+    # This client does not say which queues it has; the messages that it gets show it.
     rounds = iter(range(1000))
     sent: list[str] = []
 

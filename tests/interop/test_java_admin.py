@@ -60,7 +60,7 @@ def test_connected_consumers_are_listed(java: Clients) -> None:
     consumers = [java.push_consumer(topic, group=group) for _ in range(2)]
     for consumer in consumers:
         consumer.wait_for_assignment(topic, 2)
-    # The tool asks the name server where the group is, which may hear of it a moment after its consumers.
+    # The tool asks the name server for the group, which may know it a moment later than its consumers.
     java.wait_for_route(f"%RETRY%{group}")
     assert sorted(java.admin.call("consumer_connections", group=group)) == sorted(
         str(c.client_id) for c in consumers
@@ -93,7 +93,7 @@ def test_message_by_the_id_its_sender_gave_it(java: Clients) -> None:
             assert not_yet.code == 208, not_yet
             return None
 
-    # The index is built behind the log.
+    # The index is built a moment after the log.
     last: str = sent[-1]["id"]
     eventually(lambda: view(last), lambda found: found is not None, 60, "in the index")
     assert [view(result["id"]) for result in sent] == bodies(numbered(5))

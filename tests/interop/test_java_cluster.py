@@ -15,7 +15,7 @@ from tests.support.servers import Cluster
 StartCluster = Callable[..., Cluster]
 Against = Callable[[Cluster], Clients]
 RECOVERY_TIMEOUT_S = 120.0
-# A broker that restarted knows a consumer again by its next heartbeat, and refuses it (code 24) till then.
+# A restarted broker refuses a consumer (code 24) until its next heartbeat.
 HEARTBEAT_INTERVAL_MS = 1_000
 # Errors that a producer's caller may see while the only broker is away.
 REFUSALS = {
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def insist(do: Callable[[], T]) -> T:
-    """Tries again: a new client asks one name server, drawn by lot, and leaves the rest to its caller."""
+    """Tries again: a new client asks one name server at random and does not try the other."""
     failures = []
     for _ in range(15):
         try:
@@ -78,7 +78,7 @@ def test_topic_on_two_brokers(
     found = wait_for_bodies([consumer], bodies(numbered(160)))
     assert len(found) == 160
 
-    # One broker dies without a word: sends go to the other.
+    # One broker is killed: sends go to the other.
     stream = clients.stream(topic, retries=3)
     stream.wait_for_acknowledged(100)
     servers.brokers["broker-b"].kill()
@@ -87,7 +87,7 @@ def test_topic_on_two_brokers(
     later = stream.acknowledged[killed_at + 50 :]
     assert {broker for broker, _ in map(queue_of, later)} == {"broker-a"}
 
-    # It comes back with all that it had acknowledged, and gets messages again.
+    # It comes back with everything that it acknowledged, and gets messages again.
     servers.brokers["broker-b"].restart()
     clients.driver.wait_for(
         lambda _: any(m["broker"] == "broker-b" for m in stream.acknowledged[killed_at + 200 :]),
@@ -100,7 +100,7 @@ def test_topic_on_two_brokers(
 
 
 def assert_nothing_lost(clients: Clients, topic: str, stream: Stream, consumer: PushConsumer | None) -> None:
-    """To the consumer that was there all the time, and to one that comes and begins at the beginning."""
+    """Checks the consumer that was there all the time, and a new one that starts at the beginning."""
     offsets = {(*queue_of(m), m["queue_offset"]) for m in stream.acknowledged}
     assert len(offsets) == len(stream.acknowledged), "two acknowledged messages have the same place"
     newcomer = clients.push_consumer(topic)

@@ -1,4 +1,4 @@
-"""Errors reach the caller as the exception and the code that Apache's broker gives."""
+"""Errors reach the caller with the same exception and code as from Apache's broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_unknown_topic_without_auto_creation(
         producer.send(unknown, numbered(1))
     assert (raised.value.kind, raised.value.code) == ("MQClientException", NO_ROUTE)
 
-    # A client that knows the broker from another topic gets as far as asking it.
+    # A client that knows the broker from another topic asks it.
     producer.send(known, numbered(1))
     with pytest.raises(ClientError) as raised:
         producer.send(unknown, [{"body": "x", "broker": "broker-a", "queue_id": 0}], how="queue")
@@ -38,7 +38,7 @@ def test_unknown_topic_without_auto_creation(
     with pytest.raises(ClientError) as raised:
         consumer.call("pull", topic=unknown, broker="broker-a", queue_id=0, queue_offset=0)
     assert (raised.value.kind, raised.value.code) == ("MQBrokerException", TOPIC_NOT_EXIST)
-    # And it is still well served.
+    # The client still works.
     assert producer.send(known, numbered(1))[0]["status"] == "SEND_OK"
 
 

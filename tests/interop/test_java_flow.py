@@ -1,4 +1,4 @@
-"""Limits felt by unmodified Java clients: slower, and no errors."""
+"""Rate limits and unmodified Java clients: they become slower and see no errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BURST = RATE // 10
 
 
 def limit(clients: Clients, kind: str, name: str, rate: int | str, *more: str) -> None:
-    """By the command, as an operator does it."""
+    """Sets a limit with the command, as an operator does."""
     outcome = run(
         kind, "limit", name, "--messages-per-second", str(rate), *more, METAQ_NAMESRV=clients.cluster.namesrv
     )
@@ -29,7 +29,7 @@ def limit(clients: Clients, kind: str, name: str, rate: int | str, *more: str) -
 
 
 def allowed(since_s: float, buckets: int = 1) -> float:
-    """Returns how many may have passed since then, measured around everything, so never too few."""
+    """Returns how many messages the limit may have let pass since then, at most."""
     return RATE * (time.monotonic() - since_s) + buckets * BURST + 1
 
 
@@ -43,7 +43,7 @@ def test_a_producer_over_the_limit_is_slowed_and_sees_no_error(java: Clients) ->
         sent = producer.send(topic, numbered(150, how), how=how)
         assert allowed(since) >= 150, how
         assert {each["status"] for each in sent} == {"SEND_OK"}
-    # A batch is never too large; what comes after it waits until it is paid for.
+    # A batch is never too large; the next message waits until the batch is paid for.
     since = time.monotonic()
     assert producer.send(topic, numbered(150, "batch"), how="batch")["status"] == "SEND_OK"
     assert producer.send(topic, numbered(1))[0]["status"] == "SEND_OK"
@@ -53,14 +53,14 @@ def test_a_producer_over_the_limit_is_slowed_and_sees_no_error(java: Clients) ->
 
 
 @each_once
-def test_a_sender_far_over_the_limit_is_told_why(java: Clients) -> None:
+def test_a_sender_far_over_the_limit_gets_a_reason(java: Clients) -> None:
     topic = java.topic()
     producer = java.producer()
     limit(java, "topic", topic, 1)
-    # A hundred seconds' worth: those behind it wait too long, however slow the machine is.
+    # A hundred seconds' worth: the messages after it wait too long, however slow the machine is.
     producer.send(topic, numbered(100), how="batch")
     with pytest.raises(ClientError) as raised:
-        producer.send(topic, numbered(1))  # Which the client tries three times before it gives up.
+        producer.send(topic, numbered(1))  # The client tries three times before it gives up.
     assert raised.value.broker_code == 2
     with pytest.raises(ClientError) as raised:
         producer.send(topic, [{"body": "x", "broker": "broker-a", "queue_id": 0}], how="queue")
@@ -108,7 +108,7 @@ def test_a_killed_broker_comes_back_with_the_limit(
     broker.kill()
     broker.restart()
     found = wait_for_bodies(consumers, bodies(numbered(300)))
-    # The restarted broker begins with a full bucket; what was not committed comes again and counts again.
+    # The restarted broker starts with a full bucket; uncommitted messages come again and count again.
     assert len(found) <= allowed(since, buckets=2)
 
 

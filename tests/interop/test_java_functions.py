@@ -1,4 +1,4 @@
-"""Filter functions of the Java client, which can name no type but tags and SQL92: `function:name(…)`."""
+"""Filter functions from the Java client, which knows only tags and SQL92: `function:name(…)`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WANTED = "function:shorter(10000, 'red', 'it''s green')"
 
 
 def painted(prefix: str) -> list[Message]:
-    """Two that are wanted, one of another color, and one that is too long: its client compresses it."""
+    """Returns two wanted messages, one of another color, and one so long that the client compresses it."""
     return [
         {"body": f"{prefix}-red", "properties": {"color": "red"}},
         {"body": f"{prefix}-blue", "properties": {"color": "blue"}},
@@ -58,7 +58,7 @@ def test_a_function_chooses_what_a_push_consumer_gets(java_filtered: Clients) ->
     consumer = java.push_consumer(topic, sql=WANTED)
     wait_for_bodies([consumer], ["before-red", "before-green"])
     for number in range(3):
-        # The consumer waits at the ends of its queues by now.
+        # By now the consumer waits at the ends of its queues.
         producer.send(topic, painted(f"then-{number}"))
         wait_for_bodies([consumer], [f"then-{number}-red", f"then-{number}-green"], timeout_s=WOKEN_S)
     producer.send(topic, [{"body": "failed", "properties": {"color": "broken"}}])

@@ -1,4 +1,4 @@
-"""Namespaces of the Java client: names for topics and groups, which the broker takes as they come."""
+"""Namespaces of the Java client: prefixes of topics and groups, which the broker takes as they are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.interop.kinds import each_once, java_id
 
 
 def within(java: Clients, topic: str, namespace: str) -> str:
-    """The topic as it is called outside of the namespace; made there."""
+    """Creates the topic and returns the name that it has outside of the namespace."""
     full = f"{namespace}%{topic}"
     for broker in java.cluster.brokers.values():
         java.admin.call("create_topic", topic=full, queues=2, address=broker.address)
@@ -32,7 +32,7 @@ def test_two_namespaces_do_not_see_each_other(java: Clients) -> None:
         wanted = bodies(numbered(10, name) + numbered(10, f"batch-{name}"))
         found = wait_for_bodies([consumer], wanted)
         assert Counter(bodies(found)) == Counter(wanted)
-        # The client takes its namespace off again before its listener sees the topic.
+        # The client removes its namespace before its listener sees the topic.
         assert {message["topic"] for message in found} == {topic}
         assert sorted(bodies(java.pull_consumer().read_all(full[name]))) == sorted(wanted)
 
@@ -54,7 +54,7 @@ def test_a_retry_stays_in_its_namespace(java: Clients) -> None:
     "java_kind", [("5.5.0", "json"), ("5.5.0", "binary")], ids=java_id, indirect=True, scope="session"
 )
 def test_a_namespace_beside_the_names_changes_none_of_them(java: Clients) -> None:
-    """The second kind, of 5.x, is a field of each request for a proxy to read. Brokers let it pass."""
+    """The second kind of namespace (5.x) is a field of each request for a proxy; brokers ignore it."""
     topic = java.topic(queues=2)
     consumer = java.push_consumer(topic, namespace_v2=unique("N"))
     java.producer(namespace_v2=unique("N")).send(topic, numbered(10))

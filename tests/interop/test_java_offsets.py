@@ -25,7 +25,7 @@ def test_consumer_goes_on_where_it_stopped(java: Clients) -> None:
     producer.send(topic, numbered(60, "second"))
     again = java.push_consumer(topic, group=group)
     found = wait_for_bodies([again], bodies(numbered(60, "second")))
-    # It stopped in an orderly way with nothing under way: not one message may come twice.
+    # It stopped in order, with nothing under way: no message may come twice.
     assert Counter(bodies(found)) == Counter(bodies(numbered(60, "second")))
 
 

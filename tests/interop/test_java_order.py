@@ -1,4 +1,4 @@
-"""Order of each queue while consumers die with their locks and the broker restarts."""
+"""Each queue keeps its order while consumers die with their locks and the broker restarts."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ HEARTBEAT_INTERVAL_MS = 1_000
 
 
 def in_queue(messages: Iterable[Message], topic: str) -> dict[Queue, list[int]]:
-    """The offsets of each of the topic's queues as they were consumed."""
+    """Returns the offsets of each queue of the topic in the order of consumption."""
     mine = [message for message in messages if message["topic"] == topic]
     return {queue: [m["queue_offset"] for m in told] for queue, told in by_queue(mine).items()}
 
 
 def assert_in_order(offsets: list[int]) -> None:
-    """Nothing before its predecessor; what came before may come again, and what follows it then too."""
+    """Nothing comes before its predecessor. A message may come again, and then those after it, too."""
     assert offsets[0] == 0
     for before, after in pairwise(offsets):
         assert after <= before + 1, offsets
 
 
 def wait_until_taken(survivor: PushConsumer, servers: Cluster, topic: str, queues: set[Queue]) -> None:
-    """Lets the time of a lease pass, and as much more as the consumer needs to ask again."""
+    """Lets the time of a lease pass, and more until the consumer asks again."""
 
     def consumed() -> set[Queue]:
         servers.clock.pass_by(8_000)
@@ -55,10 +55,10 @@ def test_the_queues_of_a_killed_consumer_move_when_its_leases_end(
     moved_java: Clients, more_java: Callable[..., Clients], java_kind: tuple[str, str]
 ) -> None:
     clients, servers = moved_java, moved_java.cluster
-    # A topic of one queue has one order for all its messages.
+    # A topic with one queue has one order for all its messages.
     topic, single = clients.topic(queues=QUEUES), clients.topic(queues=1)
     options = {"group": unique("G"), "orderly": True, "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS}
-    # Queues are shared out in the order of the consumers' names: the first gets the single one.
+    # Queues are assigned in the order of the consumers' names: the first one gets the single queue.
     doomed, survivor = (
         more_java(servers, rebalance_interval_s=1).push_consumer(topic, single, instance=name, **options)
         for name in ("a-doomed", "b-survivor")
@@ -76,7 +76,7 @@ def test_the_queues_of_a_killed_consumer_move_when_its_leases_end(
     eventually(lambda: set(in_queue(survivor.messages, topic)), ours.issubset, CONSUME_TIMEOUT_S, "consumed")
 
     doomed.driver.kill()
-    # Until the leases end nobody else may read those queues, though messages come and the broker has told.
+    # Until the leases end nobody else may read those queues, although messages arrive there.
     for stream in streams:
         stream.wait_for_acknowledged(len(stream.acknowledged) + 100)
     eventually(

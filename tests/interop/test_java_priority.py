@@ -18,7 +18,7 @@ def test_a_priority_chooses_the_queue(java: Clients) -> None:
     messages = [{"body": f"p{priority}", "priority": priority} for priority in (0, 1, 2, 3, 4, 1_000_000)] * 2
     sent = java.producer().send(topic, messages)
     assert [result["queue_id"] for result in sent] == [0, 1, 2, 3, 3, 3] * 2
-    # Also against the sender's own choice of a queue.
+    # Even if the sender chooses another queue.
     chosen = java.producer().send(
         topic, [{"body": "p2", "priority": 2, "broker": "broker-a", "queue_id": 0}], how="queue"
     )
@@ -36,7 +36,7 @@ def test_a_priority_chooses_the_queue(java: Clients) -> None:
 
 
 @since_5_4
-def test_a_priority_does_not_count_for_what_has_its_queue_for_another_reason(java: Clients) -> None:
+def test_a_priority_does_not_change_a_queue_that_is_fixed(java: Clients) -> None:
     topic = java.topic(queues=4)
     producer = java.producer()
     where = {"broker": "broker-a", "queue_id": 1}

@@ -1,4 +1,4 @@
-"""Pull and lite-pull consumers of the Java client, and what they ask of a queue's offsets."""
+"""Pull and lite-pull consumers of the Java client, and their questions about offsets."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_committed_offset_is_kept_for_the_group(java: Clients) -> None:
     send_to(java, topic, 0, 20)
     send_to(java, topic, 1, 20)
     first = java.pull_consumer(group=group)
-    # A group comes to be with its first pull; Apache's newest broker refuses commits of an unknown one.
+    # The first pull creates a group; Apache's newest broker refuses commits of an unknown one.
     first.call("pull", **queue(topic, 0), queue_offset=0)
     first.call("commit_offset", **queue(topic, 0), queue_offset=7, oneway=False)
     first.call("commit_offset", **queue(topic, 1), queue_offset=20, oneway=True)
@@ -125,7 +125,7 @@ def test_lite_pull_subscribed(java: Clients) -> None:
     found = first.poll_bodies(60)
     assert Counter(bodies(found)) == Counter(bodies(numbered(60)))
     first.call("lite_commit")
-    first.stop()  # A commit reaches the broker with the client's next report: at the latest now.
+    first.stop()  # The client reports a commit later, at the latest when it stops.
     java.wait_for_committed(group, topic, [15, 15, 15, 15])
 
     java.producer().send(topic, numbered(40, "later"))

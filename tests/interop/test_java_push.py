@@ -1,4 +1,4 @@
-"""Push consumers of the Java client: cluster and broadcast, concurrent and orderly, filters, beginnings."""
+"""Push consumers of the Java client: cluster, broadcast, concurrent, orderly, filters, start positions."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def keyed(steps: range, keys: int = 12) -> list[Message]:
 
 
 def assert_in_order(found: list[Message]) -> None:
-    """Each queue from its first offset on without a gap, a repetition or a step back."""
+    """Checks that each queue came without a gap, a repetition or a step back."""
     for queue, messages in by_queue(found).items():
         offsets = [m["queue_offset"] for m in messages]
         assert offsets == list(range(offsets[0], offsets[0] + len(offsets))), queue
@@ -90,7 +90,7 @@ def test_orderly_consumers_keep_the_order_of_each_queue(java: Clients) -> None:
     wait_for_bodies([first], bodies(keyed(range(0, 10))))
     assert_in_order(first.messages)
 
-    # A second consumer locks half of the queues; every queue goes on where the first one left it.
+    # A second consumer locks half of the queues; each queue continues where the first one left it.
     second = java.push_consumer(topic, group=group, orderly=True, threads=8)
     half = second.wait_for_assignment(topic, 4)
     first.wait_for_assignment(topic, 4)
@@ -101,7 +101,7 @@ def test_orderly_consumers_keep_the_order_of_each_queue(java: Clients) -> None:
     for consumer in (first, second):
         assert_in_order(consumer.messages)
 
-    # The first one leaves and gives up its locks: the second has all queues at once, not after the lease.
+    # The first one leaves and releases its locks: the second gets all queues at once, not after the lease.
     first.stop()
     second.wait_for_assignment(topic, 8)
     producer.send(topic, keyed(range(20, 30)), how="selected")
@@ -137,7 +137,7 @@ def test_tags_choose_messages(java: Clients) -> None:
     consumer = java.push_consumer(topic, expression="red || Aa")
     found = wait_for_bodies([consumer], wanted)
 
-    # One more of each, the wanted last: when those are there, the others had their chance to come.
+    # One more of each, the wanted ones last: when they are here, the others would have come before.
     producer = java.producer()
     for queue_id in range(4):
         last = [
@@ -183,7 +183,7 @@ def test_timestamp(java: Clients) -> None:
     topic = java.topic()
     producer = java.producer()
     producer.send(topic, numbered(40, "before"))
-    # The client gives the time in whole seconds, so the two halves must lie in different ones.
+    # The client gives the time in whole seconds, so the two halves must be in different seconds.
     boundary_s = int(time.time()) + 1
     wait_until(lambda: time.time() >= boundary_s)
     producer.send(topic, numbered(40, "after"))

@@ -45,11 +45,11 @@ TIMEOUT_S = 90.0
 TEXT = "grün, 漢字, 🙂"
 LARGE = random.Random(5).randbytes(3 * 1024 * 1024)
 KEYS = ["a", "order-17", "Straße", "漢字🙂", "polygenelubricants", "z" * 100]
-"""The fifth is a text whose hash is the least of all integers, which has no absolute value."""
+"""The hash of the fifth text is the smallest integer, which has no absolute value."""
 
 
 class Reader:
-    """A handler of our client that keeps what it got, and fails as often as a message says."""
+    """A handler of our client that keeps its messages, and fails as often as a message says."""
 
     def __init__(self, client: metaq.Client, topic: str, group: str | None = None, **options: Any) -> None:
         self.got: list[metaq.Message] = []
@@ -64,7 +64,7 @@ class Reader:
             raise metaq.Retry(after=1)
 
     def wait_for(self, *wanted: str) -> dict[str, metaq.Message]:
-        """The messages of these bodies, by their bodies."""
+        """Waits for these bodies and returns their messages by body."""
 
         def found() -> dict[str, metaq.Message]:
             with self._lock:
@@ -76,7 +76,7 @@ class Reader:
 
 
 def body_of(message: metaq.Message) -> str:
-    """As the Java program tells it: a long body by its digest."""
+    """Returns the body as the Java program reports it: a long one by its digest."""
     if len(message.body) > 1024:
         return hashlib.sha256(message.body).hexdigest()
     return message.body.decode()
@@ -161,7 +161,7 @@ def test_what_java_sends_is_read_by_python(java: Clients, python: metaq.Client) 
         check(got[name])
         assert sent.get(name, got[name].id) == got[name].id
     assert len(reader.got) == len(names) + 1
-    # An empty body is refused by Java itself, before anything is sent.
+    # Java itself refuses an empty body before it sends anything.
     with pytest.raises(ClientError, match="body length is zero"):
         sender.send(topic, [{"body": ""}])
 
@@ -256,7 +256,7 @@ def test_order_is_kept_both_ways(java: Clients, python: metaq.Client, producer: 
 
 
 def test_tags_with_one_hash_are_told_apart(java: Clients, python: metaq.Client, producer: Producer) -> None:
-    """Brokers compare hashes, which are equal here; that the tags differ is for the client to see."""
+    """Brokers compare hashes, which are equal here; the client has to see that the tags differ."""
     topics = [java.topic(queues=1) for _ in range(2)]
     java.producer().send(topics[0], [{"body": tag, "tags": tag} for tag in ("BB", "Aa", "c")])
     for tag in ("BB", "Aa", "c"):
@@ -346,7 +346,7 @@ def test_retries_both_ways(java: Clients, python: metaq.Client, producer: Produc
     eventually(lambda: len(ours.got), lambda count: count >= 3, TIMEOUT_S, "two more tries for Python")
     assert [m.reconsume_times for m in ours.got] == [0, 1, 2]
     assert {(m.topic, m.keys, m.id) for m in ours.got} == {(topics[0], ("k",), ours.got[0].id)}
-    # Members of one group in turn: what Python failed at comes to Java, with the count.
+    # Members of one group in turn: a message that Python failed at comes to Java, with the count.
     both = java.retrying_group()
     topic = java.topic(queues=1)
     first = Reader(python, topic, both)
@@ -406,7 +406,7 @@ def test_broadcast_reaches_everybody_both_ways(
 def test_a_namespace_of_java_is_a_name_for_python(
     java: Clients, python: metaq.Client, producer: Producer
 ) -> None:
-    """Our client has no setting for it: a topic is called there what the broker calls it."""
+    """Our client has no namespaces: it uses the name that the topic has on the broker."""
     namespace, topic = unique("N"), unique("T")
     full = f"{namespace}%{topic}"
     for broker in java.cluster.brokers.values():

@@ -1,4 +1,4 @@
-"""Queues find new owners when a consumer joins, leaves or dies, and nothing is left unconsumed on the way."""
+"""Queues get new owners when a consumer joins, leaves or dies, and every message is consumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.interop.programs import REBALANCE_INTERVAL_S
 from tests.support.servers import Cluster
 
 QUEUES = 8
-# Told by the broker, consumers share the queues anew at once and do not wait for their own clock.
+# The broker notifies consumers, so they share the queues again at once and not at their own interval.
 REBALANCE_TIMEOUT_S = REBALANCE_INTERVAL_S - 2.0
 
 
@@ -35,7 +35,7 @@ def test_consumer_joins_and_leaves(java: Clients) -> None:
     settled = len(stream.acknowledged)
     stream.wait_for_acknowledged(settled + 100)
     stream.stop()
-    # Everything that was acknowledged came to one of the two; what came after the second left, to the first.
+    # Every acknowledged message came to one of the two, and those after the second left to the first.
     wait_for_bodies([first, second], bodies(stream.acknowledged))
     wait_for_bodies([first], bodies(stream.acknowledged[settled:]))
     assert {queue_of(m) for m in stream.acknowledged} == alone
@@ -46,7 +46,7 @@ def test_more_consumers_than_queues(java: Clients) -> None:
     consumers = [java.push_consumer(topic, group=group) for _ in range(3)]
     shares: list[set[Queue]] = []
     for consumer in sorted(consumers, key=lambda c: str(c.client_id)):
-        # In the order of their identities the first two get a queue each, the third nothing.
+        # In the order of their ids the first two get a queue each, and the third nothing.
         shares.append(consumer.wait_for_assignment(topic, 1 if len(shares) < 2 else 0, REBALANCE_TIMEOUT_S))
     assert set.union(*shares) == {("broker-a", 0), ("broker-a", 1)}
     java.producer().send(topic, numbered(40))
@@ -71,7 +71,7 @@ def test_consumer_is_killed(java: Clients, more_java: Callable[[Cluster], Client
     settled = len(stream.acknowledged)
     stream.wait_for_acknowledged(settled + 100)
     stream.stop()
-    # Messages that the dead consumer had not committed come again; together they must have everything.
+    # Messages that the dead consumer did not commit come again; together they must have everything.
     wait_for_bodies([survivor, doomed], bodies(stream.acknowledged))
     wait_for_bodies([survivor], bodies(stream.acknowledged[settled:]))
     assert {queue_of(m) for m in survivor.messages} >= theirs

@@ -1,4 +1,4 @@
-"""A request that waits for its reply, across two clients and the broker between them."""
+"""Requests that wait for a reply, from one client through the broker to another."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_request_gets_its_reply(java: Clients) -> None:
     answering.stop_soon()
 
 
-def test_two_requesters_get_each_their_own(java: Clients) -> None:
+def test_two_requesters_get_their_own_replies(java: Clients) -> None:
     topic = java.topic(queues=2)
     answering = replier(java, topic)
     producers = [java.producer(), java.producer()]
@@ -41,7 +41,7 @@ def test_two_requesters_get_each_their_own(java: Clients) -> None:
     answering.stop_soon()
 
 
-def test_a_request_that_nobody_answers_ends(java: Clients) -> None:
+def test_a_request_without_a_reply_times_out(java: Clients) -> None:
     topic = java.topic(queues=1)
     with pytest.raises(ClientError) as raised:
         java.producer().call("request", topic=topic, body="anybody?", timeout_ms=1_000)

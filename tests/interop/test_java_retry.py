@@ -1,4 +1,4 @@
-"""The Java client's retries: the ladder and its end, limits, order, broadcast, and a broker that is lost."""
+"""Retries of the Java client: delays, limits, dead letters, order, broadcast, and a lost broker."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_message_climbs_the_ladder_and_ends_with_the_dead_letters(moved_java: 
             assert none.code == 208, none
             return []
 
-    # The index is built behind the log.
+    # The index is built a moment after the log.
     eventually(with_key, lambda found: found == [dead["offset_id"]], CONSUME_TIMEOUT_S, "in the index")
     assert producer.call("view", topic=f"%DLQ%{group}", message_id=dead["offset_id"])["body"] == "poison"
     assert_resent(moved_java, consumer, topic, group)
@@ -140,14 +140,14 @@ def assert_resent(clients: Clients, consumer: PushConsumer, topic: str, group: s
 
 
 @each_once
-def test_who_limits_the_tries(moved_java: Clients) -> None:
+def test_who_limits_the_retries(moved_java: Clients) -> None:
     topic, clock = moved_java.topic(queues=1), moved_java.cluster.clock
     limited, hasty, grouped = (moved_java.retrying_group() for _ in range(3))
     gives_up, without = unique("G"), unique("G")
     two_tries = moved_java.push_consumer(topic, group=limited, tries_max=2)
     impatient = moved_java.push_consumer(topic, group=hasty, retry_level=1, tries_max=1)
     not_at_all = moved_java.push_consumer(topic, group=gives_up, retry_level=-1)
-    # A group's own limit is for consumers that tell none, and a Java consumer always does.
+    # A group's own limit is for consumers that send none, and a Java consumer always sends one.
     set_group(moved_java, grouped, tries_max=1)
     of_group = moved_java.push_consumer(topic, group=grouped)
     set_group(moved_java, without, retry_queues=0)
@@ -200,7 +200,7 @@ def test_an_orderly_consumer_tries_again_by_itself(java: Clients) -> None:
         ("twice", 2),
         ("then", 0),
     ]
-    # One that may try once more sends the message to the dead letters and lets the queue go on.
+    # One that may try only once more sends the message to the dead letters, and the queue goes on.
     limited = java.push_consumer(topic, group=group, orderly=True, suspend_ms=50, tries_max=1)
     wait_for_bodies([limited], ["then"])
     assert bodies(limited.messages) == ["first", "twice", "twice", "then"]
@@ -210,7 +210,7 @@ def test_an_orderly_consumer_tries_again_by_itself(java: Clients) -> None:
 
 @each_once
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-def test_what_waits_for_its_next_try_outlives_the_broker(moved_java: Clients, how: str) -> None:
+def test_pending_retries_survive_the_broker(moved_java: Clients, how: str) -> None:
     servers, broker = moved_java.cluster, moved_java.cluster.brokers["broker-a"]
     topic, group = moved_java.topic(queues=2), moved_java.retrying_group()
     wanted = [f"m{number}" for number in range(20)]
@@ -221,7 +221,7 @@ def test_what_waits_for_its_next_try_outlives_the_broker(moved_java: Clients, ho
         consumer = moved_java.push_consumer(topic, group=group)
         for body in wanted:
             wait_for_try(consumer, body, number)
-        # The listener has returned, so all of them wait at the broker, which is now lost.
+        # The listener has returned, so all of them wait at the broker.
         if number < 2:
             consumer.wait_until_consumed(*((f"%RETRY%{group}", 20) if number else (topic, 20)))
             consumer.stop()

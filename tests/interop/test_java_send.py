@@ -210,7 +210,7 @@ def test_topic_created_by_its_first_message(java: Clients) -> None:
     sent = producer.send(topic, numbered(30))
 
     assert {result["status"] for result in sent} == {"SEND_OK"}
-    # The client wrote by the route of the template topic; the topic's own must show all that it wrote.
+    # The client used the route of the template topic; the topic's own route must show all messages.
     java.wait_for_route(topic)
     route = java.admin.call("topic_route", topic=topic)
     assert [(q["broker"], q["write_queues"], q["permission"]) for q in route["queues"]] == [
@@ -222,7 +222,7 @@ def test_topic_created_by_its_first_message(java: Clients) -> None:
 
 
 def test_old_port(java: Clients) -> None:
-    """Clients up to 4.4 send to two below the broker's port; the option still exists in every release."""
+    """Clients up to 4.4 use the port two below the broker's; the option exists in every release."""
     topic = java.topic()
     sent = java.producer(vip=True).send(topic, numbered(20))
     assert {result["status"] for result in sent} == {"SEND_OK"}
@@ -235,7 +235,7 @@ def test_old_port(java: Clients) -> None:
 
 
 def established_remote_ports() -> set[int]:
-    """Remote ports of this machine's open TCP connections, IPv4 or IPv4 over IPv6 sockets."""
+    """Returns the remote ports of this machine's open TCP connections."""
     ports = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in Path(table).read_text().splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""Topics spread over three brokers: each does its share, and what is asked of all of them is one answer."""
+"""Topics on three brokers: each broker does its share, and clients and tools see one topic."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_function_chooses_on_every_broker(java: Clients) -> None:
     shares = [consumer.wait_for_assignment(topic, len(EVERY_QUEUE) // 2) for consumer in consumers]
     assert shares[0] | shares[1] == EVERY_QUEUE
     wait_for_bodies(consumers, [body for body in wanted if "-before-" in body])
-    producer.send(topic, then, how="queue")  # The consumers wait at the ends of their queues by now.
+    producer.send(topic, then, how="queue")  # By now the consumers wait at the ends of their queues.
     found = wait_for_bodies(consumers, wanted)
     assert set(bodies(found)) == set(wanted)
     assert {queue: len(messages) for queue, messages in by_queue(found).items()}.keys() == EVERY_QUEUE
@@ -139,7 +139,7 @@ def test_moments_and_recalls_on_every_broker_one_of_them_killed(java: Clients) -
     sent = producer.call("send_timed", topic=topic, messages=messages)
     places = [(result["broker"], result["queue_id"]) for result in sent]
     assert set(places) == EVERY_QUEUE
-    # Four in a row are kept and four recalled, which leaves some of both on every broker.
+    # Keep four and recall four in turn: every broker has some of both.
     recalled = [number for number in range(len(sent)) if number // 4 % 2]
     for number in recalled:
         handle = sent[number]["recall_handle"]
@@ -161,7 +161,7 @@ def test_moments_and_recalls_on_every_broker_one_of_them_killed(java: Clients) -
 
 
 @each_once
-def test_stopped_groups_are_put_elsewhere_on_every_broker(java: Clients) -> None:
+def test_offsets_of_stopped_groups_are_reset_on_every_broker(java: Clients) -> None:
     topic = java.topic(queues=QUEUES)
     group, copied, skipping = (java.retrying_group() for _ in range(3))
     producer, reader = java.producer(), java.pull_consumer()
@@ -182,7 +182,7 @@ def test_stopped_groups_are_put_elsewhere_on_every_broker(java: Clients) -> None
     wait_for_progress(java, group, topic, everywhere((5, 5)))
 
     assert reset(java, group, topic, moment_ms) == everywhere(3)
-    crash(java, "broker-b", topic)  # What was answered is kept.
+    crash(java, "broker-b", topic)  # The broker keeps the offsets that it acknowledged.
     assert progress(java, group, topic) == everywhere((3, 5))
     spans = java.admin.call("time_spans", topic=topic, group=group)
     assert {queue_of(span) for span in spans} == EVERY_QUEUE
@@ -209,10 +209,10 @@ def switch_server_side_reset(java: Clients, value: str) -> None:
 
 
 @newest_once
-def test_running_groups_go_back_on_every_broker(java: Clients) -> None:
-    """One goes back through the answers to its pulls, the other by a notice from every broker (code 220)."""
+def test_running_groups_are_reset_on_every_broker(java: Clients) -> None:
+    """One group goes back by the answers to its pulls, the other by a notice of every broker (code 220)."""
     topic = java.topic(queues=QUEUES)
-    # A client keeps a thread for ten seconds for each broker that tells it to go elsewhere.
+    # A client blocks a thread for ten seconds for each broker that sends it elsewhere.
     options = {"callback_threads": 8}
     answered, told = java.retrying_group(), java.retrying_group()
     groups = {
@@ -240,7 +240,7 @@ def test_running_groups_go_back_on_every_broker(java: Clients) -> None:
     finally:
         switch_server_side_reset(java, "true")
 
-    # The client lets ten seconds pass before it goes to where it was sent.
+    # The client waits ten seconds before it goes there.
     wanted = Counter(bodies(before + after + after))
     for group, consumers in groups.items():
         eventually(
@@ -256,7 +256,7 @@ def test_running_groups_go_back_on_every_broker(java: Clients) -> None:
         90,
         "all that the three brokers got in the statistics",
     )
-    # A message that comes last shows that nothing else is still under way.
+    # A last message shows that nothing else is under way.
     last = to_every_queue([{"body": "last"}])
     producer.send(topic, last, how="queue")
     for group, consumers in groups.items():
@@ -288,7 +288,7 @@ def test_messages_are_found_on_whichever_broker_has_them(java: Clients) -> None:
             return []
         return sorted(bodies(found))
 
-    # The index is built behind the log.
+    # The index is built a moment after the log.
     every_body = sorted(bodies(early + late))
     eventually(lambda: with_key("all"), lambda found: found == every_body, 90, "in the index of every broker")
     assert with_key("all", end=moment_ms) == sorted(bodies(early))
@@ -339,7 +339,7 @@ def test_tools_see_what_runs_on_every_broker(java: Clients) -> None:
         assert {(broker, int(queue_id)) for broker, queue_id in held} == share
     printed = mqadmin(java, f"printMsg -t {topic} -b {moment_ms} -d true")
     assert sorted(re.findall(r"BODY: (\S+)", printed)) == sorted(bodies(then))
-    # Consumed once more, by whom the tool says.
+    # The tool has a message consumed again, by the consumer that it names.
     one_of_each = {message["broker"]: (message, result) for message, result in zip(begin, sent, strict=True)}
     assert one_of_each.keys() == set(BROKERS)
     for (message, result), consumer in zip(one_of_each.values(), itertools.cycle(consumers), strict=False):
@@ -372,7 +372,7 @@ def test_a_priority_chooses_the_queue_of_every_broker(java: Clients) -> None:
 
 
 def ask_everywhere(java: Clients, producer: Producer, topic: str, part: str, *, patient: bool) -> None:
-    """Asks until every broker has had a question and brought back a reply; patience is for lost ones."""
+    """Asks until every broker has passed on a question and a reply; a patient one ignores lost requests."""
     reader, deadline = java.pull_consumer(), time.monotonic() + RECOVERY_TIMEOUT_S
     earlier, timeout_ms = len(java.driver.events("replied")), 3_000 if patient else 20_000
     for number in itertools.count():
@@ -392,7 +392,7 @@ def ask_everywhere(java: Clients, producer: Producer, topic: str, part: str, *, 
 
 
 @each_once
-def test_requests_and_replies_go_by_every_broker(java: Clients, java_kind: tuple[str, str]) -> None:
+def test_requests_and_replies_use_every_broker(java: Clients, java_kind: tuple[str, str]) -> None:
     topic, group = java.topic(queues=QUEUES), unique("R")
     producer, answering = java.producer(**OFTEN), replier(java, topic, group=group, **OFTEN)
     ask_everywhere(java, producer, topic, "first", patient=False)
@@ -401,7 +401,7 @@ def test_requests_and_replies_go_by_every_broker(java: Clients, java_kind: tuple
         answering.stop()
         answering = replier(java, topic, group=group, **OFTEN)
     ask_everywhere(java, producer, topic, "then", patient=True)
-    # Every question that was stored has been heard, although those who asked may have given up.
+    # Every stored question was answered, although the requester may have given up.
     questions = len(java.pull_consumer().read_all(topic))
     eventually(
         lambda: len(java.driver.events("replied") + java.driver.events("unreplied")),
@@ -419,7 +419,7 @@ def test_batches_stay_whole_on_every_broker(java: Clients) -> None:
     sent: list[tuple[Message, list[Message]]] = []
 
     def send(part: str, brokers: set[str]) -> None:
-        """Batches, until each of these brokers has got one; no other may get any."""
+        """Sends batches until each of these brokers has got one; no other broker may get any."""
         used: set[str] = set()
         deadline = time.monotonic() + RECOVERY_TIMEOUT_S
         while used != brokers or len(sent) % 10:

@@ -1,4 +1,4 @@
-"""SQL92 filters of the Java client: pushed, pulled, waited for, and refused when the consumer starts."""
+"""SQL92 filters of the Java client: push, pull, a held pull, and a wrong expression at the start."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_expression_chooses_messages(java: Clients) -> None:
     wait_for_bodies([consumer], wanted(12, "before"))
     producer.send(topic, painted(12, "after"))
     wait_for_bodies([consumer], wanted(12, "after"))
-    # A message that comes last shows that nothing else is still under way.
+    # A last message shows that nothing else is under way.
     producer.send(topic, [{"body": "last", "properties": {"note": "x"}}])
     found = wait_for_bodies([consumer], ["last"])
     assert sorted(bodies(found)) == sorted([*wanted(12, "before"), *wanted(12, "after"), "last"])
@@ -69,7 +69,7 @@ def pulled(consumer: PullConsumer, queue: Message) -> Any:
 def test_a_pull_carries_its_expression(java: Clients) -> None:
     topic = java.topic(queues=1)
     java.producer().send(topic, painted(12))
-    # It asks for no expression before it knows the broker's version, which heartbeats tell it.
+    # It sends an expression only when it knows the broker's version, which heartbeats tell.
     consumer = java.pull_consumer(heartbeat_interval_ms=500)
     (queue,) = consumer.call("subscribe_queues", topic=topic)
     consumer.call("queue_bounds", **queue)
@@ -78,7 +78,7 @@ def test_a_pull_carries_its_expression(java: Clients) -> None:
     nothing = consumer.call("pull", **queue, queue_offset=0, sql="color = 'black'")
     assert (nothing["status"], nothing["next_offset"]) == ("NO_MATCHED_MSG", 12)
     if uses_apache():
-        return  # It means to answer code 23, by a Java `assert` that is off, and so filters nothing.
+        return  # Apache means to answer code 23, but by a Java `assert` that is off: it filters nothing.
     with pytest.raises(ClientError, match="column 9") as raised:
         consumer.call("pull", **queue, queue_offset=0, sql="color = = 'red'")
     assert raised.value.broker_code == 23

@@ -1,4 +1,4 @@
-"""Three brokers, one of them lost: what it had accepted is delivered when it is back."""
+"""Three brokers, one of them lost: it delivers all that it had accepted when it is back."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_of_three_brokers_is_lost(
     ordered.wait_for_assignment(topic, len(EVERY_QUEUE))
     waiting = send_what_waits(clients, topic, sharing)
 
-    # One broker is lost: sends go to the others, and nothing that was acknowledged is gone.
+    # One broker is lost: sends go to the others, and no acknowledged message is gone.
     stream = clients.stream(topic, retries=3, timeout_ms=3000)
     stream.wait_for_acknowledged(60)
     lost = servers.brokers["broker-b"]
@@ -65,7 +65,7 @@ def test_one_of_three_brokers_is_lost(
     )
     stream.stop()
     if not gives_up_lost_pulls(java_kind):
-        # Others of the same groups take over: these would wait for 30 s for what the broker owes them.
+        # Others of the same groups take over: these would wait 30 s for an answer of the lost broker.
         for consumer in (*sharing, ordered):
             consumer.stop()
         sharing += [clients.push_consumer(topic, group=group, **often) for _ in range(2)]
@@ -73,7 +73,7 @@ def test_one_of_three_brokers_is_lost(
     else:
         successor = ordered
 
-    # The time comes for what waited on all three of them: tries, delays, and questions to the producer.
+    # Now everything on the three brokers becomes due: retries, delays and transaction checks.
     wait_through(servers.clock, [ordered, successor], waiting)
     wait_through(servers.clock, sharing, waiting)
     for consumers in (sharing, [ordered, successor]):
@@ -92,7 +92,7 @@ def test_one_of_three_brokers_is_lost(
 
 
 def wait_through(clock: MovedClock, consumers: list[PushConsumer], wanted: list[str]) -> None:
-    """Until all of it came; a broker that is back asks producers when they have found it again."""
+    """Waits until all of it came; a restarted broker asks producers when they are connected again."""
 
     def missing() -> set[str]:
         return set(wanted) - {m["body"] for consumer in consumers for m in consumer.messages}
@@ -106,7 +106,7 @@ def wait_through(clock: MovedClock, consumers: list[PushConsumer], wanted: list[
 
 
 def send_what_waits(clients: Clients, topic: str, consumers: list[PushConsumer]) -> list[str]:
-    """Messages of every kind on every broker; returns those that are to arrive in the end."""
+    """Sends messages of every kind to every broker; returns the bodies that must arrive in the end."""
     producer, transactions = clients.producer(), clients.transaction_producer(heartbeat_interval_ms=1_000)
     delayed = producer.send(topic, made("delayed", delay_level=3))
     failing = producer.send(topic, made("failing", properties={"fails": "1"}))

@@ -1,4 +1,4 @@
-"""The Java client's messages for a given moment: when they come, and what becomes of those it recalls."""
+"""Messages of the Java client for a given time, and their recall."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.servers import uses_apache
 RECALLS = {"recall_messages": True}
 WAIT_MS = 10_000
 EARLY_MS = 1_000 if uses_apache() else 0
-"""Apache cuts a moment down to the second."""
+"""Apache rounds a time down to the second."""
 with_timers = pytest.mark.parametrize(
     "java_kind", [("5.5.0", "json"), ("5.5.0", "binary")], ids=java_id, indirect=True, scope="session"
 )
@@ -27,7 +27,7 @@ def timed(body: str, timing: str, moment: int) -> Message:
 def assert_not_early(found: list[Message], moments_ms: dict[str, int]) -> None:
     for message in found:
         assert message["store_timestamp_ms"] + EARLY_MS >= moments_ms[message["body"]], message
-        # Apache leaves them in.
+        # Apache does not remove them.
         assert uses_apache() or not {"REAL_TOPIC", "REAL_QID"} & set(message["properties"])
 
 
@@ -66,7 +66,7 @@ def test_an_old_client_names_the_moment_as_a_property(java: Clients) -> None:
 
 
 @with_timers
-def test_what_is_too_far_ahead_is_refused(java: Clients) -> None:
+def test_a_time_too_far_ahead_is_refused(java: Clients) -> None:
     topic = java.topic()
     producer = java.producer(retries=0)
     with pytest.raises(ClientError) as refused:
@@ -95,7 +95,7 @@ def test_a_recalled_message_does_not_come(timed_java: Clients) -> None:
 
 
 @each_once
-def test_waiting_messages_and_recalls_outlive_a_kill(timed_java: Clients, java_kind: tuple[str, str]) -> None:
+def test_waiting_messages_and_recalls_survive_a_kill(timed_java: Clients, java_kind: tuple[str, str]) -> None:
     topic = timed_java.topic(queues=1)
     wanted = [f"m{number}" for number in range(20)]
     if java_kind[0].startswith("5."):

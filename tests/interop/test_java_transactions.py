@@ -1,4 +1,4 @@
-"""The Java client's transactions: committed, rolled back, asked for, and all of it across a lost broker."""
+"""Transactions of the Java client: commit, rollback, checks, and all of it with a lost broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 COMMIT = 8
 TRANSACTION_BITS = 12
-# Quick, so that a test need not wait for minutes; the order of things is the same.
+# Short times, so that a test need not wait for minutes.
 QUICK_CHECKS = {
     "transaction_timeout_ms": 1_000,
     "transaction_check_interval_s": 1,
@@ -96,7 +96,7 @@ def test_the_producer_is_asked_until_it_knows(checked: Clients) -> None:
 
 
 @each_once
-def test_what_nobody_knows_is_parked(checked: Clients) -> None:
+def test_a_transaction_that_nobody_knows_is_set_aside(checked: Clients) -> None:
     clients, topic = checked, checked.topic()
     producer = clients.transaction_producer()
     producer.send(topic, halves(1, "unknown", "unknown"))
@@ -111,7 +111,7 @@ def test_what_nobody_knows_is_parked(checked: Clients) -> None:
     assert {body: len(asked) for body, asked in checks_of(producer).items()} == {"unknown-unknown-0": 5}
     assert clients.pull_consumer().read_all(topic) == []
 
-    # An operator reopens it, and it is checked again from the first time on; any other message is refused.
+    # An operator reopens it, and its checks are counted from the start; any other message is refused.
     assert clients.admin.call("resume_half", topic=TOO_OFTEN, message_id=parked[0]["offset_id"]) is True
     asked_again = eventually(
         lambda: checks_of(producer)["unknown-unknown-0"][5:], bool, CHECK_TIMEOUT_S, "asked for once more"
@@ -138,7 +138,7 @@ def test_a_killed_broker_knows_its_open_transactions(
     servers.brokers["broker-a"].kill()
     servers.brokers["broker-a"].restart()
     wanted = bodies(halves(20, "commit") + halves(20, "unknown", "commit"))
-    # A newcomer: a 4.x consumer that the killed broker owes an answer waits 30 s for it.
+    # A new consumer: a 4.x consumer waits 30 s for an answer of the killed broker.
     newcomer = clients.push_consumer(topic, heartbeat_interval_ms=1_000)
     wait_for_bodies([newcomer], wanted, 60.0)
     producer.send(topic, halves(1, "commit", "again"))
@@ -148,7 +148,7 @@ def test_a_killed_broker_knows_its_open_transactions(
 
 
 def checks_of(producer: TransactionProducer) -> dict[str, list[Message]]:
-    """The checks that it received so far, by body."""
+    """Returns the checks that it received so far, by body."""
     found: dict[str, list[Message]] = {}
     for asked in producer.checks:
         found.setdefault(asked["body"], []).append(asked)

@@ -1,4 +1,4 @@
-"""The two ways of docs/from-rocketmq.md to replace a broker of Apache's with one of ours."""
+"""The two ways of docs/from-rocketmq.md to replace Apache's broker by ours."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def mqadmin(home: Path, *arguments: str) -> None:
 
 
 def create_topic(nameserver: str, topic: str) -> None:
-    """On every broker. Apache's tells its name server a little later."""
+    """Creates the topic on every broker and waits: Apache's broker tells its name server a little later."""
     command = ("topic", "create", topic, "--queues", "2", "--namesrv", nameserver)
     eventually(lambda: run(*command).returncode, lambda code: code == 0, 60, "created")
     show = ("topic", "show", topic, "--namesrv", nameserver)
@@ -51,7 +51,7 @@ def create_topic(nameserver: str, topic: str) -> None:
 
 
 def brokers_of(nameserver: str, topic: str) -> set[str]:
-    """The brokers that store the next messages of a client that has just started."""
+    """Returns the brokers that store the next messages of a new client."""
     with metaq.Client(nameserver) as client, client.producer("moving") as producer:
         return {producer.send(topic, b"new").queue.broker for _ in range(20)}
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(uses_apache(), reason="what these print is asser
 
 @dataclass
 class Stage:
-    """Servers, a topic with messages, a consumer that runs, a group that does not; and the tool."""
+    """Servers, a topic with messages, a running consumer, a stopped group, and the tool."""
 
     driver: Driver
     cluster: Cluster
@@ -63,7 +63,7 @@ def prepare(clients: Clients, home: Path) -> dict[str, str]:
     names |= {"topic": clients.topic(queues=4), "spare": clients.topic(queues=4)}
     names |= {"namesrv": clients.cluster.namesrv, "broker": clients.cluster.brokers["broker-a"].address}
     names["home"] = str(home)
-    # Brokers hear of a producer by its heartbeats.
+    # Brokers know a producer by its heartbeats.
     producer = clients.producer(group=names["producers"], heartbeat_interval_ms=1_000)
     messages = [{"body": f"m{number}", "keys": f"k{number}", "tags": "A"} for number in range(20)]
     sent = []
@@ -92,7 +92,7 @@ def prepare(clients: Clients, home: Path) -> dict[str, str]:
 
 
 def wait_for_progress(clients: Clients, group: str, topic: str, wanted: tuple[int, ...]) -> None:
-    """Until the broker has these offsets; a reader of the group's own would take queues from its consumer."""
+    """Waits until the broker has these offsets. A reader in the group would take queues from its consumer."""
     line = f"consumerProgress -g {group} -n {clients.cluster.namesrv}"
     pattern = rf"(?m)^{topic} +broker-a +\d+ +\d+ +(\d+) "
 
@@ -104,7 +104,7 @@ def wait_for_progress(clients: Clients, group: str, topic: str, wanted: tuple[in
 
 
 def traced(clients: Clients, names: dict[str, str]) -> str:
-    """Sends a message whose way is written down, and waits until that is."""
+    """Sends a traced message and waits until its trace is stored."""
     line = f"sendMessage -t {names['spare']} -p traced -m true -n {names['namesrv']}"
     printed: str = clients.driver.call("mqadmin", arguments=line.split())["printed"]
     message_id = printed.split()[-1]

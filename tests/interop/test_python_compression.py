@@ -47,7 +47,7 @@ def test_java_reads_what_python_compressed(java: Clients) -> None:
         hashlib.sha256(LONG + format.encode()).hexdigest() for format in FORMATS
     ]
     assert all(message["stored_bytes"] < len(LONG) / 10 for message in stored)
-    # Java takes the first bit away when it has decompressed a body.
+    # Java clears the first bit when it has decompressed a body.
     assert [message["system_flag"] & FORMAT_BITS | 1 for message in stored[::2]] == list(FORMATS.values())
     assert [message["body"] for message in stored[1::2]] == ["short"] * len(FORMATS)
 

@@ -17,7 +17,7 @@ TIMEOUT_S = 90.0
 
 
 class PythonConsumer:
-    """A handler that keeps what it got."""
+    """A handler that keeps its messages."""
 
     def __init__(self, client: metaq.Client, topic: str, group: str, **options: object) -> None:
         self.topic = topic

@@ -16,7 +16,7 @@ TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 
 
 @pytest.mark.parametrize("java_kind", [("5.5.0", "json")], ids=java_id, indirect=True, scope="session")
-def test_apache_reads_what_became_of_our_messages(java: Clients) -> None:
+def test_apache_reads_our_traces(java: Clients) -> None:
     topic, group = java.topic(queues=1), unique("G")
     handled: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A cluster of two workers on this machine, whose Python has no MetaQ but what is sent there."""
+"""A cluster of two workers on this machine, whose Python has only the MetaQ that the driver sends."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ OURS = ("metaq", "pymetaq", "msgspec", "opentelemetry", "typing_extensions")
 
 
 class Cluster:
-    """Settings and environment of a driver, whose workers are started with it."""
+    """Settings and environment of a driver that starts its workers with it."""
 
     def __init__(self, home: Path) -> None:
-        # Workers write into Spark's home. What other clusters wrote there is not ours.
+        # Workers write into Spark's home, where other clusters have written before.
         self._work = spark_home() / "work"
         self._others = set(self._work.glob("app-*"))
         _remove_old(self._others)
@@ -49,7 +49,7 @@ class Cluster:
         }
 
     def file_for(self, file: Path) -> Path:
-        """One beside a pipeline's, with these settings before those that it has."""
+        """Writes a copy of a pipeline's file that has these settings as well."""
         more = json.dumps([f"{name}={value}" for name, value in self.settings.items()])
         text = file.read_text(encoding="utf-8")
         assert "config = [" in text
@@ -65,7 +65,7 @@ class Cluster:
 
 
 def _remove_old(work: Iterable[Path]) -> None:
-    """Removes what runs of the tests left an hour ago and more: each holds every jar that it was sent."""
+    """Removes what runs of the tests left more than an hour ago: each directory holds many jars."""
     for directory in work:
         with contextlib.suppress(FileNotFoundError):
             if time.time() - directory.stat().st_mtime > KEEP_S:
@@ -73,7 +73,7 @@ def _remove_old(work: Iterable[Path]) -> None:
 
 
 def _bare_python(home: Path) -> Path:
-    """A Python that looks into no site-packages."""
+    """Returns a Python that ignores site-packages."""
     program = home / "python"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     program.chmod(0o755)
@@ -81,7 +81,7 @@ def _bare_python(home: Path) -> Path:
 
 
 def _packages_of_others(home: Path) -> Path:
-    """Makes the workers' Python: pyarrow and so on, and nothing of ours."""
+    """Returns a directory with pyarrow and so on for the workers, without our packages."""
     packages = home / "packages"
     packages.mkdir()
     for entry in Path(site.getsitepackages()[0]).iterdir():

@@ -1,4 +1,4 @@
-"""Reads and writes topics on a cluster whose executors have no MetaQ but what they are sent; prints JSON."""
+"""Reads and writes topics on a cluster whose executors have only the MetaQ that they get; prints JSON."""
 
 from __future__ import annotations
 

@@ -23,33 +23,33 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def spark_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file for stderr of the session's driver and of every Python process that Spark starts for it."""
+    """The file with stderr of the session's driver and of its Python processes."""
     return tmp_path_factory.mktemp("stderr") / "spark.log"
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
-    # Whatever the machine is called, everything here talks to itself.
+    # Use the loopback interface, whatever the machine's name is.
     os.environ.update(SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable, SPARK_HOME=str(spark_home()))
-    # Workers unpickle what tests define.
+    # Workers unpickle functions of the tests.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     config = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
-        # Delta reads the log of a table in 50 tasks otherwise.
+        # By default Delta reads the log of a table in 50 tasks.
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.default.parallelism": "2",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home),
-        # It is used for many minutes, unlike those that tests start.
+        # This JVM runs for many minutes, unlike those that tests start.
         "spark.driver.extraJavaOptions": f"{long_lived_options()} -Dderby.system.home={home}",
-        # To compile a query takes longer than to run it on a few rows. Where a test has a Spark of its own,
-        # that is as users have it.
+        # Compiling a query takes longer than running it on a few rows. The sessions that tests start
+        # compile, as those of users do.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.driver.memory": "1g",
-        # An idle query looks for messages all the time otherwise.
+        # Otherwise an idle query looks for messages all the time.
         "spark.sql.streaming.pollingDelay": "50ms",
     }
     with stderr_to(spark_stderr):
@@ -64,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Itera
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Redirects stderr of this process; processes that it starts meanwhile keep the redirection."""
+    """Redirects stderr of this process and of the processes that it starts meanwhile."""
     before = os.dup(2)
     sys.stderr.flush()
     with path.open("ab") as file:
@@ -78,7 +78,7 @@ def stderr_to(path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metaq]:
-    """`metaq serve` for all tests that do not need one of their own."""
+    """The `metaq serve` of all tests that do not need their own."""
     started = Metaq.serve(tmp_path_factory.mktemp("served"), "--flush", "async")
     yield started
     started.stop()
@@ -96,7 +96,7 @@ def topics(served: Metaq) -> Iterator[Topics]:
 
 @pytest.fixture
 def make_topic(topics: Topics) -> Callable[..., str]:
-    """Creates a topic that no other test knows."""
+    """Creates a topic that no other test uses."""
 
     def make(queues: int = 1) -> str:
         topic = f"topic-{next(_numbers)}"

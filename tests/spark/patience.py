@@ -1,4 +1,4 @@
-"""Spark gives a Python process ten seconds to start, and has no setting for it. A busy machine needs more."""
+"""Spark gives a Python process ten seconds to start and has no setting for it. A busy machine needs more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TRIES: Final = 20
 
 
 def patiently(work: Callable[[], Result]) -> Result:
-    """Again, where Spark has given up on its own process: nothing has been read or written then."""
+    """Tries again if Spark gave up on its own process; nothing was read or written then."""
     for _ in range(TRIES - 1):
         try:
             return work()

@@ -1,4 +1,4 @@
-"""`metaq pipeline run` as a process, which can be killed together with its JVM."""
+"""`metaq pipeline run` as a process that can be killed together with its JVM."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.metaq import COMMAND
 from tests.support.spark_home import spark_home
 
 TIMEOUT_S = 600.0
-"""On a busy machine Spark takes long to start."""
+"""Spark takes long to start on a busy machine."""
 
 
 class RunningPipeline:
-    """On the master that its file says, or on a cluster."""
+    """Runs on the master in its file, or on a cluster."""
 
     def __init__(self, name: str, config: Path, cluster: Cluster | None = None) -> None:
         self._environment = {
@@ -61,7 +61,7 @@ class RunningPipeline:
             time.sleep(0.005)
 
     def kill(self) -> None:
-        """With all that it has started, in whatever they are doing."""
+        """Kills it and every process that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -70,12 +70,12 @@ class RunningPipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever has failed, nothing runs on."""
+        """Leaves nothing running, whatever failed."""
         self.kill()
 
 
 def batches_done(checkpoint: Path) -> int:
-    """How many Spark has noted as done."""
+    """Returns how many batches Spark has noted as done."""
     commits = checkpoint / "commits"
     numbers = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
     return max(numbers, default=-1) + 1

@@ -1,4 +1,4 @@
-"""A stream that writes exactly once, as a process that a test can kill; its tasks fail or are killed."""
+"""A stream that writes exactly once, as a process that a test can kill; its tasks fail or kill themselves."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TASKS = 3
 
 
 def flaky(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One task of each batch does not come to its end at its first try, behind rows that it has written:
-    of even batches it fails, of odd ones its process is killed."""
+    """Stops one task of each batch at its first try, after it has written rows: in even batches it fails,
+    in odd ones its process is killed."""
     context = TaskContext.get()
     assert context is not None
     number = int(context.getLocalProperty(BATCH_ID) or 0)
@@ -42,7 +42,7 @@ def main(name_servers: str, topic: str, source: str, checkpoint: str) -> None:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.extraJavaOptions", SHORT_LIVED)
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
-        # To compile a query takes longer than to run it on a few rows.
+        # Compiling a query takes longer than running it on a few rows.
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .getOrCreate()

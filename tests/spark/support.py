@@ -22,14 +22,14 @@ from tests.support.patient import Connection
 BROKER = "broker-a"
 QUERY_TIMEOUT_S = 120
 STARTS_MAX = 10
-"""Spark gives the Python process of a source ten seconds to start, and no setting for that; on a machine with
-other work it takes more at times."""
+"""Spark gives the Python process of a source ten seconds to start and has no setting for it. A busy
+machine may need more."""
 SHORT_LIVED = spark_home.short_lived_options()
 """For a JVM that ends before optimised code would pay off."""
 
 
 class Topics:
-    """Makes and fills topics of one broker."""
+    """Creates and fills topics of one broker."""
 
     def __init__(self, served: Metaq) -> None:
         self._served = served
@@ -66,12 +66,12 @@ class Topics:
         self._forget_routes()
 
     def _forget_routes(self) -> None:
-        """A producer asks for them every half a minute, unless it is a new one."""
+        """Starts a new producer: an old one asks for routes only every half minute."""
         self.close()
         self._connect()
 
     def fill(self, topic: str, bodies: Iterable[bytes | str], *, queue: int = 0, **options: Any) -> None:
-        """In this order, into one queue."""
+        """Sends the bodies in this order to one queue."""
         place = metaq.Queue(topic, BROKER, queue)
         for body in bodies:
             data = body.encode() if isinstance(body, str) else body
@@ -80,7 +80,7 @@ class Topics:
 
 
 def send_raw(broker: str, topic: str, body: bytes, *, system_flag: int = 0, born_ms: int = 0) -> None:
-    """Whatever its flag and its time say."""
+    """Sends a message with any flag and time."""
 
     async def send() -> None:
         connection = await Connection.open(broker)
@@ -101,7 +101,7 @@ def read(spark: SparkSession, served: Metaq, options: Mapping[str, object]) -> D
 
 
 def rows(spark: SparkSession, served: Metaq, **options: object) -> list[Row]:
-    """By queue and offset."""
+    """Reads rows in the order of queue and offset."""
     return sorted(
         read(spark, served, options).collect(),
         key=lambda row: tuple(row[name] for name in ("topic", "queueId", "queueOffset") if name in row),
@@ -113,7 +113,7 @@ def bodies(found: Iterable[Row]) -> list[str]:
 
 
 class Stream:
-    """A query that keeps what each of its batches brought; every run goes on where the last one ended."""
+    """A query that keeps the rows of each batch; every run continues where the last one ended."""
 
     def __init__(self, spark: SparkSession, nameserver: str, home: Path, **options: object) -> None:
         self._spark = spark
@@ -138,7 +138,7 @@ class Stream:
         return self.query
 
     def run(self) -> list[list[str]]:
-        """Takes all that is there; the bodies of each batch since the first run, empty batches left out."""
+        """Reads everything; returns the bodies of each batch since the first run, without empty batches."""
         query = self.begin(availableNow=True)
         assert query.awaitTermination(QUERY_TIMEOUT_S), "the query did not end"
         return self.bodies
@@ -153,7 +153,7 @@ class Stream:
 
 
 def _came_too_late(query: StreamingQuery) -> bool:
-    """Whether its Python process did not start in time, once that is known."""
+    """Waits until the query has started or failed; returns whether its Python process was too slow."""
     while query.isActive and query.status["message"] == "Initializing sources":
         time.sleep(0.02)
     return not query.isActive and "failed to connect back" in str(query.exception())

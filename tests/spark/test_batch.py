@@ -1,4 +1,4 @@
-"""`spark.read.format("metaq")` on the real Spark and a real broker."""
+"""`spark.read.format("metaq")` with a real Spark and a real broker."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_filters_at_the_broker(
     assert bodies(rows(spark, served, subscribe=topic, tags="even")) == ["even"]
     assert len(rows(spark, served, subscribe=topic, tags="even || odd")) == 2_501
     assert bodies(rows(spark, served, subscribe=topic, sql="n > 1")) == ["even"]
-    # Hash codes of these two are the same: the tags themselves have to be compared.
+    # These two have the same hash code: the tags themselves have to be compared.
     topics.fill(topic, ["Aa"], tag="Aa")
     topics.fill(topic, ["BB"], tag="BB")
     assert bodies(rows(spark, served, subscribe=topic, tags="Aa")) == ["Aa"]
@@ -207,7 +207,7 @@ def test_filters_of_the_query_reach_queues_and_broker(
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_bad_input_is_told_before_any_work(
+def test_bad_input_is_reported_before_any_work(
     spark: SparkSession, served: Metaq, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(queues=2)
@@ -240,7 +240,7 @@ def test_bad_input_is_told_before_any_work(
         ).load().collect()
 
 
-def test_lost_messages_are_loud_unless_told_otherwise(
+def test_lost_messages_are_an_error_unless_allowed(
     spark: SparkSession, spark_stderr: Path, served: Metaq, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
@@ -269,7 +269,7 @@ def test_a_body_that_cannot_be_inflated(
     assert len(rows(spark, served, subscribe=topic, columns="topic,queueId,queueOffset")) == 1
 
 
-def test_a_time_that_no_calendar_has_keeps_nobody_from_reading(
+def test_an_impossible_time_does_not_stop_a_read(
     spark: SparkSession, served: Metaq, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()

@@ -1,6 +1,6 @@
-"""The source and the sink on a cluster of two workers, whose Python has no MetaQ but what is sent there.
+"""The source and the sink on a cluster whose workers have only the MetaQ that the driver sends.
 
-binlog-mirror and stream-sql run on one where they are killed, in their own tests.
+The kill tests of binlog-mirror and stream-sql use such a cluster, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark on Apache's brokers: `readFrom=replica`, which MetaQ's have not yet, and what only ours can do."""
+"""Spark on Apache's brokers: `readFrom=replica`, and the features that only our brokers have."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
     assert pair.addresses() == {pair.master.address}, "unless told otherwise"
     wait_until(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
 
-    # One that does not answer, so that nobody knows how far it is, is left alone.
+    # A replica that does not answer is not used: nobody knows how far it is.
     os.kill(pair.slave.pid, signal.SIGSTOP)
     try:
         assert pair.addresses(readFrom="replica") == {pair.master.address}
@@ -83,7 +83,7 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
     wait_until(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
     refuses_to_write_exactly_once(pair)
     measures_by_lines(pair)
-    # A slave gets messages at once and topics every few seconds.
+    # A replica gets messages at once, but topics only every few seconds.
     known = pair.slave.home / "store" / "config" / "topics.json"
     wait_until(lambda: known.exists() and TOPIC in known.read_text())
     reader = pair.reader(readFrom="replica")
@@ -96,7 +96,7 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
 
 
 def refuses_to_write_exactly_once(pair: Pair) -> None:
-    """Before anything is sent, whether the write or its rows name the topic."""
+    """The write is refused before anything is sent, whether an option or the rows name the topic."""
     schema = StructType([StructField("body", StringType()), StructField("topic", StringType())])
     given = {"nameservers": pair.nameserver, "deliveryGuarantee": "exactly_once"}
     wanted = f"deliveryGuarantee is exactly_once, and broker-a at {pair.master.address}.*at_least_once"
@@ -109,7 +109,7 @@ def refuses_to_write_exactly_once(pair: Pair) -> None:
     writer = SinkWriter(schema, sink_options(given), overwrite=False)
     with pytest.raises(OptionError, match=wanted):
         writer.write(iter(table.to_batches()))
-    # As the option says, it is possible otherwise; and nothing is left of what was refused.
+    # At least once is possible, as the error says; and the refused writes left nothing.
     plain = SinkWriter(schema, sink_options({**given, "deliveryGuarantee": "at_least_once"}), overwrite=False)
     table = pa.table({"body": ["a", "b"], "topic": [COPY, COPY]})
     assert plain.write(iter(table.to_batches())).row_count == 2

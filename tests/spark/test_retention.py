@@ -1,4 +1,4 @@
-"""Messages that a broker has deleted before Spark came to them."""
+"""Messages that the broker deleted before Spark read them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def body(number: int) -> str:
 
 
 def expire(server: LocalMetaq) -> None:
-    """All but the last file go, by their age."""
+    """Lets all files but the last expire."""
 
     async def ask() -> None:
         connection = await Connection.open(server.broker)
@@ -51,7 +51,7 @@ def expire(server: LocalMetaq) -> None:
     asyncio.run(ask())
 
 
-def test_what_retention_deleted_is_loud_unless_told_otherwise(
+def test_expired_messages_are_an_error_unless_allowed(
     spark: SparkSession,
     spark_stderr: Path,
     server: LocalMetaq,
@@ -75,7 +75,7 @@ def test_what_retention_deleted_is_loud_unless_told_otherwise(
     first = COUNT - len(kept)
     assert READ < first < COUNT, "the test has deleted too little or too much"
 
-    # A batch that names offsets finds it out when it is planned.
+    # A batch with given offsets notices when it is planned.
     begin = {"subscribe": TOPIC, "startingOffsets": json.dumps({TOPIC: {BROKER: {"0": 0}}})}
     lost = f"{QUEUE} [0, {COUNT}): the queue has [{first}, {COUNT})"
     with pytest.raises(Exception) as caught:
@@ -84,7 +84,7 @@ def test_what_retention_deleted_is_loud_unless_told_otherwise(
     assert bodies(rows(spark, server, **begin, **WITHOUT)) == kept  # type: ignore[arg-type]
     wait_until(lambda: f"going on without lost messages: {lost}" in spark_stderr.read_text(errors="replace"))
 
-    # A task finds out what was deleted since.
+    # A task notices what was deleted since then.
     (part,) = planned
     lost = f"{QUEUE} [0, {first}): the queue begins at {first} now"
     with pytest.raises(DataLost) as raised:
@@ -94,7 +94,7 @@ def test_what_retention_deleted_is_loud_unless_told_otherwise(
     assert [value.as_py().decode() for batch in batches for value in batch.column("body")] == kept
     assert f"going on without lost messages: {lost}" in caplog.messages
 
-    # A stream goes on from its checkpoint.
+    # A stream continues from its checkpoint.
     lost = f"{QUEUE} [{READ}, {first}): the queue begins at {first} now"
     assert f"messages are lost: {lost}" in failure(query.begin(availableNow=True))
     query.options = {**query.options, **WITHOUT}

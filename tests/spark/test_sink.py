@@ -1,4 +1,4 @@
-"""`df.write.format("metaq")` and `writeStream` on the real Spark: columns, errors, rows shown once."""
+"""`df.write.format("metaq")` and `writeStream` with a real Spark: columns, errors, exactly-once writes."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ WRONG = [
 @pytest.mark.parametrize(
     "query, options, wanted", [case[1:] for case in WRONG], ids=[case[0] for case in WRONG]
 )
-def test_what_is_wrong_is_told_before_any_work(
+def test_wrong_options_are_reported_before_any_work(
     spark: SparkSession, cluster: Cluster, query: str, options: dict[str, str], wanted: list[str]
 ) -> None:
     with pytest.raises(Exception) as error:
@@ -158,7 +158,7 @@ def test_a_row_that_cannot_be_sent_fails_its_task(
     assert wanted in str(error.value)
 
 
-def test_what_no_broker_takes_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_no_broker_takes_are_an_error(spark: SparkSession, tmp_path: Path) -> None:
     cluster = start_metaq(tmp_path, 1, ("broker-a",), "sync", {})
     try:
         write(numbered(spark, 10), cluster, topic="lost")
@@ -240,8 +240,8 @@ def test_the_page(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None
         assert len(stored(cluster.namesrv, topic)) == 1_000, topic
 
 
-def test_a_write_with_an_identity_is_shown_once(spark: SparkSession, cluster: Cluster) -> None:
-    """As in foreachBatch, which Spark may call again for the same batch."""
+def test_a_write_with_an_identity_is_visible_once(spark: SparkSession, cluster: Cluster) -> None:
+    """Like foreachBatch, which Spark may call again for the same batch."""
     for version in (0, 1, 1, 0, 2):
         frame = numbered(spark, 10).withColumn("body", F.concat(F.lit(f"{version}-"), F.col("body")))
         write(

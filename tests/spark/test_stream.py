@@ -1,4 +1,4 @@
-"""`spark.readStream.format("metaq")` on the real Spark and a real broker."""
+"""`spark.readStream.format("metaq")` with a real Spark and a real broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 MakeStream = Callable[..., Stream]
-# The bounds of its waits together; the first test that runs starts Spark as well.
+# The sum of all time-outs here; the first test starts Spark as well.
 pytestmark = pytest.mark.timeout(400)
 IDLE_INTERVAL = "spark.sql.streaming.noDataProgressEventInterval"
 
@@ -79,7 +79,7 @@ def test_limits_of_bytes_are_exact(
     small, large = (_stored_bytes(served, topic, queue) for queue in (0, 1))
     found = stream(subscribe=topic, maxBytesPerTrigger=2 * small + small // 2).run()
     lengths = [[len(body) for body in batch] for batch in found]
-    # The large one is past the limit by itself: it comes alone, the others in twos.
+    # The large one alone exceeds the limit and comes alone; the others come in pairs.
     assert sorted(lengths) == [[10, 10], [10, 10], [10, 10], [2_000]]
     assert large > 2 * small + small // 2
 
@@ -95,7 +95,7 @@ def _stored_bytes(served: Metaq, topic: str, queue: int) -> int:
 
 
 class _Idle(StreamingQueryListener):
-    """When triggers began that took nothing."""
+    """Records when triggers began that read nothing."""
 
     def __init__(self) -> None:
         self._found: list[tuple[str, datetime]] = []
@@ -129,7 +129,7 @@ def test_a_trigger_waits_for_enough_messages(
     spark.conf.set(IDLE_INTERVAL, "100")
     try:
         started = query.begin(processingTime="100 milliseconds")
-        wait_until(lambda: query.bodies == [["a"]])  # The first trigger has waited for ever.
+        wait_until(lambda: query.bodies == [["a"]])  # The first trigger does not wait.
         topics.fill(topic, ["b", "c"])
         filled = datetime.now(UTC)
         wait_until(lambda: idle.triggers(started, since=filled) >= 2)
@@ -186,7 +186,7 @@ def test_offsets_show_as_those_of_a_group(
     assert fresh.run() == [["d"]]
 
 
-def test_progress_tells_how_far_behind_it_is(
+def test_progress_shows_how_far_behind_it_is(
     stream: MakeStream, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(queues=2)
@@ -204,7 +204,7 @@ def test_progress_tells_how_far_behind_it_is(
     assert (found[1].bytes, found[1].seconds) == (0, 0)
 
 
-def test_a_topic_that_was_made_anew_is_loud(
+def test_a_topic_that_was_created_again_is_an_error(
     stream: MakeStream, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
@@ -213,7 +213,7 @@ def test_a_topic_that_was_made_anew_is_loud(
     assert query.run() == [["a", "b"]]
     topics.delete(topic)
     topics.create(topic)
-    # As many messages and more: offsets alone would not tell.
+    # More messages than before: the offsets alone would not show it.
     topics.fill(topic, ["new-a", "new-b", "new-c"])
     assert "its topic was made anew" in failure(query.begin(availableNow=True))
     query.options = {**query.options, "failOnDataLoss": "false"}
@@ -232,7 +232,7 @@ def test_a_topic_that_is_gone_and_one_that_lost_its_messages(
     query.options = {**query.options, "timeout": "3s"}
     topics.delete(topic)
     said = failure(query.begin(availableNow=True))
-    # The name server hears of it a little later.
+    # The name server learns it a little later.
     assert f"there is no topic {topic}" in said or "the queue ends at 0 now" in said
     topics.create(topic)
     topics.fill(topic, ["c"])
@@ -240,7 +240,7 @@ def test_a_topic_that_is_gone_and_one_that_lost_its_messages(
     assert f"messages are lost: {topic}/{BROKER}/0 [2, 2): the queue ends at 1 now" in said
 
 
-def test_a_queue_that_vanished_is_loud(
+def test_a_queue_that_vanished_is_an_error(
     stream: MakeStream, spark_stderr: Path, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(queues=2)
@@ -275,7 +275,7 @@ def test_bad_input_of_streams(stream: MakeStream, topics: Topics, make_topic: Ma
         query.begin(availableNow=True).awaitTermination(60)
 
 
-def test_a_broker_that_is_started_anew_is_waited_for(
+def test_a_query_waits_for_a_broker_that_restarts(
     spark: SparkSession, tmp_path: Path, start_metaq: Callable[..., Metaq]
 ) -> None:
     nameserver = start_metaq("nameserver", "--listen", "127.0.0.1:0")
@@ -301,7 +301,7 @@ def test_a_broker_that_is_started_anew_is_waited_for(
 
 
 class _Both:
-    """Name server and broker in two processes, of which one comes and goes."""
+    """Name server and broker in two processes, so that the broker can be replaced."""
 
     def __init__(self, nameserver: Metaq, broker: Metaq) -> None:
         self.nameserver = nameserver.ready["nameserver"]

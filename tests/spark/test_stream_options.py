@@ -1,4 +1,4 @@
-"""Options of streams: what is subscribed to, where it begins, what is left to the broker, how it is split."""
+"""Options of streams: subscriptions, start positions, filters at the broker, splits."""
 
 from __future__ import annotations
 

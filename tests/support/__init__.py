@@ -1,1 +1,1 @@
-"""Helpers that several test folders share: child processes, Maven, databases, and Apache's own servers."""
+"""Helpers that several test folders share; README.md says which file is for what."""

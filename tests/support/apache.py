@@ -22,7 +22,7 @@ _JDK_DOORS = (
 
 
 def apache_classpath() -> str:
-    """Servers, store, tools and benchmark programs; fetched by Maven the first time."""
+    """Returns the class path of Apache's servers, store and tools, which Maven fetches the first time."""
     return classpath(POM, REPOSITORY_ROOT / "build" / "apache")
 
 
@@ -46,7 +46,7 @@ def java_command(
 
 
 class ApacheServer:
-    """A name server or broker: a home folder, a properties file and a line that says it is up."""
+    """A name server or broker with a home folder. It is up when it prints "boot success"."""
 
     def __init__(self, home: Path, command: list[str], address: str) -> None:
         self.home = home
@@ -64,7 +64,7 @@ class ApacheServer:
                 lambda text: "up" if "boot success" in text else None, START_TIMEOUT_S, "'boot success'"
             )
         except BaseException:
-            # Nobody else knows of it.
+            # Nobody else would end it.
             child.kill()
             raise
         return child
@@ -84,7 +84,7 @@ class ApacheServer:
         return self.child.tail()
 
     def restart(self) -> None:
-        """Starts it again where it was, on the same port and the same store."""
+        """Starts it again on the same port and the same store."""
         self.child = self._start()
 
 
@@ -113,7 +113,7 @@ def start_broker(
     jvm_flags: Sequence[str] = (),
     settings: Mapping[str, object] | None = None,
 ) -> ApacheServer:
-    """A master broker with small files; `settings` are keys of its broker.conf and win over those here."""
+    """Starts a master broker with small files; `settings` are keys of broker.conf and override ours."""
     home.mkdir(parents=True, exist_ok=True)
     port = free_port(neighbours=(-2, 1))
     store = home / "store"

@@ -14,11 +14,11 @@ from tests.support.waiting import wait_until
 
 QUEUES = 4
 WAIT_S = 120
-"""On a busy machine the start of a process alone takes many seconds."""
+"""On a busy machine a process alone takes many seconds to start."""
 
 
 def write_config(path: Path, server: Database, nameserver: str, database: str, **more: str) -> Path:
-    """A file of binlog-sync for all tables of a database; `more` are lines for a section."""
+    """Writes a configuration of binlog-sync for all tables of a database; `more` adds lines to a section."""
     path.write_text(
         f"""
 [source]
@@ -46,7 +46,7 @@ save_interval_s = 0.1
 
 
 class Running:
-    """`metaq pipeline run binlog-sync`, which tells how far it is."""
+    """`metaq pipeline run binlog-sync`, which reports its progress."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class Running:
 
     @property
     def rows(self) -> int:
-        """As many were acknowledged when it last told."""
+        """Returns the number of acknowledged rows in its last report."""
         return max((report["rows"] for report in self.reports()), default=0)
 
     def wait_for_rows(self) -> None:
@@ -80,7 +80,7 @@ class Running:
         wait_until(found, WAIT_S)
 
     def wait_until_at(self, server: Database) -> None:
-        """Until everything that the server has committed by now is acknowledged and noted."""
+        """Waits until everything that the server has committed by now is acknowledged and noted."""
         wanted = server.committed()
 
         def there() -> bool:
@@ -91,7 +91,7 @@ class Running:
         wait_until(there, WAIT_S)
 
     def wait_until_read(self, server: Database) -> None:
-        """The same, as soon as its state says so, and no table is left that is read as a whole."""
+        """The same by its state file, and until no table is being read as a whole."""
         self.wait_for_phase("following")
         wanted = server.committed()
         (place,) = (self._config.parent / "state").glob("*.json")

@@ -1,4 +1,4 @@
-"""A name server and brokers inside the test's own process, and a client that speaks to them."""
+"""A name server and brokers in the test's own process, and a client that talks to them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def started_broker(options: BrokerOptions, clock: Clock | None = None) -> 
 
 
 class Client:
-    """One connection, as a producer or a consumer has it; keeps what the broker tells it."""
+    """One connection of a producer or a consumer; it keeps the requests that the broker sends."""
 
     def __init__(self, connection: Connection, client_id: str, told: list[Frame]) -> None:
         self.connection = connection
@@ -114,7 +114,7 @@ class Client:
         hold_ms: int = 0,
         version: int = 1,
     ) -> tuple[int, list[Record], int]:
-        """Code, records and where to go on; by the standing subscription of the group's heartbeat."""
+        """Returns code, records and the next offset, by the subscription of the group's heartbeat."""
         command = PullMessage(
             consumer_group=group,
             topic=topic,
@@ -130,7 +130,7 @@ class Client:
         return reply.code, decode_records(reply.body), reply.header(Pulled).next_begin_offset
 
     async def bodies(self, group: str, topic: str, queue_id: int = 0) -> list[bytes]:
-        """Everything in a queue."""
+        """Returns the bodies of everything in a queue."""
         end = (await self.connection.call(GetMaxOffset(topic=topic, queue_id=queue_id))).header(QueueOffset)
         found: list[bytes] = []
         queue_offset = 0
@@ -140,7 +140,7 @@ class Client:
         return found
 
     def notified(self, group: str) -> int:
-        """How many rebalance notices it received."""
+        """Returns how many rebalance notices it received."""
         return sum(frame.code == 40 and frame.fields["consumerGroup"] == group for frame in self.told)
 
 

@@ -1,14 +1,14 @@
-"""Checks that a queue keeps what it acknowledged, without a line of the product.
+"""Checks that a queue keeps every acknowledged message; uses no code of the product.
 
-A `History` is filled by the senders: every attempt before it goes out, every acknowledgement as it comes in.
-`violations` then compares it with what the broker serves:
+The senders fill a `History` with every attempt before it leaves and every acknowledgement as it arrives.
+`violations` compares it with the messages that the broker serves:
 
-- an acknowledged message is at the queue offset its acknowledgement named, with the body that was sent;
-- queue offsets have no hole and no repetition;
+- an acknowledged message is at the queue offset of its acknowledgement, with the body that was sent;
+- queue offsets have no gaps and no repetitions;
 - nothing is served that was never sent, or to another queue, or with other bytes;
-- a message is served at most as often as it was tried;
-- of one sender, first appearances follow the order in which they were sent;
-- what was once served after a restart is still there, at the same place, later on.
+- a message is served at most as often as it was sent;
+- the first copies of one sender's messages are in the order in which they were sent;
+- a message that was served once stays at its offset.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from typing import NamedTuple
 
 
 class Key(NamedTuple):
-    """Names one message of one sender."""
+    """The identity of a message: its sender and its number."""
 
     sender: int
     sequence: int
 
 
 class Served(NamedTuple):
-    """One message as the broker gave it out."""
+    """One message as the broker served it."""
 
     queue_offset: int
     body: bytes
 
 
 def body_of(key: Key, size_bytes: int = 100) -> bytes:
-    """The body that belongs to this key and to no other."""
+    """Returns the body that belongs to this key and to no other."""
     name = f"{key.sender}/{key.sequence}/".encode()
     filler = hashlib.blake2b(name).hexdigest().encode()
     repeats = max(0, size_bytes - len(name)) // len(filler) + 1
@@ -44,7 +44,7 @@ def body_of(key: Key, size_bytes: int = 100) -> bytes:
 
 
 def key_of(body: bytes) -> Key | None:
-    """The key of a body made by `body_of`; None for any other bytes, a changed one included."""
+    """Returns the key of a body made by `body_of`; None for any other bytes, even if only one is changed."""
     parts = body.split(b"/", 2)
     if len(parts) != 3 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
@@ -67,7 +67,7 @@ class History:
         self._tried: dict[Key, _Tried] = {}
 
     def attempt(self, key: Key, queue_id: int) -> None:
-        """To be called before the bytes leave: what is not in the history must never be served."""
+        """Call it before the bytes leave: a message that is not in the history must never be served."""
         with self._lock:
             tried = self._tried.setdefault(key, _Tried(queue_id))
             if tried.queue_id != queue_id:
@@ -91,11 +91,11 @@ class History:
 
 
 Queues = Mapping[int, Sequence[Served]]
-"""Per queue id, everything the broker serves, in the order it serves it."""
+"""Everything that the broker serves, in its order, by queue id."""
 
 
 def violations(history: History, queues: Queues, earlier: Queues | None = None) -> list[str]:
-    """Everything that is wrong, one sentence each; an empty list is a pass."""
+    """Returns everything that is wrong, one sentence each; an empty list is a pass."""
     tried = history.snapshot()
     found = _lost(tried, queues)
     for queue_id in sorted(queues):

@@ -1,4 +1,4 @@
-"""Both faces of the client behind one shape, so that a scenario is written once."""
+"""The plain and the asyncio client behind one interface, so that a scenario is written once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FACES = ("sync", "aio")
 
 
 class Face:
-    """Makes clients of one face."""
+    """Makes clients of one kind: plain ("sync") or asyncio ("aio")."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -30,14 +30,14 @@ class Face:
         )
 
     async def call(self, function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
-        """A method of either face."""
+        """Calls a method, plain or asynchronous."""
         if self.is_sync:
             return await asyncio.to_thread(functools.partial(function, *arguments, **keywords))
         outcome = function(*arguments, **keywords)
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     def handler(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The function as this face wants handlers; one that blocks stays plain."""
+        """Returns a handler for this client that calls the function; the asyncio client awaits it."""
         if self.is_sync:
             return function
 
@@ -47,7 +47,7 @@ class Face:
         return handle
 
     async def take(self, subscribed: Any) -> Any:
-        """The next message of an iteration; None at its end."""
+        """Returns the next message of an iteration; None at its end."""
         if self.is_sync:
             return await asyncio.to_thread(next, subscribed, None)
         return await anext(subscribed, None)
@@ -83,7 +83,7 @@ async def create_topic(broker: str, topic: str, queues: int = 4) -> None:
 
 
 async def send(broker: str, topic: str, *bodies: str, queue_id: int = 0, **properties: str) -> list[Sent]:
-    """Plain sends to one queue, whatever the client under test can do."""
+    """Sends to one queue without the client under test."""
     connection = await Connection.open(broker)
     try:
         sent: list[Sent] = []

@@ -1,4 +1,4 @@
-"""The two faces of the client, used alike: a contract is written once, in plain code, and holds for both."""
+"""The plain and the asyncio client behind one plain interface, so that a contract is written once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALL_TIMEOUT_S = 120.0
 
 
 class Loop:
-    """An event loop in a thread: the user's own, when the face is the one for asyncio."""
+    """An event loop in a thread, as a user of the asyncio client has one."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -41,7 +41,7 @@ class Loop:
 
 
 class Driven:
-    """An object of the face for asyncio, driven from plain code: each call is run to its end."""
+    """An object of the asyncio client, used from plain code: each call runs to its end."""
 
     def __init__(self, loop: Loop, target: Any) -> None:
         self._loop = loop
@@ -83,7 +83,7 @@ def _plain(loop: Loop, future: asyncio.Future[Any]) -> concurrent.futures.Future
 
 @contextmanager
 def opened(face: str) -> Iterator[Callable[..., Any]]:
-    """Makes clients of that face; the types match `metaq.Client`."""
+    """Yields a function that makes clients of that kind; it takes the arguments of `metaq.Client`."""
     if face == "sync":
         yield metaq.Client
         return

@@ -19,7 +19,7 @@ def _program(name: str) -> str:
 
 
 class MariaDb(Database):
-    """The machine's own."""
+    """The MariaDB that is installed on this machine."""
 
     name = "mariadb"
     rights = "SELECT, REPLICATION SLAVE, BINLOG MONITOR"

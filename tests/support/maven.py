@@ -1,4 +1,4 @@
-"""Jars from Maven Central, resolved once and found again without Maven as long as the pom has not changed."""
+"""Jars from Maven Central. Maven resolves them once, and again only when the pom changes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def javac() -> str:
 
 
 def classpath(pom: Path, into: Path, properties: Mapping[str, str] | None = None) -> str:
-    """The class path of everything `pom` depends on.
+    """Returns the class path of everything `pom` depends on.
 
-    The answer is kept in `into`, named by a hash of the pom and the properties: Maven takes seconds to say
-    the same thing again, and needs the network unless it runs offline.
+    The answer is kept in `into` under a hash of the pom and the properties, because Maven takes seconds to
+    give the same answer again and may need the network.
     """
     properties = dict(properties or {})
     stamp = hashlib.sha256(pom.read_bytes() + repr(sorted(properties.items())).encode()).hexdigest()[:16]
@@ -44,7 +44,7 @@ def classpath(pom: Path, into: Path, properties: Mapping[str, str] | None = None
         "dependency:build-classpath",
         f"-Dmdep.outputFile={fresh}",
     ]
-    # Offline first: with everything in the local repository it needs no network and no checks for updates.
+    # Offline first: if the local repository has everything, Maven does not look for updates.
     outcome = _run([*arguments, "-o"])
     if outcome.returncode != 0:
         outcome = _run(arguments)

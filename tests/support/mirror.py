@@ -1,4 +1,4 @@
-"""A mirror of tables in memory, kept by the rules that docs/pipelines.md gives to appliers."""
+"""A mirror of tables in memory that follows the rules of docs/pipelines.md for appliers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Key = tuple[Any, ...]
 
 @dataclass
 class Mirror:
-    """Rows by table and key, each with its sequence number; None is a row that was deleted."""
+    """Rows by table and key, each with its sequence number; None stands for a deleted row."""
 
     tables: dict[str, dict[Key, tuple[str, dict[str, Any] | None]]] = field(default_factory=dict)
     floors: dict[str, str] = field(default_factory=dict)
-    """Rows with a smaller number are gone."""
+    """Rows with a smaller sequence number are gone."""
     keys: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     definitions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     statements: list[str] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Mirror:
 
     @classmethod
     def of_topic(cls, nameserver: str, topic: str, queues: int) -> Mirror:
-        """Reads queue by queue, so a mirror that relied on an order between queues would be wrong."""
+        """Reads queue by queue: a mirror that relied on an order between queues would be wrong."""
         mirror = cls()
         by_queue: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for message in stored(nameserver, topic):
@@ -41,7 +41,7 @@ class Mirror:
         return mirror
 
     def check_order(self, messages: Iterable[dict[str, Any]]) -> None:
-        """In a queue, what is new has a larger number than all before of its key, and barriers part."""
+        """Checks a queue: sequence numbers of a key rise, and no change crosses a statement."""
         newest: dict[tuple[str, Key], str] = {}
         seen: set[tuple[str, Key, str]] = set()
         barrier = ""

@@ -1,8 +1,8 @@
 """`metaq` as a process whose clock a test moves: `python -m tests.support.moved broker …`.
 
-How far the clock is ahead stands in a file, which every process of a cluster watches and a restarted one
-reads again; beside it each process notes how far it has followed, and how far its housekeeping has. The
-command itself has no such option: here its clock is exchanged before it starts.
+A file says how far the clock is ahead. Every process of a cluster watches it, and a restarted one reads it
+again. Beside it each process notes how far it and its housekeeping have followed. The
+command itself has no such option: this module replaces its clock before it starts.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ LOOK_INTERVAL_S = 0.005
 FOLLOW_TIMEOUT_S = 60
 HOUSEKEEPING_INTERVAL_S = 0.1
 STEP_MS = 4_000
-"""Below what a broker takes for a clock that was set rather than for time that passed."""
+"""Less than the broker takes for a clock that was set."""
 
 
 class MovedClock:
-    """The test's end: moves the clock of every process that was started with it."""
+    """The test's side: moves the clock of every process that was started with it."""
 
     def __init__(self, hand: Path) -> None:
         self._hand = hand
@@ -37,21 +37,22 @@ class MovedClock:
         return int(time.time() * 1000) + self._ahead_ms
 
     def jump(self, by_ms: int) -> None:
-        """The clock is set: what waits for a time becomes due, but nobody was silent for so long.
+        """Sets the clock: messages become due, but no client counts as silent for that time.
 
-        Returns when every process that runs has seen it: what is sent then is stored after the jump.
+        Returns when every running process has seen it: messages sent from then on are stored after the
+        jump.
         """
         self._ahead_ms += by_ms
         _write(self._hand, str(self._ahead_ms))
         self._wait_for(Followed.seen_ms)
 
     def pass_by(self, by_ms: int) -> None:
-        """Time passes, only faster: leases end and who was not heard is forgotten."""
+        """Lets time pass faster: leases end, and silent clients expire."""
         while by_ms > 0:
             step_ms = min(by_ms, STEP_MS)
             by_ms -= step_ms
             self.jump(step_ms)
-            # Two steps between two looks would count as one jump.
+            # Two steps between two rounds of housekeeping would count as one jump.
             self._wait_for(Followed.kept_ms)
 
     def _wait_for(self, part: Callable[[str], int]) -> None:
@@ -68,7 +69,7 @@ class MovedClock:
 
 
 class Followed:
-    """A process's end: how far it has followed the hand, noted beside it under its id."""
+    """A process's side: notes beside the hand, under its process id, how far it has followed."""
 
     def __init__(self, hand: Path, ahead_ms: int) -> None:
         self._note = hand.with_name(f"{hand.name}.{os.getpid()}")
@@ -100,7 +101,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _is_running(pid: str) -> bool:
-    """One that has ended and that nobody has asked for yet does not."""
+    """Returns whether it runs; a zombie does not."""
     try:
         state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -109,7 +110,7 @@ def _is_running(pid: str) -> bool:
 
 
 def main() -> None:
-    """The command with its clock exchanged and its housekeeping done more often."""
+    """Runs the command with another clock and more frequent housekeeping."""
     import metaq.broker.broker
     import metaq.serve
     from metaq._core import Clock

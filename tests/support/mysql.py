@@ -1,4 +1,4 @@
-"""A real MySQL: the one on the PATH, or that of Debian which scripts/mysql.py has fetched."""
+"""A real MySQL: the one on the PATH, or Debian's, which scripts/mysql.py fetches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _script() -> ModuleType:
 
 
 class MySql(Database):
-    """With GTIDs, which servers have off where nobody sets them."""
+    """MySQL with GTIDs, which are off by default."""
 
     name = "mysql"
     rights = "SELECT, REPLICATION SLAVE, REPLICATION CLIENT"
@@ -65,6 +65,6 @@ class MySql(Database):
 
     @staticmethod
     def number(gtid: str) -> int:
-        """Counts over all servers and tags; none has gaps once everything is committed."""
+        """Counts over all servers and tags; there are no gaps once everything is committed."""
         found = re.findall(r":(\d+)(?:-(\d+))?(?=[:,\s]|$)", gtid)
         return sum(int(last or first) - int(first) + 1 for first, last in found)

@@ -1,4 +1,4 @@
-"""A connection for tests: whoever asks waits for as long as a busy machine takes to answer."""
+"""A connection for tests, with time-outs that are long enough for a busy machine."""
 
 from __future__ import annotations
 

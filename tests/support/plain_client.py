@@ -1,7 +1,7 @@
 """A blocking client of the wire protocol, a few screens long and independent of the product.
 
-It exists so that a fault of the product cannot hide behind the same fault in the code that judges it; and so
-that tests can send what no honest client sends. JSON headers only.
+A fault of the product cannot hide behind the same fault in the code that judges it, and tests can send what
+no honest client sends. It knows JSON headers only.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHECKER_GROUP = "fault_checker"
 
 
 class ServerClosed(Exception):
-    """The server ended the connection."""
+    """The server closed the connection."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class PlainClient:
             raise ServerClosed(str(gone)) from gone
 
     def read_reply(self) -> Reply:
-        """The next response; what the server asks of us is passed over. Raises ServerClosed, TimeoutError."""
+        """Returns the next response; skips requests of the server. Raises ServerClosed, TimeoutError."""
         while True:
             size = self._take(4)
             data = self._take(struct.unpack(">I", size)[0])
@@ -121,7 +121,7 @@ class PlainClient:
         return reply
 
     def closed_by_server(self, timeout_s: float) -> bool:
-        """True as soon as the server has closed; False when it still had not after that time."""
+        """Returns True as soon as the server has closed, and False after that time."""
         self.socket.settimeout(timeout_s)
         try:
             return self.socket.recv(65536) == b""
@@ -210,7 +210,7 @@ def pull(client: PlainClient, topic: str, queue_id: int, queue_offset: int, coun
 
 
 def read_queue(client: PlainClient, topic: str, queue_id: int, begin: int | None = None) -> list[Stored]:
-    """Everything the queue serves, from `begin` or its start up to where its end was when we began."""
+    """Returns everything from `begin`, or the queue's start, up to the end that it has now."""
     at = queue_end(client, topic, queue_id, GET_MIN_OFFSET) if begin is None else begin
     end = queue_end(client, topic, queue_id)
     found: list[Stored] = []

@@ -1,4 +1,4 @@
-"""A real PostgreSQL on a directory of its own."""
+"""A real PostgreSQL with a data directory of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _program(name: str) -> str:
 
 
 class PostgreSql:
-    """One server, stopped by its id. It refuses to run as root, who runs it as the user of its package."""
+    """One server, stopped by its process id. It refuses to run as root; root runs it as `postgres`."""
 
     def __init__(self, home: Path) -> None:
         # The server runs as its own user, who cannot enter `home`.
@@ -46,7 +46,7 @@ class PostgreSql:
             [
                 *(*self._as_user, _program("initdb"), f"--pgdata={data}", f"--username={USER}"),
                 *(f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--no-sync"),
-                # Texts are in another order than bytes, as on most servers.
+                # As on most servers, the order of texts is not the order of their bytes.
                 *("--locale-provider=icu", "--icu-locale=en", "--locale=C.UTF-8"),
             ],
             stdout=subprocess.PIPE,
@@ -111,7 +111,7 @@ class PostgreSql:
 
     def stop(self) -> None:
         if self.child.alive:
-            # SIGTERM would wait for connections that a test has left.
+            # SIGTERM would wait for connections that a test left open.
             self.child.process.send_signal(signal.SIGINT)
             self.child.process.wait(60)
         shutil.rmtree(self._place, ignore_errors=True)

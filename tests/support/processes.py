@@ -1,4 +1,4 @@
-"""Child processes whose whole output is kept, so that a failing test can show what its server said."""
+"""Child processes whose output goes to a file, so that a failing test can show it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LOG_TAIL_LINES = 60
 
 
 class ToolMissing(Exception):
-    """A program the tests cannot do without is not installed; the message says how to get it."""
+    """A program that the tests need is not installed; the message says how to install it."""
 
 
 def find_tool(name: str, package: str) -> str:
-    """The path of a program, or an error that names the package to install: never a silent skip."""
+    """Returns the path of a program, or raises an error that names the package to install."""
     found = shutil.which(name)
     if found is None:
         raise ToolMissing(f"`{name}` is needed by these tests and is not on PATH; install {package}")
@@ -28,7 +28,7 @@ def find_tool(name: str, package: str) -> str:
 
 
 class Child:
-    """A subprocess with its output in a file, ended by its own id and never by name."""
+    """A subprocess with its output in a file. It is ended by its process id, never by name."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class Child:
         return self.process.poll() is None
 
     def wait_for(self, find: Callable[[str], str | None], timeout_s: float, what: str) -> str:
-        """Returns what `find` makes of the output, as soon as that is not None."""
+        """Returns the first result of `find` on the output that is not None."""
         deadline = time.monotonic() + timeout_s
         while True:
-            # Asked before the log is read: a line printed just before the end must not be missed.
+            # Check first, then read the log: otherwise a line printed just before the end is missed.
             alive = self.alive
             found = find(self.log.read_text(errors="replace"))
             if found is not None:
@@ -73,7 +73,7 @@ class Child:
         self._end(signal.SIGKILL, timeout_s=60)
 
     def stop(self, timeout_s: float = 60) -> int:
-        """Asks it to stop and returns its exit code; one that does not listen is killed and reported."""
+        """Asks it to stop and returns its exit code. Raises TimeoutError after it had to kill it."""
         self._end(signal.SIGTERM, timeout_s)
         return self.process.returncode
 

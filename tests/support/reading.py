@@ -1,4 +1,4 @@
-"""Everything that a topic holds, read by plain pulls."""
+"""Reads everything that a topic holds, by plain pulls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUBSCRIPTION = 4
 
 
 def stored(nameserver: str, topic: str) -> list[Message]:
-    """By queue, and in each in its order; nothing where the topic does not exist."""
+    """Returns the messages of each queue in their order; nothing if the topic does not exist."""
 
     async def read() -> list[Message]:
         session = Session(nameserver)
@@ -35,7 +35,7 @@ def stored(nameserver: str, topic: str) -> list[Message]:
 
 
 def stored_all(nameserver: str, topic: str, count: int) -> list[Message]:
-    """Waits until there are that many: Apache's broker shows messages a moment after it acknowledges them."""
+    """Waits for that many messages: Apache's broker shows them a moment after it acknowledges them."""
     wait_until(lambda: len(stored(nameserver, topic)) >= count)
     return stored(nameserver, topic)
 

@@ -1,6 +1,6 @@
-"""Name servers and brokers as real processes: ours, or Apache's when METAQ_INTEROP_SERVER=apache.
+"""Name servers and brokers as processes: ours, or Apache's with METAQ_INTEROP_SERVER=apache.
 
-A scenario that is in doubt is run against Apache's: what holds there has to hold here.
+If you doubt a scenario, run it against Apache's servers: what they pass, ours must pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.metaq import Metaq
 from tests.support.moved import MovedClock
 from tests.support.processes import free_port
 
-# Our names of the settings that scenarios change, and Apache's.
+# Settings that scenarios change: our name and Apache's.
 APACHE_SETTINGS = {
     "auto_create_topic": "autoCreateTopicEnable",
     "commit_log_file_bytes": "mappedFileSizeCommitLog",
@@ -28,14 +28,14 @@ APACHE_SETTINGS = {
     "transaction_check_max": "transactionCheckMax",
     "transaction_timeout_ms": "transactionTimeOut",
 }
-# By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that is busy.
+# By default Apache's broker refuses a request that waited 200 ms for a thread. A busy machine needs longer.
 APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
 # Features that Apache leaves off by default and scenarios need.
 APACHE_FEATURES = {"timerWheelEnable": True, "enablePropertyFilter": True}
 
 
 class Server(Protocol):
-    """One process that can be lost and come back at the same address."""
+    """One process that a test can kill and start again at the same address."""
 
     @property
     def address(self) -> str: ...
@@ -47,12 +47,12 @@ class Server(Protocol):
 
 @dataclass
 class Cluster:
-    """Running servers, by role; a role may be served by the same process as another."""
+    """Running servers by role; one process may have several roles."""
 
     nameservers: list[Server]
     brokers: dict[str, Server]
     old_addresses: dict[str, str] = field(default_factory=dict)
-    """Returns the port for old clients, two below the broker's own unless that was chosen freely."""
+    """Addresses for old clients: two below the broker's port unless that port was chosen freely."""
     moved_clock: MovedClock | None = None
 
     @property
@@ -70,11 +70,11 @@ class Cluster:
 
     @property
     def namesrv(self) -> str:
-        """As clients take it."""
+        """Returns the addresses in the form that clients take."""
         return ";".join(server.address for server in self.nameservers)
 
     def close(self) -> None:
-        """Brokers first, so that they can unregister; a server that a test killed is not stopped again."""
+        """Stops brokers first, so that they can unregister, and skips servers that a test killed."""
         for server in (*self.brokers.values(), *self.nameservers):
             server.stop()
 
@@ -84,7 +84,7 @@ class Cluster:
 
 
 class MetaqServer:
-    """One `metaq` role in a process of its own."""
+    """A `metaq` role in a process of its own."""
 
     def __init__(self, name: str, home: Path, *arguments: str, clock: MovedClock | None = None) -> None:
         self._name = name
@@ -95,7 +95,7 @@ class MetaqServer:
         self.move()
 
     def _start(self, listen: str) -> Metaq:
-        # A folder for each life, so that its log and its ready line are its own.
+        # A folder for each start, so that each has its own log and ready line.
         self._starts += 1
         home = self._home / f"{self._name}-{self._starts}"
         return Metaq(*self._arguments, "--listen", listen, home=home, clock=self._clock)
@@ -116,8 +116,9 @@ class MetaqServer:
         self.running = self._start(self.address)
 
     def move(self) -> None:
-        """Starts it, with its store if it has one, at an address of its own: one that it can have again."""
-        self.running = self._start(f"127.0.0.1:{free_port(neighbours=(-2,))}")  # That of old clients, too.
+        """Starts it at a new address, which it can get again after a kill; a broker keeps its store."""
+        # The port for old clients, two below, must be free as well.
+        self.running = self._start(f"127.0.0.1:{free_port(neighbours=(-2,))}")
 
     def tail(self) -> str:
         return self.running.child.tail()
@@ -125,7 +126,7 @@ class MetaqServer:
 
 @dataclass(frozen=True)
 class Shared:
-    """One role of the process that `metaq serve` is; it lives and ends with the other one."""
+    """One of the two roles of a `metaq serve` process; they start and end together."""
 
     address: str
     process: Metaq
@@ -145,7 +146,7 @@ class Shared:
 
 
 def serve_metaq(home: Path) -> Cluster:
-    """Everything in one process, as `make run` starts it."""
+    """Starts everything in one process, as `make run` does."""
     process = Metaq.serve(home)
     return Cluster(
         [Shared(process.nameserver, process)],
@@ -203,7 +204,7 @@ def start_apache(
 
 
 def _apache_setting(name: str, value: object) -> tuple[str, object]:
-    # Apache has milliseconds everywhere.
+    # Apache's settings are all in milliseconds.
     in_ms = value * 1000 if name.endswith("_s") and isinstance(value, int) else value
     return APACHE_SETTINGS[name], in_ms
 
@@ -224,7 +225,7 @@ def start_cluster(
     settings: Mapping[str, object] | None = None,
     moved: bool = False,
 ) -> Cluster:
-    """Each role in a process of its own, so that it can be lost alone; `moved`: its clock is the test's."""
+    """Starts each role in a process that a test can kill alone; with `moved` the test sets its clock."""
     if not uses_apache():
         return start_metaq(home, nameservers, brokers, flush, settings or {}, moved=moved)
     if moved:
@@ -233,7 +234,7 @@ def start_cluster(
 
 
 def start_one_process(home: Path) -> Cluster:
-    """A name server and a broker as a newcomer runs them."""
+    """Starts a name server and a broker in the way that a new user does."""
     return start_apache(home, 1, ("broker-a",), "async", {}) if uses_apache() else serve_metaq(home)
 
 

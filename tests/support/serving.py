@@ -10,7 +10,7 @@ from tests.support.plain_client import PlainClient
 
 KIB, MIB = 1024, 1024 * 1024
 
-# Files so small that a short test rolls through many of them.
+# Files so small that a short test fills many of them.
 SMALL_FILES: Mapping[str, object] = {
     "commit_log_file_bytes": MIB,
     "consume_queue_file_entries": 1_000,

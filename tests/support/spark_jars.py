@@ -1,4 +1,4 @@
-"""Jars that Spark is started with in tests, resolved at set-up so that no session asks the network."""
+"""Jars for Spark in tests, resolved at set-up so that no session needs the network."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tests.support.maven import REPOSITORY_ROOT, classpath
 
 POM = Path(__file__).parents[1] / "spark" / "pom.xml"
 _DELTA = ("delta-", "unitycatalog-")
-"""The others that Delta names come with pyspark."""
+"""Delta's other dependencies come with pyspark."""
 _DRIVERS = ("mariadb-java-client-", "postgresql-")
 
 
 def delta_jars() -> tuple[str, ...]:
-    """Fetched by Maven the first time, together with the drivers."""
+    """Returns Delta's jars. Maven fetches them the first time, together with the drivers."""
     return _named(_DELTA)
 
 
 def driver_jars() -> tuple[str, ...]:
-    """JDBC drivers of the databases that mirrors are written to."""
+    """Returns the JDBC drivers for the databases that mirrors are written to."""
     return _named(_DRIVERS)
 
 

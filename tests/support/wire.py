@@ -11,7 +11,7 @@ from metaq import _core
 
 
 class Wire:
-    """Sends requests and reads answers, in the order the test wants them."""
+    """Sends requests and reads answers, in the order that the test wants."""
 
     def __init__(self, port: int, *, binary: bool = False) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
@@ -43,7 +43,7 @@ class Wire:
         return self._frames.pop(0)
 
     def is_answered(self, wait_s: float) -> bool:
-        """Whether `read` would have something now, or within that time."""
+        """Returns whether an answer is here or comes within that time."""
         return bool(self._frames) or bool(select.select([self.socket], [], [], wait_s)[0])
 
     def call(self, code: int, fields: dict[str, object], body: bytes = b"") -> _core.Frame:
@@ -83,7 +83,7 @@ def pull_fields(topic: str, queue: int, queue_offset: int, *, suspend_ms: int = 
 
 
 def batch(*bodies: bytes, properties: bytes = b"") -> bytes:
-    """The body of a batch send: size, magic, crc, flag, body, properties, one after the other."""
+    """Returns the body of a batch send: size, magic, crc, flag, body and properties of each message."""
     out = b""
     for body in bodies:
         size = 4 * 5 + len(body) + 2 + len(properties)

@@ -1,4 +1,4 @@
-"""A broker whose answers to sends a test has written down."""
+"""A broker that answers sends as a test scripts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = tuple[int, dict[str, str]]
 
 
 class WrittenBroker:
-    """Name server and broker in one, in a thread; `answer` says what to say to each send."""
+    """Name server and broker in one thread; `answer` gives the answer to each send."""
 
     def __init__(self, answer: Callable[[int], Answer]) -> None:
         self._answer = answer
@@ -32,10 +32,10 @@ class WrittenBroker:
         assert task is not None
         self._talks[task] = writer
         try:
-            with contextlib.suppress(ConnectionError):  # A client may leave as it likes.
+            with contextlib.suppress(ConnectionError):  # A client may leave at any time.
                 await self._converse(reader, writer)
         finally:
-            # Left to the garbage collector, it would close a number that another connection may have by then.
+            # The garbage collector would close a descriptor that another connection may have by then.
             writer.close()
             del self._talks[task]
 

@@ -1,4 +1,4 @@
-"""Our SQL92 against Apache's own, over expressions of every kind, the wrong ones included, and messages."""
+"""Compares our SQL92 with Apache's, on right and wrong expressions of every kind."""
 
 from __future__ import annotations
 

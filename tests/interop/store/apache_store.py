@@ -13,7 +13,7 @@ from tests.support.apache import java_command
 SOURCE = Path(__file__).with_name("ApacheStore.java")
 TIMEOUT_S = 170
 
-# As ApacheStore.java has them: every kind of file rolls.
+# The same as in ApacheStore.java: so small that every kind of file rolls.
 SETTINGS: dict[str, int] = {
     "commit_log_file_bytes": 64 * 1024,
     "consume_queue_file_entries": 50,
@@ -27,7 +27,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Queue:
-    """One queue as Apache's store tells it."""
+    """One queue as Apache's store reports it."""
 
     topic: str
     queue_id: int

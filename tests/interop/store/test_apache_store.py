@@ -1,7 +1,7 @@
-"""The same store directory, opened by Apache's store and by ours in turn: each reads what the other wrote.
+"""One store directory, opened by Apache's store and by ours in turn: each reads what the other wrote.
 
-Apache's side is `rocketmq-store`'s DefaultMessageStore. Ours is the store itself where records are read by
-their place, and a whole broker where they are read through their queues or written.
+Apache's side is DefaultMessageStore of `rocketmq-store`. Ours is the bare store to read records by
+position, and a whole broker to write, and to read through queues.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _check_time_as_apache(store: _core.Store, message: Facts) -> None:
 
 
 def _check_pulls(directory: Path, tmp_path: Path, written: list[Facts]) -> None:
-    """Through the queues, as consumers read; the topics come from a file such as Apache's broker writes."""
+    """Reads through the queues, as consumers do; the topics come from a file of Apache's format."""
     table = {
         topic: {
             "attributes": {},
@@ -226,7 +226,7 @@ def _serving(directory: Path, tmp_path: Path) -> Serving:
 
 
 def _write_with_ours(directory: Path, tmp_path: Path, seed: str, *, stop: bool) -> list[Sent]:
-    """Sends to a running broker; bodies and properties of what it acknowledged."""
+    """Sends to a running broker; returns bodies and properties of the acknowledged messages."""
     sent: list[Sent] = []
     with _serving(directory, tmp_path) as broker, broker.connect() as client:
         for topic in ("orders", "batches"):
@@ -287,6 +287,6 @@ def _check_apache_sees(queues: list[Queue], sent: list[Sent]) -> None:
 
 
 def _bare(message: Facts) -> Facts:
-    """Only what the record itself holds."""
+    """Returns only the fields that the record itself holds."""
     told = ("first_not_before", "last_not_after", "found_by_key")
     return {name: value for name, value in message.items() if name not in told}

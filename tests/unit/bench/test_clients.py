@@ -1,4 +1,4 @@
-"""How the rounds of Python clients are timed, and what is read of Kafka's own tool."""
+"""How the benchmark times rounds of Python clients and reads the output of Kafka's tool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_task_and_a_result_survive_being_written() -> None:
     assert Result.found_in(result.written()[:-3]) is None
 
 
-def test_what_the_warm_up_sent_is_told_but_does_not_count() -> None:
+def test_messages_of_the_warm_up_are_reported_but_do_not_count() -> None:
     sent: list[int] = []
     flushes: list[int] = []
     result = time_sending(_task(), sent.append, lambda: flushes.append(len(sent)))
@@ -76,7 +76,7 @@ def test_the_windows_of_kafkas_tool_are_read() -> None:
     assert len(BODY) == 128
 
 
-def test_what_is_beside_has_a_ratio_and_is_no_peer() -> None:
+def test_a_side_measurement_has_a_ratio_and_is_not_a_peer() -> None:
     outcome = Outcome("client-produce")
     for side, per_second in (("metaq", 900.0), ("confluent", 1000.0), ("kafka-java", 450.0)):
         outcome.add(side, {"per_second": per_second, "client_cpu_us": 1.0, "broker_cpu_us": 1.0})

@@ -1,4 +1,4 @@
-"""The benchmark's reading of Apache's tools, and its sums."""
+"""How the benchmark reads the output of Apache's tools and computes its figures."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_both_forms_say_the_same() -> None:
     assert "2.000   ≥ 1.5 ×" in table
 
 
-def test_the_limit_is_no_side_of_the_ratio() -> None:
+def test_the_limit_is_not_part_of_the_ratio() -> None:
     outcome = _outcome()
     assert report.limit_line(outcome) is None
     outcome.add("nothing", {"per_second": 75_000, "average_ms": 0.8, "broker_cpu_us": 1.0, "failed": 0})

@@ -1,4 +1,4 @@
-"""Which changes the soak calls growth."""
+"""Which changes the soak test counts as growth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _watched(own_mb: list[int], descriptors: list[int]) -> Watched:
     return Watched("some", 1, samples=samples)
 
 
-def test_a_start_and_a_peak_are_no_growth() -> None:
+def test_a_start_and_a_peak_are_not_growth() -> None:
     assert _watched([20] * 2 + [100] * 8, [3] * 2 + [9] * 8).verdict(BOUNDS).is_flat
     assert _watched([100] * 5 + [500] + [100] * 4, [9] * 10).verdict(BOUNDS).is_flat
 
@@ -32,14 +32,14 @@ def test_a_start_and_a_peak_are_no_growth() -> None:
     [(list(range(100, 200, 5)), [9] * 20), ([100] * 20, list(range(20)))],
     ids=["memory", "descriptors"],
 )
-def test_what_grows_all_the_time_is_found(own_mb: list[int], descriptors: list[int]) -> None:
+def test_steady_growth_is_found(own_mb: list[int], descriptors: list[int]) -> None:
     verdict = _watched(own_mb, descriptors).verdict(BOUNDS)
     assert not verdict.is_flat
     assert "GROWS" in verdict.line()
 
 
 def test_files_of_the_store_may_be_open_unless_they_are_deleted(tmp_path: Path) -> None:
-    # A process of its own: here, threads of other tests may open and close what they like.
+    # In a process of its own: threads of other tests may open and close files here.
     program = "import sys; one, two = map(open, sys.argv[1:], 'ww'); print(flush=True); sys.stdin.read()"
     names = [str(tmp_path / "one"), str(tmp_path / "two")]
     with subprocess.Popen(
@@ -54,7 +54,7 @@ def test_files_of_the_store_may_be_open_unless_they_are_deleted(tmp_path: Path) 
         child.stdin.close()
 
 
-def test_too_few_samples_are_no_verdict() -> None:
+def test_too_few_samples_give_no_verdict() -> None:
     with pytest.raises(ValueError, match="3 samples"):
         _watched([1, 1, 1], [1, 1, 1]).verdict(BOUNDS)
 

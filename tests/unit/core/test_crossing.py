@@ -1,4 +1,4 @@
-"""A server without a store: every request comes up to Python, and Python's answers go back to its sender."""
+"""A server without a store: every request goes to Python, and Python's answers go back to the sender."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_full_crossing_answers_busy_and_goes_on(serve: Callable[..., _core.Ser
         assert [frame.code for frame in read_frames(client, 3)] == [0, 0, 0]
 
 
-def test_what_waited_too_long_is_answered_busy_and_not_worked_on(serve: Callable[..., _core.Server]) -> None:
+def test_a_request_that_waited_too_long_is_answered_busy(serve: Callable[..., _core.Server]) -> None:
     server = serve(crossing_age_ms_max=50)
     with connect(server) as client:
         client.sendall(_core.encode_frame(1, opaque=1) + _core.encode_frame(1, opaque=2, flag=2))
@@ -136,7 +136,7 @@ def test_what_waited_too_long_is_answered_busy_and_not_worked_on(serve: Callable
         (late,) = read_frames(client, 1)
         assert (late.opaque, late.code) == (1, 2)
         assert "TIMEOUT_CLEAN_QUEUE" in (late.remark or "") and "crossing_age_ms_max" in (late.remark or "")
-        # New requests are served as soon as one is drained in time.
+        # Requests are served again as soon as one is drained in time.
         for opaque in range(3, 1000):
             client.sendall(_core.encode_frame(1, opaque=opaque))
             select.select([server.fileno()], [], [], 60)

@@ -129,7 +129,7 @@ def test_a_topic_far_over_its_limit_refuses_and_says_why(plane: Callable[..., Pl
         assert running.count("sends_over_limit") == 2
 
 
-def test_what_a_refusal_tells(plane: Callable[..., Plane]) -> None:
+def test_a_refusal_names_the_limit(plane: Callable[..., Plane]) -> None:
     running = plane(send_hold_ms_max=0, send_refusal_hold_ms=0)
     running.limit_topic(messages=1, size=1_000)
     with running.connect() as wire:
@@ -192,7 +192,7 @@ def test_a_new_limit_counts_anew_and_the_same_one_goes_on(plane: Callable[..., P
     running.limit_topic(messages=100)
     with running.connect() as wire:
         fill(wire, count=100)
-        running.limit_topic(messages=100)  # As a change of anything else of the topic does.
+        running.limit_topic(messages=100)  # Like a change of any other setting of the topic.
         wire.write(310, send_fields("orders"), b"x")
         running.until_waiting(1)
         running.limit_topic(messages=101)
@@ -251,7 +251,7 @@ def test_no_queue_starves_even_where_pulls_run_out_of_time(plane: Callable[..., 
         asked = {wire.write(11, pull_fields("orders", q, 0, suspend_ms=300)): q for q in offsets}
 
         def take() -> int:
-            """The next answer, whose queue is asked for again."""
+            """Reads the next answer, and pulls from its queue again."""
             answer = wire.read()
             queue = asked.pop(answer.opaque)
             offsets[queue] += len(bodies(answer))
@@ -262,16 +262,16 @@ def test_no_queue_starves_even_where_pulls_run_out_of_time(plane: Callable[..., 
         for _ in range(12):
             while (code := take()) != 0:
                 assert code == 20
-            # However slowly this runs, pulls that ran out of time are in line again when the next turn comes.
+            # However slow the machine is, pulls that ran out of time wait again when the next turn comes.
             while running.count("limits_waiting") < 4:
                 if wire.is_answered(0.005):
                     assert take() == 20
             running.clock.advance_ms(1_000)
-    # A queue misses a turn where its pull is on its way just then, and never more than that.
+    # A queue misses a turn only if its pull is on its way at that time.
     assert min(offsets.values()) >= 2, offsets
 
 
-def test_a_pull_that_does_not_wait_is_told_to_ask_again(plane: Callable[..., Plane]) -> None:
+def test_a_pull_that_does_not_wait_has_to_ask_again(plane: Callable[..., Plane]) -> None:
     running = plane()
     running.limit_group(messages=1)
     with running.connect() as wire:
@@ -313,7 +313,7 @@ def test_waiting_pulls_follow_resets_and_changes_of_the_limit(plane: Callable[..
         assert (answer.opaque, len(bodies(answer))) == (freed, 32)
 
 
-def test_what_waits_is_answered_when_the_server_stops(plane: Callable[..., Plane]) -> None:
+def test_waiting_requests_are_answered_when_the_server_stops(plane: Callable[..., Plane]) -> None:
     running = plane()
     # Slow enough that the second send still waits when the pull does.
     running.limit_topic(messages=1)

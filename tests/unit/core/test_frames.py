@@ -1,4 +1,4 @@
-"""The codec as Python sees it: what is encoded comes back, and bytes that are no frame are refused."""
+"""The codec as Python sees it: frames come back as they were encoded, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60
 
 
 @given(
-    # From here on a binary header may mean one of the requests whose numbers do not fit into its 16 bits.
+    # From here on, 16 bits of a binary header may stand for a larger request code.
     code=st.integers(0, 3_000),
     opaque=st.integers(-(2**31), 2**31 - 1),
     remark=st.none() | TEXT,

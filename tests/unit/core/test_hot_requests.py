@@ -1,4 +1,4 @@
-"""The requests that the data plane answers alone, over real sockets and a real store."""
+"""The requests that the data plane answers by itself, over real sockets and a real store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 @dataclasses.dataclass
 class Plane:
-    """A store and the server over it."""
+    """A store and its server."""
 
     store: _core.Store
     server: _core.Server
@@ -69,7 +69,7 @@ def plane(tmp_path: Path) -> Iterator[Callable[..., Plane]]:
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize("binary", [False, True])
-def test_what_is_sent_is_pulled(plane: Callable[..., Plane], flush: str, binary: bool) -> None:
+def test_a_sent_message_is_pulled(plane: Callable[..., Plane], flush: str, binary: bool) -> None:
     running = plane(flush)
     with running.connect(binary=binary) as wire:
         given = properties(TAGS="red", KEYS="k1 k2", UNIQ_KEY="U1", café="naïve")
@@ -141,7 +141,7 @@ def test_a_held_pull_waits_for_the_tags_it_wants(plane: Callable[..., Plane]) ->
     with running.connect() as consumer, running.connect() as producer:
         wanted = pull_fields("orders", 0, 0, suspend_ms=20_000) | {"subscription": "red || blue"}
         consumer.write(11, wanted)
-        # Answered in order on one connection, so once this comes back the first is surely held.
+        # A connection answers in order: once this comes back, the first pull is held.
         assert consumer.call(30, {"topic": "orders", "queueId": 0}).fields["offset"] == "0"
         producer.send("orders", b"no", properties=properties(TAGS="green"))
         producer.send("orders", b"yes", properties=properties(TAGS="blue"))
@@ -193,7 +193,7 @@ def test_the_ends_of_a_queue_and_search_by_time(plane: Callable[..., Plane]) -> 
         assert wire.call(29, where | {"timestamp": stored_ms}).fields["offset"] == "0"
 
 
-def test_what_a_broker_refuses_names_the_limit(plane: Callable[..., Plane]) -> None:
+def test_a_refusal_of_the_broker_names_the_limit(plane: Callable[..., Plane]) -> None:
     running = plane()
     with running.connect() as wire:
         large = wire.send("orders", b"x" * (4 * MIB + 1))

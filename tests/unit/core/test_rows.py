@@ -1,4 +1,4 @@
-"""Rows of tables as the data plane reads them: laid out as Arrow does it, or not."""
+"""Rows of tables as the data plane reads them: in Arrow's layout, or not."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def network() -> Iterator[Network]:
 def buffer(network: Network, **options: object) -> SendBuffer:
     given = ProducerOptions("g", compression=None, **options)  # type: ignore[arg-type]
     loop = asyncio.new_event_loop()
-    loop.close()  # Nobody waits on it here.
+    loop.close()  # Nobody waits for it here.
     made = SendBuffer(network, unique_ids("127.0.0.1"), given, loop)
     made.set_route("t", [("a", "127.0.0.1:1", 0), ("a", "127.0.0.1:1", 1), ("b", "127.0.0.1:2", 0)], False)
     return made
 
 
 def put(made: SendBuffer, rows: Rows) -> list[tuple[bytes, dict[str, str], tuple[str, int] | None]]:
-    """Returns what a broker would receive: body, properties and queue of each message."""
+    """Returns body, properties and queue of each message that a broker would receive."""
     assert made.put_rows(rows, 1.0)
     made.flush()
     left = made.close()
@@ -110,7 +110,7 @@ def test_slices_begin_where_their_offsets_say(network: Network) -> None:
     assert [body for body, _, _ in put(buffer(network), Rows(2, bodies, topic="t"))] == [b"b", b"cd"]
 
 
-def test_halves_hold_what_else_would_go_alone(network: Network) -> None:
+def test_rows_that_would_go_alone_become_half_messages(network: Network) -> None:
     made = buffer(network, half_properties="TRAN_MSG\x01true\x02", batch_bytes_max=1024)
     rows = Rows(3, texts(b"a", b"x" * 2000, b"c"), topic="t", delay_levels=numbers(2, None, None))
     assert made.put_rows(rows, 1.0)
@@ -162,7 +162,7 @@ def test_the_first_wrong_row_is_named(network: Network, rows: Rows, row: int, wh
     count=st.integers(0, 6),
     first_bit=st.integers(0, 2**40),
 )
-def test_whatever_is_not_laid_out_as_arrow_does_it_is_told(
+def test_another_layout_than_arrows_is_an_error(
     data: bytes, offsets: Sequence[int], validity: bytes | None, count: int, first_bit: int
 ) -> None:
     wild = Texts(data, struct.pack(f"<{len(offsets)}i", *offsets), validity, first_bit)

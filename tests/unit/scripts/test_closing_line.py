@@ -1,4 +1,4 @@
-"""scripts/test.py: its closing line counts every suite, and no failure is lost."""
+"""The closing line of scripts/test.py counts every suite and every failure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_failing_suite_does_not_stop_the_next(
     assert printed.count("= 4 passed in 1s =") == 1
 
 
-def test_what_failed_is_repeated(runner: ModuleType) -> None:
+def test_failures_are_repeated_at_the_end(runner: ModuleType) -> None:
     script = "import sys; print('test it_holds ... FAILED'); print('(signal: 7, SIGBUS)'); sys.exit(101)"
     outcome = runner.run(
         runner.Suite("cargo", (sys.executable, "-c", script), runner.read_cargo), lambda text: None

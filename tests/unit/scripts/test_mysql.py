@@ -1,4 +1,4 @@
-"""scripts/mysql.py: which server it takes, and what it says where it can get none."""
+"""Which server scripts/mysql.py chooses, and what it says if there is none."""
 
 from __future__ import annotations
 
