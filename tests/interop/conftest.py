@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -54,14 +56,23 @@ def tails(request: pytest.FixtureRequest) -> list[Tail]:
     return request.config.stash[_TAILS]
 
 
+Running = TypeVar("Running", Cluster, Driver)
+
+
+@contextmanager
+def shown(tails: list[Tail], running: Running) -> Iterator[Running]:
+    """Closes servers or a client program at the end; until then failing tests show their output."""
+    tails.append(running.tail)
+    yield running
+    running.close()
+    tails.remove(running.tail)
+
+
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
     """The servers that most scenarios use; no test may stop them."""
-    cluster = start_one_process(tmp_path_factory.mktemp("shared"))
-    tails.append(cluster.tail)
-    yield cluster
-    cluster.close()
-    tails.remove(cluster.tail)
+    with shown(tails, start_one_process(tmp_path_factory.mktemp("shared"))) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -73,10 +84,8 @@ def moved_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -
         flush="sync",
         moved=not uses_apache(),
     )
-    tails.append(cluster.tail)
-    yield cluster
-    cluster.close()
-    tails.remove(cluster.tail)
+    with shown(tails, cluster):
+        yield cluster
 
 
 @pytest.fixture
@@ -99,18 +108,14 @@ def moved_java(timed_java: Clients) -> Clients:
 @pytest.fixture
 def cluster(tmp_path: Path, tails: list[Tail]) -> Iterator[Callable[..., Cluster]]:
     """Starts servers for one test, each role in a process that it may kill."""
-    started: list[Cluster] = []
+    numbers = count()
+    with ExitStack() as stack:
 
-    def start(**options: Any) -> Cluster:
-        new = start_cluster(tmp_path / f"cluster-{len(started)}", **options)
-        tails.append(new.tail)
-        started.append(new)
-        return new
+        def start(**options: Any) -> Cluster:
+            new = start_cluster(tmp_path / f"cluster-{next(numbers)}", **options)
+            return stack.enter_context(shown(tails, new))
 
-    yield start
-    for old in started:
-        old.close()
-        tails.remove(old.tail)
+        yield start
 
 
 @pytest.fixture(scope="session", params=JAVA_CLIENTS, ids=java_id)
@@ -123,11 +128,8 @@ def java_kind(request: pytest.FixtureRequest) -> tuple[str, str]:
 def java_driver(
     java_kind: tuple[str, str], tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]
 ) -> Iterator[Driver]:
-    driver = start_java(*java_kind, tmp_path_factory.mktemp("java"))
-    tails.append(driver.tail)
-    yield driver
-    driver.close()
-    tails.remove(driver.tail)
+    with shown(tails, start_java(*java_kind, tmp_path_factory.mktemp("java"))) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")
@@ -166,27 +168,20 @@ def more_java(
     java_kind: tuple[str, str], tmp_path: Path, tails: list[Tail], cluster: Callable[..., Cluster]
 ) -> Iterator[Callable[..., Clients]]:
     """Starts more client processes of the same kind, for tests that kill one."""
-    drivers: list[Driver] = []
+    numbers = count()
+    with ExitStack() as stack:
 
-    def start(cluster: Cluster, **options: Any) -> Clients:
-        driver = start_java(*java_kind, tmp_path / f"java-{len(drivers)}", **options)
-        tails.append(driver.tail)
-        drivers.append(driver)
-        return Clients(driver, cluster)
+        def start(cluster: Cluster, **options: Any) -> Clients:
+            driver = start_java(*java_kind, tmp_path / f"java-{next(numbers)}", **options)
+            return Clients(stack.enter_context(shown(tails, driver)), cluster)
 
-    yield start
-    for driver in drivers:
-        driver.close()
-        tails.remove(driver.tail)
+        yield start
 
 
 @pytest.fixture(scope="session")
 def go_driver(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Driver]:
-    driver = start_go(tmp_path_factory.mktemp("go"))
-    tails.append(driver.tail)
-    yield driver
-    driver.close()
-    tails.remove(driver.tail)
+    with shown(tails, start_go(tmp_path_factory.mktemp("go"))) as driver:
+        yield driver
 
 
 @pytest.fixture

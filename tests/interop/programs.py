@@ -52,18 +52,23 @@ def start_java(
 
 
 def _java_classpath(version: str) -> str:
-    target = JAVA / "target"
-    libraries = classpath(JAVA / "pom.xml", target, {"rocketmq.version": version})
+    libraries = classpath(JAVA / "pom.xml", JAVA / "target", {"rocketmq.version": version})
     sources = sorted((JAVA / "src").rglob("*.java"))
-    classes = target / f"classes-{version}-{_hash([*sources, JAVA / 'pom.xml'])}"
+    return os.pathsep.join([str(compiled(sources, libraries, f"classes-{version}")), libraries])
+
+
+def compiled(sources: list[Path], libraries: str, name: str) -> Path:
+    """Returns the directory of these classes; compiles them unless that was done before."""
+    classes = JAVA / "target" / f"{name}-{_hash([*sources, JAVA / 'pom.xml'])}"
     if not classes.exists():
+        classes.parent.mkdir(exist_ok=True)
         fresh = classes.with_name(f".{classes.name}-{os.getpid()}")
         _build(
             [javac(), "--release", "17", "-nowarn", "-cp", libraries, "-d", str(fresh), *map(str, sources)],
             JAVA,
         )
         _put_in_place(fresh, classes)
-    return os.pathsep.join([str(classes), libraries])
+    return classes
 
 
 def start_go(home: Path) -> Driver:

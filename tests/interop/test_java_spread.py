@@ -22,7 +22,7 @@ from tests.interop.clients import (
     unique,
     wait_for_bodies,
 )
-from tests.interop.conftest import Tail
+from tests.interop.conftest import Tail, shown
 from tests.interop.driver import ClientError, Driver
 from tests.interop.kinds import each_once, gives_up_lost_pulls, newest_once
 from tests.interop.spread import (
@@ -53,10 +53,8 @@ def three(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterat
     functions.mkdir()
     (functions / "shop.py").write_text(FUNCTIONS)
     servers = start_cluster(home, brokers=BROKERS, settings={"filter_functions": functions, **RECALLS})
-    tails.append(servers.tail)
-    yield servers
-    servers.close()
-    tails.remove(servers.tail)
+    with shown(tails, servers):
+        yield servers
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.interop.clients import Clients, Message, TransactionProducer, bodies, wait_for_bodies
-from tests.interop.conftest import Tail
+from tests.interop.conftest import Tail, shown
 from tests.interop.driver import Driver
 from tests.interop.kinds import each_once
 from tests.support.servers import Cluster, start_cluster
@@ -28,11 +28,8 @@ TOO_OFTEN = "TRANS_CHECK_MAX_TIME_TOPIC"
 @pytest.fixture(scope="session")
 def checking_cluster(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Cluster]:
     """A broker that asks producers soon and often."""
-    servers = start_cluster(tmp_path_factory.mktemp("checking"), settings=QUICK_CHECKS)
-    tails.append(servers.tail)
-    yield servers
-    servers.close()
-    tails.remove(servers.tail)
+    with shown(tails, start_cluster(tmp_path_factory.mktemp("checking"), settings=QUICK_CHECKS)) as servers:
+        yield servers
 
 
 @pytest.fixture

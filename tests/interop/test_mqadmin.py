@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.interop.clients import Clients, unique
-from tests.interop.conftest import Tail
+from tests.interop.conftest import Tail, shown
 from tests.interop.driver import Driver
 from tests.interop.mqadmin import NOT_TRIED, REFUSED, WORKING, Trial
 from tests.interop.programs import start_java
@@ -46,16 +46,13 @@ class Stage:
 @pytest.fixture(scope="module")
 def mqadmin(tmp_path_factory: pytest.TempPathFactory, tails: list[Tail]) -> Iterator[Stage]:
     home = tmp_path_factory.mktemp("mqadmin")
-    cluster = start_one_process(home)
-    driver = start_java("5.5.0", "json", home / "java")
-    tails += [cluster.tail, driver.tail]
-    clients = Clients(driver, cluster)
-    yield Stage(driver, cluster, prepare(clients, home))
-    clients.close()
-    driver.close()
-    cluster.close()
-    tails.remove(cluster.tail)
-    tails.remove(driver.tail)
+    with (
+        shown(tails, start_one_process(home)) as cluster,
+        shown(tails, start_java("5.5.0", "json", home / "java")) as driver,
+    ):
+        clients = Clients(driver, cluster)
+        yield Stage(driver, cluster, prepare(clients, home))
+        clients.close()
 
 
 def prepare(clients: Clients, home: Path) -> dict[str, str]:

@@ -55,12 +55,13 @@ class Pair:
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
     with ExitStack() as stack:
-        names = apache.start_nameserver(tmp_path / "names")
+        quick = {"jvm_flags": apache.SHORT_LIVED, "heap": "512m"}
+        names = apache.start_nameserver(tmp_path / "names", **quick)
         stack.callback(names.stop)
-        master = apache.start_broker(tmp_path / "master", [names.address])
+        master = apache.start_broker(tmp_path / "master", [names.address], **quick)
         stack.callback(master.stop)
         settings = {"brokerId": 1, "brokerRole": "SLAVE", "slaveReadEnable": True}
-        slave = apache.start_broker(tmp_path / "slave", [names.address], settings=settings)
+        slave = apache.start_broker(tmp_path / "slave", [names.address], settings=settings, **quick)
         stack.callback(slave.stop)
         yield Pair(names.address, master, slave)
 

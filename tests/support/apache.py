@@ -12,6 +12,8 @@ from tests.support.processes import Child, free_port
 POM = Path(__file__).parent / "peer" / "pom.xml"
 VERSION = "5.5.0"
 START_TIMEOUT_S = 120
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For a JVM that ends before optimised code would pay off."""
 
 # The broker reaches into the JDK for its direct buffers; without these it fails on a JDK 17.
 _JDK_DOORS = (
@@ -27,9 +29,14 @@ def apache_classpath() -> str:
 
 
 def java_command(
-    main_class: str, home: Path, *arguments: str, heap: str = "512m", jvm_flags: Sequence[str] = ()
+    main_class: str,
+    home: Path,
+    *arguments: str,
+    heap: str = "512m",
+    jvm_flags: Sequence[str] = (),
+    classes: Sequence[Path] = (),
 ) -> list[str]:
-    """Returns the command line of one Apache program; all files that it writes go under `home`."""
+    """Returns the command of a program in Apache's jars or in `classes`; its files go under `home`."""
     return [
         java(),
         f"-Xms{heap}",
@@ -39,7 +46,7 @@ def java_command(
         f"-Duser.home={home}",
         f"-Drocketmq.home.dir={home}",
         "-cp",
-        apache_classpath(),
+        os.pathsep.join([*map(str, classes), apache_classpath()]),
         main_class,
         *arguments,
     ]

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Literal
 
 from metaq._core import Clock, Frame, Record, decode_records
 from metaq.broker import Broker, BrokerOptions
@@ -27,21 +28,26 @@ def copy_living_store(store: Path, to: Path) -> None:
     shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.tmp", "*.new"))
 
 
+def small_store(directory: Path, flush: Literal["sync", "async"] = "async") -> StoreSettings:
+    """Returns settings with files so small that a test starts quickly and fills several of them."""
+    return StoreSettings(
+        directory=str(directory),
+        flush=flush,
+        commit_log_file_bytes=4 * MIB,
+        consume_queue_file_entries=1_000,
+        index_slots=1_000,
+        index_entries=4_000,
+        allocation_step_bytes=MIB,
+    )
+
+
 def broker_options(directory: Path, *nameservers: str, **changes: object) -> BrokerOptions:
     return BrokerOptions(
         broker=BrokerSettings(
             cluster="DefaultCluster", name="broker-a", broker_id=0, store_host="127.0.0.1:0"
         ),
         server=ServerSettings(host="127.0.0.1", port=0, also_old_port=True),
-        store=StoreSettings(
-            directory=str(directory),
-            flush="async",
-            commit_log_file_bytes=4 * MIB,
-            consume_queue_file_entries=1_000,
-            index_slots=1_000,
-            index_entries=4_000,
-            allocation_step_bytes=MIB,
-        ),
+        store=small_store(directory),
         nameservers=nameservers,
         **changes,  # type: ignore[arg-type]
     )

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import re
 import subprocess
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tests.support.database import Database
 from tests.support.processes import ToolMissing
-
-_SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "mysql.py"
-
-
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fetch_mysql", _SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+from tests.support.scripts import load_script
 
 
 class MySql(Database):
@@ -33,7 +19,7 @@ class MySql(Database):
     rights = "SELECT, REPLICATION SLAVE, REPLICATION CLIENT"
 
     def _program(self) -> list[str]:
-        command = _script().command()
+        command = load_script("mysql").command()
         if command is None:
             raise ToolMissing("MySQL is needed by these tests; scripts/mysql.py fetches it")
         return [*command, f"--user={getpass.getuser()}", "--secure-file-priv="]

@@ -183,7 +183,8 @@ def start_apache(
 ) -> Cluster:
     cluster = Cluster([], {})
     for number in range(nameservers):
-        cluster.nameservers.append(apache.start_nameserver(home / f"nameserver-{number}"))
+        server = apache.start_nameserver(home / f"nameserver-{number}", jvm_flags=apache.SHORT_LIVED)
+        cluster.nameservers.append(server)
     addresses = [server.address for server in cluster.nameservers]
     for name in brokers:
         broker = apache.start_broker(
@@ -191,6 +192,7 @@ def start_apache(
             addresses,
             name=name,
             flush=flush,
+            jvm_flags=apache.SHORT_LIVED,
             settings={
                 **APACHE_PATIENCE,
                 **APACHE_FEATURES,

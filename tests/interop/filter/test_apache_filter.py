@@ -10,7 +10,7 @@ from pathlib import Path
 
 from metaq._core import Expression
 from metaq.broker.sql92 import BadExpression, compile_expression
-from tests.support.apache import java_command
+from tests.support.apache import SHORT_LIVED, java_command
 
 SOURCE = Path(__file__).with_name("ApacheFilter.java")
 CASES = 6_000
@@ -118,7 +118,7 @@ def apache_says(cases: list[tuple[str, dict[str, str]]], home: Path) -> list[str
         parts = [expression, *(part for entry in properties.items() for part in entry)]
         lines.append("\t".join(base64.b64encode(part.encode()).decode() for part in parts))
     outcome = subprocess.run(
-        java_command(str(SOURCE), home, heap="256m"),
+        java_command(str(SOURCE), home, heap="256m", jvm_flags=SHORT_LIVED),
         input="\n".join(lines) + "\n",
         capture_output=True,
         text=True,

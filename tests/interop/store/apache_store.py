@@ -1,4 +1,4 @@
-"""Apache's own message store as a program: ApacheStore.java, run from its source on Apache's class path."""
+"""Apache's own message store as a program: ApacheStore.java on Apache's class path."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.apache import java_command
+from tests.interop.programs import compiled
+from tests.support.apache import SHORT_LIVED, apache_classpath, java_command
 
 SOURCE = Path(__file__).with_name("ApacheStore.java")
 TIMEOUT_S = 170
@@ -54,8 +55,16 @@ class ApacheStore:
         return [Queue(**queue) for queue in self._run("read")["queues"]]
 
     def _run(self, command: str, *arguments: str) -> dict[str, Any]:
+        classes = compiled([SOURCE], apache_classpath(), "store-classes")
         outcome = subprocess.run(
-            java_command(str(SOURCE), self._home, command, str(self.directory), *arguments, heap="256m"),
+            java_command(
+                "ApacheStore",
+                self._home,
+                *(command, str(self.directory), *arguments),
+                heap="256m",
+                jvm_flags=SHORT_LIVED,
+                classes=[classes],
+            ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

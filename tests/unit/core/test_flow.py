@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from metaq import _core
-from metaq.settings import BrokerSettings, GroupPolicy, ServerSettings, StoreSettings, TopicPolicy
+from metaq.settings import BrokerSettings, GroupPolicy, ServerSettings, TopicPolicy
+from tests.support.broker_cluster import small_store
 from tests.support.waiting import eventually, wait_until
 from tests.support.wire import Wire, batch, pull_fields, send_fields
 
@@ -49,15 +50,7 @@ def plane(tmp_path: Path) -> Iterator[Callable[..., Plane]]:
     planes: list[Plane] = []
 
     def make(**broker: object) -> Plane:
-        settings = StoreSettings(
-            directory=str(tmp_path / "store"),
-            flush="async",
-            commit_log_file_bytes=8 * MIB,
-            consume_queue_file_entries=1000,
-            index_slots=1000,
-            index_entries=4000,
-            allocation_step_bytes=MIB,
-        )
+        settings = small_store(tmp_path / "store")
         clock = _core.Clock.manual(1_700_000_000_000)
         store = _core.Store(settings, clock)
         server = _core.Server(

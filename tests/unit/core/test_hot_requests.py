@@ -17,6 +17,7 @@ from metaq.settings import (
     SubscriptionPolicy,
     TopicPolicy,
 )
+from tests.support.broker_cluster import small_store
 from tests.support.wire import Wire, batch, properties, pull_fields, send_fields
 
 MIB = 1024 * 1024
@@ -38,15 +39,7 @@ def plane(tmp_path: Path) -> Iterator[Callable[..., Plane]]:
     planes: list[Plane] = []
 
     def make(flush: str = "sync", **broker: object) -> Plane:
-        settings = StoreSettings(
-            directory=str(tmp_path / "store"),
-            flush=flush,  # type: ignore[arg-type]
-            commit_log_file_bytes=8 * MIB,
-            consume_queue_file_entries=1000,
-            index_slots=1000,
-            index_entries=4000,
-            allocation_step_bytes=MIB,
-        )
+        settings = small_store(tmp_path / "store", flush)  # type: ignore[arg-type]
         store = _core.Store(settings, _core.Clock())
         server = _core.Server(
             ServerSettings(host="127.0.0.1", port=0),

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "test.py"
+from tests.support.scripts import SCRIPTS, load_script
+
+SCRIPT = SCRIPTS / "test.py"
 
 
 @pytest.fixture(scope="module")
 def runner() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("suites", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["suites"] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("test")
 
 
 @pytest.mark.parametrize(

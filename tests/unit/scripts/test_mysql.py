@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -11,16 +10,14 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "mysql.py"
+from tests.support.scripts import SCRIPTS, load_script
+
+SCRIPT = SCRIPTS / "mysql.py"
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("fetching", SCRIPT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("mysql")
 
 
 @pytest.mark.parametrize(
