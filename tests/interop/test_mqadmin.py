@@ -75,6 +75,8 @@ def prepare(clients: Clients, home: Path) -> dict[str, str]:
         json.dumps([{"topicName": unique("L"), "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}])
     )
     (home / "groups.json").write_text(json.dumps([{"groupName": unique("L")}]))
+    names["traced_id"] = traced(clients, names)
+    # A new client reports its first offsets after ten seconds.
     wait_for_progress(clients, names["group"], names["topic"], (5, 5, 5, 5))
     for line in (
         f"updateSubGroup -b {names['broker']} -g {names['stopped']}",
@@ -84,7 +86,6 @@ def prepare(clients: Clients, home: Path) -> dict[str, str]:
         f"updateOrderConf -t {names['topic']} -v broker-a:4 -m put",
     ):
         clients.driver.call("mqadmin", arguments=[*line.split(), "-n", names["namesrv"]])
-    names["traced_id"] = traced(clients, names)
     return names
 
 

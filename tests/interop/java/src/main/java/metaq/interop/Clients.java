@@ -61,7 +61,9 @@ final class Clients {
     static Object stop(JsonObject request) throws Exception {
         Started started = STARTED.remove(request.get("handle").getAsString());
         if (started != null) {
-            started.stop().close();
+            try (Shutdown quick = new Shutdown(Thread.currentThread())) {
+                started.stop().close();
+            }
         }
         return started != null;
     }

@@ -57,7 +57,9 @@ final class Tools {
                 Thread command = new Thread(() -> MQAdminStartup.main0(arguments.toArray(new String[0]), null));
                 command.setDaemon(true);
                 command.start();
-                command.join(timeLimitMs);
+                try (Shutdown quick = new Shutdown(command)) {
+                    command.join(timeLimitMs);
+                }
                 boolean ended = !command.isAlive();
                 if (!ended) {
                     command.interrupt();
