@@ -94,8 +94,7 @@ impl Parts {
             rounds = rounds.wrapping_add(1);
             let with_checkpoint = rounds % FLUSHES_PER_CHECKPOINT == 0;
             let with_index = rounds % (FLUSHES_PER_CHECKPOINT * CHECKPOINTS_PER_INDEX_SYNC) == 0;
-            // Whoever appends dispatches; this is for one that died in between.
-            self.dispatch_appended();
+            self.finish_dispatch();
             self.flush_queues();
             if with_checkpoint {
                 if let Err(error) = self.save_checkpoint(with_index, false) {

@@ -153,8 +153,9 @@ impl Store {
         }
     }
 
-    /// To be called after one or several appends: gives every record its queue entry and reports arrivals, or leaves
-    /// that to the thread that is at it already.
+    /// To be called after one or several appends. With asynchronous flush it gives every record its queue entry and
+    /// reports arrivals, or leaves that to the thread that is already doing so. With synchronous flush it asks for a
+    /// sync, and the thread that syncs does the same before it confirms the records.
     #[inline]
     pub fn dispatch(&self) {
         self.parts.dispatch_appended();
@@ -252,15 +253,24 @@ impl Store {
         })
     }
 
-    /// The record that starts exactly there; None where none does, or it is damaged.
+    /// The confirmed record that starts exactly there; None where none does, or it is damaged.
     pub fn record_at(&self, physical_offset: i64) -> Option<Bytes> {
+        if physical_offset >= self.parts.log.progress.confirmable() {
+            return None;
+        }
         self.parts.reader().record_at(physical_offset)
     }
 
-    /// Every sound record of the log from there on, in its order, as far as it reaches now.
+    /// The record that starts exactly there, confirmed or not. For the broker's own bookkeeping: no client may see it
+    /// before it is confirmed.
+    pub fn appended_record_at(&self, physical_offset: i64) -> Option<Bytes> {
+        self.parts.reader().record_at(physical_offset)
+    }
+
+    /// Every sound record of the log from there on, in its order, as far as it is confirmed now.
     pub fn each_record_from(&self, physical_offset: i64, mut visit: impl FnMut(&Record<'_>)) {
         let from = physical_offset.max(self.parts.log.start_offset());
-        walk(&self.parts.log, from, self.parts.log.appended_end(), false, |step| {
+        walk(&self.parts.log, from, self.parts.log.progress.confirmable(), false, |step| {
             if let Step::Record(record) = step {
                 visit(&record);
             }
@@ -281,7 +291,7 @@ impl Store {
         parts.save_checkpoint(false, false)?;
         parts.log.while_paused(|| {
             // Records already in the log belong to the queues that go; later ones to new queues that start at 0.
-            parts.dispatch.run_to_end(&parts.context(Replay::No))?;
+            parts.confirm_appended()?;
             parts.queues.take_topic(topic);
             let count = parts.queues.ids(topic)?.len() as i64;
             // Counted out before, since housekeeping may save a checkpoint of its own in between: one that counts

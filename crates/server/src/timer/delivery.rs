@@ -250,7 +250,7 @@ impl Broker {
     /// Reads and delivers until nothing is left to do now.
     fn turn_timers(&self, run: &mut Run) -> Result<(), StoreError> {
         while !self.timers.rounds.is_stopped() {
-            let end_before = self.store.end_offset();
+            let end_before = self.store.confirmed_offset();
             let is_at_end = self.read_timers(run)?;
             if is_at_end {
                 run.has_begun = true;
@@ -370,6 +370,8 @@ impl Broker {
             return Ok(());
         }
         if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
+            // Nothing may say that this is done before the recall is on the disk.
+            run.written_end = run.written_end.max(self.store.end_offset());
             self.timers.recalled.fetch_add(1, Relaxed);
             return Ok(());
         }

@@ -348,6 +348,9 @@ fn matching_record(
     begin_ms: i64,
     end_ms: i64,
 ) -> Option<Bytes> {
+    if physical_offset >= log.progress.confirmable() {
+        return None;
+    }
     let file = log.file_at(physical_offset)?;
     let position = (physical_offset - file.start_offset) as u64;
     let bytes = file.readable().get(position as usize..)?;

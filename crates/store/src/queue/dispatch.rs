@@ -1,8 +1,10 @@
-//! From the commit log to the queues: every appended record gets its consume-queue entry, in the log's order.
+//! From the commit log to the queues: every record that may be shown gets its consume-queue entry, in the log's order.
+//! Dispatch stops at [`Progress::confirmable`](crate::log::progress::Progress::confirmable).
 //!
-//! There is no dispatch thread. Whoever appended calls [`Dispatch::run`]; the first to get the lock works for all
-//! (flat combining), the others leave at once. Nobody's record is left behind: the worker looks again after it let
-//! go of the lock, and the fences order that look after every append whose caller found the lock taken.
+//! There is no dispatch thread. With asynchronous flush whoever appended calls [`Dispatch::run`]; the first to get the
+//! lock works for all (flat combining), the others leave at once. No record is left behind: the worker looks again after
+//! it released the lock, and the fences order that look after every append whose caller found the lock taken. With
+//! synchronous flush the thread that synced the log calls [`Dispatch::run_to_end`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
@@ -91,14 +93,14 @@ impl Dispatch {
         (self.dispatched_end(), state.last_record)
     }
 
-    /// Dispatches everything appended so far, or leaves it to whoever is at it.
+    /// Dispatches everything that may be shown, or leaves it to the thread that is already doing so.
     #[inline]
     pub(crate) fn run(&self, with: &Context<'_>) {
         fence(Ordering::SeqCst);
-        while self.dispatched_end.load(Ordering::Acquire) < with.log.appended_end() {
+        while self.dispatched_end.load(Ordering::Acquire) < with.log.progress.confirmable() {
             let Some(mut state) = self.state.try_lock() else { return };
             if let Err(error) = self.run_passes(&mut state, with) {
-                // The record is tried again with the next append.
+                // Housekeeping tries the record again, and so does the next append.
                 return with.reports.add(format!("dispatch stands still: {error}"));
             }
             drop(state);
@@ -106,7 +108,7 @@ impl Dispatch {
         }
     }
 
-    /// The same, but waits for the lock: on return everything appended before the call is dispatched.
+    /// The same, but waits for the lock: on return everything that might be shown before the call is dispatched.
     pub(crate) fn run_to_end(&self, with: &Context<'_>) -> Result<(), StoreError> {
         self.run_passes(&mut self.state.lock(), with)
     }
@@ -114,7 +116,7 @@ impl Dispatch {
     fn run_passes(&self, state: &mut State, with: &Context<'_>) -> Result<(), StoreError> {
         loop {
             let from = self.dispatched_end.load(Ordering::Acquire);
-            let end = with.log.appended_end();
+            let end = with.log.progress.confirmable();
             if from >= end {
                 return Ok(());
             }

@@ -28,7 +28,7 @@ impl Reader<'_> {
             .map_or(self.log.start_offset(), |entry| entry.end_offset());
         let to = (1..=LANDMARKS_MAX)
             .find_map(|distance| self.sound_entry(queue, queue_offset + distance))
-            .map_or(self.log.appended_end(), |entry| entry.physical_offset);
+            .map_or(self.log.progress.confirmable(), |entry| entry.physical_offset);
         let to = to.min(from.saturating_add(SEARCH_BYTES_MAX));
         let mut found = None;
         walk(self.log, from, to, true, |step| {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, rewrite};
 use crate::error::StoreError;
 use crate::housekeeping::Keep;
 use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
-use crate::log::flush::Flush;
+use crate::log::flush::{Flush, sync_files};
 use crate::log::gate::{Gate, Reports};
 use crate::queue::dispatch::{Dispatch, Replay};
 use crate::queue::table::Queues;
@@ -80,12 +80,36 @@ pub(crate) fn open(
         queues,
         index,
     };
+    if parts.settings.sync_flush {
+        make_tail_safe(&parts, &saved, is_rebooted)?;
+    }
     // After an orderly stop with nothing behind the bound, queues are complete and loaded when they are touched.
     if !(is_clean && recovered.replay_from == log_end && recovered.is_bound_kept) {
         replay(&parts, recovered.replay)?;
     }
+    parts.log.progress.set_confirmed(parts.log.progress.confirmable());
     parts.look_at_disk();
     Ok((parts, lock))
+}
+
+/// Brings the recovered tail to the disk before anybody may read it: what the last process did not sync is in the page
+/// cache only.
+///
+/// If a sync of the last process failed, the kernel may call pages clean that never reached the disk, and another sync
+/// would skip them. So under the same boot everything behind the last known sync is written once more.
+fn make_tail_safe(parts: &Parts, saved: &Saved, is_rebooted: bool) -> Result<(), StoreError> {
+    let (from, end) = (parts.log.progress.flushed(), parts.log.appended_end());
+    let doubtful_from = saved.bound.as_ref().filter(|_| !is_rebooted).map_or(end, |bound| bound.synced_end);
+    for file in parts.log.files().iter().filter(|file| file.end_offset() > doubtful_from.max(from)) {
+        let position =
+            |offset: i64| (offset.clamp(file.start_offset, file.end_offset()) - file.start_offset) as u64;
+        let (first, last) = (position(doubtful_from.max(from)), position(end));
+        rewrite(&*parts.disk, file.file(), first, last.saturating_sub(first))
+            .map_err(|source| StoreError::io(file.path(), source))?;
+    }
+    sync_files(&parts.log, from, end)?;
+    parts.log.progress.set_flushed(end);
+    Ok(())
 }
 
 /// Cuts every queue back to where the replay begins, then dispatches the log from there.
@@ -133,8 +157,7 @@ fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError
 
 /// Makes everything safe and leaves the mark of an orderly end. After a failed sync the abort marker stays.
 pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
-    let context = parts.context(Replay::No);
-    parts.log.while_paused(|| parts.dispatch.run_to_end(&context))?;
+    parts.log.while_paused(|| parts.confirm_appended())?;
     parts.sync_log()?;
     parts.index.catch_up(&parts.log, parts.dispatch.dispatched_end())?;
     parts.queues.flush()?;
