@@ -29,6 +29,7 @@ mod housekeeping;
 mod index;
 mod inspect;
 mod log;
+mod pins;
 mod queue;
 mod read;
 mod recovery;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
 use crate::log::flush::Flush;
 use crate::log::gate::{Gate, Refusal, Reports};
+use crate::pins::Pins;
 use crate::queue::dispatch::{Context, Dispatch, Events, Replay};
 use crate::queue::table::Queues;
 use crate::read::{Damage, Reader, Wanted};
@@ -55,8 +56,7 @@ pub(crate) struct Parts {
     pub(crate) keep: Keep,
     pub(crate) damage: Damage,
     pub(crate) consumed: Mutex<Consumed>,
-    /// Retention keeps what lies behind this physical offset: messages that wait for their time.
-    pub(crate) needed_from: AtomicI64,
+    pub(crate) pins: Pins,
     pub(crate) cleaning: Mutex<()>,
     pub(crate) recovered_from: i64,
     pub(crate) recovered_bytes: i64,
@@ -151,6 +151,13 @@ impl Store {
                 return Ok(appended);
             }
         }
+    }
+
+    /// Appends bytes of another log as they are, beginning at this log's end: whole records with their queue offsets
+    /// and times, and the blank that closes a file. Returns the new end. On an error the log ends in front of the record
+    /// that was refused.
+    pub fn append_raw(&self, physical_offset: i64, bytes: &[u8]) -> Result<i64, StoreError> {
+        self.parts.log.append_raw(physical_offset, bytes, &self.parts.queues)
     }
 
     /// To be called after one or several appends. With asynchronous flush it gives every record its queue entry and
@@ -313,10 +320,16 @@ impl Store {
         *self.parts.consumed.lock() = consumed;
     }
 
-    /// Whatever its age, nothing from this physical offset on is deleted. For messages that wait for their time, which
-    /// the queue's own committed offset cannot tell: they are not done with in its order.
-    pub fn keep_from(&self, physical_offset: i64) {
-        self.parts.needed_from.store(physical_offset, Ordering::Release);
+    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For those
+    /// whose progress no committed offset shows: messages that wait for their time, replicas that are behind. What was
+    /// deleted before the call is gone.
+    pub fn pin(&self, name: &str, physical_offset: i64) {
+        self.parts.pins.pin(name, physical_offset);
+    }
+
+    /// Takes the pin away.
+    pub fn unpin(&self, name: &str) {
+        self.parts.pins.unpin(name);
     }
 
     /// Where the next record will be laid out.

@@ -31,6 +31,8 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 const OPEN_RETRY: Duration = Duration::from_secs(1);
 /// After a loss of the timer log, what was due so shortly before the end may not have been delivered.
 const REBUILD_MARGIN_MS: i64 = 2_000;
+/// What retention must keep for messages that wait.
+pub(crate) const TIMERS_PIN: &str = "timers";
 const ROLL_TIMES: &str = "TIMER_ROLL_TIMES";
 /// What a delivered message no longer carries.
 const WAITING_PROPERTIES: [&str; 9] = [
@@ -267,7 +269,7 @@ impl Broker {
                     self.deliver_timers(run, &due)?;
                 } else if is_at_end {
                     self.timers.recalls.forget_before(now_ms);
-                    self.store.keep_from(run.log.needed_from().unwrap_or(i64::MAX).min(end_before));
+                    self.store.pin(TIMERS_PIN, run.log.needed_from().unwrap_or(i64::MAX).min(end_before));
                     self.save_now_and_then(run)?;
                     run.last_failure.clear();
                     return Ok(());

@@ -27,12 +27,12 @@ use crate::log::progress::Progress;
 use crate::queue::consume_queue::Queue;
 use crate::settings::StoreSettings;
 
-const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
+pub(crate) const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
 
 pub(crate) struct CommitLog {
     pub(crate) disk: Arc<dyn Disk>,
     clock: Clock,
-    gate: Arc<Gate>,
+    pub(crate) gate: Arc<Gate>,
     record_bytes_max: usize,
     /// In order of their start offsets; swapped as a whole, so that readers take no lock.
     files: ArcSwap<Vec<Arc<MappedFile>>>,
@@ -44,8 +44,8 @@ pub(crate) struct CommitLog {
     pub(crate) ahead: Ahead,
 }
 
-struct Appender {
-    writer: FileWriter,
+pub(crate) struct Appender {
+    pub(crate) writer: FileWriter,
     store_timestamp_ms: i64,
 }
 
@@ -156,7 +156,7 @@ impl CommitLog {
     /// The right to append. Where the one who has it does not come on, because the disk is slow or the page cache under
     /// pressure, a first one waits for a while and all others are refused at once: the threads stay free for reads.
     #[inline]
-    fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
+    pub(crate) fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
         if self.is_stuck.load(Ordering::Relaxed) {
             return self.lock_stuck();
         }
@@ -188,7 +188,7 @@ impl CommitLog {
     }
 
     #[inline]
-    fn publish(&self, appender: &Appender) -> i64 {
+    pub(crate) fn publish(&self, appender: &Appender) -> i64 {
         appender.writer.publish();
         let end_offset = appender.writer.physical_offset();
         self.progress.set_appended(end_offset);
@@ -197,7 +197,7 @@ impl CommitLog {
 
     /// Sees to it that the writer stands where `size` bytes and a blank mark have disk blocks.
     #[inline]
-    fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
+    pub(crate) fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
         if appender.writer.remaining() < size + BLANK_BYTES {
             self.roll(appender)?;
         }
@@ -211,7 +211,7 @@ impl CommitLog {
     }
 
     /// Closes the current file with a blank and goes on in the next one. Fails with nothing changed.
-    fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
+    pub(crate) fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
         let file = Arc::clone(appender.writer.file());
         file.allocate(&*self.disk, appender.writer.position() + BLANK_BYTES)?;
         let next = self.ahead.take_next()?;
@@ -330,8 +330,13 @@ impl CommitLog {
 impl Appender {
     /// Never backwards, whatever the clock does: searches by time rely on it.
     fn tick(&mut self, clock: &Clock) -> i64 {
-        self.store_timestamp_ms = self.store_timestamp_ms.max(clock.now_ms());
+        self.note_time(clock.now_ms());
         self.store_timestamp_ms
+    }
+
+    /// Later records are stored at this time or later.
+    pub(crate) fn note_time(&mut self, time_ms: i64) {
+        self.store_timestamp_ms = self.store_timestamp_ms.max(time_ms);
     }
 }
 

@@ -6,3 +6,4 @@ pub(crate) mod gate;
 pub(crate) mod mapped;
 pub(crate) mod preallocation;
 pub(crate) mod progress;
+pub(crate) mod raw_append;

@@ -85,6 +85,11 @@ impl Queue {
         self.next_offset.fetch_add(count, Ordering::Relaxed)
     }
 
+    /// The next record goes behind this one at the earliest; the caller holds the append lock.
+    pub(crate) fn pass_offset(&self, queue_offset: i64) {
+        self.next_offset.fetch_max(queue_offset + 1, Ordering::Relaxed);
+    }
+
     pub(crate) fn max_offset(&self) -> i64 {
         self.max_offset.load(Ordering::Acquire)
     }

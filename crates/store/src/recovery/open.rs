@@ -12,6 +12,7 @@ use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
 use crate::log::flush::{Flush, sync_files};
 use crate::log::gate::{Gate, Reports};
+use crate::pins::Pins;
 use crate::queue::dispatch::{Dispatch, Replay};
 use crate::queue::table::Queues;
 use crate::read::Damage;
@@ -67,7 +68,7 @@ pub(crate) fn open(
         keep: Keep::new(checkpoint, if recovered.is_bound_kept { recovered.replay_from } else { -1 }),
         damage: Damage::default(),
         consumed: Mutex::default(),
-        needed_from: std::sync::atomic::AtomicI64::new(i64::MAX),
+        pins: Pins::default(),
         cleaning: Mutex::new(()),
         events: RwLock::new(None),
         settings,
