@@ -2,7 +2,7 @@
 //!
 //! With asynchronous flush an append confirms itself and its own thread dispatches it. With synchronous flush the thread
 //! that synced the log dispatches what it made safe, then publishes `confirmed`, then wakes the waiters. Replication will
-//! call [`Parts::confirm`] whenever a replica's acknowledgement moves the mark.
+//! call [`OpenStore::confirm`] whenever a replica's acknowledgement moves the mark.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,9 +11,9 @@ use crate::error::StoreError;
 use crate::log::flush::sync_files;
 use crate::log::gate::Refusal;
 use crate::queue::dispatch::Replay;
-use crate::store::Parts;
+use crate::store::OpenStore;
 
-impl Parts {
+impl OpenStore {
     /// To be called after one or several appends: dispatches them, or asks for the sync that will.
     #[inline]
     pub(crate) fn dispatch_appended(&self) {

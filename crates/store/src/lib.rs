@@ -47,4 +47,4 @@ pub use inspect::{Measured, QueueEntry};
 pub use queue::dispatch::SCHEDULE_TOPIC;
 pub use settings::StoreSettings;
 pub use store::Store;
-pub use timer::timer_log::{Place, TIMER_TOPIC, TimerEntry, TimerLog, TimerStart};
+pub use timer::timer_log::{TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition, TimerStart};

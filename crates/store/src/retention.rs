@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use crate::error::StoreError;
 use crate::log::mapped::MappedFile;
-use crate::recovery::log_walk::{Place, look};
-use crate::store::Parts;
+use crate::recovery::log_walk::{Content, content_at};
+use crate::store::OpenStore;
 use crate::timer::timer_log::TIMER_TOPIC;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -15,7 +15,7 @@ const FORCED_FILES_MAX: usize = 32;
 /// The lowest committed queue offset of each queue, as the control plane last told it.
 pub(crate) type Consumed = HashMap<(String, i32), i64>;
 
-impl Parts {
+impl OpenStore {
     /// Applies retention: at the hours of `delete_when`, or past `disk_clean_percent`, or when `now`, files go whose
     /// records are all older than `file_reserved_hours`; past `disk_force_clean_percent` the oldest files go whatever
     /// their age, as long as they are consumed.
@@ -36,9 +36,9 @@ impl Parts {
             saved.unwrap_or_else(|error| {
                 self.reports.add(format!("the checkpoint could not be saved: {error}"))
             });
-            deleted += self
-                .pins
-                .while_fixed(|lowest| self.log.remove_first(expired, self.keep.saved_end().min(lowest)))?;
+            deleted += self.pins.while_fixed(|lowest| {
+                self.log.remove_first(expired, self.housekeeping.saved_end().min(lowest))
+            })?;
         }
         if deleted > 0 {
             used_percent = self.used_percent()?;
@@ -57,7 +57,7 @@ impl Parts {
             drop(files);
             let removed = self.pins.while_fixed(|lowest| {
                 let limit = if self.settings.delete_unconsumed { i64::MAX } else { lowest };
-                self.log.remove_first(1, self.keep.saved_end().min(limit))
+                self.log.remove_first(1, self.housekeeping.saved_end().min(limit))
             })?;
             if removed == 0 {
                 break;
@@ -137,8 +137,8 @@ impl Parts {
 }
 
 fn first_time_ms(file: &MappedFile) -> Option<i64> {
-    match look(file.readable(), file.start_offset, false) {
-        Place::Record(record) => Some(record.store_timestamp_ms),
+    match content_at(file.readable(), file.start_offset, false) {
+        Content::Record(record) => Some(record.store_timestamp_ms),
         _ => None,
     }
 }

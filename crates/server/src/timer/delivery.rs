@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use metaq_store::{Filter, GetStatus, Place, StoreError, TIMER_TOPIC, TimerEntry, TimerLog};
+use metaq_store::{Filter, GetStatus, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
 use metaq_wire::Record;
 
 use crate::broker::Broker;
@@ -90,7 +90,7 @@ struct Run {
 struct Rebuild {
     up_to: i64,
     /// What is due by then, and its record no later, was delivered.
-    done: Place,
+    done: TimerPosition,
     /// How often what was stored again was, by its key and time: older copies do not count.
     copies: HashMap<(u64, i64), i64, RandomState>,
 }
@@ -343,7 +343,7 @@ impl Broker {
             if outcome.is_err() {
                 break;
             }
-            finished = Some(entry.place());
+            finished = Some(entry.position());
         }
         if let Some(place) = finished {
             self.store.dispatch();
@@ -428,7 +428,7 @@ impl Rebuild {
             return true;
         }
         let newest = self.copies.get(&(waiting.key_hash, waiting.due_ms)).copied().unwrap_or(0);
-        let place = Place { wake_ms: waiting.due_ms, physical_offset: record.physical_offset };
+        let place = TimerPosition { wake_ms: waiting.due_ms, physical_offset: record.physical_offset };
         place > self.done && waiting.roll_times >= newest
     }
 }

@@ -22,7 +22,7 @@ use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::log::gate::Gate;
 use crate::log::mapped::{FileWriter, MappedFile};
-use crate::log::preallocation::Ahead;
+use crate::log::preallocation::Preallocation;
 use crate::log::progress::Progress;
 use crate::queue::consume_queue::Queue;
 use crate::settings::StoreSettings;
@@ -41,7 +41,7 @@ pub(crate) struct CommitLog {
     /// Somebody waited too long for the lock, and nobody has had it since.
     is_stuck: AtomicBool,
     pub(crate) progress: Progress,
-    pub(crate) ahead: Ahead,
+    pub(crate) preallocation: Preallocation,
 }
 
 pub(crate) struct Appender {
@@ -68,7 +68,12 @@ impl CommitLog {
     ) -> Self {
         let directory = directory(&settings.directory);
         Self {
-            ahead: Ahead::new(settings, Arc::clone(&disk), directory, end.writer.file().end_offset()),
+            preallocation: Preallocation::new(
+                settings,
+                Arc::clone(&disk),
+                directory,
+                end.writer.file().end_offset(),
+            ),
             disk,
             clock,
             gate,
@@ -204,9 +209,9 @@ impl CommitLog {
         let needed_end = appender.writer.position() + size + BLANK_BYTES;
         let file = appender.writer.file();
         if file.allocated_end() < needed_end {
-            self.ahead.allocate_now(file, needed_end)?;
+            self.preallocation.allocate_now(file, needed_end)?;
         }
-        self.ahead.watch(file, needed_end);
+        self.preallocation.watch(file, needed_end);
         Ok(())
     }
 
@@ -214,7 +219,7 @@ impl CommitLog {
     pub(crate) fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
         let file = Arc::clone(appender.writer.file());
         file.allocate(&*self.disk, appender.writer.position() + BLANK_BYTES)?;
-        let next = self.ahead.take_next()?;
+        let next = self.preallocation.take_next()?;
         let Some(next_writer) = next.writer() else {
             return Err(StoreError::Damaged {
                 path: next.path().to_owned(),
@@ -246,7 +251,7 @@ impl CommitLog {
         for size in sizes.iter().map(|size| *size as u64) {
             if file.len() - position < size + BLANK_BYTES {
                 file.allocate(&*self.disk, position + BLANK_BYTES)?;
-                file = self.ahead.prepare(fresh_files)?;
+                file = self.preallocation.prepare(fresh_files)?;
                 fresh_files += 1;
                 position = 0;
             }
@@ -295,17 +300,17 @@ impl CommitLog {
     }
 
     /// Gives memory back that maps what lies more than `kept_bytes` behind the end.
-    pub(crate) fn relax(&self, kept_bytes: i64) {
+    pub(crate) fn release_memory(&self, kept_bytes: i64) {
         let cold_end = self.appended_end() - kept_bytes;
         for file in self.files.load().iter().take_while(|file| file.start_offset < cold_end) {
-            file.relax((cold_end - file.start_offset) as u64);
+            file.release_memory((cold_end - file.start_offset) as u64);
         }
     }
 
     /// Has the blocks behind the end taken in the background, before the first append asks for them.
     pub(crate) fn prepare(&self) {
         let appender = self.appender.lock();
-        self.ahead.watch(appender.writer.file(), appender.writer.position());
+        self.preallocation.watch(appender.writer.file(), appender.writer.position());
     }
 
     /// Takes up to `count` files off the front of the log, as far as they end below `limit`, and deletes them; readers

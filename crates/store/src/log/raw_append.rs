@@ -11,7 +11,7 @@ use metaq_wire::layout;
 use crate::error::StoreError;
 use crate::log::commit_log::{Appender, BLANK_BYTES, CommitLog, is_queued};
 use crate::queue::table::Queues;
-use crate::recovery::log_walk::{Place, look};
+use crate::recovery::log_walk::{Content, content_at};
 
 impl CommitLog {
     /// Appends the records one by one and returns the log's new end. Each is taken whole or not at all: on an error the
@@ -48,7 +48,7 @@ impl CommitLog {
         bytes: &[u8],
         queues: &Queues,
     ) -> Result<usize, StoreError> {
-        let Place::Record(record) = look(bytes, physical_offset, true) else {
+        let Content::Record(record) = content_at(bytes, physical_offset, true) else {
             return Err(refused(physical_offset, "no sound record begins there".to_owned()));
         };
         if appender.writer.remaining() < record.size as u64 + BLANK_BYTES {

@@ -95,7 +95,7 @@ impl Queue {
     }
 
     /// After a replay, before the first append: the next record goes behind the last entry.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn finish_replay(&self) {
         self.next_offset.store(self.max_offset(), Ordering::Relaxed);
     }
 

@@ -24,8 +24,8 @@ use crate::recovery::log_walk::{Step, walk};
 
 /// Records of one pass: arrivals are reported at least this often.
 const PASS_RECORDS_MAX: usize = 4_096;
-/// A queue's place among the touched ones fits below its pass number in one word.
-const PLACE_BITS: u32 = 16;
+/// A queue's slot among the touched ones fits below its pass number in one word.
+const SLOT_BITS: u32 = 16;
 
 /// Where messages wait that are delayed by level, one queue per level.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
@@ -163,8 +163,8 @@ impl Dispatch {
     #[inline]
     fn enter(&self, state: &mut State, with: &Context<'_>, record: &Record<'_>) -> Result<(), StoreError> {
         if is_queued(record.system_flag) {
-            let place = match state.last_place(record) {
-                Some(place) => place,
+            let slot = match state.last_slot(record) {
+                Some(slot) => slot,
                 None => match with.queues.obtain(record.topic, record.queue_id) {
                     Ok(queue) => state.touch(queue),
                     Err(error @ (StoreError::BadTopic(_) | StoreError::BadQueue(_))) => {
@@ -174,7 +174,7 @@ impl Dispatch {
                     Err(error) => return Err(error),
                 },
             };
-            self.put(&mut state.touched[place], with, record)?;
+            self.put(&mut state.touched[slot], with, record)?;
         }
         state.last_record = record.physical_offset;
         Ok(())
@@ -223,29 +223,29 @@ impl Dispatch {
 }
 
 impl State {
-    /// The place of the record's queue when it is the one touched last, as within a batch.
+    /// The slot of the record's queue when it is the one touched last, as within a batch.
     #[inline]
-    fn last_place(&self, record: &Record<'_>) -> Option<usize> {
-        let place = self.touched_count.checked_sub(1)?;
-        let queue = &self.touched[place].queue;
-        (queue.queue_id == record.queue_id && queue.topic.as_bytes() == record.topic).then_some(place)
+    fn last_slot(&self, record: &Record<'_>) -> Option<usize> {
+        let slot = self.touched_count.checked_sub(1)?;
+        let queue = &self.touched[slot].queue;
+        (queue.queue_id == record.queue_id && queue.topic.as_bytes() == record.topic).then_some(slot)
     }
 
-    /// The place of the queue among the touched of this pass.
+    /// The slot of the queue among the touched of this pass.
     #[inline]
     fn touch(&mut self, queue: Arc<Queue>) -> usize {
         let mark = queue.touched.load(Ordering::Relaxed);
-        if mark >> PLACE_BITS == self.pass {
-            return (mark & ((1 << PLACE_BITS) - 1)) as usize;
+        if mark >> SLOT_BITS == self.pass {
+            return (mark & ((1 << SLOT_BITS) - 1)) as usize;
         }
-        let place = self.touched_count;
-        queue.touched.store(self.pass << PLACE_BITS | place as u64, Ordering::Relaxed);
-        match self.touched.get_mut(place) {
+        let slot = self.touched_count;
+        queue.touched.store(self.pass << SLOT_BITS | slot as u64, Ordering::Relaxed);
+        match self.touched.get_mut(slot) {
             Some(touched) => touched.queue = queue,
             None => self.touched.push(Touched { queue, max_offset: 0, tag_codes: Vec::new() }),
         }
         self.touched_count += 1;
-        place
+        slot
     }
 
     fn report_arrivals(&mut self, with: &Context<'_>) {
@@ -286,15 +286,15 @@ fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
     first.queue_offset == 0 && matches!(next_offset, None | Some(0 | 1))
 }
 
-/// What an entry keeps besides the record's place: the hash of its tag or, in the queues of the delay levels, when
+/// What an entry keeps besides the record's slot: the hash of its tag or, in the queues of the delay levels, when
 /// it is due.
 #[inline]
 fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
     if record.topic != SCHEDULE_TOPIC.as_bytes() {
         return tag_code_of(record.properties);
     }
-    let place = usize::try_from(record.queue_id).unwrap_or(usize::MAX);
-    record.store_timestamp_ms + delay_levels_ms.get(place).copied().unwrap_or(0)
+    let slot = usize::try_from(record.queue_id).unwrap_or(usize::MAX);
+    record.store_timestamp_ms + delay_levels_ms.get(slot).copied().unwrap_or(0)
 }
 
 /// Writes the entries of a queue that collected too many, at the cost of whoever dispatches.
