@@ -37,7 +37,7 @@ impl Store {
     /// the store was opened.
     pub fn queue_ends(&self) -> BTreeMap<String, BTreeMap<i32, i64>> {
         let mut ends: BTreeMap<String, BTreeMap<i32, i64>> = BTreeMap::new();
-        for queue in self.parts.queues.loaded() {
+        for queue in self.shared.queues.loaded() {
             let end = queue.max_offset();
             match ends.get_mut(&*queue.topic) {
                 Some(queues) => {
@@ -54,8 +54,8 @@ impl Store {
     /// Every topic that has a queue, in memory or on the disk.
     pub fn topics(&self) -> Result<BTreeSet<String>, StoreError> {
         let mut topics: BTreeSet<String> =
-            self.parts.queues.list_on_disk()?.into_iter().map(|(topic, _)| topic).collect();
-        topics.extend(self.parts.queues.loaded().iter().map(|queue| queue.topic.to_string()));
+            self.shared.queues.list_on_disk()?.into_iter().map(|(topic, _)| topic).collect();
+        topics.extend(self.shared.queues.loaded().iter().map(|queue| queue.topic.to_string()));
         Ok(topics)
     }
 
@@ -70,7 +70,7 @@ impl Store {
         let mut entries = Vec::new();
         let from = queue_offset.max(self.min_offset(topic, queue_id));
         self.with_queue(topic, queue_id, |queue| {
-            queue.read(&self.parts.queues.disk, from, count_max.min(ENTRIES_MAX), &mut entries)
+            queue.read(&self.shared.queues.disk, from, count_max.min(ENTRIES_MAX), &mut entries)
         });
         entries
             .iter()
@@ -100,7 +100,7 @@ impl Store {
         self.with_queue(topic, queue_id, |queue| {
             while measured.end_offset < to_offset {
                 let count = (to_offset - measured.end_offset).clamp(0, MEASURED_CHUNK as i64) as usize;
-                queue.read(&self.parts.queues.disk, measured.end_offset, count, &mut entries)?;
+                queue.read(&self.shared.queues.disk, measured.end_offset, count, &mut entries)?;
                 for entry in &entries {
                     let size = if entry.is_void() { 0 } else { i64::from(entry.size) };
                     if measured.bytes + size > bytes_max {

@@ -20,6 +20,7 @@
 
 mod api;
 pub mod clock;
+mod confirm;
 pub mod disk;
 pub mod error;
 pub mod expression;
@@ -28,6 +29,7 @@ mod housekeeping;
 mod index;
 mod inspect;
 mod log;
+mod pins;
 mod queue;
 mod read;
 mod recovery;
@@ -45,4 +47,4 @@ pub use inspect::{Measured, QueueEntry};
 pub use queue::dispatch::SCHEDULE_TOPIC;
 pub use settings::StoreSettings;
 pub use store::Store;
-pub use timer::timer_log::{Place, TIMER_TOPIC, TimerEntry, TimerLog, TimerStart};
+pub use timer::timer_log::{TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition, TimerStart};

@@ -15,7 +15,7 @@ use crate::log::mapped::MappedFile;
 use crate::queue::consume_queue::Queue;
 use crate::queue::files::Entry;
 use crate::queue::table::Queues;
-use crate::recovery::log_walk::{Place, look};
+use crate::recovery::log_walk::{Content, content_at};
 
 /// A pull looks at no more entries than this (16,000 bytes of the queue) or what it asks for, whichever is more.
 const SCAN_ENTRIES_MIN: usize = 800;
@@ -155,8 +155,8 @@ impl Reader<'_> {
         }
         let file = gathered.file_at(self.log, entry.physical_offset)?;
         let position = (entry.physical_offset - file.start_offset) as u64;
-        match look(file.slice(position, entry.size as usize)?, entry.physical_offset, false) {
-            Place::Record(record) if fits(&record, queue, queue_offset, entry) => {
+        match content_at(file.slice(position, entry.size as usize)?, entry.physical_offset, false) {
+            Content::Record(record) if fits(&record, queue, queue_offset, entry) => {
                 Some(program.matches(record.properties))
             }
             _ => None,
@@ -214,8 +214,8 @@ impl Reader<'_> {
         let file = gathered.file_at(self.log, entry.physical_offset)?;
         let position = (entry.physical_offset - file.start_offset) as u64;
         let bytes = file.slice(position, entry.size as usize)?;
-        match look(bytes, entry.physical_offset, true) {
-            Place::Record(record) if fits(&record, queue, queue_offset, entry) => Some(file),
+        match content_at(bytes, entry.physical_offset, true) {
+            Content::Record(record) if fits(&record, queue, queue_offset, entry) => Some(file),
             _ => None,
         }
     }
@@ -225,8 +225,8 @@ impl Reader<'_> {
         let file = self.log.file_at(physical_offset)?;
         let position = (physical_offset - file.start_offset) as u64;
         let bytes = file.readable().get(position as usize..)?;
-        match look(bytes, physical_offset, true) {
-            Place::Record(record) => file.bytes(position, record.size),
+        match content_at(bytes, physical_offset, true) {
+            Content::Record(record) => file.bytes(position, record.size),
             _ => None,
         }
     }

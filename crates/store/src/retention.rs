@@ -1,12 +1,11 @@
 //! Deleting old files: by age at given hours, by how full the disk is, and never, to make room, what nobody consumed.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 
 use crate::error::StoreError;
 use crate::log::mapped::MappedFile;
-use crate::recovery::log_walk::{Place, look};
-use crate::store::Parts;
+use crate::recovery::log_walk::{Content, content_at};
+use crate::store::OpenStore;
 use crate::timer::timer_log::TIMER_TOPIC;
 
 const HOUR_MS: i64 = 3_600_000;
@@ -16,7 +15,7 @@ const FORCED_FILES_MAX: usize = 32;
 /// The lowest committed queue offset of each queue, as the control plane last told it.
 pub(crate) type Consumed = HashMap<(String, i32), i64>;
 
-impl Parts {
+impl OpenStore {
     /// Applies retention: at the hours of `delete_when`, or past `disk_clean_percent`, or when `now`, files go whose
     /// records are all older than `file_reserved_hours`; past `disk_force_clean_percent` the oldest files go whatever
     /// their age, as long as they are consumed.
@@ -37,7 +36,9 @@ impl Parts {
             saved.unwrap_or_else(|error| {
                 self.reports.add(format!("the checkpoint could not be saved: {error}"))
             });
-            deleted += self.log.remove_first(expired, self.keep.saved_end().min(self.needed_from()))?;
+            deleted += self.pins.while_fixed(|lowest| {
+                self.log.remove_first(expired, self.housekeeping.saved_end().min(lowest))
+            })?;
         }
         if deleted > 0 {
             used_percent = self.used_percent()?;
@@ -54,7 +55,10 @@ impl Parts {
                 break;
             }
             drop(files);
-            let removed = self.log.remove_first(1, self.keep.saved_end())?;
+            let removed = self.pins.while_fixed(|lowest| {
+                let limit = if self.settings.delete_unconsumed { i64::MAX } else { lowest };
+                self.log.remove_first(1, self.housekeeping.saved_end().min(limit))
+            })?;
             if removed == 0 {
                 break;
             }
@@ -75,11 +79,6 @@ impl Parts {
         Ok(space.used_percent())
     }
 
-    /// The first record that waits for its time.
-    fn needed_from(&self) -> i64 {
-        self.needed_from.load(Ordering::Acquire)
-    }
-
     /// How many files, from the first on, hold nothing younger than the reserve.
     fn expired_files(&self) -> usize {
         let files = self.log.files();
@@ -97,7 +96,7 @@ impl Parts {
     fn lowest_unconsumed(&self) -> Result<i64, StoreError> {
         let consumed = self.consumed.lock().clone();
         let log_start = self.log.start_offset();
-        let mut lowest = self.needed_from();
+        let mut lowest = self.pins.lowest();
         for (topic, queue_id) in self.all_queues()? {
             if topic == TIMER_TOPIC {
                 continue;
@@ -138,8 +137,8 @@ impl Parts {
 }
 
 fn first_time_ms(file: &MappedFile) -> Option<i64> {
-    match look(file.readable(), file.start_offset, false) {
-        Place::Record(record) => Some(record.store_timestamp_ms),
+    match content_at(file.readable(), file.start_offset, false) {
+        Content::Record(record) => Some(record.store_timestamp_ms),
         _ => None,
     }
 }

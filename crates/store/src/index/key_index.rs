@@ -16,7 +16,7 @@ use crate::error::StoreError;
 use crate::index::file::{IndexFile, IndexSizes, key_hash, topic_hash};
 use crate::log::commit_log::CommitLog;
 use crate::log::gate::Reports;
-use crate::recovery::log_walk::{Place, Step, look, walk};
+use crate::recovery::log_walk::{Content, Step, content_at, walk};
 use crate::settings::StoreSettings;
 
 /// How long new records may gather before they are indexed together.
@@ -32,7 +32,7 @@ const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
 const GROUP_KEYS: usize = 32;
 
 /// A key of a record, as the index keeps it.
-struct KeyPlace {
+struct IndexedKey {
     hash: i32,
     physical_offset: i64,
     store_timestamp_ms: i64,
@@ -41,7 +41,7 @@ struct KeyPlace {
 /// The keys of a stretch of the log.
 #[derive(Default)]
 struct Found {
-    keys: Vec<KeyPlace>,
+    keys: Vec<IndexedKey>,
     /// The topic of the last record and the hash of `topic#`: neighbours mostly share it.
     topic: Vec<u8>,
     topic_hash: Option<i32>,
@@ -59,7 +59,7 @@ impl Found {
             self.topic.extend_from_slice(record.topic);
         }
         let Some(topic_hash) = self.topic_hash else { return };
-        self.keys.extend(keys(record).map(|key| KeyPlace {
+        self.keys.extend(keys(record).map(|key| IndexedKey {
             hash: key_hash(topic_hash, key),
             physical_offset: record.physical_offset,
             store_timestamp_ms: record.store_timestamp_ms,
@@ -228,7 +228,7 @@ impl Index {
         Ok(())
     }
 
-    fn put(&self, group: &[KeyPlace]) -> Result<(), StoreError> {
+    fn put(&self, group: &[IndexedKey]) -> Result<(), StoreError> {
         let mut files = self.files.write();
         if let Some(file) = files.last() {
             file.bring_in(group.iter().map(|key| key.hash));
@@ -348,10 +348,13 @@ fn matching_record(
     begin_ms: i64,
     end_ms: i64,
 ) -> Option<Bytes> {
+    if physical_offset >= log.progress.confirmable() {
+        return None;
+    }
     let file = log.file_at(physical_offset)?;
     let position = (physical_offset - file.start_offset) as u64;
     let bytes = file.readable().get(position as usize..)?;
-    let Place::Record(record) = look(bytes, physical_offset, true) else { return None };
+    let Content::Record(record) = content_at(bytes, physical_offset, true) else { return None };
     let fits = record.topic == topic.as_bytes()
         && (begin_ms..=end_ms).contains(&record.store_timestamp_ms)
         && keys(&record).any(|word| word == key);

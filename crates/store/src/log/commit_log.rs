@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -22,16 +22,17 @@ use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::log::gate::Gate;
 use crate::log::mapped::{FileWriter, MappedFile};
-use crate::log::preallocation::Ahead;
+use crate::log::preallocation::Preallocation;
+use crate::log::progress::Progress;
 use crate::queue::consume_queue::Queue;
 use crate::settings::StoreSettings;
 
-const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
+pub(crate) const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
 
 pub(crate) struct CommitLog {
     pub(crate) disk: Arc<dyn Disk>,
     clock: Clock,
-    gate: Arc<Gate>,
+    pub(crate) gate: Arc<Gate>,
     record_bytes_max: usize,
     /// In order of their start offsets; swapped as a whole, so that readers take no lock.
     files: ArcSwap<Vec<Arc<MappedFile>>>,
@@ -39,13 +40,12 @@ pub(crate) struct CommitLog {
     append_wait_max: Duration,
     /// Somebody waited too long for the lock, and nobody has had it since.
     is_stuck: AtomicBool,
-    /// Everything below is laid out and may be read.
-    appended_end: AtomicI64,
-    pub(crate) ahead: Ahead,
+    pub(crate) progress: Progress,
+    pub(crate) preallocation: Preallocation,
 }
 
-struct Appender {
-    writer: FileWriter,
+pub(crate) struct Appender {
+    pub(crate) writer: FileWriter,
     store_timestamp_ms: i64,
 }
 
@@ -54,6 +54,8 @@ pub(crate) struct LogEnd {
     pub(crate) files: Vec<Arc<MappedFile>>,
     pub(crate) writer: FileWriter,
     pub(crate) store_timestamp_ms: i64,
+    /// Everything below is known to be on the disk.
+    pub(crate) flushed: i64,
 }
 
 impl CommitLog {
@@ -66,7 +68,12 @@ impl CommitLog {
     ) -> Self {
         let directory = directory(&settings.directory);
         Self {
-            ahead: Ahead::new(settings, Arc::clone(&disk), directory, end.writer.file().end_offset()),
+            preallocation: Preallocation::new(
+                settings,
+                Arc::clone(&disk),
+                directory,
+                end.writer.file().end_offset(),
+            ),
             disk,
             clock,
             gate,
@@ -74,7 +81,7 @@ impl CommitLog {
             append_wait_max: Duration::from_millis(settings.append_wait_ms_max),
             is_stuck: AtomicBool::new(false),
             files: ArcSwap::from_pointee(end.files),
-            appended_end: AtomicI64::new(end.writer.physical_offset()),
+            progress: Progress::new(settings.sync_flush, end.flushed, end.writer.physical_offset()),
             appender: Mutex::new(Appender { writer: end.writer, store_timestamp_ms: end.store_timestamp_ms }),
         }
     }
@@ -154,7 +161,7 @@ impl CommitLog {
     /// The right to append. Where the one who has it does not come on, because the disk is slow or the page cache under
     /// pressure, a first one waits for a while and all others are refused at once: the threads stay free for reads.
     #[inline]
-    fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
+    pub(crate) fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
         if self.is_stuck.load(Ordering::Relaxed) {
             return self.lock_stuck();
         }
@@ -186,33 +193,33 @@ impl CommitLog {
     }
 
     #[inline]
-    fn publish(&self, appender: &Appender) -> i64 {
+    pub(crate) fn publish(&self, appender: &Appender) -> i64 {
         appender.writer.publish();
         let end_offset = appender.writer.physical_offset();
-        self.appended_end.store(end_offset, Ordering::Release);
+        self.progress.set_appended(end_offset);
         end_offset
     }
 
     /// Sees to it that the writer stands where `size` bytes and a blank mark have disk blocks.
     #[inline]
-    fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
+    pub(crate) fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
         if appender.writer.remaining() < size + BLANK_BYTES {
             self.roll(appender)?;
         }
         let needed_end = appender.writer.position() + size + BLANK_BYTES;
         let file = appender.writer.file();
         if file.allocated_end() < needed_end {
-            self.ahead.allocate_now(file, needed_end)?;
+            self.preallocation.allocate_now(file, needed_end)?;
         }
-        self.ahead.watch(file, needed_end);
+        self.preallocation.watch(file, needed_end);
         Ok(())
     }
 
     /// Closes the current file with a blank and goes on in the next one. Fails with nothing changed.
-    fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
+    pub(crate) fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
         let file = Arc::clone(appender.writer.file());
         file.allocate(&*self.disk, appender.writer.position() + BLANK_BYTES)?;
-        let next = self.ahead.take_next()?;
+        let next = self.preallocation.take_next()?;
         let Some(next_writer) = next.writer() else {
             return Err(StoreError::Damaged {
                 path: next.path().to_owned(),
@@ -244,7 +251,7 @@ impl CommitLog {
         for size in sizes.iter().map(|size| *size as u64) {
             if file.len() - position < size + BLANK_BYTES {
                 file.allocate(&*self.disk, position + BLANK_BYTES)?;
-                file = self.ahead.prepare(fresh_files)?;
+                file = self.preallocation.prepare(fresh_files)?;
                 fresh_files += 1;
                 position = 0;
             }
@@ -261,7 +268,7 @@ impl CommitLog {
 
     #[inline]
     pub(crate) fn appended_end(&self) -> i64 {
-        self.appended_end.load(Ordering::Acquire)
+        self.progress.appended()
     }
 
     pub(crate) fn newest_time_ms(&self) -> i64 {
@@ -293,17 +300,17 @@ impl CommitLog {
     }
 
     /// Gives memory back that maps what lies more than `kept_bytes` behind the end.
-    pub(crate) fn relax(&self, kept_bytes: i64) {
+    pub(crate) fn release_memory(&self, kept_bytes: i64) {
         let cold_end = self.appended_end() - kept_bytes;
         for file in self.files.load().iter().take_while(|file| file.start_offset < cold_end) {
-            file.relax((cold_end - file.start_offset) as u64);
+            file.release_memory((cold_end - file.start_offset) as u64);
         }
     }
 
     /// Has the blocks behind the end taken in the background, before the first append asks for them.
     pub(crate) fn prepare(&self) {
         let appender = self.appender.lock();
-        self.ahead.watch(appender.writer.file(), appender.writer.position());
+        self.preallocation.watch(appender.writer.file(), appender.writer.position());
     }
 
     /// Takes up to `count` files off the front of the log, as far as they end below `limit`, and deletes them; readers
@@ -328,8 +335,13 @@ impl CommitLog {
 impl Appender {
     /// Never backwards, whatever the clock does: searches by time rely on it.
     fn tick(&mut self, clock: &Clock) -> i64 {
-        self.store_timestamp_ms = self.store_timestamp_ms.max(clock.now_ms());
+        self.note_time(clock.now_ms());
         self.store_timestamp_ms
+    }
+
+    /// Later records are stored at this time or later.
+    pub(crate) fn note_time(&mut self, time_ms: i64) {
+        self.store_timestamp_ms = self.store_timestamp_ms.max(time_ms);
     }
 }
 

@@ -94,7 +94,7 @@ impl MappedFile {
 
     /// Lets go of the memory of a part that is read rarely: it stays in the page cache, but no longer counts as this
     /// process's own. A hint: failing is fine.
-    pub(crate) fn relax(&self, end: u64) {
+    pub(crate) fn release_memory(&self, end: u64) {
         let end = end.min(self.len()) as usize;
         if end > 0 {
             // SAFETY: on a shared mapping of a file DONTNEED only drops page-table entries; the next access finds the
@@ -129,7 +129,7 @@ impl MappedFile {
     /// The same part as a handle that keeps the mapping alive, even when the file is deleted meanwhile.
     pub(crate) fn bytes(self: &Arc<Self>, from: u64, len: usize) -> Option<Bytes> {
         self.slice(from, len)?;
-        Some(Bytes::from_owner(Part { file: Arc::clone(self), from: from as usize, len }))
+        Some(Bytes::from_owner(MappedBytes { file: Arc::clone(self), from: from as usize, len }))
     }
 
     /// The one writer of this file; None while there is another.
@@ -142,13 +142,13 @@ impl MappedFile {
     }
 }
 
-struct Part {
+struct MappedBytes {
     file: Arc<MappedFile>,
     from: usize,
     len: usize,
 }
 
-impl AsRef<[u8]> for Part {
+impl AsRef<[u8]> for MappedBytes {
     fn as_ref(&self) -> &[u8] {
         // In range since `MappedFile::bytes` made it: the readable part only grows.
         self.file.readable().get(self.from..self.from + self.len).unwrap_or_default()

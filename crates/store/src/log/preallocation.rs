@@ -25,7 +25,7 @@ const PIECE_BYTES: u64 = 1024 * 1024;
 /// How long a failed attempt (a full disk, mostly) is left alone before the next.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) struct Ahead {
+pub(crate) struct Preallocation {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     file_bytes: u64,
@@ -51,7 +51,7 @@ struct Wanted {
     stop: bool,
 }
 
-impl Ahead {
+impl Preallocation {
     /// `next_start_offset` is the end of the file that is written now.
     pub(crate) fn new(
         settings: &StoreSettings,

@@ -85,12 +85,17 @@ impl Queue {
         self.next_offset.fetch_add(count, Ordering::Relaxed)
     }
 
+    /// The next record goes behind this one at the earliest; the caller holds the append lock.
+    pub(crate) fn pass_offset(&self, queue_offset: i64) {
+        self.next_offset.fetch_max(queue_offset + 1, Ordering::Relaxed);
+    }
+
     pub(crate) fn max_offset(&self) -> i64 {
         self.max_offset.load(Ordering::Acquire)
     }
 
     /// After a replay, before the first append: the next record goes behind the last entry.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn finish_replay(&self) {
         self.next_offset.store(self.max_offset(), Ordering::Relaxed);
     }
 

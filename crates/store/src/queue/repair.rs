@@ -12,7 +12,7 @@ use crate::log::commit_log::is_queued;
 use crate::queue::consume_queue::Queue;
 use crate::queue::files::Entry;
 use crate::read::Reader;
-use crate::recovery::log_walk::{Place, Step, look, walk};
+use crate::recovery::log_walk::{Content, Step, content_at, walk};
 
 /// How many entries around the damaged one are tried as landmarks.
 const LANDMARKS_MAX: i64 = 64;
@@ -28,7 +28,7 @@ impl Reader<'_> {
             .map_or(self.log.start_offset(), |entry| entry.end_offset());
         let to = (1..=LANDMARKS_MAX)
             .find_map(|distance| self.sound_entry(queue, queue_offset + distance))
-            .map_or(self.log.appended_end(), |entry| entry.physical_offset);
+            .map_or(self.log.progress.confirmable(), |entry| entry.physical_offset);
         let to = to.min(from.saturating_add(SEARCH_BYTES_MAX));
         let mut found = None;
         walk(self.log, from, to, true, |step| {
@@ -57,8 +57,8 @@ impl Reader<'_> {
         let entry = queue.entry(&self.queues.disk, queue_offset.max(0)).ok().flatten()?;
         let file = self.log.file_at(entry.physical_offset)?;
         let bytes = file.readable().get((entry.physical_offset - file.start_offset) as usize..)?;
-        match look(bytes, entry.physical_offset, true) {
-            Place::Record(record) => entry_for(&record, queue, queue_offset),
+        match content_at(bytes, entry.physical_offset, true) {
+            Content::Record(record) => entry_for(&record, queue, queue_offset),
             _ => None,
         }
     }

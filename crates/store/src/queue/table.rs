@@ -179,7 +179,7 @@ impl Queues {
         table.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))).collect()
     }
 
-    /// Loads every queue there is, dropping entries of records at or behind `cut_from`, until `settle` is called.
+    /// Loads every queue there is, dropping entries of records at or behind `cut_from`, until `finish_replay` is called.
     pub(crate) fn load_all(&self, cut_from: i64) -> Result<(), StoreError> {
         self.cut_from.store(cut_from, Ordering::Release);
         for (topic, queue_id) in self.list_on_disk()? {
@@ -189,10 +189,10 @@ impl Queues {
     }
 
     /// Ends recovery: from here on files are taken as they are.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn finish_replay(&self) {
         self.cut_from.store(-1, Ordering::Release);
         for queue in self.loaded() {
-            queue.settle();
+            queue.finish_replay();
         }
     }
 

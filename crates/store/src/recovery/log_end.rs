@@ -18,7 +18,7 @@ use crate::log::gate::Reports;
 use crate::log::mapped::MappedFile;
 use crate::queue::dispatch::Replay;
 use crate::recovery::checkpoint::{Bound, Saved};
-use crate::recovery::log_walk::{Place, look, resume};
+use crate::recovery::log_walk::{Content, content_at, resume};
 use crate::settings::StoreSettings;
 
 /// How far before the checkpoint's times records may still be missing in the queues.
@@ -68,7 +68,8 @@ pub(crate) fn recover(
         });
     };
     Ok(Recovered {
-        end: LogEnd { files, writer, store_timestamp_ms },
+        // What the last process wrote but did not sync is in the page cache only, so it is synced again.
+        end: LogEnd { files, writer, store_timestamp_ms, flushed: replay_from },
         replay_from,
         replay,
         is_bound_kept,
@@ -133,8 +134,8 @@ fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Rep
     }
     let times = &evidence.saved.times;
     let safe_ms = times.log_ms.min(times.queues_ms) - TIMES_SLACK_MS;
-    let begins_before = |file: &&Arc<MappedFile>| match look(file.readable(), file.start_offset, true) {
-        Place::Record(record) => record.store_timestamp_ms <= safe_ms,
+    let begins_before = |file: &&Arc<MappedFile>| match content_at(file.readable(), file.start_offset, true) {
+        Content::Record(record) => record.store_timestamp_ms <= safe_ms,
         _ => false,
     };
     match files.iter().rev().find(begins_before) {
@@ -147,10 +148,13 @@ fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Rep
 fn is_proven(files: &[Arc<MappedFile>], bound: &Bound) -> bool {
     let Some(file) = file_at(files, bound.last_record) else { return false };
     let rest = |at: i64| file.readable().get((at - file.start_offset) as usize..).unwrap_or_default();
-    let Place::Record(record) = look(rest(bound.last_record), bound.last_record, true) else { return false };
+    let Content::Record(record) = content_at(rest(bound.last_record), bound.last_record, true) else {
+        return false;
+    };
     let end = bound.last_record + record.size as i64;
     end == bound.lower_bound
-        || (bound.lower_bound == file.end_offset() && matches!(look(rest(end), end, true), Place::Blank))
+        || (bound.lower_bound == file.end_offset()
+            && matches!(content_at(rest(end), end, true), Content::Blank))
 }
 
 fn file_at(files: &[Arc<MappedFile>], physical_offset: i64) -> Option<&Arc<MappedFile>> {
@@ -198,21 +202,21 @@ impl Scan {
         while at < file.end_offset() {
             let position = (at - file.start_offset) as u64;
             let bytes = file.readable().get(position as usize..).unwrap_or_default();
-            let place = look(bytes, at, true);
+            let place = content_at(bytes, at, true);
             match place {
-                Place::Record(record) if is_torn(&record, bytes) => return Ok(false),
-                Place::Record(record) => {
+                Content::Record(record) if is_torn(&record, bytes) => return Ok(false),
+                Content::Record(record) => {
                     self.last_record = at;
                     self.last_time_ms = record.store_timestamp_ms;
                     at += record.size as i64;
                     self.end = at;
                 }
-                Place::Blank => break,
-                Place::Nothing | Place::Damaged => {
+                Content::Blank => break,
+                Content::Nothing | Content::Damaged => {
                     // Pages that a power loss took out of an unsynced tail leave zeros in front of leftovers of
                     // unacknowledged messages: those are not searched for records.
                     let is_lost_tail =
-                        matches!(place, Place::Nothing) && at >= synced_end && evidence.is_rebooted;
+                        matches!(place, Content::Nothing) && at >= synced_end && evidence.is_rebooted;
                     let search_end = if is_lost_tail {
                         position
                     } else {
@@ -235,8 +239,8 @@ impl Scan {
     fn last_time_ms(&self, files: &[Arc<MappedFile>], saved: &Saved) -> i64 {
         let known = file_at(files, self.last_record).and_then(|file| {
             let bytes = file.readable().get((self.last_record - file.start_offset) as usize..)?;
-            match look(bytes, self.last_record, false) {
-                Place::Record(record) => Some(record.store_timestamp_ms),
+            match content_at(bytes, self.last_record, false) {
+                Content::Record(record) => Some(record.store_timestamp_ms),
                 _ => None,
             }
         });
@@ -249,12 +253,12 @@ impl Scan {
 fn is_torn(record: &Record<'_>, bytes: &[u8]) -> bool {
     let text_end = record.properties.last().or(record.topic.last());
     text_end == Some(&0)
-        && matches!(look(bytes.get(record.size..).unwrap_or_default(), 0, false), Place::Nothing)
+        && matches!(content_at(bytes.get(record.size..).unwrap_or_default(), 0, false), Content::Nothing)
 }
 
 /// Whether the file begins with a record.
 fn is_sound(file: &MappedFile) -> bool {
-    matches!(look(file.readable(), file.start_offset, true), Place::Record(_))
+    matches!(content_at(file.readable(), file.start_offset, true), Content::Record(_))
 }
 
 /// Cuts the log at its end: zeroes what follows in that file, takes later files away, and opens the file for appending.

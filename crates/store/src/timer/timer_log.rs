@@ -11,7 +11,7 @@
 //! In memory are the next entries alone, at most [`HEAD_MAX`], and the newest ones until they are written, at most
 //! [`UNWRITTEN_MAX`]: however many wait, and also where one minute holds millions.
 //!
-//! Everything is done in the order of [`Place`], so one place says what is done, and a checkpoint is exact: after it,
+//! Everything is done in the order of [`TimerPosition`], so one place says what is done, and a checkpoint is exact: after it,
 //! nothing is done twice. What a kill leaves behind the checkpoint is cut off and read from the queue again, but for what
 //! the mark says is done.
 
@@ -31,7 +31,7 @@ use crate::error::StoreError;
 use crate::store::Store;
 use bucket::{Bucket, MINUTE_MS, minute_of};
 use checkpoint::{Checkpoint, FileLength};
-pub use entry::{Place, TimerEntry};
+pub use entry::{TimerEntry, TimerPosition};
 use mark::{Mark, MarkFile};
 
 /// Where messages wait whose time comes at any moment; Apache's name for it.
@@ -64,9 +64,9 @@ pub struct TimerLog {
     unwritten: usize,
     next_serial: u64,
     /// The next entries: all there are between `done` and `loaded`.
-    head: BTreeMap<Place, TimerEntry>,
-    loaded: Place,
-    done: Place,
+    head: BTreeMap<TimerPosition, TimerEntry>,
+    loaded: TimerPosition,
+    done: TimerPosition,
     pending: u64,
     queue_offset: i64,
     /// Recalls that have come into the head, or stand beside its begin: to be known before what they recall is due.
@@ -78,7 +78,7 @@ pub struct TimerLog {
     /// What a kill left done behind the checkpoint.
     before_kill: Option<Mark>,
     /// The last place that was given to an entry because its own had passed.
-    late_place: Place,
+    late_position: TimerPosition,
     /// Files that no bucket needs any more, to go once a checkpoint says so.
     dropped: Vec<PathBuf>,
     is_dirty: bool,
@@ -93,8 +93,8 @@ impl Store {
         end: i64,
         done_before_ms: i64,
     ) -> Result<(TimerLog, TimerStart), StoreError> {
-        let directory = self.parts.settings.directory.join("timer");
-        TimerLog::open(Arc::clone(&self.parts.disk), directory, begin, end, done_before_ms)
+        let directory = self.shared.settings.directory.join("timer");
+        TimerLog::open(Arc::clone(&self.shared.disk), directory, begin, end, done_before_ms)
     }
 }
 
@@ -119,7 +119,7 @@ impl TimerLog {
         let known = saved.as_ref().filter(|saved| saved.queue_offset <= end);
         let is_mark_exact = known.is_some();
         if rebuild.is_some() || saved.is_none() {
-            let done = known.map_or(Place::before(done_before_ms), |saved| saved.done);
+            let done = known.map_or(TimerPosition::before(done_before_ms), |saved| saved.done);
             log = Self::empty(log.disk, log.directory);
             (log.done, log.loaded, log.queue_offset) = (done, done, begin);
             log.next_serial = saved.as_ref().map_or(0, |saved| saved.next_serial) + 1;
@@ -146,8 +146,8 @@ impl TimerLog {
             unwritten: 0,
             next_serial: 0,
             head: BTreeMap::new(),
-            loaded: Place::FIRST,
-            done: Place::FIRST,
+            loaded: TimerPosition::FIRST,
+            done: TimerPosition::FIRST,
             pending: 0,
             queue_offset: 0,
             recalls: Vec::new(),
@@ -155,7 +155,7 @@ impl TimerLog {
             saved_epoch: 0,
             mark_file: None,
             before_kill: None,
-            late_place: Place::FIRST,
+            late_position: TimerPosition::FIRST,
             dropped: Vec::new(),
             is_dirty: false,
         }
@@ -171,8 +171,8 @@ impl TimerLog {
             let (mut bucket, mut waiting) = (bucket, 0);
             let done = self.done;
             let sound = bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
-                waiting += u64::from(entry.place() > done);
-                entry.place() > done
+                waiting += u64::from(entry.position() > done);
+                entry.position() > done
             })?;
             if !sound {
                 let path = bucket.path(&self.directory);
@@ -194,7 +194,7 @@ impl TimerLog {
         let mut finished = 0;
         for bucket in self.buckets.values_mut() {
             bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
-                finished += u64::from(entry.place() > was_done && entry.place() <= mark.done);
+                finished += u64::from(entry.position() > was_done && entry.position() <= mark.done);
                 true
             })?;
         }
@@ -221,16 +221,16 @@ impl TimerLog {
     /// Takes the entry of a record in the queue in. One whose place has been passed already comes right behind what is
     /// done.
     pub fn add(&mut self, mut entry: TimerEntry, queue_offset: i64) -> Result<(), StoreError> {
-        let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.place() <= mark.done;
+        let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.position() <= mark.done;
         if !entry.is_recall && self.before_kill.as_ref().is_some_and(is_known) {
             return Ok(());
         }
         if self.unwritten >= self.unwritten_max {
             self.write_all()?;
         }
-        if entry.place() <= self.done {
+        if entry.position() <= self.done {
             entry.wake_ms = self.done.wake_ms.saturating_add(1);
-            self.late_place = self.late_place.max(entry.place());
+            self.late_position = self.late_position.max(entry.position());
         }
         let minute = minute_of(entry.wake_ms);
         let bucket = self.buckets.entry(minute).or_insert_with(|| {
@@ -241,8 +241,8 @@ impl TimerLog {
         self.unwritten += 1;
         self.pending += 1;
         self.is_dirty = true;
-        if entry.place() <= self.loaded {
-            self.head.insert(entry.place(), entry);
+        if entry.position() <= self.loaded {
+            self.head.insert(entry.position(), entry);
             self.recalls.extend(Some(entry).filter(TimerEntry::recalls_now));
             if self.head.len() > self.head_max {
                 self.head.pop_last();
@@ -268,14 +268,16 @@ impl TimerLog {
     }
 
     /// Up to which place everything is done.
-    pub fn done(&self) -> Place {
+    pub fn done(&self) -> TimerPosition {
         self.done
     }
 
     /// The lowest physical offset that is waited for, or a little less; None where nothing is.
     pub fn needed_from(&self) -> Option<i64> {
-        let left =
-            self.buckets.iter().filter(|(minute, _)| Place::before((*minute + 1) * MINUTE_MS) > self.done);
+        let left = self
+            .buckets
+            .iter()
+            .filter(|(minute, _)| TimerPosition::before((*minute + 1) * MINUTE_MS) > self.done);
         left.map(|(_, bucket)| bucket.needed_from).min()
     }
 
@@ -284,7 +286,7 @@ impl TimerLog {
         if now_ms.saturating_add(CLOCK_BACK_MS) < self.done.wake_ms {
             self.follow_clock_back(now_ms)?;
         }
-        while self.head.is_empty() && self.loaded < Place::at_end_of(now_ms) {
+        while self.head.is_empty() && self.loaded < TimerPosition::at_end_of(now_ms) {
             self.load_next(now_ms)?;
         }
         let due = self.head.values().take_while(|entry| entry.wake_ms <= now_ms);
@@ -301,7 +303,7 @@ impl TimerLog {
     }
 
     /// Everything up to this place is done with.
-    pub fn finish(&mut self, place: Place) {
+    pub fn finish(&mut self, place: TimerPosition) {
         while self.head.first_key_value().is_some_and(|(first, _)| *first <= place) {
             self.head.pop_first();
             self.pending = self.pending.saturating_sub(1);
@@ -317,7 +319,7 @@ impl TimerLog {
     /// while something waits whose place is not its own, which could not be told from what is done, and while the
     /// checkpoint would not know the mark.
     pub fn write_mark(&mut self) -> Result<bool, StoreError> {
-        let is_clear = self.done >= self.late_place && self.epoch == self.saved_epoch;
+        let is_clear = self.done >= self.late_position && self.epoch == self.saved_epoch;
         let Some(mark_file) = self.mark_file.as_ref().filter(|_| is_clear) else {
             return Ok(false);
         };
@@ -328,7 +330,7 @@ impl TimerLog {
 
     /// With nothing due, whole minutes that are over are done: their files can go.
     fn pass_minutes(&mut self, now_ms: i64) {
-        let passed = Place::before(minute_of(now_ms) * MINUTE_MS);
+        let passed = TimerPosition::before(minute_of(now_ms) * MINUTE_MS);
         let is_left = self.head.first_key_value().is_some_and(|(first, _)| *first <= passed);
         let is_needed = self.buckets.first_key_value().is_some_and(|(minute, _)| *minute < minute_of(now_ms));
         if passed > self.done && is_needed && !is_left && self.loaded >= passed {
@@ -341,25 +343,25 @@ impl TimerLog {
     fn load_next(&mut self, now_ms: i64) -> Result<(), StoreError> {
         let from = self.loaded;
         let minute = minute_of(from.wake_ms);
-        let is_whole = from == Place::before((minute + 1) * MINUTE_MS);
+        let is_whole = from == TimerPosition::before((minute + 1) * MINUTE_MS);
         let Some((minute, bucket)) = self.buckets.range_mut(minute + i64::from(is_whole)..).next() else {
-            self.loaded = Place::at_end_of(now_ms);
+            self.loaded = TimerPosition::at_end_of(now_ms);
             return Ok(());
         };
         let (minute, begin_ms) = (*minute, *minute * MINUTE_MS);
         if begin_ms > now_ms {
-            self.loaded = Place::at_end_of(now_ms);
+            self.loaded = TimerPosition::at_end_of(now_ms);
             return Ok(());
         }
         self.unwritten -= bucket.write(&*self.disk, &self.directory)?;
         let (entries, is_all) =
             bucket.next(&*self.disk, &self.directory, from, self.head_max, &mut self.recalls)?;
         self.loaded = match entries.last() {
-            Some(last) if !is_all => last.place(),
-            _ => Place::before((minute + 1) * MINUTE_MS),
+            Some(last) if !is_all => last.position(),
+            _ => TimerPosition::before((minute + 1) * MINUTE_MS),
         };
         self.recalls.extend(entries.iter().filter(|entry| entry.recalls_now()));
-        self.head.extend(entries.into_iter().map(|entry| (entry.place(), entry)));
+        self.head.extend(entries.into_iter().map(|entry| (entry.position(), entry)));
         Ok(())
     }
 
@@ -374,7 +376,7 @@ impl TimerLog {
             let mut rest = Bucket::at(minute, self.next_serial, 0);
             let mut written = Ok(0);
             let sound = mixed.clone().look_through(&*self.disk, &self.directory, &mut |entry| {
-                if entry.place() > done {
+                if entry.position() > done {
                     rest.push(entry);
                 }
                 if rest.unwritten() >= self.unwritten_max && written.is_ok() {
@@ -395,8 +397,8 @@ impl TimerLog {
         before.into_iter().for_each(|minute| self.drop_bucket(minute));
         self.head.clear();
         self.epoch += 1;
-        self.late_place = Place::FIRST;
-        self.done = Place::before(now_ms);
+        self.late_position = TimerPosition::FIRST;
+        self.done = TimerPosition::before(now_ms);
         self.loaded = self.done;
         self.is_dirty = true;
         Ok(())
@@ -422,7 +424,7 @@ impl TimerLog {
         if !self.is_dirty {
             return Ok(false);
         }
-        let is_over = |minute: &i64| Place::before((minute + 1) * MINUTE_MS) <= self.done;
+        let is_over = |minute: &i64| TimerPosition::before((minute + 1) * MINUTE_MS) <= self.done;
         let over: Vec<i64> = self.buckets.keys().copied().take_while(is_over).collect();
         over.into_iter().for_each(|minute| self.drop_bucket(minute));
         self.write_all()?;

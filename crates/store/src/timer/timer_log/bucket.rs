@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::timer::timer_log::entry::{ENTRY_BYTES, Place, TimerEntry};
+use crate::timer::timer_log::entry::{ENTRY_BYTES, TimerEntry, TimerPosition};
 
 pub(crate) const MINUTE_MS: i64 = 60_000;
 /// Entries read at a time.
@@ -109,22 +109,22 @@ impl Bucket {
         &mut self,
         disk: &dyn Disk,
         directory: &Path,
-        from: Place,
+        from: TimerPosition,
         count_max: usize,
         recalls: &mut Vec<TimerEntry>,
     ) -> Result<(Vec<TimerEntry>, bool), StoreError> {
         let mut first: Vec<TimerEntry> = Vec::with_capacity((self.written as usize).min(count_max));
         let mut limit = None;
         let sound = self.look_through(disk, directory, &mut |entry| {
-            if entry.place() <= from {
+            if entry.position() <= from {
                 recalls.extend(Some(entry).filter(|it| it.recalls_now() && it.wake_ms == from.wake_ms));
-            } else if limit.is_none_or(|limit| entry.place() <= limit) {
+            } else if limit.is_none_or(|limit| entry.position() <= limit) {
                 first.push(entry);
                 // Twice as many as wanted, then the later half goes: each entry is moved a few times at most.
                 if first.len() >= count_max * 2 {
-                    first.select_nth_unstable_by_key(count_max, TimerEntry::place);
+                    first.select_nth_unstable_by_key(count_max, TimerEntry::position);
                     first.truncate(count_max);
-                    limit = first.iter().map(TimerEntry::place).max();
+                    limit = first.iter().map(TimerEntry::position).max();
                 }
             }
             true
@@ -133,7 +133,7 @@ impl Bucket {
             let detail = "entries are missing or damaged: the timer log is built again".to_owned();
             return Err(StoreError::Damaged { path: self.path(directory), detail });
         }
-        first.sort_unstable_by_key(TimerEntry::place);
+        first.sort_unstable_by_key(TimerEntry::position);
         let is_all = limit.is_none() && first.len() <= count_max;
         first.truncate(count_max);
         Ok((first, is_all))

@@ -8,12 +8,12 @@ const RECALL: u32 = 2;
 
 /// Where an entry stands in the order in which entries are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct TimerPosition {
     pub wake_ms: i64,
     pub physical_offset: i64,
 }
 
-impl Place {
+impl TimerPosition {
     pub(crate) const FIRST: Self = Self { wake_ms: i64::MIN, physical_offset: i64::MIN };
 
     /// In front of everything at this time.
@@ -47,8 +47,8 @@ impl TimerEntry {
         self.is_recall && !self.is_roll
     }
 
-    pub fn place(&self) -> Place {
-        Place { wake_ms: self.wake_ms, physical_offset: self.physical_offset }
+    pub fn position(&self) -> TimerPosition {
+        TimerPosition { wake_ms: self.wake_ms, physical_offset: self.physical_offset }
     }
 
     /// `| wake: i64 | physical offset: i64 | key hash: u64 | marks: u32 | crc of the rest: u32 |`

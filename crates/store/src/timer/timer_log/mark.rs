@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
-use crate::timer::timer_log::entry::Place;
+use crate::timer::timer_log::entry::TimerPosition;
 
 const NAME: &str = "mark";
 const MAGIC: i64 = i64::from_be_bytes(*b"MetaQtk1");
@@ -22,7 +22,7 @@ const CRC_AT: usize = BYTES - 4;
 pub(crate) struct Mark {
     /// Tells marks apart that a clock which was set back has made incomparable.
     pub(crate) epoch: u64,
-    pub(crate) done: Place,
+    pub(crate) done: TimerPosition,
     /// What is in front of this in the queue and up to `done` by its time is done.
     pub(crate) queue_offset: i64,
 }
@@ -72,7 +72,7 @@ impl MarkFile {
         if !is_sound || long(0)? != MAGIC || bytes[8..24] != self.boot_id {
             return None;
         }
-        let done = Place { wake_ms: long(32)?, physical_offset: long(40)? };
+        let done = TimerPosition { wake_ms: long(32)?, physical_offset: long(40)? };
         Some(Mark { epoch: long(24)? as u64, done, queue_offset: long(48)? })
     }
 }
