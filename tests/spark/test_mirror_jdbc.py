@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from metaq.errors import ConfigError, MetaqError
 from metaq.pipelines.binlog_mirror.connection import Connection, JdbcConfig, transaction
-from metaq.pipelines.binlog_mirror.databases import database_of
+from metaq.pipelines.binlog_mirror.dialects import dialect_of
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.spark.mirroring import KEYS, Mirroring, kill_while_applying, planned, run_sql
@@ -288,7 +288,7 @@ def test_a_password_of_mysql_needs_tls_or_a_key(mysql: MySql, spark: SparkSessio
     try:
         url = f"jdbc:mariadb://127.0.0.1:{mysql.port}/"
         for settings in ("", "?sslMode=trust"):
-            database = database_of(url)
+            database = dialect_of(url)
             assert database is not None
             config = JdbcConfig(url + settings, "stranger", "secret", database)
             if settings:

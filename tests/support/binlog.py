@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metaq.pipelines.binlog_sync.state import StateFile
+from metaq.pipelines.binlog_sync.writing.state import StateFile
 from tests.support.database import USER, Database
 from tests.support.metaq import COMMAND
 from tests.support.processes import Child

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from metaq.errors import CommandError
-from metaq.pipelines.binlog_sync import flavours
 from metaq.pipelines.binlog_sync.config import read_config
-from metaq.pipelines.binlog_sync.database import Source
-from metaq.pipelines.binlog_sync.sequence import xid_text
-from metaq.pipelines.binlog_sync.snapshot import ANYWHERE, Chunks
-from metaq.pipelines.binlog_sync.state import Cursor
-from metaq.pipelines.binlog_sync.stream import Stream, StreamLost
+from metaq.pipelines.binlog_sync.errors import StreamLost
+from metaq.pipelines.binlog_sync.reading import flavours
+from metaq.pipelines.binlog_sync.reading.binlog_items import xid_text
+from metaq.pipelines.binlog_sync.reading.binlog_stream import BinlogStream
+from metaq.pipelines.binlog_sync.reading.chunks import ANYWHERE, ChunkReader
+from metaq.pipelines.binlog_sync.reading.database import SourceDatabase
+from metaq.pipelines.binlog_sync.writing.state import Cursor
 from tests.support.binlog import write_config
 from tests.support.database import BOTH, Database
 from tests.support.mariadb import MariaDb
@@ -34,7 +35,7 @@ def test_a_chunk_ends_with_the_row_that_is_too_much(
         rows = [(number, "v", size) for number, size in enumerate(sizes_of_rows, start=1)]
         cursor.executemany("INSERT INTO t VALUES (%s, REPEAT(%s, %s))", rows)
     config = read_config(write_config(tmp_path / "sync.toml", server, "127.0.0.1:1", database))
-    chunks = Chunks(Source(config), 150, CHUNK_BYTES)
+    chunks = ChunkReader(SourceDatabase(config), 150, CHUNK_BYTES)
     read, cursor, sizes = [], None, []
     try:
         while True:
@@ -61,14 +62,14 @@ def test_places_of_another_server_are_of_no_use(
 ) -> None:
     server.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
     config = read_config(write_config(tmp_path / "sync.toml", server, "127.0.0.1:1", database))
-    source = Source(config)
+    source = SourceDatabase(config)
     with source.connect() as connection:
         found = source.server(connection)
         position = found.flavour.position(connection)
-    chunks = Chunks(source, 10, CHUNK_BYTES)
+    chunks = ChunkReader(source, 10, CHUNK_BYTES)
     try:
         for source.expected in (found.identity, "another one"):
-            stream = Stream(
+            stream = BinlogStream(
                 source,
                 config.server_id,
                 position,
@@ -96,7 +97,7 @@ def test_a_mysql_without_what_was_told_is_refused(
     mysql: MySql, password: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flavours, "_WAIT_S", 1)
-    source = Source(read_config(write_config(tmp_path / "sync.toml", mysql, "127.0.0.1:1", "any")))
+    source = SourceDatabase(read_config(write_config(tmp_path / "sync.toml", mysql, "127.0.0.1:1", "any")))
     lost = "34d5a371-e1bb-11f1-ae18-02fc00000001:99-100"
     with source.connect() as connection:
         found = source.server(connection)
@@ -110,7 +111,9 @@ def test_xa_transactions_that_tables_do_not_have_yet(
     mariadb: MariaDb, database: str, password: str, tmp_path: Path
 ) -> None:
     mariadb.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
-    source = Source(read_config(write_config(tmp_path / "sync.toml", mariadb, "127.0.0.1:1", database)))
+    source = SourceDatabase(
+        read_config(write_config(tmp_path / "sync.toml", mariadb, "127.0.0.1:1", database))
+    )
     xid = xid_text(b"\0'\xff", b"b", 7)
     with (
         source.connect() as connection,

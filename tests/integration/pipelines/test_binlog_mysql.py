@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from metaq.pipelines import Progress
-from metaq.pipelines.binlog_sync.flavours import Moment, MySql
+from metaq.pipelines.binlog_sync.coordinates import Position
 from metaq.pipelines.binlog_sync.pipeline import BinlogSync
-from metaq.pipelines.binlog_sync.progress import Position
+from metaq.pipelines.binlog_sync.reading.flavours import Moment, MySql
 from tests.support.binlog import QUEUES, WAIT_S, Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import Metaq

@@ -91,7 +91,7 @@ class LogLake:
                 begun.wait()
                 batches.write(frame, Commit(str(started[-1].id), batch))
 
-            def tell(progress: Progress) -> None:
+            def update(progress: Progress) -> None:
                 written = batches.written
                 progress.rows, progress.bytes = written.rows, written.bytes
                 progress.details |= {
@@ -106,7 +106,7 @@ class LogLake:
                 begun.set()
                 return started[-1]
 
-            progress = run_query(start, tell, report, stop)
+            progress = run_query(start, update, report, stop)
             commit(started[-1])
             return progress
 
