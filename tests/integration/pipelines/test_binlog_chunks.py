@@ -1,4 +1,4 @@
-"""Chunks of a real table: how much one holds, and of which server it is."""
+"""Chunks of a real table: their size, and the server that they are read from."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LARGE = 30_000
 
 
 @BOTH
-def test_a_chunk_ends_with_the_row_that_is_too_much(
+def test_a_chunk_ends_with_the_row_that_exceeds_its_size(
     server: Database, database: str, password: str, tmp_path: Path
 ) -> None:
-    # Small ones, larger ones, one that is larger than a chunk, and small ones again.
+    # Small rows, larger ones, one that is larger than a chunk, and small ones again.
     sizes_of_rows = [1] * 200 + [LARGE] * 20 + [3 * CHUNK_BYTES] + [1] * 279
     with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
@@ -52,14 +52,12 @@ def test_a_chunk_ends_with_the_row_that_is_too_much(
     for size in sizes:
         assert len(size) <= 150
         assert sum(size[:-1]) <= CHUNK_BYTES
-    # Where rows are small again, chunks become large again.
+    # Chunks grow again when rows are small again.
     assert max(map(len, sizes[-3:])) > 50
 
 
 @BOTH
-def test_places_of_another_server_are_of_no_use(
-    server: Database, database: str, password: str, tmp_path: Path
-) -> None:
+def test_another_server_is_refused(server: Database, database: str, password: str, tmp_path: Path) -> None:
     server.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
     config = read_config(write_config(tmp_path / "sync.toml", server, "127.0.0.1:1", database))
     source = SourceDatabase(config)
@@ -93,7 +91,7 @@ def test_places_of_another_server_are_of_no_use(
         chunks.close()
 
 
-def test_a_mysql_without_what_was_told_is_refused(
+def test_a_mysql_server_that_lacks_transactions_is_refused(
     mysql: MySql, password: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flavours, "_WAIT_S", 1)
@@ -123,7 +121,7 @@ def test_xa_transactions_that_tables_do_not_have_yet(
         flavour = source.server(connection).flavour
         for statement in ("XA START", "INSERT INTO t VALUES (1)", "XA END", "XA PREPARE"):
             cursor.execute(f"{statement} {xid}" if statement.startswith("XA") else statement)
-        # Whoever has read its commit knows that it is to be there.
+        # A reader that has passed its commit expects its rows in the tables.
         assert not flavour.has_reached(connection, ANYWHERE, {xid, "x'61',x'',1"})
         assert flavour.has_reached(connection, ANYWHERE, {"x'61',x'',1"})
         cursor.execute(f"XA COMMIT {xid}")

@@ -1,4 +1,4 @@
-"""The log agent on real files and a real broker: rotation, restarts, kills."""
+"""The log agent with real files and a real broker: rotation, restarts, kills."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
 
 
 class Topic:
-    """Everything that was sent to a topic so far."""
+    """Reads everything that was sent to a topic so far."""
 
     def __init__(self, served: Metaq, topic: str) -> None:
         self._client = metaq.Client(served.nameserver)
@@ -72,9 +72,9 @@ def settings(served: Metaq, tmp_path: Path, request: pytest.FixtureRequest) -> A
         topic=request.node.name,
         paths=(str(tmp_path / "logs" / "*.log"),),
         state=tmp_path / "positions.json",
-        look_interval_s=0.05,
+        scan_interval_s=0.05,
         idle_pause_s=0.02,
-        keep_interval_s=0.1,
+        save_interval_s=0.1,
         rotated_after_s=1.5,
     )
 
@@ -115,7 +115,7 @@ def append(path: Path, *lines: str) -> None:
         file.write("".join(f"{line}\n" for line in lines))
 
 
-def test_lines_arrive_in_order_with_where_they_stood(
+def test_lines_arrive_in_order_with_their_positions(
     settings: AgentSettings, logs: Path, topic: Topic
 ) -> None:
     append(logs / "a.log", "one", "two")
@@ -133,7 +133,7 @@ def test_lines_arrive_in_order_with_where_they_stood(
     with running(settings):
         append(logs / "a.log", "four")
         eventually(lambda: len(topic.read()) == 5, "the fifth")
-    assert topic.messages[-1].body == b"four", "nothing comes again after an end in order"
+    assert topic.messages[-1].body == b"four", "nothing is sent again after a clean stop"
     assert topic.messages[-1].properties["log.id"] == of_a[0].properties["log.id"]
 
 
@@ -163,19 +163,17 @@ def test_a_quiet_file_is_read_on_after_its_rotation(
 ) -> None:
     path = logs / "a.log"
     append(path, "1")
-    with running(replace(settings, rest_after_s=0.1, rotated_after_s=120)) as agent, path.open("a") as old:
+    with running(replace(settings, close_after_s=0.1, rotated_after_s=120)) as agent, path.open("a") as old:
         eventually(lambda: topic.bodies() == [b"1"], "the first")
         eventually(lambda: len(open_files(logs)) == 1, "only the writer has it open")
         path.rename(logs / "a.log.1")
-        eventually(
-            lambda: bool(agent._missed), "a look that found it without its name, and nothing new in it"
-        )
+        eventually(lambda: bool(agent._missed), "a scan that found it under another name, without new lines")
         old.write("2\n")
         old.flush()
-        eventually(lambda: len(topic.read()) == 2, "what was written after the rotation")
+        eventually(lambda: len(topic.read()) == 2, "the line that was written after the rotation")
 
 
-def test_lines_that_failed_are_sent_again_while_more_are_written(
+def test_failed_lines_are_sent_again_while_more_are_written(
     start_metaq: Callable[..., Metaq], tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = start_metaq("nameserver", "--listen", "127.0.0.1:0")
@@ -202,7 +200,7 @@ def test_lines_that_failed_are_sent_again_while_more_are_written(
         with running(settings) as agent:
             eventually(lambda: agent.progress.rows > 20, "lines")
             broker.child.kill()
-            # More are written meanwhile, and read only when it is known of all under way that they failed.
+            # Lines that are written meanwhile are read only when all lines in flight have failed.
             eventually(lambda: "is sent again from byte" in caplog.text, "lines that failed")
             start_metaq("broker", "--listen", broker.broker, *data)
             failed_at = agent.progress.rows
@@ -217,7 +215,9 @@ def test_lines_that_failed_are_sent_again_while_more_are_written(
         done.set()
 
 
-def test_what_was_rotated_away_meanwhile_is_found(settings: AgentSettings, logs: Path, topic: Topic) -> None:
+def test_a_file_that_was_rotated_during_a_stop_is_found(
+    settings: AgentSettings, logs: Path, topic: Topic
+) -> None:
     path = logs / "a.log"
     append(path, "1")
     with running(settings):
@@ -232,7 +232,7 @@ def test_what_was_rotated_away_meanwhile_is_found(settings: AgentSettings, logs:
 
 def test_a_quiet_file_is_closed_and_opened_again(settings: AgentSettings, logs: Path, topic: Topic) -> None:
     append(logs / "a.log", "1")
-    with running(replace(settings, rest_after_s=0.1)) as agent:
+    with running(replace(settings, close_after_s=0.1)) as agent:
         eventually(lambda: agent.progress.rows == 1 and not open_files(logs), "closed")
         append(logs / "a.log", "2")
         eventually(lambda: len(topic.read()) == 2, "opened again")
@@ -268,13 +268,13 @@ from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
 nameserver, topic, pattern, state = sys.argv[1:]
 settings = AgentSettings(
     nameserver=nameserver, topic=topic, paths=(pattern,), state=Path(state),
-    look_interval_s=0.02, idle_pause_s=0.01, keep_interval_s=0.05, rotated_after_s=0.3,
+    scan_interval_s=0.02, idle_pause_s=0.01, save_interval_s=0.05, rotated_after_s=0.3,
 )
 LogAgent(settings).run(lambda progress: None, threading.Event())
 """
 
 
-def test_killed_at_any_moment_it_loses_no_line(
+def test_kills_lose_no_line(
     served: Metaq, tmp_path: Path, logs: Path, topic: Topic, request: pytest.FixtureRequest
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -287,7 +287,7 @@ def test_killed_at_any_moment_it_loses_no_line(
     for life in range(4):
         child = Child(arguments, tmp_path / f"agent-{life}.log", dict(os.environ), directory=tmp_path)
         try:
-            # The kill comes a moment after lines of this life have arrived.
+            # Kill the agent a moment after its first lines have arrived.
             before, until = len(topic.read()), float("inf")
             while time.monotonic() < until:
                 if until == float("inf") and len(topic.read()) > before:
@@ -309,6 +309,6 @@ def test_killed_at_any_moment_it_loses_no_line(
         child.kill()
     once: dict[tuple[str, int], Any] = {}
     for message in topic.messages:
-        place = (message.properties["log.id"], int(message.properties["log.at"]))
-        assert once.setdefault(place, message.body) == message.body
-    assert len(once) == len(written), "by file and place, each line once"
+        position = (message.properties["log.id"], int(message.properties["log.at"]))
+        assert once.setdefault(position, message.body) == message.body
+    assert len(once) == len(written), "file and position identify a line"

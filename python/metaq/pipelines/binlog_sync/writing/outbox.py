@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from metaq.client.session.routes import Queue
-from metaq.errors import CommandError, MetaqError, NotDurable
+from metaq.errors import CommandError, MetaqError
 from metaq.pipelines.binlog_sync.envelope import rows_message
+from metaq.pipelines.send_errors import is_final
 
 _log = logging.getLogger(__name__)
 
@@ -191,9 +192,7 @@ class Outbox:
     def _go_on_after(self, error: Exception, lane: Lane, body: bytes, rows: int, held_bytes: int) -> None:
         """Sends the message again if that may succeed, and ends the run otherwise. The caller holds the
         condition."""
-        # A message that is stored but perhaps not durable is sent again: a duplicate does no harm.
-        may_succeed = getattr(error, "retriable", False) or isinstance(error, NotDurable)
-        if self._is_stopping() or not may_succeed:
+        if self._is_stopping() or is_final(error):
             self._failure = Stopped() if self._is_stopping() else _refused(lane, error)
             self._changed.notify_all()
             return
