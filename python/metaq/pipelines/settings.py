@@ -1,6 +1,6 @@
-"""The TOML file of a pipeline: sections of keys, each with a kind of value.
+"""Reads the TOML file of a pipeline: sections of keys, each with a kind of value.
 
-Every error names the file, the key and what may be written there.
+Every error names the file, the key and the accepted values.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Key:
     kind: Kind
     default: object = REQUIRED
     is_secret: bool = False
-    """A value that no message shows."""
+    """Whether error messages hide the value."""
 
 
 Sections = Mapping[str, Mapping[str, Key]]
@@ -55,7 +55,10 @@ Sections = Mapping[str, Mapping[str, Key]]
 def read_sections(
     path: Path, sections: Sections, *, ignored: Collection[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """The value of every key, by section, except those that are another pipeline's; raises ConfigError."""
+    """Returns the value of every key by section; raises ConfigError.
+
+    `ignored` are sections of other pipelines in the same file.
+    """
     document = _document(path)
     for section, entries in document.items():
         if section in ignored:
@@ -99,7 +102,7 @@ def _advice(name: str, known: Mapping[str, object]) -> str:
 
 
 def read_secret(path: Path, where: str, variable: str | None, file: str | None) -> str:
-    """A secret by the name of a variable or of a file; raises ConfigError, which never shows it."""
+    """Reads a secret from an environment variable or a file; raises ConfigError, which never shows it."""
     if variable is not None and file is not None:
         raise ConfigError(f"{path}: {where}_env and {where}_file are both given; one is enough")
     if variable is not None:
@@ -109,7 +112,7 @@ def read_secret(path: Path, where: str, variable: str | None, file: str | None) 
         return secret
     if file is not None:
         try:
-            # Editors end a file with a line feed, which is no part of it.
+            # Editors add a line feed at the end of a file.
             return Path(file).read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -120,8 +123,10 @@ def read_secret(path: Path, where: str, variable: str | None, file: str | None) 
 def read_named_sections(
     path: Path, section: str, keys: Mapping[str, Key], beside: Sections
 ) -> dict[str, dict[str, Any]]:
-    """Sections that are written as `[section.NAME]`, by their names, with others beside them that are read
-    elsewhere; raises ConfigError."""
+    """Returns the sections `[section.NAME]` by name; raises ConfigError.
+
+    `beside` are the other sections of the file, which `read_sections` reads.
+    """
     document, known = _document(path), {section: keys, **beside}
     for name in document:
         if name not in known:
@@ -133,7 +138,7 @@ def read_named_sections(
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """As TOML has it."""
+    """Parses the file; raises ConfigError."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -205,7 +205,7 @@ def test_tags_partitions_and_generated_keys(
         second.stop()
         cursor.execute("DROP DATABASE aside")
     mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
-    assert [row["v"] for row in mirror.rows(f"{database}.keyless").values()] == [1, 5]
+    assert sorted(row["v"] for row in mirror.rows(f"{database}.keyless").values()) == [1, 5]
     assert {key[0]: row["v"] for key, row in mirror.rows(f"{database}.parts").items()} == {12: 3, 13: 4}
     assert mirror.duplicates == 0
 

@@ -80,7 +80,7 @@ def test_rows_are_sent_when_they_are_committed(
     mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
     assert mirror.rows(f"{database}.t") == rows(server, database)
     numbers = {key[0]: number for key, (number, _) in mirror.tables[f"{database}.t"].items()}
-    assert numbers[9] < numbers[5] < numbers[4], "the number is that of the commit"
+    assert numbers[9] < numbers[5] < numbers[4], "rows have the number of the commit"
     assert numbers[9][:-8] == numbers[1][:-8] == numbers[20][:-8]
     assert 30 not in numbers
 

@@ -31,7 +31,7 @@ class MirrorTable(Protocol):
         """Deletes rows and tombstones below the floor."""
 
     def merge(self, changes: DataFrame, query_id: str, batch_id: int) -> None:
-        """Applies one change for each key if its sequence number is larger than that of the stored row.
+        """Applies one change for each key if its sequence number is larger than the stored one.
 
         Applies all changes or none; applying them again changes nothing. The ids of the query and the batch
         are only recorded for people.

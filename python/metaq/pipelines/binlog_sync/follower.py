@@ -151,7 +151,7 @@ class Follower:
     # The binlog
 
     def follow(self, stream: BinlogStream) -> None:
-        """Follows a stream until it is told to stop; raises StreamLost, MetaqError, Stopped."""
+        """Follows a stream until the stop event is set; raises StreamLost, MetaqError, Stopped."""
         for item in stream.items():
             self._reporter.is_idle = isinstance(item, Idle)
             if isinstance(item, Rows):

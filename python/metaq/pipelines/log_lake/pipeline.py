@@ -1,4 +1,4 @@
-"""log-lake: the pipeline as the command runs it."""
+"""The pipeline that `metaq pipeline run log-lake` plans and runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metaq.pipelines.log_lake.batch import Batches
 from metaq.pipelines.log_lake.check import check_lake, is_table
 from metaq.pipelines.log_lake.config import DELTA, LakeConfig, read_lake_config
 from metaq.pipelines.log_lake.decode import SOURCE_COLUMNS, Decoder
-from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, Commit
+from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, BatchId
 from metaq.pipelines.spark_runtime import group_offsets, run_query, spark_errors, spark_session
 from metaq.pipelines.storage import exists
 from metaq.spark.errors import OptionError
@@ -32,7 +32,7 @@ LOOK_TIMEOUT_S: Final = 60.0
 
 
 class LogLake:
-    """Topics into a Delta or Parquet table by date and topic."""
+    """Writes topics to a Delta or Parquet table by date and topic."""
 
     def __init__(self, config: LakeConfig) -> None:
         self._config = config
@@ -46,7 +46,7 @@ class LogLake:
         return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
 
     def plan(self) -> Plan:
-        """Looks at topics and tables; raises MetaqError."""
+        """Inspects topics and tables; raises MetaqError."""
         config = self._config
         queues = self._queues()
         with spark_session(NAME, config.spark) as spark, spark_errors():
@@ -74,7 +74,7 @@ class LogLake:
         return Plan(facts, tables)
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
-        """Until `stop` is set, or once what is there is written; raises MetaqError."""
+        """Runs until `stop` is set, or, with `once`, until everything is written; raises MetaqError."""
         config = self._config
         self._queues()
         with (
@@ -87,9 +87,9 @@ class LogLake:
             begun = threading.Event()
 
             def write(frame: DataFrame, batch: int) -> None:
-                # The first batch may come before `start` has given the query.
+                # The first batch may come before `start` has returned the query.
                 begun.wait()
-                batches.write(frame, Commit(str(started[-1].id), batch))
+                batches.write(frame, BatchId(str(started[-1].id), batch))
 
             def update(progress: Progress) -> None:
                 written = batches.written
@@ -111,20 +111,22 @@ class LogLake:
             return progress
 
     def _queues(self) -> int:
-        """How many there are, asked before Spark is started; raises MetaqError."""
+        """Counts the queues before Spark is started; raises MetaqError."""
         config = self._config
         wanted = Subscribed(topics=config.topics, pattern=config.pattern)
         try:
             with Cluster(config.nameservers, LOOK_TIMEOUT_S) as cluster:
                 found = len(cluster.queues(wanted))
         except OptionError as error:
-            raise CommandError(f"no topic to read: {error}", hint="metaq topic create makes one") from None
+            raise CommandError(
+                f"there is no topic to read: {error}", hint="create one with metaq topic create"
+            ) from None
         if not found:
             raise CommandError(f"there are no {config.subscribed} at {config.nameservers}")
         return found
 
     def _checked(self, spark: SparkSession) -> tuple[Batches, str]:
-        """What writes batches, and the columns of its records; raises ConfigError."""
+        """Returns the writer of batches and the columns of its records; raises ConfigError."""
         batches = Batches(self._config, Decoder(spark, self._config))
         empty = spark.createDataFrame([], spark_schema(SOURCE_COLUMNS.split(",")))
         schema = batches.record_schema(empty)

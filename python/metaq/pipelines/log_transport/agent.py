@@ -58,7 +58,7 @@ class AgentSettings:
     state: Path
     tag: str | None = None
     start: Literal["first", "last"] = "first"
-    """Where to begin in files that exist at the very first start."""
+    """The begin of files that exist at the very first start: their first or their last byte."""
     line_bytes_max: int = 1024 * 1024
     send_timeout_s: float = 15.0
     """The time for one line including retries; after that it is read and sent again."""

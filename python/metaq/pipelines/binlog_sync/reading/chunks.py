@@ -81,7 +81,7 @@ class Chunk:
     definition: Definition
     rows: list[Row]
     last: tuple[Any, ...]
-    """The key of the last row as a cursor keeps it; if there are no rows, that of the previous chunk."""
+    """The key of the last row as a cursor keeps it; without rows, the one of the previous chunk."""
     is_last: bool
     _by_key: dict[tuple[Any, ...], Row] | None = None
     """The rows that are left, once one was taken out."""

@@ -83,7 +83,7 @@ def test_numbers_have_one_form(text: str, expected: str) -> None:
 
 
 def test_a_document_that_contains_itself_is_refused() -> None:
-    # The offset of the array's only value is that of the array.
+    # The only value of the array has the offset of the array itself.
     data = bytes((2,)) + (1).to_bytes(2, "little") + (7).to_bytes(2, "little") + bytes((2, 0, 0))
     with pytest.raises(ValueError, match="more values"):
         text_of_binary(data, _decimal_of)
