@@ -1,4 +1,4 @@
-"""A Delta table as a mirror, without a source."""
+"""Mirrors in Delta, without a source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from metaq.pipelines.binlog_mirror import delta as mirror_table
+from metaq.pipelines.binlog_mirror import delta
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolution
 from metaq.pipelines.binlog_mirror.delta import DeltaMirror, DeltaTarget
 from metaq.pipelines.binlog_mirror.notes import Notes
@@ -21,18 +21,18 @@ ODD = "${env:HOME}"
 pytestmark = pytest.mark.timeout(900)
 
 
-def merge(spark: SparkSession, mirror: DeltaMirror, batch: int, *rows: tuple[Any, ...]) -> None:
+def merge(spark: SparkSession, mirror: DeltaMirror, batch_id: int, *rows: tuple[Any, ...]) -> None:
     columns = {KEY: "string", SEQUENCE: "string", DELETED: "boolean", **mirror.columns}
     schema = ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
-    mirror.merge(spark.createDataFrame(list(rows), schema), "app", batch)
+    mirror.merge(spark.createDataFrame(list(rows), schema), "query", batch_id)
 
 
-def test_columns_of_a_table_that_is_there(
+def test_the_columns_of_an_existing_table_change(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As tables were made before they could take every column.
-    properties = {name: value for name, value in mirror_table._PROPERTIES.items() if "Ntz" not in name}
-    monkeypatch.setattr(mirror_table, "_PROPERTIES", properties)
+    # Older versions created tables without this property.
+    properties = {name: value for name, value in delta._PROPERTIES.items() if "Ntz" not in name}
+    monkeypatch.setattr(delta, "_PROPERTIES", properties)
     target = DeltaTarget(spark, str(tmp_path))
     mirror = target.create(NAME, Notes("shop.t"), {"id": "int", "day": "date"})
     merge(spark, mirror, 0, ("[1]", "a1", False, 1, DAY))
@@ -41,7 +41,7 @@ def test_columns_of_a_table_that_is_there(
     (row,) = mirror.rows().collect()
     assert row.asDict() == {KEY: "[1]", "id": 1, "day": None, "at": None, ODD: None}
 
-    # A checkpoint that is an old copy gives the number of a batch to more messages.
+    # A checkpoint that is an old copy gives the same batch id to other messages.
     moment = datetime.datetime(2026, 1, 31, 12)
     merge(spark, mirror, 0, ("[1]", "a2", False, 1, 7, moment, 8), ("[2]", "a3", False, 2, None, None, None))
     assert {row.id: (row.day, row["at"], row[ODD]) for row in mirror.rows().collect()} == {
