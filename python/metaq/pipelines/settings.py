@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from metaq.config.kinds import Kind
+from metaq.config.kinds import Endpoints, Kind, Text
 from metaq.errors import ConfigError
 
 
@@ -50,6 +50,13 @@ class Key:
 
 
 Sections = Mapping[str, Mapping[str, Key]]
+
+NAMESRV: Final = Key(Endpoints(), ("127.0.0.1:9876",))
+TOPIC_NAME: Final = Key(
+    Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
+)
+STATE_FILE: Final = Text(says="the path of a file, which the pipeline keeps")
+"""Keys that several pipelines have."""
 
 
 def read_sections(
@@ -111,13 +118,21 @@ def read_secret(path: Path, where: str, variable: str | None, file: str | None) 
             raise ConfigError(f"{path}: {where}_env names {variable}, which is not in the environment")
         return secret
     if file is not None:
-        try:
-            # Editors add a line feed at the end of a file.
-            return Path(file).read_text(encoding="utf-8").removesuffix("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{path}: {where}_file {file} cannot be read: {reason}") from None
+        # Editors add a line feed at the end of a file.
+        return read_text_file(path, f"{where}_file", file).removesuffix("\n")
     return ""
+
+
+def read_text_file(path: Path, key: str, file: str) -> str:
+    """Reads the file that a key names, relative to the TOML file; raises ConfigError."""
+    try:
+        return (path.parent / file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {key} {file} cannot be read: {_reason(error)}") from None
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str | None:
+    return error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
 
 
 def read_named_sections(
@@ -142,7 +157,6 @@ def _document(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}") from None
+        raise ConfigError(f"cannot read {path}: {_reason(error)}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None

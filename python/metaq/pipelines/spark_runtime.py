@@ -18,15 +18,20 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from metaq.config.kinds import Text
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress, Report
 from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.settings import Key, Texts
+from metaq.spark.errors import OptionError
 from metaq.spark.session import is_here, register, session
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.lag import lags
 from metaq.spark.source.listener import GroupOffsets
+from metaq.spark.source.options import Subscribed
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +41,7 @@ _RAISED: Final = re.compile(r"[\w.]+(?:Error|Exception): ")
 STARTS_MAX: Final = 10
 WORKER_LATE: Final = "Python worker failed to connect back"
 POLL_S: Final = 0.1
+LOOK_TIMEOUT_S: Final = 60.0
 
 SPARK: Final[Mapping[str, Key]] = {
     "master": Key(Text(says="a master such as local[4], spark://host:7077, yarn or k8s://…"), None),
@@ -141,6 +147,50 @@ def _first_lines(text: str) -> str:
         return ours[-1].partition(": ")[2]
     raised = [line for line in lines[1:] if _RAISED.match(line)]
     return "; ".join(line.strip() for line in (raised[-1:] or lines[:3]))
+
+
+class QueryStart:
+    """Starts a query, and gives its id to batches, which may run before `start` has returned."""
+
+    def __init__(self, writer: DataStreamWriter, *, once: bool, interval_s: float) -> None:
+        """With `once`, the query ends when it has read everything; otherwise it runs at an interval."""
+        if once:
+            self._writer = writer.trigger(availableNow=True)
+        else:
+            self._writer = writer.trigger(processingTime=f"{interval_s:g} seconds")
+        self._query: StreamingQuery | None = None
+        self._is_started = threading.Event()
+
+    def __call__(self) -> StreamingQuery:
+        """Starts the query. A query that is started again continues from its checkpoint."""
+        query = self._writer.start()
+        self._query = query
+        self._is_started.set()
+        return query
+
+    @property
+    def query(self) -> StreamingQuery:
+        """The query that was started last; waits for the first start."""
+        self._is_started.wait()
+        assert self._query is not None
+        return self._query
+
+
+def count_queues(where: str, nameservers: str, topics: tuple[str, ...], pattern: str | None) -> int:
+    """Counts the queues of topics before Spark is started; raises MetaqError, with `where` in front."""
+    try:
+        with Cluster(nameservers, LOOK_TIMEOUT_S) as cluster:
+            found = len(cluster.queues(Subscribed(topics=topics, pattern=pattern)))
+    except OptionError as error:
+        raise CommandError(f"{where}: {error}", hint="create a topic with metaq topic create") from None
+    if not found:
+        raise CommandError(f"{where}: no topic matches {pattern} at {nameservers}")
+    return found
+
+
+def columns_text(schema: StructType) -> str:
+    """Returns the columns of a schema for a plan, such as `id:int,name:string`."""
+    return schema.simpleString().removeprefix("struct<").removesuffix(">")
 
 
 def run_query(

@@ -113,6 +113,5 @@ def _jdbc(path: Path, values: Mapping[str, Any]) -> JdbcConfig:
             f"{path}: jdbc.url must begin with {' or '.join(DIALECTS)}",
             hint="use jdbc:mariadb: for MySQL too",
         )
-    secret_file = values["password_file"] and str(path.parent / values["password_file"])
-    secret = read_secret(path, "jdbc.password", values["password_env"], secret_file)
+    secret = read_secret(path, "jdbc.password", values["password_env"], values["password_file"])
     return JdbcConfig(url, values["user"], secret, dialect)

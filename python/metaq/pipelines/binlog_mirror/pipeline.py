@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Plan, Progress, Report, Verification
@@ -22,7 +21,7 @@ from metaq.pipelines.binlog_mirror.target import Target
 from metaq.pipelines.binlog_mirror.verify import Verifier
 from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_without_head
-from metaq.pipelines.spark_runtime import run_query, spark_errors, spark_session
+from metaq.pipelines.spark_runtime import QueryStart, run_query, spark_errors, spark_session
 
 NAME: Final = "binlog-mirror"
 
@@ -98,17 +97,13 @@ class BinlogMirror:
                 progress.details["behind_source_s"] = round(max(time.time() - applied.committed_s, 0.0), 1)
 
         with spark_session(NAME, config.spark) as spark, spark_errors():
-            started: list[StreamingQuery] = []
-            begun = threading.Event()
             failures: list[MetaqError] = []
 
             def apply(frame: DataFrame, batch_id: int) -> None:
-                # The first batch may come before `start` has returned the query.
-                begun.wait()
                 try:
                     if batch_id == 0:
                         _require_head(config)
-                    applier.apply(frame, batch_id, started[-1].id)
+                    applier.apply(frame, batch_id, start.query.id)
                 except MetaqError as error:
                     # Spark would return it as a text, without its hint.
                     failures.append(error)
@@ -118,18 +113,9 @@ class BinlogMirror:
                 _stream(spark, config)
                 .writeStream.queryName(f"{NAME} {config.topic}")
                 .option("checkpointLocation", config.checkpoint)
+                .foreachBatch(apply)
             )
-            writer = writer.foreachBatch(apply)
-            if config.once:
-                writer = writer.trigger(availableNow=True)
-            else:
-                writer = writer.trigger(processingTime=f"{config.interval_s:g} seconds")
-
-            def start() -> StreamingQuery:
-                started.append(writer.start())
-                begun.set()
-                return started[-1]
-
+            start = QueryStart(writer, once=config.once, interval_s=config.interval_s)
             try:
                 return run_query(start, update, report, stop)
             except CommandError as error:

@@ -11,9 +11,18 @@ from socket import gethostname
 from typing import Final
 
 from metaq.client.compression import FORMATS, Format
-from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Number, Seconds, Text
+from metaq.config.kinds import Bytes, Choice, Flag, Number, Seconds, Text
 from metaq.errors import ConfigError
-from metaq.pipelines.settings import Key, Sections, Texts, read_secret, read_sections
+from metaq.pipelines.settings import (
+    NAMESRV,
+    STATE_FILE,
+    TOPIC_NAME,
+    Key,
+    Sections,
+    Texts,
+    read_secret,
+    read_sections,
+)
 
 KIB, MIB = 1024, 1024 * 1024
 
@@ -34,10 +43,8 @@ SECTIONS: Final[Sections] = {
         "server_id": Key(Number(1, 2**32 - 1), None),
     },
     "topic": {
-        "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
-        "name": Key(
-            Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
-        ),
+        "namesrv": NAMESRV,
+        "name": TOPIC_NAME,
         "queues": Key(Number(1, 1024), 8),
         "compression": Key(Choice((*FORMATS, "none")), "lz4"),
         "message_bytes": Key(Bytes(KIB, 2 * MIB), 256 * KIB),
@@ -49,7 +56,7 @@ SECTIONS: Final[Sections] = {
         "chunk_bytes": Key(Bytes(KIB, 4096 * MIB), 32 * MIB),
     },
     "state": {
-        "file": Key(Text(says="the path of a file, which the pipeline keeps")),
+        "file": Key(STATE_FILE),
         "save_interval_s": Key(Seconds(0.05, 60), 1.0),
     },
 }
@@ -115,13 +122,12 @@ def read_config(path: Path) -> BinlogConfig:
         raise ConfigError(f"{path}: source.tables is empty: it must be {_TABLES.describe()}")
     # Paths are relative to the TOML file, so that the working directory does not matter.
     state_file = path.parent / state["file"]
-    secret_file = source["password_file"] and str(path.parent / source["password_file"])
     return BinlogConfig(
         host=source["host"],
         port=source["port"],
         socket=source["socket"],
         user=source["user"],
-        password=read_secret(path, "source.password", source["password_env"], secret_file),
+        password=read_secret(path, "source.password", source["password_env"], source["password_file"]),
         tls_ca=source["tls_ca"] and str(path.parent / source["tls_ca"]),
         tables=source["tables"],
         exclude=source["exclude"],

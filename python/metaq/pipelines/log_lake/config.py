@@ -10,9 +10,9 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from metaq.client.message import check_group, check_topic
-from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Number, Seconds, Text
+from metaq.config.kinds import Bytes, Choice, Flag, Number, Seconds, Text
 from metaq.errors import ConfigError, InvalidMessage
-from metaq.pipelines.settings import Key, Sections, Texts, read_sections
+from metaq.pipelines.settings import NAMESRV, Key, Sections, Texts, read_sections
 from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
 
 MIB: Final = 1024 * 1024
@@ -50,7 +50,7 @@ LAKE: Final[Mapping[str, Key]] = {
     "once": Key(Flag(), False),
 }
 _TOPIC: Final[Mapping[str, Key]] = {
-    "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
+    "namesrv": NAMESRV,
     "name": Key(Text(says="the name of a topic"), None),
     "tag": Key(Text(says="of log-transport"), None),
 }

@@ -9,26 +9,28 @@ from typing import Final, Self
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from metaq.errors import CommandError
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.log_lake.batch import Batches
 from metaq.pipelines.log_lake.check import check_lake, is_table
 from metaq.pipelines.log_lake.config import DELTA, LakeConfig, read_lake_config
 from metaq.pipelines.log_lake.decode import SOURCE_COLUMNS, Decoder
 from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, BatchId
-from metaq.pipelines.spark_runtime import group_offsets, run_query, spark_errors, spark_session
+from metaq.pipelines.spark_runtime import (
+    QueryStart,
+    columns_text,
+    count_queues,
+    group_offsets,
+    run_query,
+    spark_errors,
+    spark_session,
+)
 from metaq.pipelines.storage import exists
-from metaq.spark.errors import OptionError
 from metaq.spark.schema import spark_schema
-from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.listener import GroupOffsets
-from metaq.spark.source.options import Subscribed
 
 NAME: Final = "log-lake"
-LOOK_TIMEOUT_S: Final = 60.0
 
 
 class LogLake:
@@ -83,13 +85,9 @@ class LogLake:
             group_offsets(spark, self._listeners()) as commit,
         ):
             batches, _ = self._checked(spark)
-            started: list[StreamingQuery] = []
-            begun = threading.Event()
 
             def write(frame: DataFrame, batch: int) -> None:
-                # The first batch may come before `start` has returned the query.
-                begun.wait()
-                batches.write(frame, BatchId(str(started[-1].id), batch))
+                batches.write(frame, BatchId(str(start.query.id), batch))
 
             def update(progress: Progress) -> None:
                 written = batches.written
@@ -101,29 +99,15 @@ class LogLake:
                     "compactions": written.compactions,
                 }
 
-            def start() -> StreamingQuery:
-                started.append(self._writer(spark).foreachBatch(write).start())
-                begun.set()
-                return started[-1]
-
+            writer = self._writer(spark).foreachBatch(write)
+            start = QueryStart(writer, once=config.once, interval_s=config.interval_s)
             progress = run_query(start, update, report, stop)
-            commit(started[-1])
+            commit(start.query)
             return progress
 
     def _queues(self) -> int:
-        """Counts the queues before Spark is started; raises MetaqError."""
         config = self._config
-        wanted = Subscribed(topics=config.topics, pattern=config.pattern)
-        try:
-            with Cluster(config.nameservers, LOOK_TIMEOUT_S) as cluster:
-                found = len(cluster.queues(wanted))
-        except OptionError as error:
-            raise CommandError(
-                f"there is no topic to read: {error}", hint="create one with metaq topic create"
-            ) from None
-        if not found:
-            raise CommandError(f"there are no {config.subscribed} at {config.nameservers}")
-        return found
+        return count_queues("no topic to read", config.nameservers, config.topics, config.pattern)
 
     def _checked(self, spark: SparkSession) -> tuple[Batches, str]:
         """Returns the writer of batches and the columns of its records; raises ConfigError."""
@@ -131,7 +115,7 @@ class LogLake:
         empty = spark.createDataFrame([], spark_schema(SOURCE_COLUMNS.split(",")))
         schema = batches.record_schema(empty)
         check_lake(spark, self._config, schema)
-        return batches, schema.simpleString().removeprefix("struct<").removesuffix(">")
+        return batches, columns_text(schema)
 
     def _writer(self, spark: SparkSession) -> DataStreamWriter:
         config = self._config
@@ -151,10 +135,7 @@ class LogLake:
         if config.group is not None:
             reader = reader.option("group", config.group)
         writer = reader.load().writeStream.queryName(_query_name(config))
-        writer = writer.option("checkpointLocation", config.checkpoint)
-        if config.once:
-            return writer.trigger(availableNow=True)
-        return writer.trigger(processingTime=f"{config.interval_s:g} seconds")
+        return writer.option("checkpointLocation", config.checkpoint)
 
     def _listeners(self) -> list[GroupOffsets]:
         config = self._config

@@ -7,13 +7,21 @@ import threading
 from pathlib import Path
 from typing import Final, Self
 
-from metaq.config.kinds import Bytes, Choice, Endpoints, Text
+from metaq.config.kinds import Bytes, Choice, Text
 from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent, find_files
 from metaq.pipelines.log_transport.positions import FilePosition, Positions
 from metaq.pipelines.log_transport.standard_input import send_stream
-from metaq.pipelines.settings import Key, Sections, Texts, read_sections
+from metaq.pipelines.settings import (
+    NAMESRV,
+    STATE_FILE,
+    TOPIC_NAME,
+    Key,
+    Sections,
+    Texts,
+    read_sections,
+)
 
 STANDARD_INPUT: Final = "-"
 
@@ -24,13 +32,11 @@ SECTIONS: Final[Sections] = {
         "line_bytes": Key(Bytes(1, 3 * 1024 * 1024), 1024 * 1024),
     },
     "topic": {
-        "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
-        "name": Key(
-            Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
-        ),
+        "namesrv": NAMESRV,
+        "name": TOPIC_NAME,
         "tag": Key(Text(r"[^\s|]+", "a text without spaces and |"), None),
     },
-    "state": {"file": Key(Text(says="the path of a file, which the pipeline keeps"), "log-transport.json")},
+    "state": {"file": Key(STATE_FILE, "log-transport.json")},
 }
 LAKE_SECTIONS: Final = ("records", "lake", "spark")
 """Sections of log-lake, which may share the file."""

@@ -11,7 +11,15 @@ from typing import Any, Final
 from metaq.client.message import check_group, check_topic
 from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Seconds, Text
 from metaq.errors import ConfigError, InvalidMessage
-from metaq.pipelines.settings import Key, Sections, Texts, read_named_sections, read_sections
+from metaq.pipelines.settings import (
+    NAMESRV,
+    Key,
+    Sections,
+    Texts,
+    read_named_sections,
+    read_sections,
+    read_text_file,
+)
 from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
 
 MIB: Final = 1024 * 1024
@@ -46,7 +54,7 @@ QUERY: Final[Mapping[str, Key]] = {
     "file": Key(Text(says="the path of a file with a SELECT"), None),
     "mode": Key(Choice((APPEND, UPDATE, COMPLETE)), APPEND),
     "checkpoint": Key(Text(says="a directory or a URI"), None),
-    "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
+    "namesrv": NAMESRV,
     "zone": Key(Text(says="a time zone such as UTC or Europe/Berlin"), "UTC"),
     "interval_s": Key(Seconds(0, 86_400), 1.0),
     "once": Key(Flag(), False),
@@ -189,11 +197,7 @@ def _sql(path: Path, text: str | None, file: str | None) -> str:
     if (text is None) == (file is None):
         raise ConfigError(f"{path}: set either query.sql (a statement) or query.file (the path of one)")
     if text is None:
-        try:
-            text = (path.parent / str(file)).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{path}: query.file {file} cannot be read: {reason}") from None
+        text = read_text_file(path, "query.file", str(file))
     return text.strip().removesuffix(";")
 
 

@@ -13,19 +13,23 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from metaq.errors import CommandError, ConfigError
+from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
-from metaq.pipelines.spark_runtime import group_offsets, run_query, spark_errors, spark_session
+from metaq.pipelines.spark_runtime import (
+    QueryStart,
+    columns_text,
+    count_queues,
+    group_offsets,
+    run_query,
+    spark_errors,
+    spark_session,
+)
 from metaq.pipelines.stream_sql.config import SqlConfig, read_sql_config
 from metaq.pipelines.stream_sql.sinks import check_sink, outgoing, writer
 from metaq.pipelines.stream_sql.sources import bad_messages, is_judged, metric, view
-from metaq.spark.errors import OptionError
-from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.listener import GroupOffsets
-from metaq.spark.source.options import Subscribed
 
 NAME: Final = "stream-sql"
-LOOK_TIMEOUT_S: Final = 60.0
 _ZONE: Final = "spark.sql.session.timeZone"
 _SUBSTITUTES: Final = "spark.sql.variable.substitute"
 """The setting that replaces ${…} in a statement by settings of Spark, which may be secret."""
@@ -52,7 +56,7 @@ class StreamSql:
         queues = self._queues()
         with spark_session(NAME, config.spark) as spark, spark_errors(), self._rows(spark) as rows:
             check_sink(config, rows)
-            columns = rows.schema.simpleString().removeprefix("struct<").removesuffix(">")
+            columns = columns_text(rows.schema)
             steps = _steps(rows)
             master = spark.sparkContext.master
         facts: dict[str, object] = {
@@ -76,24 +80,16 @@ class StreamSql:
         with spark_session(NAME, config.spark) as spark, spark_errors(), self._rows(spark) as rows:
             check_sink(config, rows)
             name = f"{NAME} {config.file.stem}"
-            into = writer(config, rows).queryName(name)
-            if config.once:
-                into = into.trigger(availableNow=True)
-            else:
-                into = into.trigger(processingTime=f"{config.interval_s:g} seconds")
+            start = QueryStart(
+                writer(config, rows).queryName(name), once=config.once, interval_s=config.interval_s
+            )
             counters = _Counters(config)
             with group_offsets(spark, self._listeners(name)) as commit:
-                started: list[StreamingQuery] = []
-
-                def start() -> StreamingQuery:
-                    started.append(into.start())
-                    return started[-1]
-
                 with bad_messages():
                     done = run_query(
-                        start, lambda progress: counters.update(started[-1], progress), report, stop
+                        start, lambda progress: counters.update(start.query, progress), report, stop
                     )
-                commit(started[-1])
+                commit(start.query)
                 return done
 
     def _listeners(self, query_name: str) -> list[GroupOffsets]:
@@ -114,21 +110,13 @@ class StreamSql:
 
     def _queues(self) -> dict[str, int]:
         """Counts the queues of every stream before Spark is started; raises MetaqError."""
-        found = {}
-        for source in self._config.sources:
-            if not source.is_stream:
-                continue
-            wanted = Subscribed(topics=source.topics, pattern=source.pattern)
-            try:
-                with Cluster(source.nameservers, LOOK_TIMEOUT_S) as cluster:
-                    found[source.name] = len(cluster.queues(wanted))
-            except OptionError as error:
-                raise CommandError(
-                    f"sources.{source.name}: {error}", hint="create a topic with metaq topic create"
-                ) from None
-            if not found[source.name]:
-                raise CommandError(f"sources.{source.name}: no topic matches {source.pattern}")
-        return found
+        return {
+            source.name: count_queues(
+                f"sources.{source.name}", source.nameservers, source.topics, source.pattern
+            )
+            for source in self._config.sources
+            if source.is_stream
+        }
 
     @contextmanager
     def _rows(self, spark: SparkSession) -> Iterator[DataFrame]:
