@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 import time
@@ -20,7 +19,7 @@ from metaq.pipelines.binlog_mirror.delta import table_path
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
-from tests.spark.running import RunningPipeline, batches_done
+from tests.spark.running import RunningPipeline, batches_done, seeded
 from tests.spark.support import SHORT_LIVED
 from tests.support.binlog import Running, write_config
 from tests.support.database import Database
@@ -128,9 +127,7 @@ def kill_while_applying(
     clusters: Sequence[Cluster | None],
 ) -> None:
     """Kills a run on each cluster (None: in one process) while tables change; then lets one finish."""
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
-    print(f"MIRROR_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("MIRROR_SEED")
     run_sql(
         mirroring,
         "CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))",
@@ -140,7 +137,9 @@ def kill_while_applying(
     mirroring.read()
     set_mirror('interval_s = 0\nbatch_bytes = "20k"')
     # It writes slowly, so that a busy machine does not leave too much for the last run.
-    writer = Writer(mirroring.server, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
+    writer = Writer(
+        mirroring.server, mirroring.database, random.Random(chance.randrange(10**9)), pause_s_max=0.2
+    )
     writer.start()
     try:
         for cluster in clusters:

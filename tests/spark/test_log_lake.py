@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import collections
 import datetime
-import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,7 @@ from pyspark.sql import SparkSession
 import metaq
 from metaq.errors import ConfigError, MetaqError
 from tests.spark.lake import Lake
-from tests.spark.running import RunningPipeline
+from tests.spark.running import RunningPipeline, seeded
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually
@@ -182,9 +180,7 @@ def test_a_missing_topic(make_lake: MakeLake) -> None:
 
 
 def test_kills_lose_and_repeat_no_line(make_lake: MakeLake, topics: Topics) -> None:
-    seed = int(os.environ.get("METAQ_SEED", time.time_ns() % 1_000_000))
-    print(f"METAQ_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("METAQ_SEED")
     lake = make_lake(queues=3)
     lake.write("batch_bytes = '64KiB'\ncompact_batches = 2\ninterval_s = 0", once=False)
     wanted: collections.Counter[tuple[str, int, str]] = collections.Counter()

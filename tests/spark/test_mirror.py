@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
-import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -28,6 +26,7 @@ from tests.spark.mirroring import (
     run_command,
     run_sql,
 )
+from tests.spark.running import seeded
 from tests.support.binlog import QUEUES
 from tests.support.database import USER, Database
 from tests.support.metaq import Metaq
@@ -270,9 +269,7 @@ class Interruptions:
 def test_a_run_may_end_between_any_two_steps(
     make_mirror: Make, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
-    print(f"MIRROR_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("MIRROR_SEED")
     mirroring = make_mirror('batch_bytes = "12k"')
     run_sql(
         mirroring,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from metaq.pipelines.binlog_mirror.dialects import dialect_of
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.spark.mirroring import KEYS, Mirroring, kill_while_applying, planned, run_sql
+from tests.spark.running import seeded
 from tests.support import postgresql
 from tests.support.binlog import QUEUES
 from tests.support.database import Database
@@ -215,9 +214,7 @@ class Interruptions:
 def test_a_run_may_end_between_any_two_statements(
     mirroring: Mirroring, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
-    print(f"MIRROR_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("MIRROR_SEED")
     set_target(mirroring, other, 'batch_bytes = "12k"\nschema_changes = "evolve"')
     run_sql(
         mirroring,

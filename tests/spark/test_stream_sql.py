@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 import threading
 import time
@@ -20,7 +18,7 @@ from metaq.pipelines import Progress
 from metaq.pipelines.stream_sql.pipeline import StreamSql
 from tests.spark.cluster import Cluster
 from tests.spark.patience import patiently
-from tests.spark.running import RunningPipeline, batches_done, forget_last_commit
+from tests.spark.running import RunningPipeline, batches_done, forget_last_commit, seeded
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually, stored
@@ -195,9 +193,7 @@ def test_rows_that_change_and_bad_messages(
 def test_state_survives_a_kill_on_a_cluster(
     job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("METAQ_SEED", time.time_ns() % 1_000_000))
-    print(f"METAQ_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("METAQ_SEED")
     topic = make_topic(queues=2)
     job.write(
         "SELECT window.start AS begins, k, count(*) AS n, sum(v) AS total FROM events "
