@@ -84,7 +84,7 @@ class BinlogSync:
         elif not self._config.snapshot:
             snapshot = "off"
         else:
-            snapshot = "whole" if known is None or not known.cursor or not known.cursor.last else "goes on"
+            snapshot = "whole" if known is None or not known.cursor or not known.cursor.last else "continues"
         return {
             "table": str(table),
             "key": ", ".join(table.definition.key),

@@ -26,7 +26,7 @@ RECORDS: Final[Mapping[str, Key]] = {
     "schema": Key(Text(r"(?s).+", 'columns as in "level STRING NOT NULL, at TIMESTAMP"'), None),
     "keep_line": Key(Flag(), False),
     "time": Key(Choice((STORED, BORN, RECORD)), STORED),
-    "time_field": Key(Text(says="a field of the schema, with dots where it is inside another"), None),
+    "time_field": Key(Text(says="a field of the schema, with dots if it is nested"), None),
     "time_pattern": Key(Text(says="a regular expression whose first group is the time"), None),
     "time_format": Key(Text(says="a pattern such as dd/MMM/yyyy:HH:mm:ss Z, or epoch_s or epoch_ms"), None),
     "late_days": Key(Number(0, 100_000), 366),

@@ -60,7 +60,7 @@ class LogLake:
             ]
             is_begun = exists(spark, f"{config.checkpoint}/metadata")
             master = spark.sparkContext.master
-        begins = "where it was" if is_begun else f"at the {config.start} message"
+        begins = "at its checkpoint" if is_begun else f"at the {config.start} message"
         compacts = f"every {config.compact_batches} batches" if config.compact_batches else "never"
         facts: dict[str, object] = {
             "topics": f"{config.subscribed} at {config.nameservers}",
