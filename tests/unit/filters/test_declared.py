@@ -67,15 +67,15 @@ def test_a_module_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_folder_without_functions_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(FunctionError, match="has no function that is marked"):
+    with pytest.raises(FunctionError, match="has no function with the decorator"):
         load([put(tmp_path / "f", a="x = 1")])
-    with pytest.raises(FunctionError, match="is no folder"):
+    with pytest.raises(FunctionError, match="is not a folder"):
         load([str(tmp_path / "absent")])
 
 
 def test_two_of_one_name_are_a_mistake(tmp_path: Path) -> None:
     text = "@function\ndef same(message):\n    return True"
-    with pytest.raises(FunctionError, match="two filter functions have the name same: a same and b same"):
+    with pytest.raises(FunctionError, match="two filter functions are called same: a same and b same"):
         load([put(tmp_path / "f", a=text, b=text)])
 
 
@@ -91,10 +91,10 @@ def _of(text: str) -> None:
         ("@function\ndef f(*, message): return True", "must take the message"),
         ("@function\nasync def f(message): return True", "plain function"),
         ("@function\ndef f(message):\n    yield True", "plain function"),
-        ("@function\ndef f(message, *, size): return True", "size is taken by its name only"),
-        ("@function\ndef _f(message): return True", "no name"),
-        ("@function(name='a b')\ndef f(message): return True", "no name"),
-        ("@function(name='a..b')\ndef f(message): return True", "no name"),
+        ("@function\ndef f(message, *, size): return True", "size is keyword-only"),
+        ("@function\ndef _f(message): return True", "not a valid name"),
+        ("@function(name='a b')\ndef f(message): return True", "not a valid name"),
+        ("@function(name='a..b')\ndef f(message): return True", "not a valid name"),
     ],
 )
 def test_what_nobody_could_call_is_refused(text: str, says: str) -> None:
