@@ -67,9 +67,9 @@ def test_the_puller(orders: Served, tmp_path: Path) -> None:
 
 
 def test_the_commands(client_directory: Path) -> None:
-    from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
+    from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 
-    ParkedMessages(parked_file(client_directory / "parked", "billing")).close()
+    LocalRetryStore(local_retry_file(client_directory / "parked", "billing")).close()
     for line in BLOCKS[4][1].splitlines():
         done = run(*line.split()[1:], METAQ_CLIENT_DIRECTORY=str(client_directory))
         assert done.returncode == 0, done.stderr

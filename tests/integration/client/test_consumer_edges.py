@@ -15,7 +15,7 @@ import pytest
 
 import metaq
 from metaq import aio
-from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
+from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.errors import UsageError
 from metaq.protocol.messages import SendMessageV2
 from metaq.testing import LocalMetaq
@@ -52,17 +52,17 @@ def test_a_function_of_the_broker_chooses(face: Face, tmp_path: Path) -> None:
         await send(served.broker, "sized", "a", "bbb", "cc", "dddd")
         handled: list[str] = []
         async with connected(face, served) as client:
-            declare = client.consumer("sized", group="handlers", function="longer(2)", start="first")
+            declare = client.consumer("sized", group="handlers", function="longer(2)", start="earliest")
             await face.call(declare, face.handler(noting(handled)))
             await until(lambda: sorted(handled) == ["bbb", "dddd"])
             await send(served.broker, "sized", "e", "fff", queue_id=1)
             await until(lambda: sorted(handled) == ["bbb", "dddd", "fff"])
-            subscribed = client.subscribe("sized", group="loops", function="longer(3)", start="first")
+            subscribed = client.subscribe("sized", group="loops", function="longer(3)", start="earliest")
             assert (await face.take(subscribed)).body == b"dddd"
-            puller = client.puller(function="longer(2)", start="begin")
+            puller = client.puller(function="longer(2)", start="earliest")
             await face.call(puller.assign, "sized")
             assert sorted(await poll_all(face, puller, 3)) == ["bbb", "dddd", "fff"]
-            refused = client.puller(function="shorter(2)", start="begin")
+            refused = client.puller(function="shorter(2)", start="earliest")
             await face.call(refused.assign, "sized")
             with pytest.raises(metaq.MetaqError, match="no function is called shorter") as error:
                 await face.call(refused.poll, 60)
@@ -124,10 +124,10 @@ def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Fac
         bodies: list[str] = []
         async with connected(face, served) as client:
             await face.call(
-                client.consumer("garbled", group="readers", start="first"), face.handler(noting(bodies))
+                client.consumer("garbled", group="readers", start="earliest"), face.handler(noting(bodies))
             )
             await until(lambda: sorted(bodies) == ["after", "before"])
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await face.call(puller.assign, "garbled")
             with pytest.raises(metaq.MetaqError, match="zlib"):
                 # One poll tells of it, the others give what can be read.
@@ -151,7 +151,7 @@ def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_d
     async def consume(served: Served, done: Callable[[], bool], **options: Any) -> None:
         async with connected(face, served) as client:
             declare = client.consumer(
-                "bills", group="billing", start="first", on_failure="local", local_after=1, **options
+                "bills", group="billing", start="earliest", on_failure="local", local_after=1, **options
             )
             await face.call(declare, face.handler(fail))
             async with asyncio.timeout(60):
@@ -159,7 +159,7 @@ def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_d
                     await asyncio.sleep(0.02)
 
     def parked() -> int:
-        with closing(ParkedMessages(parked_file(client_directory / "parked", "billing"))) as store:
+        with closing(LocalRetryStore(local_retry_file(client_directory / "parked", "billing"))) as store:
             store.replay()  # Whatever is there is due.
             return len(store)
 
@@ -200,10 +200,10 @@ def test_after_a_fork_no_consumer_works(served: Served) -> None:
     run(lambda: create_topic(served.broker, topic, queues=1))
     bodies: list[str] = []
     with metaq.Client(served.nameserver) as client:
-        consumer = client.consumer(topic, group="forked-handlers", start="first")(noting(bodies))
-        subscribed = client.subscribe(topic, group="forked-loops", start="first", idle_timeout=60)
+        consumer = client.consumer(topic, group="forked-handlers", start="earliest")(noting(bodies))
+        subscribed = client.subscribe(topic, group="forked-loops", start="earliest", idle_timeout=60)
         subscribed.start()
-        puller = client.puller(group="forked-pulls", start="begin")
+        puller = client.puller(group="forked-pulls", start="earliest")
         puller.assign(topic)
         heard, told = os.pipe()
         pid = os.fork()

@@ -58,7 +58,7 @@ def test_a_client_with_a_slow_handler_is_not_forgotten(face: Face, beats: list[S
             broker_cluster.connected(server.broker, "silent") as silent,
             connected(face, served, client_id="slow") as client,
         ):
-            await face.call(client.consumer("slow", group="slow-ones", start="first"), handle)
+            await face.call(client.consumer("slow", group="slow-ones", start="earliest"), handle)
             await until(entered.is_set)
             await silent.heartbeat("slow-ones", "slow")
             assert await members(connection) == ["silent", "slow"]

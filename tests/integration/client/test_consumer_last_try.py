@@ -31,7 +31,7 @@ def test_after_its_last_try_a_message_is_a_dead_letter(face: Face, ordered: bool
         await send(server.broker, "bills", "hopeless", "behind it")
         options = {"ordered": ordered, "suspend": 0.01, "retries_max": retries_max}
         async with connected(face, served) as client:
-            declare = client.consumer("bills", group="billing", start="first", **options)
+            declare = client.consumer("bills", group="billing", start="earliest", **options)
             await face.call(declare, face.handler(handle))
             async with asyncio.timeout(60):
                 while not await asyncio.to_thread(server.dead_letters, "billing"):

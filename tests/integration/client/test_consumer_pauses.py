@@ -31,7 +31,7 @@ def test_a_handler_that_is_paused_gets_nothing_until_it_is_resumed(face: Face, s
         await create_topic(served.broker, topic, queues=2)
         bodies: list[str] = []
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first")
+            declare = client.consumer(topic, group=group, start="earliest")
             consumer = await face.call(
                 declare, face.handler(lambda message: bodies.append(message.body.decode()))
             )
@@ -49,7 +49,7 @@ def test_a_handler_that_is_paused_gets_nothing_until_it_is_resumed(face: Face, s
 
             await face.call(consumer.pause)
             bodies.clear()
-            witness = client.puller(start="end")
+            witness = client.puller(start="latest")
             await face.call(witness.assign, topic)
             for number in range(ROUNDS):
                 await send(served.broker, topic, f"all-{number}", queue_id=number % 2)
@@ -67,7 +67,7 @@ def test_an_iteration_that_is_paused_gives_nothing_until_it_is_resumed(face: Fac
         topic, group = name(face, "paused-loop"), name(face, "paused-loop-group")
         await create_topic(served.broker, topic, queues=2)
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=group, start="first", idle_timeout=0.3)
+            subscribed = client.subscribe(topic, group=group, start="earliest", idle_timeout=0.3)
             await face.call(subscribed.start)
             queues = await shared_out(face, subscribed, topic, 2)
 

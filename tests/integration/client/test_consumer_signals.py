@@ -25,7 +25,7 @@ import metaq
 
 client = metaq.Client(sys.argv[1])
 
-@client.consumer(sys.argv[2], group=sys.argv[2], start="first", concurrency=1)
+@client.consumer(sys.argv[2], group=sys.argv[2], start="earliest", concurrency=1)
 def handle(message):
     print("begun", message.body.decode(), flush=True)
     while not handle.is_closed:  # However late the signal comes, the message is in hand when it does.
@@ -44,7 +44,7 @@ import metaq.aio
 async def main():
     client = metaq.aio.Client(sys.argv[1])
 
-    @client.consumer(sys.argv[2], group=sys.argv[2], start="first", concurrency=1)
+    @client.consumer(sys.argv[2], group=sys.argv[2], start="earliest", concurrency=1)
     async def handle(message):
         print("begun", message.body.decode(), flush=True)
         while not handle.is_closed:

@@ -31,11 +31,11 @@ class Watched:
     async def start(self) -> None:
         self._producer = self.client.producer("producers", timeout=TIMEOUT_S)
         await self._face.call(self._producer.start)
-        declare = self.client.consumer(TOPIC, group="handlers", start="first")
+        declare = self.client.consumer(TOPIC, group="handlers", start="earliest")
         await self._face.call(
             declare, self._face.handler(lambda message: self.handled.append(message.body.decode()))
         )
-        self._puller = self.client.puller(start="begin")
+        self._puller = self.client.puller(start="earliest")
         await self._face.call(self._puller.assign, TOPIC)
 
     async def poll(self) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from metaq import Queue
 from metaq.broker.state.locks import LEASE_MS
-from metaq.client.consumer import group_member as consumer_core
-from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer import assignment
+from metaq.client.consumer.group_member import GroupMember
 from metaq.client.consumer.rebalance import Locks
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
@@ -30,10 +30,10 @@ async def queues_of(face: Face, consumer: Any, topic: str) -> set[int]:
     return {queue.id for queue in await _value(face, lambda: consumer.queues) if queue.topic == topic}
 
 
-def core_of(face: Face, consumer: Any) -> GroupConsumer:
+def member_of(face: Face, consumer: Any) -> GroupMember:
     """The inside of a consumer of either face."""
-    core: GroupConsumer = (consumer._consumer if face.is_sync else consumer)._consumption.core
-    return core
+    member: GroupMember = (consumer._consumer if face.is_sync else consumer)._consumption.member
+    return member
 
 
 async def shared(face: Face, topic: str, *consumers: Any) -> None:
@@ -66,13 +66,17 @@ def test_a_queue_is_handed_over_between_two_messages(face: Face, served: Served)
             return handle
 
         async with connected(face, served, client_id="a") as first:
-            declare = first.consumer(topic, group=group, start="first", ordered=True)
+            declare = first.consumer(topic, group=group, start="earliest", ordered=True)
             a = await face.call(declare, handler("a"))
             await until(lambda: len(seen) == 2 * QUEUES)
             async with connected(face, served, client_id="b") as second:
-                declare = second.consumer(topic, group=group, start="first", ordered=True)
+                declare = second.consumer(topic, group=group, start="earliest", ordered=True)
                 b = await face.call(declare, handler("b"))
-                await until(lambda: sum(buffer.revoked for buffer in core_of(face, a).buffers.values()) == 1)
+                await until(
+                    lambda: (
+                        sum(buffer.revoked for buffer in member_of(face, a).prefetch.buffers.values()) == 1
+                    )
+                )
                 await asyncio.sleep(1.5)  # Long enough for the newcomer to ask for its lock again.
                 assert await queues_of(face, b, topic) == set(), "its lock is with what is in hand"
                 assert len(seen) == 2 * QUEUES
@@ -119,7 +123,7 @@ class Stranger:
 def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_core, "LOCK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(assignment, "LOCK_INTERVAL_S", 0.05)
     face = Face("aio")
     renewals = 0
     lock = Locks.lock
@@ -139,7 +143,7 @@ def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
         bodies: list[str] = []
         stranger = Stranger(served, topic, group)
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first", ordered=True)
+            declare = client.consumer(topic, group=group, start="earliest", ordered=True)
             await face.call(declare, face.handler(lambda message: bodies.append(message.body.decode())))
             await until(lambda: bodies == ["before"])
             passed_ms = 0
@@ -161,8 +165,8 @@ def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before its lease can end at the broker: a queue never has two readers."""
-    monkeypatch.setattr(consumer_core, "LOCK_INTERVAL_S", 0.05)
-    monkeypatch.setattr(consumer_core, "LOCK_TRUSTED_S", 0.5)
+    monkeypatch.setattr(assignment, "LOCK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(assignment, "LOCK_TRUSTED_S", 0.5)
     is_answered = True
     lock = Locks.lock
 
@@ -180,7 +184,7 @@ def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
         bodies: list[str] = []
         stranger = Stranger(served, topic, group)
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first", ordered=True)
+            declare = client.consumer(topic, group=group, start="earliest", ordered=True)
             consumer = await face.call(
                 declare, face.handler(lambda message: bodies.append(message.body.decode()))
             )

@@ -289,21 +289,21 @@ def test_a_request_is_answered(make: Callable[..., Any], nameserver: str, produc
 @pytest.mark.parametrize(
     ("arguments", "options", "rule"),
     [
-        (("", b"x"), {}, "empty"),
+        (("", b"x"), {}, "blank"),
         (("a b", b"x"), {}, "characters"),
-        (("t" * 128, b"x"), {}, "at most 127"),
+        (("t" * 128, b"x"), {}, "the limit is 127"),
         (("t", "text"), {}, "bytes, not str"),
-        (("t", bytes(5_000_000)), {}, "too large"),
-        (("t", b"x"), {"properties": {"KEYS": "k"}}, "belongs to the system"),
+        (("t", bytes(5_000_000)), {}, "the limit is 4194304"),
+        (("t", b"x"), {"properties": {"KEYS": "k"}}, "is reserved"),
         (("t", b"x"), {"properties": {"a": "\x01"}}, "separate"),
         (("t", b"x"), {"properties": {f"p{n}": "v" * 1000 for n in range(40)}}, "32767"),
         (("t", b"x"), {"keys": ["a b"]}, "white space"),
         (("t", b"x"), {"tag": "a||b"}, "separates tags"),
         (("t", b"x"), {"delay": -1}, "delay"),
-        (("t", b"x"), {"delay": 1, "deliver_at": datetime.now()}, "not both"),
+        (("t", b"x"), {"delay": 1, "deliver_at": datetime.now()}, "exclude each other"),
         (("t", b"x"), {"priority": "high"}, "priority"),
         (("t", b"x"), {"timeout": 0}, "seconds"),
-        (("t", b"x"), {"queue": 3}, "no queue"),
+        (("t", b"x"), {"queue": 3}, "not a queue"),
     ],
 )
 def test_what_breaks_a_rule_is_an_error_at_the_call(
@@ -315,9 +315,9 @@ def test_what_breaks_a_rule_is_an_error_at_the_call(
 
 
 def test_a_recall_needs_a_handle(producer: Any, topic: str) -> None:
-    with pytest.raises(InvalidMessage, match="no recall handle"):
+    with pytest.raises(InvalidMessage, match="not a recall handle"):
         producer.recall(topic, "nonsense")
-    with pytest.raises(InvalidMessage, match="None is no recall handle"):
+    with pytest.raises(InvalidMessage, match="None is not a recall handle"):
         producer.recall(topic, None)
 
 

@@ -33,7 +33,7 @@ def test_a_name_server_that_is_not_there_and_one_that_is_killed(face: Face, tmp_
                 bodies: list[bytes] = []
                 producer = clients.client.producer("others", timeout=TIMEOUT_S)
                 await face.call(producer.start)
-                declare = clients.client.consumer("another", group="others", start="first")
+                declare = clients.client.consumer("another", group="others", start="earliest")
                 await face.call(declare, face.handler(lambda message: bodies.append(message.body)))
                 await face.call(producer.send, "another", b"x")
                 await until(lambda: bodies == [b"x"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -14,8 +16,12 @@ import metaq
 from metaq import aio
 from metaq.client.consumer import aio_consumers as consumers_aio
 from metaq.client.consumer import sync_consumers as consumers_sync
+from metaq.client.consumer.buffers import Limits
+from metaq.client.consumer.options import ConsumerOptions, HandlerKeywords, PullerKeywords
+from metaq.client.consumer.pull_consumer import PullConsumer
 from metaq.client.producer import producer as aio_producer
 from metaq.client.producer import sync_producer
+from metaq.client.producer.options import ProducerKeywords, ProducerOptions
 from metaq.client.producer.transactions import Transaction
 from metaq.errors import ClientClosed, InvalidMessage, NotSent, UsageError
 
@@ -79,6 +85,40 @@ def test_both_faces_have_the_same_names_and_signatures(plain: type, asynchronous
             assert inspect.signature(one).parameters == inspect.signature(other).parameters, name
         assert inspect.getdoc(one), name
         assert inspect.getdoc(other), name
+
+
+DEFAULTS = {
+    "producer": {
+        **{field.name.removesuffix("_s"): field.default for field in fields(ProducerOptions)},
+        "accept": (),
+    },
+    "consumer": {
+        **{field.name: field.default for field in fields(ConsumerOptions)},
+        **{f"buffer_{field.name.removesuffix('_max')}": field.default for field in fields(Limits)},
+        **dict.fromkeys(("tags", "sql", "function")),
+        "strategy": "average",
+    },
+    "puller": {
+        name: parameter.default for name, parameter in inspect.signature(PullConsumer).parameters.items()
+    },
+}
+KEYWORDS = {"producer": ProducerKeywords, "consumer": HandlerKeywords, "puller": PullerKeywords}
+
+
+@pytest.mark.parametrize("client", [metaq.Client, aio.Client])
+@pytest.mark.parametrize("method", DEFAULTS)
+def test_docstrings_show_every_option_with_its_default(client: type, method: str) -> None:
+    shown: dict[str, Any] = {}
+    for line in re.findall(r"^- (.+?):", inspect.getdoc(getattr(client, method)) or "", re.MULTILINE):
+        waiting: list[str] = []
+        for name, default in re.findall(r"`(\w+)`(?: \((.+?)\)(?=,|$))?", line):
+            waiting.append(name)
+            if default:
+                value = eval(re.sub(r" ([KM])iB", r" * \1", default), {"K": 2**10, "M": 2**20})
+                shown.update(dict.fromkeys(waiting, value))
+                waiting = []
+    assert shown.keys() == KEYWORDS[method].__annotations__.keys()
+    assert shown == {name: DEFAULTS[method][name] for name in shown}
 
 
 def test_the_names_of_consumers_are_compared_too() -> None:

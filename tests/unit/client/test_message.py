@@ -11,8 +11,8 @@ import pytest
 import metaq
 from metaq.client.message import Outgoing, encode_batch, outgoing
 from metaq.client.producer.unique_ids import month_start_ms, unique_ids
-from metaq.client.properties import SYSTEM_NAMES, decode_properties, encode_properties
 from metaq.errors import InvalidMessage
+from metaq.protocol.properties import SYSTEM_NAMES, decode_properties, encode_properties
 
 
 def test_properties_there_and_back() -> None:
@@ -37,7 +37,7 @@ def test_what_is_sent_carries_tag_keys_and_id() -> None:
 
 @pytest.mark.parametrize("name", sorted(SYSTEM_NAMES))
 def test_no_user_sets_a_property_of_the_system(name: str) -> None:
-    with pytest.raises(InvalidMessage, match="belongs to the system"):
+    with pytest.raises(InvalidMessage, match="is reserved"):
         outgoing("t", b"x", "ID", properties={name: "v"})
 
 

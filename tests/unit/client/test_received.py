@@ -22,11 +22,11 @@ from metaq.client.consumer import pull as pulling
 from metaq.client.consumer.pull import find_unreadable
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import inflate
-from metaq.client.properties import SYSTEM_NAMES, encode_properties
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import UnreadableBody
 from metaq.protocol.messages import PullMessage
+from metaq.protocol.properties import SYSTEM_NAMES, encode_properties
 from metaq.protocol.reply import Reply
 
 QUEUE = Queue("orders", "broker-a", 3)
@@ -129,10 +129,10 @@ def test_what_would_become_too_large_is_left_for_the_next_pull(monkeypatch: pyte
 
     session = Session("127.0.0.1:1")
     session.call = answer  # type: ignore[method-assign,assignment]
-    puller = pulling.Puller(session, "g", carries_subscription=False)
+    requests = pulling.PullRequests(session, "g", carries_subscription=False)
 
     async def pull(queue_offset: int) -> tuple[list[int], list[int], int]:
-        pull = await puller.pull(QUEUE, queue_offset, Subscription.of("orders"), 32)
+        pull = await requests.pull(QUEUE, queue_offset, Subscription.of("orders"), 32)
         readable = [message.queue_offset for message in pull.messages]
         return readable, [message.queue_offset for message, _ in pull.unreadable], pull.next_offset
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.client.consumer.buffers import Limits, QueueBuffer, Turns
-from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer.group_member import GroupMember
 from metaq.client.consumer.options import ConsumerOptions
-from metaq.client.consumer.pull import Pull, Puller
+from metaq.client.consumer.pull import PullRequests, PullResult
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
@@ -155,24 +155,29 @@ def test_a_patience_of_nothing_is_refused() -> None:
 def test_all_queues_together_hold_no_more_bytes_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    async def pull(puller: Puller, queue: Queue, queue_offset: int, *_: object, bytes_max: int) -> Pull:
+    async def pull(
+        requests: PullRequests, queue: Queue, queue_offset: int, *_: object, bytes_max: int
+    ) -> PullResult:
         asked.append(bytes_max)
         found = messages(queue_offset, 1, size=min(100, bytes_max), queue=queue)
         await asyncio.sleep(0)
-        return Pull(found, queue_offset + 1, False, [])
+        return PullResult(found, queue_offset + 1, False, [])
 
-    monkeypatch.setattr(Puller, "pull", pull)
+    monkeypatch.setattr(PullRequests, "pull", pull)
 
     async def scenario() -> None:
         options = ConsumerOptions("g", (Subscription.of("T"),), limits=Limits(bytes_max=10_000))
-        core = GroupConsumer(Session("127.0.0.1:1"), options)
+        member = GroupMember(Session("127.0.0.1:1"), options)
+        prefetch, pulls = member.prefetch, member._pulls
         for number in range(20):
-            core._begin(Queue("T", "b", number), 0, 0.0)
-        while core.buffered_bytes < 10_000 or not all(held.awaits_room for held in core.buffers.values()):
+            pulls.begin(Queue("T", "b", number), 0, 0.0)
+        while prefetch.buffered_bytes < 10_000 or not all(
+            held.awaits_room for held in prefetch.buffers.values()
+        ):
             await asyncio.sleep(0)
-        assert core.buffered_bytes == 10_000
+        assert prefetch.buffered_bytes == 10_000
         assert max(asked) == 500
         for number in range(20):
-            await core._drop(Queue("T", "b", number))
+            await pulls.drop(Queue("T", "b", number))
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -6,24 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.client.consumer import handler as handling
-from metaq.client.consumer.handler import LEAVE_TIMEOUT_MIN_S, LEAVE_TIMEOUT_S, Ending
+from metaq.client import lifecycle
+from metaq.client.lifecycle import LEAVE_TIMEOUT_MIN_S, LEAVE_TIMEOUT_S, CloseDeadline
 
 
 @given(st.floats(0, 1000))
 def test_handlers_leave_time_for_the_last_commit(timeout: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
         now = 100.0
-        patch.setattr(handling.time, "monotonic", lambda: now)
-        ending = Ending(timeout)
-        for_handlers = ending.for_handlers()
+        patch.setattr(lifecycle.time, "monotonic", lambda: now)
+        deadline = CloseDeadline(timeout)
+        for_handlers = deadline.for_handlers()
         assert for_handlers >= timeout * 0.7 or for_handlers >= timeout - LEAVE_TIMEOUT_S
         now += for_handlers  # They took all of it.
-        assert ending.for_handlers() == pytest.approx(0)
-        assert for_handlers + ending.for_leaving() <= timeout + LEAVE_TIMEOUT_MIN_S + 1e-6
-        assert ending.for_leaving() >= min(timeout / 4, LEAVE_TIMEOUT_S) - 1e-6
+        assert deadline.for_handlers() == pytest.approx(0)
+        assert for_handlers + deadline.for_leaving() <= timeout + LEAVE_TIMEOUT_MIN_S + 1e-6
+        assert deadline.for_leaving() >= min(timeout / 4, LEAVE_TIMEOUT_S) - 1e-6
 
 
 def test_no_time_is_enough_to_commit() -> None:
-    assert Ending(0).for_handlers() == 0
-    assert Ending(-5).for_leaving() == LEAVE_TIMEOUT_MIN_S
+    assert CloseDeadline(0).for_handlers() == 0
+    assert CloseDeadline(-5).for_leaving() == LEAVE_TIMEOUT_MIN_S

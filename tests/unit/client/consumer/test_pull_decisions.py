@@ -39,16 +39,15 @@ class Stream:
 def test_a_broker_that_no_route_tells_of_stops_no_other_queue(kind: str) -> None:
     async def scenario() -> None:
         session = Session("127.0.0.1:1")
-        puller = PullConsumer(session)
+        assigned = PullConsumer(session)._assigned
         stream = Stream(kind, kind)
         queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address is its own route.
-        puller._stream = stream  # type: ignore[assignment]
-        puller._queues = dict(enumerate(queues))
-        puller._look()
+        assigned.stream = stream  # type: ignore[assignment]
+        assigned._queues = dict(enumerate(queues))
+        assigned._read_events()
         assert stream.resumed == [1]
-        assert len(puller._tasks) == 1, "the other goes on when its broker is known again"
-        for task in puller._tasks:
-            task.cancel()
+        assert len(assigned._tasks._tasks) == 1, "the other continues when its broker is known again"
+        await assigned._tasks.end()
 
     asyncio.run(scenario())
 
@@ -63,11 +62,11 @@ def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
             puller._is_closed = True
             return 0
 
-        puller._first_position = while_it_is_closed  # type: ignore[method-assign]
+        puller._start_offset = while_it_is_closed  # type: ignore[method-assign]
         session.routes.get = _found  # type: ignore[method-assign]
         with pytest.raises(UsageError, match="closed"):
             await puller.assign(Queue("t", "127.0.0.1:2", 0))
-        assert puller._stream is None
+        assert puller._assigned.stream is None
         await session.close()
 
     asyncio.run(scenario())

@@ -12,12 +12,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from metaq import Message, Queue, SendResult, SendStatus
 from metaq.client.consumer.subscription import Retry
 from metaq.client.message import Outgoing
-from metaq.client.properties import decode_properties
 from metaq.client.session.session import Session
 from metaq.client.telemetry import trace_topic
 from metaq.client.telemetry.trace_topic import TraceTopic
 from metaq.errors import NotSent
 from metaq.protocol.messages import EndTransaction
+from metaq.protocol.properties import decode_properties
 
 QUEUE = Queue("t", "broker-a", 1)
 
@@ -165,7 +165,7 @@ def test_what_is_too_much_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch
     topic.refuses = True
     send_all(topic)
     assert topic.dropped == 15
-    assert "15 entries of the trace topic were dropped" in caplog.text
+    assert "15 trace entries were dropped" in caplog.text
     data = reader.get_metrics_data()
     assert data is not None
     metrics = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
