@@ -59,7 +59,7 @@ class PullLoops:
         buffer.locked_until = locked_until
         self._prefetch.add(buffer)
         self._loops[queue] = asyncio.create_task(
-            self._run(buffer), name=f"metaq {self._options.group} pull {queue.topic}/{queue.id}"
+            self._keep_pulling(buffer), name=f"metaq {self._options.group} pull {queue.topic}/{queue.id}"
         )
 
     async def drop(self, queue: Queue) -> None:
@@ -77,7 +77,7 @@ class PullLoops:
         """Stops every loop and waits for its end."""
         await end_tasks(self._loops.values())
 
-    async def _run(self, buffer: QueueBuffer) -> None:
+    async def _keep_pulling(self, buffer: QueueBuffer) -> None:
         while not buffer.dropped:
             if self._prefetch.is_paused(buffer.queue):
                 await asyncio.sleep(PAUSED_INTERVAL_S)
