@@ -45,7 +45,7 @@ class MetaqError(Exception):
     retriable: bool = False
     """Whether the same call may succeed later."""
     hint: str = ""
-    """What the reader can do about it."""
+    """Advice for the reader, or an empty text."""
 
     def __init__(
         self, message: str, *, hint: str = "", code: int | None = None, retriable: bool | None = None

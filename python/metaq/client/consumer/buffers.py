@@ -50,7 +50,7 @@ class QueueBuffer:
     def __init__(self, queue: Queue, queue_offset: int, limits: Limits) -> None:
         self.queue = queue
         self.pull_offset = queue_offset
-        """Where the next pull starts."""
+        """The offset at which the next pull starts."""
         self.limits = limits
         self.bytes_max = limits.bytes_max
         """The share of this queue; the consumer updates it when its number of queues changes."""

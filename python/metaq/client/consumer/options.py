@@ -43,7 +43,7 @@ class ConsumerKeywords(TypedDict, total=False):
     mode: Mode
     """Whether members share the messages ("cluster", the default) or each gets all ("broadcast")."""
     start: Start
-    """Where a group without a committed offset starts (default "latest")."""
+    """The start of a group without a committed offset: "earliest", "latest" (default) or a datetime."""
     concurrency: int
     """How many calls of the handler run at a time (default 20)."""
     ordered: bool
@@ -69,7 +69,7 @@ class ConsumerKeywords(TypedDict, total=False):
     on_rebalance: OnRebalance | None
     """Called when queues are gained or lost."""
     offsets_file: str | Path | None
-    """Where broadcast mode keeps its offsets."""
+    """The file in which broadcast mode keeps its offsets."""
 
 
 class HandlerKeywords(ConsumerKeywords, total=False):
@@ -78,7 +78,7 @@ class HandlerKeywords(ConsumerKeywords, total=False):
     batch: int | None
     """How many messages a handler gets at most, as a list; None (default) passes a single message."""
     on_failure: OnFailure
-    """Who retries a failed message: the "broker" (default), or this machine with "local"."""
+    """Whether the "broker" (default) retries failed messages, or this machine ("local")."""
     local_after: int
     """After how many failures a message is stored locally (default 5)."""
     local_retries_max: int
@@ -86,7 +86,7 @@ class HandlerKeywords(ConsumerKeywords, total=False):
     local_first_wait: float
     """For how many seconds the first local retry waits; the time doubles with each (default 10.0)."""
     local_directory: str | Path | None
-    """Where locally stored messages are kept."""
+    """The directory of locally stored messages."""
 
 
 class PullerKeywords(TypedDict, total=False):
@@ -101,7 +101,7 @@ class PullerKeywords(TypedDict, total=False):
     function: str | None
     """A call of a filter function that the operator has registered."""
     start: Position
-    """Where a queue without a committed offset starts (default "latest")."""
+    """The start of a queue without a committed offset (default "latest")."""
     buffer_count: int
     """How many messages of one queue are read ahead at most (default 1000)."""
     buffer_bytes: int

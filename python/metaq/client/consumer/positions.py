@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from metaq.client.session.session import Session
 
 Start = Literal["earliest", "latest"] | datetime
-"""Where a group without a committed offset starts: the oldest message, the next one to arrive, or a time."""
+"""The start of a group without a committed offset: the oldest message, the next one, or a time."""
 
 Position = int | Start
 """A queue offset, a time, or one of the two ends of the queue."""

@@ -44,7 +44,7 @@ STATUSES: Final = {
 
 # A msgspec struct, because one is made for every message and this kind is made fastest.
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message was stored."""
+    """The result of a send: the id of the message and its place in a queue."""
 
     id: str
     """The unique id, which the producer gave the message."""

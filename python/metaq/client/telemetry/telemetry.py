@@ -145,9 +145,8 @@ class Telemetry:
 
     def consumed(self, group: str | None, messages: Sequence[Message]) -> None:
         """Counts messages that the user gets."""
-        if (
-            self.instruments is not None
-        ):  # This runs for every message, so it must be cheap if nobody listens.
+        # This runs for every message, so it must be cheap if nobody listens.
+        if self.instruments is not None:
             self._count_consumed(self.instruments, group, messages)
 
     @_harmless
