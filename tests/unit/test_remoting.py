@@ -252,10 +252,11 @@ def test_a_client_without_answers() -> None:
             silent = peer.echo.connection
             with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
                 await peer.pump.invoke(silent, GetConsumerRunningInfo("g", "c"), timeout=0.1)
+            await reader.read(65536)
             under_way = asyncio.create_task(
                 peer.pump.invoke(silent, GetConsumerRunningInfo("g", "c"), timeout=60)
             )
-            await asyncio.sleep(0.05)
+            assert await reader.read(65536), "the request has arrived"
             writer.close()
             with pytest.raises(Unreachable, match="closed"):
                 await under_way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -124,14 +125,14 @@ def test_a_handler_gets_every_message_once_and_its_group_goes_on_there(face: Fac
             await until(lambda: len(bodies) >= 100)
             assert len(await _value(face, lambda: consumer.queues)) >= 4
         assert sorted(bodies) == sorted(f"{queue_id}-{n}" for queue_id in range(4) for n in range(25))
-        await send(served.broker, topic, "after", queue_id=2)
         bodies.clear()
+        for queue_id in range(4):
+            await send(served.broker, topic, f"after-{queue_id}", queue_id=queue_id)
         async with connected(face, served) as client:
             declare = client.consumer(topic, group=group, start="earliest")
             await face.call(declare, face.handler(lambda message: bodies.append(message.body.decode())))
-            await until(lambda: bool(bodies))
-            await asyncio.sleep(0.2)
-        assert bodies == ["after"]
+            await until(lambda: sum(body.startswith("after") for body in bodies) == 4)
+        assert sorted(bodies) == [f"after-{queue_id}" for queue_id in range(4)]
 
     run(scenario)
 
@@ -175,7 +176,8 @@ async def passing(served: Served, step_ms: int, condition: Callable[[], bool]) -
     async with asyncio.timeout(60):
         while not condition():
             served.clock.jump(step_ms)
-            await asyncio.sleep(0.5)
+            with contextlib.suppress(TimeoutError):
+                await until(condition, 0.5)
 
 
 async def dead_letters(face: Face, client: Any, group: str) -> list[str]:
@@ -328,10 +330,11 @@ def test_members_share_the_queues_and_take_over(face: Face, served: Served) -> N
             async with asyncio.timeout(60):
                 while len(await ours(a)) < 4:
                     await asyncio.sleep(0.02)
-            await send(served.broker, topic, "again", queue_id=3)
-            await until(lambda: len(seen) == 5)
-            await asyncio.sleep(0.1)
-            assert seen[4:] == [("a", "again")], "nothing that b had settled comes again"
+            for queue_id in range(4):
+                await send(served.broker, topic, f"again-{queue_id}", queue_id=queue_id)
+            await until(lambda: sum(body.startswith("again") for _, body in seen) == 4)
+        again = [("a", f"again-{queue_id}") for queue_id in range(4)]
+        assert sorted(seen[4:]) == again, "nothing that b had settled comes again"
         assert any(lost for _, lost in changes)
 
     run(scenario)
@@ -342,7 +345,8 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
         topic, group = name(face, "closed"), name(face, "closed-group")
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "slow")
-        closing, release = threading.Event(), threading.Event()
+        release = threading.Event()
+        consumers: list[Any] = []
         entered: list[str] = []
         done: list[str] = []
 
@@ -351,19 +355,17 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
             body = message.body.decode()
             entered.append(body)
             if body == "slow":
-                closing.wait(60)
-                time.sleep(0.3)
+                while not consumers[0].is_closed:
+                    time.sleep(0.001)
             elif body == "stuck":
                 release.wait(60)
             done.append(body)
 
         async with connected(face, served) as client:
-            consumer = await face.call(
-                client.consumer(topic, group=group, start="earliest", concurrency=1), handle
-            )
+            declare = client.consumer(topic, group=group, start="earliest", concurrency=1)
+            consumers.append(await face.call(declare, handle))
             await until(lambda: entered == ["slow"])
-            closing.set()
-            assert await face.call(consumer.close, 60) is True
+            assert await face.call(consumers[0].close, 60) is True
             assert done == ["slow"]
             await send(served.broker, topic, "stuck", "untouched")
             consumer = await face.call(

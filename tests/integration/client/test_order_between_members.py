@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -45,8 +46,26 @@ async def shared(face: Face, topic: str, *consumers: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_a_queue_is_handed_over_between_two_messages(face: Face, served: Served) -> None:
+def count_locks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts how often each client has asked for locks."""
+    asked: Counter[str] = Counter()
+    lock = Locks.lock
+
+    async def counted(locks: Locks, queues: frozenset[Queue]) -> frozenset[Queue]:
+        granted = await lock(locks, queues)
+        asked[locks._session.client_id] += 1
+        return granted
+
+    monkeypatch.setattr(Locks, "lock", counted)
+    return asked
+
+
+def test_a_queue_is_handed_over_between_two_messages(
+    face: Face, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The member that had it ends what it has in hand first, and the other goes on with the next."""
+
+    asked = count_locks(monkeypatch)
 
     async def scenario() -> None:
         topic, group = name(face, "handed"), name(face, "handed-group")
@@ -77,7 +96,8 @@ def test_a_queue_is_handed_over_between_two_messages(face: Face, served: Served)
                         sum(buffer.revoked for buffer in member_of(face, a).prefetch.buffers.values()) == 1
                     )
                 )
-                await asyncio.sleep(1.5)  # Long enough for the newcomer to ask for its lock again.
+                before = asked["b"]
+                await until(lambda: asked["b"] >= before + 2)
                 assert await queues_of(face, b, topic) == set(), "its lock is with what is in hand"
                 assert len(seen) == 2 * QUEUES
                 release.set()
@@ -125,16 +145,7 @@ def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
 ) -> None:
     monkeypatch.setattr(assignment, "LOCK_INTERVAL_S", 0.05)
     face = Face("aio")
-    renewals = 0
-    lock = Locks.lock
-
-    async def counted(locks: Locks, queues: frozenset[Queue]) -> frozenset[Queue]:
-        nonlocal renewals
-        granted = await lock(locks, queues)
-        renewals += 1
-        return granted
-
-    monkeypatch.setattr(Locks, "lock", counted)
+    renewals = count_locks(monkeypatch)
 
     async def scenario() -> None:
         topic, group = "renewed", "renewed-group"
@@ -151,8 +162,8 @@ def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
                 await asyncio.to_thread(served.clock.pass_by, STEP_MS)
                 passed_ms += STEP_MS
                 # It has its renewal in each step, however slow it is.
-                before = renewals
-                await until(lambda before=before: renewals > before + 1)
+                before = renewals.total()
+                await until(lambda before=before: renewals.total() > before + 1)
             assert not await stranger.locks()
             await send(served.broker, topic, "after")
             await until(lambda: bodies == ["before", "after"])
@@ -168,10 +179,14 @@ def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
     monkeypatch.setattr(assignment, "LOCK_INTERVAL_S", 0.05)
     monkeypatch.setattr(assignment, "LOCK_TRUSTED_S", 0.5)
     is_answered = True
+    asked = 0
     lock = Locks.lock
 
     async def perhaps(locks: Locks, queues: frozenset[Queue]) -> frozenset[Queue]:
-        return await lock(locks, queues) if is_answered else frozenset()
+        nonlocal asked
+        granted = await lock(locks, queues) if is_answered else frozenset()
+        asked += 1
+        return granted
 
     monkeypatch.setattr(Locks, "lock", perhaps)
     face = Face("aio")
@@ -195,7 +210,8 @@ def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
             await asyncio.to_thread(served.clock.pass_by, LEASE_MS + 4_000)
             assert await stranger.locks()
             is_answered = True
-            await asyncio.sleep(1.2)  # Long enough to ask for it twice.
+            before = asked
+            await until(lambda: asked >= before + 2)
             assert set(bodies) == {"before"}
             await stranger.unlocks()
             # Nothing was committed by then, so the first may come again.

@@ -49,7 +49,7 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
         (
             ("config", "show", "--set", "flsh=async"),
             2,
-            "metaq: --set: there is no setting flsh (did you mean flush?); `metaq config show` lists all settings",
+            "metaq: --set: there is no setting flsh (did you mean flush?); `metaq config show` lists",
         ),
         (
             ("serve", "--host", "0.0.0.0", "--broker-port", "0", "--namesrv-port", "0"),
