@@ -1,4 +1,4 @@
-"""Our own connections, and the pump, over real sockets."""
+"""Outgoing connections and the request pump, over real sockets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from metaq.settings import ServerSettings
 
 
 class Echo:
-    """Answers with what it was asked; a topic list is answered when `gate` opens."""
+    """Echoes requests; it answers a topic list when `gate` opens."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -307,7 +307,7 @@ def test_connections_are_opened_once_and_again_after_they_end() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:x", "host:70000", "host:-1", "host:１"])
-def test_what_is_no_address(address: str) -> None:
+def test_text_that_is_not_an_address(address: str) -> None:
     with pytest.raises(ValueError, match="is not of the form host:port"):
         split_address(address)
 

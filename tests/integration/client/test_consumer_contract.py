@@ -1,4 +1,4 @@
-"""What every consumer does, in both faces of the client, on a real broker."""
+"""The contract of consumers, in both faces of the client, on a real broker."""
 
 from __future__ import annotations
 
@@ -138,11 +138,11 @@ def test_a_handler_gets_every_message_once_and_its_group_goes_on_there(face: Fac
 
 
 async def _value(face: Face, function: Callable[[], Any]) -> Any:
-    """A property, which in the sync face waits for the client's thread."""
+    """Reads a property, which in the sync face waits for the client's thread."""
     return await asyncio.to_thread(function) if face.is_sync else function()
 
 
-def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(face: Face, served: Served) -> None:
+def test_failed_messages_come_again_and_rejected_ones_are_dead_letters(face: Face, served: Served) -> None:
     async def scenario() -> None:
         topic, group = name(face, "retried"), name(face, "retried-group")
         await create_topic(served.broker, topic, queues=1)
@@ -172,7 +172,7 @@ def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(face: Face
 
 
 async def passing(served: Served, step_ms: int, condition: Callable[[], bool]) -> None:
-    """Time passes until it holds. What is to wait may reach the broker only after the first step."""
+    """Moves the clock until the condition holds. A retry may reach the broker only after the first step."""
     async with asyncio.timeout(60):
         while not condition():
             served.clock.jump(step_ms)
@@ -181,7 +181,7 @@ async def passing(served: Served, step_ms: int, condition: Callable[[], bool]) -
 
 
 async def dead_letters(face: Face, client: Any, group: str) -> list[str]:
-    """What the group failed at for good, once there is something."""
+    """Waits for dead letters of the group and returns them."""
     puller = client.puller(start="earliest")
     async with asyncio.timeout(60):
         while True:
@@ -190,7 +190,7 @@ async def dead_letters(face: Face, client: Any, group: str) -> list[str]:
                     await face.call(puller.assign, f"%DLQ%{group}")
                 return await poll_all(face, puller, 1)
             except (NoRoute, Refused):
-                # A name server may tell of a new topic a moment before its broker serves it.
+                # The name server may know a new topic a moment before its broker serves it.
                 await asyncio.sleep(0.05)
 
 
@@ -222,8 +222,8 @@ def test_iteration_settles_by_process_and_by_going_on(face: Face, served: Served
     run(scenario)
 
 
-def test_what_is_rejected_is_a_dead_letter_in_a_loop_and_in_a_handler(face: Face, served: Served) -> None:
-    """Without a wait for a broker's retries, so that it can be asked of any broker."""
+def test_rejected_messages_are_dead_letters_in_a_loop_and_in_a_handler(face: Face, served: Served) -> None:
+    """It does not wait for retries, so it runs on any broker."""
 
     def reject() -> None:
         raise Reject("never")
@@ -351,7 +351,7 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
         done: list[str] = []
 
         def handle(message: Any) -> None:
-            # Plain in both faces: it blocks its thread, and nothing else.
+            # A plain function in both faces: it only blocks its own thread.
             body = message.body.decode()
             entered.append(body)
             if body == "slow":

@@ -1,4 +1,4 @@
-"""What docs/python-consumers.md shows, run."""
+"""The examples of docs/python-consumers.md run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_block_is_run_here() -> None:
 )
 def test_a_consumer_prints_every_order(orders: Served, tmp_path: Path, number: int, verb: str) -> None:
     def printed(log: str) -> list[str]:
-        # Threads print at the same time, and `print` writes the end of a line on its own.
+        # Threads print at the same time, and `print` writes the newline separately.
         return sorted(re.findall(f"{verb} (?:{'|'.join(ORDERS)})", log))
 
     expected = sorted(f"{verb} {order}" for order in ORDERS)

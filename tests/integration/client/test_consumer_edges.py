@@ -1,4 +1,4 @@
-"""Functions, a time to begin at, bodies that cannot be read, records that are gone, forks and wrong loops."""
+"""Edge cases: filter functions, start times, unreadable bodies, deleted records, forks and wrong loops."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from metaq.filters import FilterMessage, function
 
 @function
 def longer(message: FilterMessage, size: int) -> bool:
-    """Bodies of more bytes."""
+    """Messages with larger bodies."""
     return len(message.body) > size
 '''
 
@@ -90,7 +90,7 @@ def test_a_group_can_begin_at_a_time(face: Face, served: Served) -> None:
             await send(served.broker, topic, "newest")
             await until(lambda: "newest" in bodies)
         assert sorted(bodies) == ["new-0", "new-1", "newest"]
-        # From then on the group's offsets count, and not the time.
+        # From then on the committed offsets count, and not the time.
         bodies.clear()
         async with connected(face, served) as client:
             declare = client.consumer(topic, group=group, start=datetime.fromtimestamp(0, UTC))
@@ -103,7 +103,7 @@ def test_a_group_can_begin_at_a_time(face: Face, served: Served) -> None:
 
 
 async def send_unreadable(broker: str, topic: str) -> None:
-    """A body that its sender says is compressed, and is not."""
+    """Sends a body that is marked as compressed and is not."""
     connection = await Connection.open(broker)
     try:
         command = SendMessageV2(
@@ -114,7 +114,7 @@ async def send_unreadable(broker: str, topic: str) -> None:
         await connection.close()
 
 
-def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Face) -> None:
+def test_an_unreadable_body_becomes_a_dead_letter_and_stops_nothing(face: Face) -> None:
     async def scenario(server: LocalMetaq) -> None:
         served = local(server)
         await create_topic(served.broker, "garbled", queues=1)
@@ -130,11 +130,11 @@ def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Fac
             puller = client.puller(start="earliest")
             await face.call(puller.assign, "garbled")
             with pytest.raises(metaq.MetaqError, match="zlib"):
-                # One poll tells of it, the others give what can be read.
+                # One poll raises the error, the others return readable messages.
                 for _ in range(3):
                     await face.call(puller.poll, 60, count=1)
 
-        # The broker's clock is real: the dead letter is there when the queue was passed.
+        # The dead letter is stored before the queue continues.
         (letter,) = await asyncio.to_thread(server.dead_letters, "readers")
         assert (letter.body, letter.keys) == (b"no zlib at all", ("k",))
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Fac
 
 
 def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_directory: Path) -> None:
-    """By the time it is given up the broker may have deleted it; then what was parked is all there is."""
+    """The broker may have deleted a message before it is given up; then only the local copy is left."""
 
     def fail(message: Any) -> None:
         raise RuntimeError("as ever")
@@ -160,7 +160,7 @@ def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_d
 
     def parked() -> int:
         with closing(LocalRetryStore(local_retry_file(client_directory / "parked", "billing"))) as store:
-            store.replay()  # Whatever is there is due.
+            store.replay()  # Makes everything due.
             return len(store)
 
     async def park(served: Served) -> None:

@@ -128,13 +128,13 @@ def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> N
             await face.call(declare, handle)
             info = GetConsumerRunningInfo(consumer_group=group, client_id=client.client_id)
             async with asyncio.timeout(60):
-                # Not answered before the heartbeat has arrived, not full before both were pulled.
+                # The broker answers after the heartbeat, and both queues must be pulled.
                 while (await connection.call(info)).body.count(b'"cachedMsgCount":20,') < 2:
                     await asyncio.sleep(0.02)
             gate.set()
             await until(lambda: len(bodies) == 40)
         await connection.close()
-        after = bodies[1:]  # The first was taken when perhaps only one queue had been pulled.
+        after = bodies[1:]  # The first may have been taken when only one queue was pulled.
         assert after[:3] == ["high"] * 3
         last_high = len(after) - 1 - after[::-1].index("high")
         lows = [place for place, body in enumerate(after[:last_high]) if body == "low"]
@@ -171,9 +171,9 @@ def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: 
                 await committed(2)
                 reset = ResetConsumerOffset(topic=topic, group=group, timestamp=0, is_force=True)
                 (await connection.call(reset)).check()
-                # Apache's broker tells it with the answer to the next pull, which it holds for up to 15 s.
+                # Apache's broker resets with the answer to the next pull, which it holds for up to 15 s.
                 await until(lambda: sorted(bodies) == ["a", "a", "b", "b"])
-                await committed(2)  # Again, though it was the last that the client had told.
+                await committed(2)  # The client commits the same offset again.
 
                 status = (await connection.call(GetConsumerStatus(topic=topic, group=group))).check()
                 assert b'"queueId":0' in status.body
@@ -196,7 +196,7 @@ def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: 
     run(scenario)
 
 
-def test_what_keeps_failing_is_parked_and_tried_across_restarts(
+def test_messages_that_keep_failing_are_retried_locally_across_restarts(
     face: Face, served: Served, client_directory: Path
 ) -> None:
     async def scenario() -> None:
@@ -252,7 +252,7 @@ def test_what_keeps_failing_is_parked_and_tried_across_restarts(
 
 
 def test_a_slow_handler_holds_up_no_other_call(face: Face, served: Served) -> None:
-    """A plain handler that blocks in either face leaves the client's loop free to commit and to answer."""
+    """A plain handler that blocks leaves the client's loop free to commit and to answer."""
 
     async def scenario() -> None:
         topic, group = name(face, "slow"), name(face, "slow-group")

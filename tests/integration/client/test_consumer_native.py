@@ -1,4 +1,4 @@
-"""What is native in consumption: streams of pulls, and messages that threads take by themselves."""
+"""The native part of consumption: pull streams, and messages that threads take on their own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def fill(broker: str, topic: str, count: int, queues: int) -> list[str]:
 
 
 async def on_loop(client: Any, face: Face, work: Callable[[Any], Any]) -> Any:
-    """Something that only the inside of a client does, every half a minute."""
+    """Runs a function of the session on the client's loop."""
     if face.is_sync:
         return await asyncio.to_thread(client._portal.run, lambda: work(client._client._session))
     return await work(client._session)
@@ -145,7 +145,7 @@ def test_a_body_that_cannot_be_inflated_is_told_once_and_stepped_over(face: Face
     run(scenario)
 
 
-def test_what_a_broker_refuses_is_raised_by_poll(face: Face, served: Served) -> None:
+def test_poll_raises_the_refusal_of_a_broker(face: Face, served: Served) -> None:
     async def scenario() -> None:
         topic = name(face, "refused")
         await create_topic(served.broker, topic, queues=1)
@@ -247,7 +247,7 @@ def test_a_slow_call_holds_up_no_other(served: Served) -> None:
 def test_new_queues_are_seen_with_the_route_that_tells_of_them(
     face: Face, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not at the next round, which comes every 20 s otherwise."""
+    """The regular rebalance, every 20 s, is switched off."""
     monkeypatch.setattr(assignment, "REBALANCE_INTERVAL_S", 3600.0)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""A handler or an iteration that is paused gets nothing, keeps its queues, and goes on when resumed."""
+"""A paused handler or iteration gets no messages, keeps its queues, and continues when resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = 5
 
 
 async def shared_out(face: Face, consumer: Any, topic: str, count: int) -> list[Queue]:
-    """The queues of the topic, once they are all this consumer's."""
+    """Waits until the consumer has all queues of the topic and returns them."""
     async with asyncio.timeout(60):
         while True:
             queues = await _value(face, lambda: consumer.queues)
@@ -40,7 +40,7 @@ def test_a_handler_that_is_paused_gets_nothing_until_it_is_resumed(face: Face, s
             await face.call(consumer.pause, queues[:1])
             await send(served.broker, topic, "held", queue_id=0)
             for number in range(ROUNDS):
-                # The other queue goes on, in which time this one could have given its message.
+                # The other queue continues; meanwhile the paused one could have given its message.
                 await send(served.broker, topic, f"{number}", queue_id=1)
                 await until(lambda number=number: f"{number}" in bodies)
             assert "held" not in bodies
@@ -72,7 +72,7 @@ def test_an_iteration_that_is_paused_gives_nothing_until_it_is_resumed(face: Fac
             queues = await shared_out(face, subscribed, topic, 2)
 
             async def take() -> str:
-                """The next, in however many rounds it takes to come."""
+                """Returns the next message, in as many rounds as it takes."""
                 async with asyncio.timeout(60):
                     while (message := await face.take(subscribed)) is None:
                         pass

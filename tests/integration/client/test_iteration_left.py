@@ -1,4 +1,4 @@
-"""Messages that an iteration was left at come again."""
+"""A message at which a loop was left comes again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.clients import Face, create_topic, send
 
 
 async def loop_over(face: Face, subscribed: Any, count: int) -> list[str]:
-    """A loop that is left at its message of that number."""
+    """Loops until the message of that number and leaves the loop there."""
     found: list[str] = []
 
     def plain() -> None:

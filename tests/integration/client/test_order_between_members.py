@@ -1,4 +1,4 @@
-"""Consumption in order by two members of our client: queues go from one to the other, and locks are kept."""
+"""Ordered consumption by two members: queues move from one to the other, and locks are renewed."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ async def queues_of(face: Face, consumer: Any, topic: str) -> set[int]:
 
 
 def member_of(face: Face, consumer: Any) -> GroupMember:
-    """The inside of a consumer of either face."""
+    """Returns the group member inside a consumer of either face."""
     member: GroupMember = (consumer._consumer if face.is_sync else consumer)._consumption.member
     return member
 
 
 async def shared(face: Face, topic: str, *consumers: Any) -> None:
-    """Until each has the same number of queues."""
+    """Waits until each consumer has the same number of queues."""
     async with asyncio.timeout(60):
         while {len(await queues_of(face, consumer, topic)) for consumer in consumers} != {
             QUEUES // len(consumers)
@@ -63,7 +63,7 @@ def count_locks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_a_queue_is_handed_over_between_two_messages(
     face: Face, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The member that had it ends what it has in hand first, and the other goes on with the next."""
+    """The old member finishes the message in hand, and the new one continues with the next."""
 
     asked = count_locks(monkeypatch)
 
@@ -77,7 +77,7 @@ def test_a_queue_is_handed_over_between_two_messages(
 
         def handler(who: str) -> Any:
             def handle(message: Any) -> None:
-                # Plain in both faces: the message in hand blocks its thread.
+                # A plain function in both faces: it only blocks its own thread.
                 if message.body == b"2":
                     release.wait(60)
                 seen.append((who, message.queue.id, int(message.body)))
@@ -130,14 +130,14 @@ class Stranger:
             await connection.close()
 
     async def locks(self) -> bool:
-        """Whether the broker lets it."""
+        """Returns whether the broker grants the lock."""
         return bool(LockBatchResponseBody.decode(await self._call(LockBatchQueues())).lock_ok_mq_set)
 
     async def unlocks(self) -> None:
         await self._call(UnlockBatchQueues())
 
 
-# Both faces have their locks from the same place: the rest is tried with one of them.
+# Both faces share the code of locks, so the other tests use one face.
 
 
 def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
@@ -161,7 +161,7 @@ def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
             while passed_ms <= LEASE_MS:
                 await asyncio.to_thread(served.clock.pass_by, STEP_MS)
                 passed_ms += STEP_MS
-                # It has its renewal in each step, however slow it is.
+                # Waits for a renewal in each step, however slow the machine is.
                 before = renewals.total()
                 await until(lambda before=before: renewals.total() > before + 1)
             assert not await stranger.locks()
@@ -175,7 +175,7 @@ def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
 def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its lease can end at the broker: a queue never has two readers."""
+    """It stops before its lock can expire at the broker, so a queue never has two readers."""
     monkeypatch.setattr(assignment, "LOCK_INTERVAL_S", 0.05)
     monkeypatch.setattr(assignment, "LOCK_TRUSTED_S", 0.5)
     is_answered = True
@@ -214,7 +214,7 @@ def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
             await until(lambda: asked >= before + 2)
             assert set(bodies) == {"before"}
             await stranger.unlocks()
-            # Nothing was committed by then, so the first may come again.
+            # Nothing was committed before, so the first message may come again.
             await until(lambda: bodies[-1] == "another's")
             assert bodies == sorted(bodies, reverse=True)
 

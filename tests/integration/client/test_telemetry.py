@@ -1,4 +1,4 @@
-"""Spans and metrics of both faces, as OpenTelemetry's own SDK keeps them, and entries of the trace topic."""
+"""Spans and metrics of both faces, collected by OpenTelemetry's SDK, and entries of the trace topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.reading import stored
 
 
 class Telemetry:
-    """What a client told."""
+    """The telemetry of one client."""
 
     def __init__(self) -> None:
         self._spans = InMemorySpanExporter()
@@ -143,7 +143,7 @@ def test_a_trace_goes_from_the_sender_to_the_handler(
         assert 0 < point.sum < 60
 
 
-def test_what_is_sent_with_others_has_a_context_of_its_own(
+def test_each_message_of_a_batch_has_its_own_context(
     face: Face, served: Served, telemetry: Telemetry
 ) -> None:
     topic = f"together-{face.name}"
@@ -286,7 +286,7 @@ def test_many_are_divided_by_what_they_take_with_their_contexts(
     face: Face, served: Served, telemetry: Telemetry
 ) -> None:
     topic = f"divided-{face.name}"
-    # Without their contexts both would just go into one request.
+    # Without trace contexts, both would just fit into one request.
     many = [Message(topic, bytes(2 * 1024 * 1024 - 100)) for _ in range(2)]
 
     async def scenario() -> None:
@@ -331,7 +331,7 @@ def test_the_trace_topic_has_an_entry_for_every_step(face: Face, served: Served)
         kind: [entry for entry in found if entry[0] == kind] for kind in ("Pub", "SubBefore", "SubAfter")
     }
     assert sum(map(len, by_kind.values())) == len(found) == 9
-    # Entries that are sent apart may go to different queues.
+    # Entries that are sent separately may go to different queues.
     published = {entry[5]: entry for entry in by_kind["Pub"]}
     assert published.keys() == set(ids) and len(by_kind["Pub"]) == len(ids)
     first = published[ids[0]]

@@ -1,4 +1,4 @@
-"""Rules that a call breaks before anything is sent, and what the package shows."""
+"""Rules that are checked before anything is sent, and the public surface of the package."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ PAIRS = [
     (consumers_sync.ReceivedMessage, consumers_aio.ReceivedMessage),
 ]
 FOR_THE_OTHER_FACE = {"poll_waiting"}
-"""What plain code calls of the objects that work for it."""
+"""Methods that only the face for plain code calls."""
 
 
 def shown(kind: type) -> set[str]:
-    """Its own names and those that it inherits, except from messages, which both faces share."""
+    """Returns the public names of a class, without those of messages, which both faces share."""
     kinds = [base for base in kind.__mro__ if base not in (*metaq.Message.__mro__, object)]
     return {name for base in kinds for name in vars(base) if not name.startswith("_")} - FOR_THE_OTHER_FACE
 
@@ -183,7 +183,7 @@ def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
 
 def test_a_close_that_is_cut_short_leaves_no_future_open() -> None:
     async def scenario() -> None:
-        client = aio.Client("127.0.0.1:1")  # Nobody is there, so nothing is ever sent.
+        client = aio.Client("127.0.0.1:1")  # No server listens there, so nothing is ever sent.
         await client.start()
         producer = client.producer("g")
         await producer.start()

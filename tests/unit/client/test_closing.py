@@ -1,4 +1,4 @@
-"""All of a client closes within one time, and a second close waits for the first."""
+"""A client closes everything within one timeout, and a second close waits for the first."""
 
 from __future__ import annotations
 

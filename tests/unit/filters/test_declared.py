@@ -1,4 +1,4 @@
-"""Which functions are found where, and what is said of those that cannot be called."""
+"""Filter functions are found in folders and modules, and bad ones are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metaq.filters.declared import describe, load
 
 @pytest.fixture(autouse=True)
 def modules() -> Iterator[None]:
-    """What a folder brings into the process goes with the test."""
+    """Removes the modules that a folder has added to the process."""
     names, path = set(sys.modules), list(sys.path)
     yield
     sys.path[:] = path
@@ -35,7 +35,7 @@ def test_a_folder_and_what_it_leaves_out(tmp_path: Path) -> None:
         tmp_path / "f",
         first="from _shared import LIMIT\n@function\ndef large(message):\n"
         "    return len(message.body) > LIMIT",
-        # A name that the standard library has: neither hides the other.
+        # The name of a standard module: neither hides the other.
         json="@function(name='shop.paid')\ndef paid(message: FilterMessage, *kinds: str) -> bool:\n"
         "    'Paid ones.'\n    return True\ndef unmarked(message):\n    return True",
         _shared="LIMIT = 3\n@function\ndef from_shared(message):\n    return True",
@@ -97,7 +97,7 @@ def _of(text: str) -> None:
         ("@function(name='a..b')\ndef f(message): return True", "not a valid name"),
     ],
 )
-def test_what_nobody_could_call_is_refused(text: str, says: str) -> None:
+def test_functions_that_cannot_be_called_are_refused(text: str, says: str) -> None:
     with pytest.raises(FunctionError, match=says):
         _of(text)
 

@@ -1,4 +1,4 @@
-"""What is settled is committed and nothing else; a full buffer pulls no more; higher queues come first."""
+"""Only settled messages are committed, full buffers stop pulling, and higher queues come first."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_committable_is_the_lowest_that_is_not_settled(count: int, data: st.Data
     assert held.in_hand == 0
 
 
-def test_what_a_filter_left_out_is_settled_by_the_way() -> None:
+def test_messages_that_the_filter_skipped_count_as_settled() -> None:
     held = buffer()
     held.put([], 500)
     assert held.committable == 500
@@ -73,7 +73,7 @@ def test_taking_makes_no_room_but_settling_does() -> None:
     assert not held.is_full
 
 
-def test_what_is_given_back_comes_first_and_in_order() -> None:
+def test_messages_given_back_come_first_and_in_order() -> None:
     held = buffer()
     held.put(messages(0, 5), 5)
     first = held.take(2)
@@ -123,7 +123,7 @@ def test_higher_priority_comes_first() -> None:
 
 @given(st.integers(2, 8), st.integers(1, 12))
 def test_no_priority_is_starved(levels: int, patience: int) -> None:
-    """With all queues full for ever, the highest has its share and each other one a bounded wait."""
+    """With all queues always full, the highest gets its share and the others wait for a bounded time."""
     buffers = [filled(queue_id, 600) for queue_id in range(levels)]
     order = deliver(Turns(priority=True, patience=patience), buffers, 500)
     for queue_id in range(levels - 1):

@@ -1,4 +1,4 @@
-"""Parked messages are kept once, claimed by one, and survive the process."""
+"""Locally stored messages are stored once, claimed by one process, and survive it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_message_is_parked_once(tmp_path: Path) -> None:
     assert (row.body, row.record, row.error, row.due_ms) == (b"body", {"a": 1}, "why", 2000)
 
 
-def test_what_is_due_is_claimed_by_one_process(tmp_path: Path) -> None:
+def test_due_messages_are_claimed_by_one_process(tmp_path: Path) -> None:
     one, other = LocalRetryStore(tmp_path / "g.sqlite"), LocalRetryStore(tmp_path / "g.sqlite")
     for queue_offset in range(3):
         one.add(message(queue_offset), {}, "why", 0, 1000 + queue_offset)
@@ -70,14 +70,14 @@ def test_groups_are_found_by_their_files(tmp_path: Path) -> None:
     assert local_retry_files(tmp_path / "nowhere") == {}
 
 
-def test_what_is_no_database_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "g.sqlite").write_bytes(b"this is text" * 100)
     with pytest.raises(CommandError, match="cannot be opened"):
         LocalRetryStore(tmp_path / "g.sqlite")
 
 
 def other(queue_offset: int) -> Message:
-    """What stands at that place after the topic was made anew."""
+    """A message at the same offset, after the topic was deleted and created again."""
     return Message("T", b"new", id="other", queue=Queue("T", "b", 1), queue_offset=queue_offset)
 
 

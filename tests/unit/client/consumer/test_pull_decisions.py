@@ -1,4 +1,4 @@
-"""What a puller decides where the native stream of its pulls does not go on by itself."""
+"""Decisions of a puller when its native stream cannot continue on its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metaq.errors import UnreadableBody, UsageError
 
 
 class Stream:
-    """Stands in for the native one, whose events a test cannot make happen when a route is gone."""
+    """Replaces the native stream, because a test cannot cause its events while a route is missing."""
 
     def __init__(self, *kinds: str) -> None:
         self.resumed: list[int] = []
@@ -41,7 +41,7 @@ def test_a_broker_that_no_route_tells_of_stops_no_other_queue(kind: str) -> None
         session = Session("127.0.0.1:1")
         assigned = PullConsumer(session)._assigned
         stream = Stream(kind, kind)
-        queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address is its own route.
+        queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address needs no route.
         assigned.stream = stream  # type: ignore[assignment]
         assigned._queues = dict(enumerate(queues))
         assigned._read_events()
@@ -52,7 +52,7 @@ def test_a_broker_that_no_route_tells_of_stops_no_other_queue(kind: str) -> None
     asyncio.run(scenario())
 
 
-def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
+def test_an_assign_during_a_close_starts_no_queue() -> None:
     async def scenario() -> None:
         session = Session("127.0.0.1:1")
         await session.start()
@@ -95,7 +95,7 @@ def test_a_poll_inflates_no_more_at_once_than_it_may(monkeypatch: pytest.MonkeyP
             return b""
 
     def take(count: int) -> tuple[list[Any], list[Any]]:
-        # As the native one does: nothing after one that is compressed.
+        # Like the native stream, it stops after a compressed message.
         taken = [left.pop(0) for _ in range(min(count, 1, len(left)))]
         return taken, [message for message in taken if isinstance(message, Compressed)]
 

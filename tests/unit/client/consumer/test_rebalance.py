@@ -1,4 +1,4 @@
-"""Which queues count as new: those that were not there at the first look."""
+"""Queues that did not exist at the first look count as new."""
 
 from __future__ import annotations
 

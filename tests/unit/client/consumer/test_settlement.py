@@ -1,4 +1,4 @@
-"""What becomes of messages that a broker does not take back."""
+"""Messages that a broker does not take back come again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters, delay levels and options are checked where they are given."""
+"""Filters, delay levels and options are checked when they are given."""
 
 from __future__ import annotations
 

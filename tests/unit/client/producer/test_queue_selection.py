@@ -1,4 +1,4 @@
-"""Queues: which one a message goes to, and when a broker is left alone."""
+"""Selection of queues, avoided brokers, and routes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_broker_that_failed_is_avoided_while_there_is_another() -> None:
     run(scenario)
 
 
-def test_what_is_known_of_failures_goes_down_whenever_it_changes() -> None:
+def test_changes_of_faults_are_reported() -> None:
     async def scenario() -> None:
         told: list[list[str]] = []
         selector = QueueSelector()
@@ -79,7 +79,7 @@ def test_what_is_known_of_failures_goes_down_whenever_it_changes() -> None:
     run(scenario)
 
 
-def test_what_cannot_be_written_to_is_told() -> None:
+def test_a_queue_that_is_not_writable_is_an_error() -> None:
     async def scenario() -> None:
         with pytest.raises(NoRoute) as read_only:
             QueueSelector().next(Route.of("t", route_data("a", perm=4)))
@@ -95,7 +95,7 @@ def test_what_cannot_be_written_to_is_told() -> None:
 
 
 class NameServer:
-    """Answers with what it was given."""
+    """A name server whose answers a test sets."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicRouteData] = {}

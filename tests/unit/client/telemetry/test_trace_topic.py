@@ -1,4 +1,4 @@
-"""Entries of the trace topic: their fields, and what becomes of those that cannot be sent."""
+"""Entries of the trace topic: their fields, and entries that cannot be sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUE = Queue("t", "broker-a", 1)
 
 
 class Kept(TraceTopic):
-    """Keeps what it would send."""
+    """Keeps messages instead of sending them."""
 
     def __init__(self, meters: MeterProvider | None = None) -> None:
         super().__init__(Session("127.0.0.1:1", meter_provider=meters))
@@ -155,7 +155,7 @@ def test_entries_are_sent_in_batches_that_a_broker_takes() -> None:
     assert all(len(message.properties["KEYS"]) <= 8_000 for message in topic.messages[:-1])
 
 
-def test_what_is_too_much_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_entries_past_the_limit_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setattr(trace_topic, "ENTRIES_MAX", 10)
     reader = InMemoryMetricReader()
     topic = Kept(MeterProvider([reader]))

@@ -1,4 +1,4 @@
-"""Where a group begins counts from then on, whether anything came or not; what appears is read as a whole."""
+"""Start offsets are committed at once, and new topics are read from their beginning."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.clients import Face, create_topic, send
 
 
 @pytest.mark.parametrize("mode", ["cluster", "broadcast"])
-def test_what_comes_while_nobody_runs_is_not_skipped(
+def test_messages_that_arrive_while_no_member_runs_are_not_skipped(
     face: Face, served: Served, tmp_path: Path, mode: str
 ) -> None:
     async def scenario() -> None:

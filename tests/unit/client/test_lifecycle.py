@@ -1,4 +1,4 @@
-"""A close takes the time that it has and no more, however long the handlers take."""
+"""A close keeps its timeout, however long the handlers take."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_handlers_leave_time_for_the_last_commit(timeout: float) -> None:
         deadline = CloseDeadline(timeout)
         for_handlers = deadline.for_handlers()
         assert for_handlers >= timeout * 0.7 or for_handlers >= timeout - LEAVE_TIMEOUT_S
-        now += for_handlers  # They took all of it.
+        now += for_handlers  # The handlers used all of it.
         assert deadline.for_handlers() == pytest.approx(0)
         assert for_handlers + deadline.for_leaving() <= timeout + LEAVE_TIMEOUT_MIN_S + 1e-6
         assert deadline.for_leaving() >= min(timeout / 4, LEAVE_TIMEOUT_S) - 1e-6
