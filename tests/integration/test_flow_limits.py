@@ -162,7 +162,7 @@ def test_a_group_is_shown_with_its_lag(served: Metaq) -> None:
     assert served.run("topic", "create", "Lagging", "--queues", "2").returncode == 0
     for body in ("a", "b", "c"):
         assert served.run("send", "Lagging", body, "--queue", "1").returncode == 0
-    with metaq.Client(served.nameserver) as client, client.puller(group="Behind", start="begin") as puller:
+    with metaq.Client(served.nameserver) as client, client.puller(group="Behind", start="earliest") as puller:
         puller.assign(metaq.Queue("Lagging", "broker-a", 1))
         assert puller.poll(timeout=60, count=1)[0].body == b"a"
         puller.commit()

@@ -10,7 +10,7 @@ import typer
 from metaq.cli.flags import Format, Output
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.local_retry_store import Parked, ParkedMessages
+    from metaq.client.consumer.local_retry_store import LocalRetryStore, StoredRetry
 
 app = typer.Typer(
     help="List the messages that consumers on this machine have parked, and have them tried at once.",
@@ -71,13 +71,13 @@ def replay(
         typer.echo(f"{count} parked messages of {group} are due now")
 
 
-def _stores(directory: Path | None, group: str | None) -> list[tuple[str, ParkedMessages]]:
-    from metaq.client.consumer.local_retry_store import ParkedMessages, parked_groups
+def _stores(directory: Path | None, group: str | None) -> list[tuple[str, LocalRetryStore]]:
+    from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_files
     from metaq.client.consumer.options import client_directory
     from metaq.errors import CommandError
 
     place = directory or client_directory() / "parked"
-    found = parked_groups(place)
+    found = local_retry_files(place)
     if group is not None:
         if group not in found:
             raise CommandError(
@@ -85,27 +85,27 @@ def _stores(directory: Path | None, group: str | None) -> list[tuple[str, Parked
                 hint="run the command on the consumer's machine, as its user, or give --directory",
             )
         found = {group: found[group]}
-    return [(name, ParkedMessages(path)) for name, path in found.items()]
+    return [(name, LocalRetryStore(path)) for name, path in found.items()]
 
 
-def _document(group: str, parked: Parked) -> dict[str, object]:
+def _document(group: str, parked: StoredRetry) -> dict[str, object]:
     return {
         "group": group,
         "number": parked.number,
-        "id": parked.message_id,
+        "id": parked.id,
         "topic": parked.record.get("topic", parked.queue_topic),
         "broker": parked.broker,
         "queue": parked.queue_id,
         "queue_offset": parked.queue_offset,
         "attempts": parked.attempts,
         "error": parked.error,
-        "parked_ms": parked.parked_ms,
+        "parked_ms": parked.stored_ms,
         "due_ms": parked.due_ms,
         "body_bytes": len(parked.body),
     }
 
 
-def _line(group: str, parked: Parked) -> str:
+def _line(group: str, parked: StoredRetry) -> str:
     topic = parked.record.get("topic", parked.queue_topic)
     error = " ".join(parked.error.split())
-    return f"{group} {parked.number} {parked.message_id} {topic} failed {parked.attempts} times here: {error}"
+    return f"{group} {parked.number} {parked.id} {topic} failed {parked.attempts} times here: {error}"

@@ -36,7 +36,7 @@ class Topic:
         self._client.start()
         with self._client.producer("maker") as producer:
             producer.send(topic, b"made", tag="first")
-        self._puller = self._client.puller(start="begin")
+        self._puller = self._client.puller(start="earliest")
         self._puller.assign(topic)
         self.messages: list[metaq.Message] = []
 

@@ -37,7 +37,7 @@ def run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[str]
 def bodies(served: Metaq, topic: str, count: int) -> list[bytes]:
     found: list[bytes] = []
     with metaq.Client(served.nameserver) as client:
-        puller = client.puller(start="begin")
+        puller = client.puller(start="earliest")
         puller.assign(topic)
         for _ in range(200):
             found += [message.body for message in puller.poll(0.2, count=1000)]

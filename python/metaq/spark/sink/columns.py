@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 )
 
 from metaq.client.producer.arrow_rows import Numbers, Pairs, Rows, Texts
-from metaq.client.properties import SYSTEM_NAMES
 from metaq.errors import InvalidMessage
+from metaq.protocol.properties import SYSTEM_NAMES
 from metaq.spark.errors import OptionError
 
 _T = TypeVar("_T")

@@ -18,7 +18,6 @@ from typing import Final
 from metaq._core import Frame, decode_records
 from metaq.client.producer.row_sender import Part
 from metaq.client.producer.transactions import COMMIT, ROLL_BACK
-from metaq.client.properties import PRODUCER_GROUP, TRANSACTION, encode_properties
 from metaq.client.session.session import NOT_MINE, Session
 from metaq.client.sync import Client
 from metaq.errors import MetaqError, NoRoute, NotSent
@@ -26,6 +25,7 @@ from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import EndTransaction
+from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, encode_properties
 from metaq.spark.errors import OptionError
 from metaq.spark.sink.client import client_of, run, session_of
 from metaq.spark.sink.half_ends import NotShown, end_all

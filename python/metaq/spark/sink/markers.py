@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 
 from metaq._core import Record, decode_records
-from metaq.client.consumer.pull_consumer import NO_GROUP
 from metaq.client.message import BODY_BYTES_MAX, outgoing
 from metaq.client.producer.options import ProducerOptions
 from metaq.client.producer.row_sender import Part
@@ -27,6 +26,7 @@ from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import PullMessage, QueryMessage
+from metaq.protocol.names import TOOLS_GROUP
 from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
 from metaq.spark.errors import OptionError, SparkError
@@ -236,7 +236,7 @@ class Markers:
         found: list[Marker] = []
         while start < end:
             command = PullMessage(
-                consumer_group=NO_GROUP,
+                consumer_group=TOOLS_GROUP,
                 topic=self.topic,
                 queue_id=queue.id,
                 queue_offset=start,

@@ -16,7 +16,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from metaq.client.consumer.offsets import BrokerOffsets, end_offset, first_offset, offset_at
+from metaq.client.consumer.offsets import BrokerOffsets, earliest_offset, latest_offset, offset_at
 from metaq.client.portal import Portal
 from metaq.client.session.routes import MASTER_ID, Queue, Route
 from metaq.client.session.session import Session
@@ -147,14 +147,14 @@ class Cluster:
     def bounds(self, queues: Iterable[Queue]) -> dict[Queue, Bounds]:
         async def one(queue: Queue) -> Bounds:
             first, end = await asyncio.gather(
-                first_offset(self._session, queue), end_offset(self._session, queue)
+                earliest_offset(self._session, queue), latest_offset(self._session, queue)
             )
             return Bounds(min(first, end), end)
 
         return self._of_each(queues, one)
 
     def ends(self, queues: Iterable[Queue]) -> dict[Queue, int]:
-        return self._of_each(queues, lambda queue: end_offset(self._session, queue))
+        return self._of_each(queues, lambda queue: latest_offset(self._session, queue))
 
     def offsets_at(self, times_ms: Mapping[Queue, int]) -> dict[Queue, int]:
         """Of the first message stored then or later; the end where there is none."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from metaq._core import Network, Scan, ScanBatch, ScanStop
 from metaq.client.compression import INFLATED_BYTES_MAX
-from metaq.client.consumer.pull_consumer import NO_GROUP
-from metaq.client.properties import SYSTEM_NAMES
 from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.errors import MetaqError, UnreadableBody
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
+from metaq.protocol.names import TOOLS_GROUP
+from metaq.protocol.properties import SYSTEM_NAMES
 from metaq.settings import ScanSettings
 from metaq.spark.errors import DataLost
 from metaq.spark.schema import ArrowColumns
@@ -66,7 +66,7 @@ class _RangeReader:
         self._address = address
         self._filter = options.filter(part.queue.topic)
         self._settings = ScanSettings(
-            group=options.group or NO_GROUP,
+            group=options.group or TOOLS_GROUP,
             columns=options.columns,
             hidden_names=frozenset() if options.shows_system_properties else SYSTEM_NAMES,
             inflated_bytes_max=INFLATED_BYTES_MAX,

@@ -1,4 +1,4 @@
-"""Where a group begins counts from then on, whether anything came or not; what appears is read as a whole."""
+"""Start offsets are committed at once, and new topics are read from their beginning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaq import Queue
-from metaq.client.consumer import group_member as consumer_core
+from metaq.client.consumer import positions
 from metaq.errors import MetaqError
 from tests.integration.broker_cluster import run, until
 from tests.integration.client.conftest import Served
@@ -18,7 +18,7 @@ from tests.support.clients import Face, create_topic, send
 
 
 @pytest.mark.parametrize("mode", ["cluster", "broadcast"])
-def test_what_comes_while_nobody_runs_is_not_skipped(
+def test_messages_that_arrive_while_no_member_runs_are_not_skipped(
     face: Face, served: Served, tmp_path: Path, mode: str
 ) -> None:
     async def scenario() -> None:
@@ -34,7 +34,7 @@ def test_what_comes_while_nobody_runs_is_not_skipped(
                 topic,
                 group=topic,
                 mode=mode,
-                start="last",
+                start="latest",
                 on_rebalance=lambda gained, lost: mine.update(q for q in gained if q.topic == topic),
                 **keywords,
             )
@@ -59,20 +59,20 @@ def test_a_topic_that_appears_is_read_from_its_beginning(
 ) -> None:
     topic = name(face, f"appears-{fails_first}")
     failures = [MetaqError("not now")] if fails_first else []
-    first_offset = consumer_core.first_offset
+    earliest_offset = positions.earliest_offset
 
     async def asked(session: Any, queue: Queue) -> int:
         if failures and queue.topic == topic:
             raise failures.pop()
-        return await first_offset(session, queue)
+        return await earliest_offset(session, queue)
 
-    monkeypatch.setattr(consumer_core, "first_offset", asked)
+    monkeypatch.setattr(positions, "earliest_offset", asked)
 
     async def scenario() -> None:
         bodies: list[str] = []
         async with connected(face, served) as client:
             consumer = await face.call(
-                client.consumer(topic, group=topic, start="last"), face.handler(noting(bodies))
+                client.consumer(topic, group=topic, start="latest"), face.handler(noting(bodies))
             )
             await face.call(consumer.start)
             await create_topic(served.broker, topic, queues=1)
