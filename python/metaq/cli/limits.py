@@ -8,7 +8,12 @@ from dataclasses import dataclass
 import msgspec
 import typer
 
-from metaq.broker.state.limits import (
+from metaq.cli.cluster import Cluster, master_addresses
+from metaq.cli.flags import Format
+from metaq.cli.output import print_json, print_table
+from metaq.config.kinds import Bytes, Kind, Number, write_bytes
+from metaq.errors import CommandError
+from metaq.protocol.attributes import (
     BYTES_MAX,
     CONSUME_BYTES,
     CONSUME_MESSAGES,
@@ -16,11 +21,6 @@ from metaq.broker.state.limits import (
     SEND_BYTES,
     SEND_MESSAGES,
 )
-from metaq.cli.cluster import Cluster, master_addresses
-from metaq.cli.flags import Format
-from metaq.cli.output import print_json, print_table
-from metaq.config.kinds import Bytes, Kind, Number, write_bytes
-from metaq.errors import CommandError
 from metaq.protocol.bodies import SubscriptionGroupConfig, SubscriptionGroupTable, TopicConfig
 from metaq.protocol.groups import GetAllSubscriptionGroupConfig, UpdateAndCreateSubscriptionGroup
 from metaq.protocol.topics import GetTopicConfig, UpdateAndCreateTopic

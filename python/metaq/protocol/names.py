@@ -18,6 +18,18 @@ SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """Its committed offsets say from where on the half messages matter."""
 
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""Groups that every broker has from the start."""
+
 TEMPLATE_TOPIC = "TBW102"
 """Producers ask for this topic's route where theirs does not exist yet; a new topic inherits from it."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
