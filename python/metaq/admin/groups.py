@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -271,13 +272,14 @@ class ConsumerGroups:
         targets = await self._offsets.at(wanted, to)
         committed = await self._offsets.committed(group, wanted)
         changes = tuple(QueueReset(queue, committed[queue], targets[queue]) for queue in wanted)
-        if not dry_run:
-            await self._apply(group, topic, changes)
-        return Reset(group, topic, changes, dry_run)
+        plan = Reset(group, topic, changes, is_dry_run=True)
+        return plan if dry_run else await self.apply(plan)
 
-    async def _apply(self, group: str, topic: str, changes: tuple[QueueReset, ...]) -> None:
+    async def apply(self, plan: Reset) -> Reset:
+        """Moves a group exactly as a dry run has planned it. Raises Refused if a queue no longer holds the
+        planned offset."""
         by_broker: dict[str, list[QueueReset]] = {}
-        for change in changes:
+        for change in plan.queues:
             by_broker.setdefault(change.queue.broker, []).append(change)
         await self._calls.on_each(by_broker, self._require_resets)
 
@@ -285,8 +287,8 @@ class ConsumerGroups:
             # One after the other: Apache's broker may lose one of two first offsets that come together.
             for change in by_broker[broker]:
                 command = ResetConsumerOffset(
-                    topic=topic,
-                    group=group,
+                    topic=plan.topic,
+                    group=plan.group,
                     timestamp=-1,
                     is_force=True,
                     queue_id=change.queue.id,
@@ -295,6 +297,7 @@ class ConsumerGroups:
                 await self._calls.change(broker, command)
 
         await self._calls.on_each(by_broker, reset_one)
+        return replace(plan, is_dry_run=False)
 
     async def _require_resets(self, broker: str) -> None:
         """Older brokers do not know the fields that name a queue, and would reset all queues to the end."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, cast
 
 from metaq.admin import aio, brokers, dead_letters, groups, messages, offsets, topics
 from metaq.admin.dead_letters import RATE
@@ -247,6 +248,11 @@ class ConsumerGroups:
         """
         return self._portal.run(self._work.reset, group, topic, to, queues=queues, dry_run=dry_run)
 
+    def apply(self, plan: Reset) -> Reset:
+        """Moves a group exactly as a dry run has planned it. Raises Refused if a queue no longer holds the
+        planned offset."""
+        return self._portal.run(self._work.apply, plan)
+
 
 class Offsets:
     """Reads and commits offsets. Results are by queue."""
@@ -442,13 +448,25 @@ class Admin:
 def _iterate(portal: Portal, start: Callable[[], AsyncGenerator[_T, None]]) -> Iterator[_T]:
     """Takes each item from a generator that runs on the portal's loop."""
     generator = start()
+    taking: set[asyncio.Task[object]] = set()
 
-    async def take() -> _T | object:
+    async def take() -> object:
+        task = asyncio.current_task()
+        assert task is not None
+        taking.add(task)
+        task.add_done_callback(taking.discard)
         return await anext(generator, _END)
+
+    async def end() -> None:
+        # After Ctrl-C the last item may still be awaited.
+        for task in list(taking):
+            task.cancel()
+        await asyncio.gather(*taking, return_exceptions=True)
+        await generator.aclose()
 
     try:
         while (item := portal.run(take)) is not _END:
-            yield item  # type: ignore[misc]
+            yield cast(_T, item)
     finally:
         if portal.usable:
-            portal.run(generator.aclose)
+            portal.run(end)

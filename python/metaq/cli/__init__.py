@@ -56,8 +56,10 @@ def main() -> None:
     try:
         app()
     except MetaqError as error:
+        # The text of some errors ends with their hint.
+        text = error.args[0] if error.args else str(error)
         hint = f"; {error.hint}" if error.hint else ""
-        print(f"metaq: {error}{hint}", file=sys.stderr)
+        print(f"metaq: {text}{hint}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:
         # The reader of a pipe has seen enough; what is still buffered must not fail again at the exit.

@@ -177,6 +177,8 @@ def test_a_stopped_group_is_reset_to_every_kind_of_position(cluster: Served, adm
         (1, None, 0),
     ]
     assert admin.offsets.committed(group, [queue]) == {queue: None}, "a dry run changes nothing"
+    assert not admin.groups.apply(planned).is_dry_run
+    assert admin.offsets.committed(group, [queue]) == {queue: 5}
     hour = timedelta(hours=1)
     now = datetime.now(UTC)
     for position, offset in (("latest", 5), ("earliest", 0), (now + hour, 5), (now - hour, 0)):
