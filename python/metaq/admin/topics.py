@@ -30,7 +30,6 @@ from metaq.protocol.groups import QueryTopicConsumeByWho
 from metaq.protocol.routes import DeleteTopicInNameServer, GetAllTopicListFromNameServer, GetTopicsByCluster
 from metaq.protocol.topics import (
     DeleteTopicInBroker,
-    GetSystemTopicListFromBroker,
     GetTopicConfig,
     GetTopicStatsInfo,
     UpdateAndCreateTopic,
@@ -117,9 +116,11 @@ class Topics:
         """Lists all topics, of one cluster or of all; `kind` tells a user's own from the others."""
         command = GetAllTopicListFromNameServer() if cluster is None else GetTopicsByCluster(cluster=cluster)
         found = TopicList.decode((await self._calls.ask_nameserver(command)).body).topic_list
-        system, _ = await self._calls.from_each(await self._calls.masters(cluster), self._system_topics)
-        system_names = {name for of_broker in system.values() for name in of_broker}
-        return tuple(TopicName(name, _kind(name, system_names)) for name in sorted(set(found)))
+        # Brokers have topics of these names for themselves.
+        info = await self._calls.brokers()
+        clusters = {data.cluster for data in info.broker_addr_table.values()}
+        system = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
+        return tuple(TopicName(name, _kind(name, system)) for name in sorted(set(found)))
 
     async def show(self, topic: str) -> Topic:
         """Returns the settings of a topic on each broker, and its queues. Raises NoRoute."""
@@ -258,10 +259,6 @@ class Topics:
             )
             for queue, offsets in sorted(table.items(), key=lambda item: item[0].queue_id)
         )
-
-    async def _system_topics(self, broker: str) -> Sequence[str]:
-        reply = await self._calls.ask(broker, GetSystemTopicListFromBroker())
-        return TopicList.decode(reply.body).topic_list
 
 
 async def require_metaq(calls: Calls, brokers: Sequence[str], what: str) -> None:

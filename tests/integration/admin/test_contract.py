@@ -21,9 +21,12 @@ from metaq.errors import (
     NotSupported,
     UsageError,
 )
+from metaq.protocol.bodies import TopicList
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.topics import GetSystemTopicListFromBroker
 from tests.integration.admin.conftest import Served
 from tests.support.clients import send
+from tests.support.patient import Connection
 from tests.support.processes import free_port
 from tests.support.reading import eventually, stored_all
 
@@ -45,6 +48,16 @@ def filled(cluster: Served, admin: Admin, queues: int = 2, messages: int = 3) ->
 
 
 # Topics
+
+
+async def system_topics(broker: str) -> list[str]:
+    """Those that a broker itself says are the system's."""
+    connection = await Connection.open(broker)
+    try:
+        reply = (await connection.call(GetSystemTopicListFromBroker())).check()
+        return TopicList.decode(reply.body).topic_list
+    finally:
+        await connection.close()
 
 
 def test_a_topic_is_created_changed_shown_and_deleted(admin: Admin) -> None:
@@ -72,12 +85,15 @@ def test_a_topic_is_created_changed_shown_and_deleted(admin: Admin) -> None:
     assert "metaq topic list" in missing.value.hint
 
 
-def test_topics_are_listed_by_kind(admin: Admin) -> None:
+def test_topics_are_listed_by_kind(cluster: Served, admin: Admin) -> None:
     name = fresh("Listed")
     admin.topics.create(name)
     kinds = {topic.name: topic.kind for topic in admin.topics.list()}
     assert kinds[name] == "normal"
     assert kinds["TBW102"] == "system"
+    assert {kinds[topic] for topic in asyncio.run(system_topics(cluster.broker)) if topic in kinds} == {
+        "system"
+    }
     assert {topic.name for topic in admin.topics.list(cluster="DefaultCluster")} >= {name}
 
 
