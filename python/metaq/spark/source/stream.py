@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
 from metaq.admin import Bounds
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
+from metaq.retry import Retry, steady
 from metaq.spark.errors import WrongCheckpoint
 from metaq.spark.source import lag, stream_offset
 from metaq.spark.source.admission import admit_bytes, admit_rows
@@ -186,10 +187,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _find_again(self, begun: StreamOffset) -> None:
         """Queues that are not there are waited for: a broker that is started anew is away for a while."""
-        deadline = time.monotonic() + (self._options.timeout_s if self._options.fails_on_data_loss else 0.0)
+        tries = Retry(self._options.timeout_s if self._options.fails_on_data_loss else 0.0, steady(PAUSE_S))
         absent = sorted(begun.keys() - set(self._look()))
-        while absent and time.monotonic() < deadline:
-            time.sleep(PAUSE_S)
+        while absent and tries.pause_blocking():
             absent = sorted(begun.keys() - set(self._look(refresh=True)))
         for queue in absent:
             if queue not in self._away:
