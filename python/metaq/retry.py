@@ -36,7 +36,7 @@ class Backoff:
     """The share of a pause that is random, so that many clients do not come back at the same moment."""
 
     def pause_s(self, tries: int) -> float:
-        """Returns the pause after so many failed tries."""
+        """Returns the pause after this number of failed tries."""
         # Large exponents overflow a float long after the bound is reached.
         pause_s = min(self.first_s * self.factor ** min(max(tries - 1, 0), 64), self.max_s)
         return pause_s * (1 - self.jitter * random.random())

@@ -36,7 +36,7 @@ def group(served: Metaq) -> str:
 
 
 def retried(served: Metaq, group: str) -> list[Record]:
-    """What lies in the group's retry topic."""
+    """Reads the group's retry topic."""
 
     async def read() -> list[Record]:
         async with connected(served.broker, "reader") as client:

@@ -249,7 +249,7 @@ class QueueReset:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What a reset changes, or has changed."""
+    """The changes of a reset: planned if it is a dry run, made otherwise."""
 
     group: str
     topic: str
@@ -340,7 +340,7 @@ class BrokerConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFigures:
-    """What a broker measures of itself; None if it does not say."""
+    """Measurements that a broker makes of itself; None if it does not report one."""
 
     broker: str
     version: str | None

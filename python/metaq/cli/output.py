@@ -38,7 +38,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]], right: Sequ
     for row in rows:
         # Topic names and bodies are not markup.
         table.add_row(*(cell.replace("[", "\\[") for cell in row))
-    # Into a pipe or a file nothing is cut or wrapped.
+    # In a pipe or a file nothing is cut or wrapped.
     console = Console() if sys.stdout.isatty() else Console(width=1000, color_system=None)
     console.print(table)
 

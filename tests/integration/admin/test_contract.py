@@ -51,7 +51,7 @@ def filled(cluster: Served, admin: Admin, queues: int = 2, messages: int = 3) ->
 
 
 async def system_topics(broker: str) -> list[str]:
-    """Those that a broker itself says are the system's."""
+    """Lists the topics that a broker itself calls system topics."""
     connection = await Connection.open(broker)
     try:
         reply = (await connection.call(GetSystemTopicListFromBroker())).check()
