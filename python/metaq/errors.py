@@ -13,6 +13,10 @@ MetaqError
     │   ├── InvalidMessage  a message has the wrong type, is too large or is badly named
     │   └── ClientClosed    the client or the producer is closed or was not started
     ├── NoRoute        no broker has the topic, or none of its queues can be used
+    ├── NoSuchGroup    no broker has the group
+    ├── NoSuchMessage  no broker has the message
+    ├── AlreadyExists  a topic or group exists with other settings
+    ├── NotSupported   a broker cannot do what was asked
     ├── NotSent        a message was not sent, after all attempts
     ├── NotDurable     a message is stored, but was not flushed or replicated in time
     ├── NotAllSent     some of many messages were not sent
@@ -91,6 +95,30 @@ class NoRoute(ClientError):
     """No broker has the topic, or none of its queues can be used."""
 
     code = 17
+
+
+class NoSuchGroup(ClientError):
+    """No broker has the group."""
+
+    code = 26
+
+
+class NoSuchMessage(ClientError):
+    """No broker has the message, or none has it any longer."""
+
+    code = 22
+
+
+class AlreadyExists(ClientError):
+    """A topic or group exists with other settings than those that were given."""
+
+    code = 18
+
+
+class NotSupported(ClientError):
+    """A broker cannot do what was asked: it is too old, or not one of MetaQ's."""
+
+    code = 3
 
 
 class NotSent(ClientError):

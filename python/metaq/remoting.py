@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, Self
 
 from metaq._core import Frame, FrameDecoder, FrameError, encode_frame
+from metaq.errors import UsageError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Response
@@ -41,6 +42,20 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{address!r} is not of the form host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def split_addresses(addresses: str) -> tuple[str, ...]:
+    """Reads `host:port`, several separated by semicolons; raises UsageError."""
+    hint = "write host:port, several separated by semicolons"
+    found = tuple(address.strip() for address in addresses.split(";") if address.strip())
+    if not found:
+        raise UsageError("no name server is given", hint=hint)
+    for address in found:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise UsageError(str(error), hint=hint) from None
+    return found
 
 
 class Connection:

@@ -1,4 +1,4 @@
-"""metaq parked: what consumers on this machine have parked on its disk."""
+"""metaq parked: messages that consumers on this machine have parked on its disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from metaq.client.consumer.local_retry_store import LocalRetryStore, StoredRetry
 
 app = typer.Typer(
-    help="List the messages that consumers on this machine have parked, and have them tried at once.",
+    help="List the messages that consumers on this machine have parked, and replay them.",
     no_args_is_help=True,
 )
 
@@ -21,7 +21,7 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         "--directory",
-        help="Where the consumers park (local_directory); METAQ_CLIENT_DIRECTORY/parked unless given.",
+        help="The local_directory of the consumers (default METAQ_CLIENT_DIRECTORY/parked).",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ def list_parked(
     directory: Directory = None,
     output: Output = Format.text,
 ) -> None:
-    """List parked messages, the oldest first."""
+    """List parked messages, oldest first."""
     from metaq.cli.output import print_json_line
 
     for name, store in _stores(directory, group):
@@ -49,13 +49,16 @@ def list_parked(
 def replay(
     group: Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)],
     number: Annotated[
-        list[int] | None, typer.Option("--number", help="Only the one with this number.", show_default=False)
+        list[int] | None,
+        typer.Option("--number", help="Only the message with this number; repeatable.", show_default=False),
     ] = None,
     directory: Directory = None,
     output: Output = Format.text,
 ) -> None:
-    """Make parked messages due now, with all their tries: the group's consumer on this machine takes them,
-    or does so when it is started."""
+    """Make parked messages due now and reset their tries.
+
+    The group's consumer on this machine takes them at once, or when it starts.
+    """
     from metaq.cli.output import print_json
     from metaq.errors import CommandError
 

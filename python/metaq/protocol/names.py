@@ -23,6 +23,18 @@ INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """Readers without a group of their own pull in this one."""
 
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""Groups that every broker has from the start."""
+
 TEMPLATE_TOPIC = "TBW102"
 """Producers ask for this topic's route where theirs does not exist yet; a new topic inherits from it."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

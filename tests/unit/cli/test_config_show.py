@@ -58,7 +58,11 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
             "listen on 127.0.0.1, or use --insecure-listen if you trust the network\n",
         ),
         (("serve", "--flush", "never"), 2, "metaq: flush=never (--flush) must be sync or async\n"),
-        (("tail", "T", "--from", "noon"), 1, "metaq: --from noon is no point in time; write begin, "),
+        (
+            ("tail", "T", "--from", "yesterday"),
+            1,
+            'metaq: --from: "yesterday" is not a valid time; use -10m, 2026-01-31T12:00 or an offset\n',
+        ),
         (
             ("send", "T", "body", "--property", "x"),
             1,

@@ -9,7 +9,6 @@ through every crash.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import weakref
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import EndTransaction
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, encode_properties
+from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError
 from metaq.spark.sink.client import client_of, run, session_of
 from metaq.spark.sink.half_ends import NotShown, end_all
@@ -82,16 +82,14 @@ async def _commit_in_time(
     session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]
 ) -> None:
     """Brokers that are away may come back, and every step can be done twice."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + options.timeout_s
+    tries = Retry(options.timeout_s, steady(PAUSE_S))
     while True:
         try:
             return await _commit(session, options, identity, parts)
         except (NoMarkers, NoRoute, NotSent, Unreachable) as error:
-            if loop.time() + PAUSE_S > deadline:
+            _log.warning("%s/%d: %s", identity.name, identity.number, error)
+            if not await tries.pause():
                 raise
-            _log.warning("%s/%d: %s; trying again", identity.name, identity.number, error)
-        await asyncio.sleep(PAUSE_S)
 
 
 async def _commit(session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:

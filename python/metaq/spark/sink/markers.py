@@ -6,7 +6,6 @@ where their marker is found by its key. See docs/decisions/0001-exactly-once-spa
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
@@ -29,6 +28,7 @@ from metaq.protocol.messages import PullMessage, QueryMessage
 from metaq.protocol.names import TOOLS_GROUP
 from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
+from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError, SparkError
 
 _log = logging.getLogger(__name__)
@@ -177,11 +177,10 @@ class Markers:
             raise NoRoute(f"no broker of {near} is there to keep {self.topic}")
         command = UpdateAndCreateTopic(topic=self.topic, read_queue_nums=1, write_queue_nums=1, perm=6)
         (await self._session.call(masters[0], command)).check()
-        deadline = asyncio.get_running_loop().time() + CREATED_WITHIN_S
+        tries = Retry(CREATED_WITHIN_S, steady(0.05))
         while not await self.exist():
-            if asyncio.get_running_loop().time() > deadline:
-                raise NoRoute(f"{self.topic} was made, but no name server tells where it is")
-            await asyncio.sleep(0.05)
+            if not await tries.pause():
+                raise NoRoute(f"{self.topic} was created, but no name server lists it yet")
 
     async def append(self, marker: Marker, timeout_s: float) -> None:
         """Durably; raises NotSent, NotDurable. One that was not acknowledged may be there all the same."""
@@ -211,8 +210,7 @@ class Markers:
     async def append_and_read(self, marker: Marker, timeout_s: float) -> list[Marker]:
         """What is there once the marker is, which may be after its acknowledgement; raises MarkerNotSeen."""
         await self.append(marker, timeout_s)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        tries = Retry(timeout_s, steady(SEEN_PAUSE_S))
         while True:
             try:
                 found = await self.read()
@@ -220,13 +218,12 @@ class Markers:
                 found = []
             if any(marker.is_same(other) for other in found):
                 return found
-            if loop.time() + SEEN_PAUSE_S > deadline:
+            if not await tries.pause():
                 raise MarkerNotSeen(
                     f"the marker of {marker.name}/{marker.number} was acknowledged, but is not to be read in"
                     f" {self.topic}",
                     hint="nothing was taken back: do the same write again, which finds what was decided",
                 )
-            await asyncio.sleep(SEEN_PAUSE_S)
 
     async def find(self) -> list[Marker]:
         """The same for who can wait: a job's by its key, which brokers learn a moment later."""

@@ -14,6 +14,7 @@ from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import MeasureQueue
+from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError
 
 PAUSE_S: Final = 0.5
@@ -28,20 +29,18 @@ async def require_metaq(session: Session, topics: Iterable[str], timeout_s: floa
 
     A broker that is away while others are there is not waited for: rows go to the others meanwhile.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    tries = Retry(timeout_s, steady(PAUSE_S))
     for topic in topics:
         check_topic(topic)
         while True:
-            route = await route_of(session, topic, max(deadline - loop.time(), 0.0))
+            route = await route_of(session, topic, tries.left_s)
             names = sorted({queue.broker for queue in route.writable})
             found = await asyncio.gather(*(_away(session, topic, name) for name in names))
             away = [error for error in found if error is not None]
             if not names or len(away) < len(names):
                 break
-            if loop.time() + PAUSE_S > deadline:
+            if not await tries.pause():
                 raise away[0]
-            await asyncio.sleep(PAUSE_S)
 
 
 async def _away(session: Session, topic: str, broker: str) -> Unreachable | NoRoute | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from metaq.admin import QueuePart
 from metaq.client.session.routes import Queue
-from metaq.protocol.messages import QueueMeasured
 from metaq.spark.source.offsets import share
 
 ROUNDS_MAX = 8
@@ -23,7 +23,7 @@ class Measure(Protocol):
 
     def __call__(
         self, parts: Mapping[Queue, tuple[int, int]], bytes_max: Mapping[Queue, int] | None = None
-    ) -> dict[Queue, QueueMeasured]: ...
+    ) -> dict[Queue, QueuePart]: ...
 
 
 def admit_rows(starts: Mapping[Queue, int], ends: Mapping[Queue, int], rows_max: int) -> dict[Queue, int]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from metaq.admin import Bounds
 from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.spark.errors import DataLost
-from metaq.spark.source.cluster import Bounds, Cluster
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import AtOffsets, GroupOffset, Range, plan
 from metaq.spark.source.options import SourceOptions
 from metaq.spark.source.positions import resolve

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from metaq.admin import Bounds
 from metaq.client.session.routes import Queue
 from metaq.spark.errors import OptionError
-from metaq.spark.source.cluster import Bounds, Cluster
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import (
     EARLIEST,
     LATEST,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,6 +16,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
 from metaq.protocol.names import TOOLS_GROUP
 from metaq.protocol.properties import SYSTEM_NAMES
+from metaq.retry import Backoff, Retry
 from metaq.settings import ScanSettings
 from metaq.spark.errors import DataLost
 from metaq.spark.schema import ArrowColumns
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TAKE_S: Final = 30.0
-PAUSE_S: Final = 0.2
-PAUSE_S_MAX: Final = 2.0
+BACKOFF: Final = Backoff(first_s=0.2, max_s=2.0)
 _GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
 """How a broker refuses to read of a topic or a queue that it has not."""
 
@@ -73,8 +72,10 @@ class _RangeReader:
         )
         self._is_master = False
         """The address is the one that name servers gave for the master meanwhile."""
-        self._pause_s = PAUSE_S
-        self._progress_at = time.monotonic()
+        self._tries = self._begin_tries()
+
+    def _begin_tries(self) -> Retry:
+        return Retry(self._options.timeout_s, BACKOFF)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         arrow = ArrowColumns(self._options.columns)
@@ -103,8 +104,7 @@ class _RangeReader:
 
     def _check(self, batch: ScanBatch) -> None:
         self._position = batch.to_offset
-        self._progress_at = time.monotonic()
-        self._pause_s = PAUSE_S
+        self._tries = self._begin_tries()
         covered = batch.to_offset - batch.from_offset
         if covered != batch.rows and not self._options.is_filtered:
             part = Range(self._part.queue, batch.from_offset, batch.to_offset)
@@ -163,15 +163,13 @@ class _RangeReader:
 
     def _wait(self, error: MetaqError) -> None:
         """For what may pass; the broker may also have moved meanwhile."""
-        if time.monotonic() - self._progress_at > self._options.timeout_s:
-            if isinstance(error, DataLost):
-                self._lost(Range(self._part.queue, self._position, self._part.to_offset), str(error))
-                return
+        _log.info("trying again: %s", error)
+        if self._tries.pause_blocking():
+            self._address = self._find_address() or self._address
+        elif isinstance(error, DataLost):
+            self._lost(Range(self._part.queue, self._position, self._part.to_offset), str(error))
+        else:
             raise error
-        _log.info("trying again in %.1f s: %s", self._pause_s, error)
-        time.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
-        self._address = self._find_address() or self._address
 
     def _address_master(self, here: Range) -> None:
         address = self._find_address()

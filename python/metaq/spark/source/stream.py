@@ -22,13 +22,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from metaq.admin import Bounds
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
+from metaq.retry import Retry, steady
 from metaq.spark.errors import WrongCheckpoint
 from metaq.spark.source import lag, stream_offset
 from metaq.spark.source.admission import admit_bytes, admit_rows
 from metaq.spark.source.batch import RangePartition, lost, tasks
-from metaq.spark.source.cluster import DELAY_UNKNOWN, Bounds, Cluster
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import Range
 from metaq.spark.source.options import SourceOptions
 from metaq.spark.source.positions import resolve
@@ -163,7 +165,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = time.monotonic()
         if refresh or now - self._queues_at > ROUTES_S:
             strict = self._options.fails_on_data_loss or self._initial is None
-            self._queues = self._there().queues(self._options.subscribed, refresh=True, strict=strict)
+            self._queues = self._there().queues(self._options.subscribed, strict=strict)
             self._queues_at = now
         return self._queues
 
@@ -185,10 +187,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _find_again(self, begun: StreamOffset) -> None:
         """Queues that are not there are waited for: a broker that is started anew is away for a while."""
-        deadline = time.monotonic() + (self._options.timeout_s if self._options.fails_on_data_loss else 0.0)
+        tries = Retry(self._options.timeout_s if self._options.fails_on_data_loss else 0.0, steady(PAUSE_S))
         absent = sorted(begun.keys() - set(self._look()))
-        while absent and time.monotonic() < deadline:
-            time.sleep(PAUSE_S)
+        while absent and tries.pause_blocking():
             absent = sorted(begun.keys() - set(self._look(refresh=True)))
         for queue in absent:
             if queue not in self._away:
@@ -224,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = bounds[queue]
             if queue not in begun:
                 starts[queue] = found.first
-            elif fault := _fault(place, found, measured[queue].before_physical_offset):
+            elif fault := _fault(place, found, _known(measured[queue].before_physical_offset)):
                 gone = Range(queue, place.queue_offset, max(found.first, place.queue_offset))
                 lost(options, gone, fault)
                 starts[queue] = found.first
@@ -279,7 +280,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """With the place in the commit log of the message before each."""
         measured = self._there().measure({queue: (offset, offset) for queue, offset in offsets.items()})
         return {
-            queue: Place(offset, measured[queue].before_physical_offset) for queue, offset in offsets.items()
+            queue: Place(offset, _known(measured[queue].before_physical_offset))
+            for queue, offset in offsets.items()
         }
 
     # What it tells
@@ -292,7 +294,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         self._told_at = now
         behind = {queue: max(ends[queue] - reached.get(queue, 0), 0) for queue in ends}
-        size_bytes, delays_ms = 0, [0]
+        size_bytes = 0
+        delays_ms: list[int | None] = [0]
         waiting = {queue: (reached.get(queue, 0), ends[queue]) for queue in ends if behind[queue]}
         if waiting:
             nothing = dict.fromkeys(waiting, 0)
@@ -300,8 +303,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue, found in self._there().measure(waiting).items():
                 counted = max(found.end_offset - waiting[queue][0], 1)
                 size_bytes += found.size_bytes * behind[queue] // counted
-        delay_s = None if DELAY_UNKNOWN in delays_ms else max(delays_ms) / 1000
+        known_ms = [delay_ms for delay_ms in delays_ms if delay_ms is not None]
+        delay_s = max(known_ms) / 1000 if len(known_ms) == len(delays_ms) else None
         self._report = lag.report(ends, behind, size_bytes, delay_s)
+
+
+def _known(physical_offset: int | None) -> int:
+    """As checkpoints write it."""
+    return UNKNOWN if physical_offset is None else physical_offset
 
 
 def _plain(places: StreamOffset) -> dict[Queue, Place]:

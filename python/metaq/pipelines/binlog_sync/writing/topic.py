@@ -2,64 +2,35 @@
 
 from __future__ import annotations
 
-import time
-from typing import Final
-
-from metaq.cli.cluster import Cluster, ask, master_addresses, writable_queues
+from metaq.admin import Admin
 from metaq.client.session.routes import Queue
-from metaq.errors import CommandError, MetaqError
+from metaq.errors import CommandError, MetaqError, NoRoute
 from metaq.pipelines.binlog_sync.writing.state import QueueName
-
-_READ_AND_WRITE: Final = 6
-ROUTE_TIMEOUT_S: Final = 10.0
 
 
 def find_queues(nameservers: str, topic: str) -> list[QueueName] | None:
     """Returns the writable queues in a fixed order; None if the topic does not exist. Raises MetaqError."""
-
-    async def look(cluster: Cluster) -> list[QueueName] | None:
-        route = await cluster.route(topic)
-        if route is None:
+    with Admin(nameservers) as admin:
+        try:
+            return sorted((queue.broker, queue.id) for queue in admin.topics.route(topic).writable)
+        except NoRoute as error:
+            if error.retriable:
+                raise
             return None
-        return sorted((queue.broker, queue.queue_id) for queue in writable_queues(route))
-
-    return ask(nameservers, look)
 
 
 def queues_without_head(nameservers: str, topic: str) -> list[QueueName]:
     """Returns the queues whose first messages have been deleted; raises MetaqError."""
-
-    async def look(cluster: Cluster) -> list[QueueName]:
-        route = await cluster.route_required(topic)
-        stats = [await cluster.topic_stats(address, topic) for address in master_addresses(route).values()]
-        return sorted(
-            (queue.broker_name, queue.queue_id)
-            for table in stats
-            for queue, offsets in table.offset_table.items()
-            if offsets.min_offset > 0
-        )
-
-    return ask(nameservers, look)
+    with Admin(nameservers) as admin:
+        queues = admin.topics.show(topic).queues
+    return sorted((state.queue.broker, state.queue.id) for state in queues if state.first_offset > 0)
 
 
 def make_topic(nameservers: str, topic: str, queues: int) -> list[QueueName]:
     """Creates the topic on every broker, with ordered messages; raises MetaqError."""
-    brokers = ask(
-        nameservers,
-        lambda cluster: cluster.create_topic(
-            topic, queues=queues, permission=_READ_AND_WRITE, order=True, cluster=None
-        ),
-    )
-    # Each broker reports it to the name servers a moment later.
-    deadline = time.monotonic() + ROUTE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        found = find_queues(nameservers, topic) or []
-        if {broker for broker, _ in found} >= set(brokers):
-            return found
-        time.sleep(0.05)
-    raise CommandError(
-        f"{topic} was created, but the name server does not list it after {ROUTE_TIMEOUT_S:g} s"
-    )
+    with Admin(nameservers) as admin:
+        admin.topics.create(topic, queues=queues, ordered=True, change_existing=True)
+    return find_queues(nameservers, topic) or []
 
 
 def queues_for(nameservers: str, topic: str, queues: int, before: list[QueueName] | None) -> list[QueueName]:
