@@ -169,6 +169,18 @@ def test_many_must_be_messages() -> None:
 
 
 def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
+    assert metaq.__all__ == [
+        "Client",
+        "Message",
+        "MetaqError",
+        "Queue",
+        "Reject",
+        "Retry",
+        "SendResult",
+        "SendStatus",
+        "__version__",
+        "aio",
+    ]
     for name in metaq.__all__:
         assert getattr(metaq, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
