@@ -280,7 +280,8 @@ def _kind(topic: str, system: set[str]) -> TopicKind:
         return "retry"
     if topic.startswith(names.DEAD_LETTER_PREFIX):
         return "dead-letter"
-    if topic in system or topic in names.RESERVED or topic.startswith(names.SYSTEM_PREFIX):
+    # Apache's brokers write this prefix in both cases.
+    if topic in system or topic in names.RESERVED or topic.lower().startswith(names.SYSTEM_PREFIX):
         return "system"
     return "normal"
 

@@ -1,4 +1,4 @@
-"""Telling brokers what becomes of many half messages, until each has taken it."""
+"""Commits or rolls back many half messages, and tries again until each broker has done it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CALL_TIMEOUT_S: Final = 10.0
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 SURELY_OURS_MS: Final = 12 * 3_600_000
-"""A half message that has ended, nobody knows how: until this age only its own commit can have ended it,
-since brokers give none up before."""
+"""If a half message has ended and nobody knows how, only its own commit can have ended it up to this age:
+brokers give none up earlier."""
 _LATER: Final = frozenset(
     (
         ResponseCode.SYSTEM_BUSY,
@@ -37,14 +37,14 @@ _LATER: Final = frozenset(
 
 
 class NotShown(SparkError):
-    """Rows of a batch that is decided could not be shown."""
+    """Rows of a decided batch could not be shown."""
 
 
 async def end_all(session: Session, marker: Marker, *, commit: bool, timeout_s: float) -> None:
-    """Ends every half message of the marker; raises NotShown where one could not be committed."""
+    """Ends every half message of the marker. Raises NotShown if one could not be committed."""
     limit = Retry(timeout_s)
     for topic in marker.topics:
-        # Only routes tell where a broker is.
+        # Routes tell where brokers are.
         await _find(session, topic, limit.left_s)
     ends = _Ends(session, marker, commit, limit)
     await asyncio.gather(*(ends.end_chain(chain) for chain in marker.chains))

@@ -1,4 +1,4 @@
-"""Positions that options name, turned into queue offsets by asking the cluster."""
+"""Turns the positions of options into queue offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Side = Literal["starting", "ending"]
 def resolve(
     cluster: Cluster, options: SourceOptions, side: Side, bounds: Mapping[Queue, Bounds]
 ) -> dict[Queue, int]:
-    """Raises OptionError where the option does not fit the queues that there are."""
+    """Returns the offset of each queue. Raises OptionError if the option does not fit the queues."""
     position: Position = options.start if side == "starting" else options.end
     if isinstance(position, AtOffsets):
         _require_same(f"{side}Offsets", position.offsets, bounds)
@@ -56,7 +56,8 @@ def _offset(offset: int, found: Bounds) -> int:
 
 
 def _require_same(option: str, named: Iterable[Queue], there: Iterable[Queue]) -> None:
-    """Every queue has to be named: one that is not would begin somewhere that nobody chose."""
+    """Raises OptionError unless the option names every queue: the others would start at a position that
+    nobody chose."""
     named, there = set(named), set(there)
     for queues, what in ((named - there, "names queues that are not there"), (there - named, "leaves out")):
         if queues:

@@ -1,4 +1,4 @@
-"""What executors do: read a range of a queue and give it as Arrow batches."""
+"""Reads a range of a queue on an executor and yields Arrow batches."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _log = logging.getLogger(__name__)
 TAKE_S: Final = 30.0
 BACKOFF: Final = Backoff(first_s=0.2, max_s=2.0)
 _GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
-"""How a broker refuses to read of a topic or a queue that it has not."""
+"""Codes with which a broker refuses a topic or a queue that it does not have."""
 
 _networks: dict[int, Network] = {}
-"""One for each process: workers are forked, and a thread does not come along."""
+"""By process id: workers are forked, and threads do not survive a fork."""
 
 
 def _network() -> Network:
@@ -48,12 +48,12 @@ def _network() -> Network:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that a task needs besides its range; it travels to the executors."""
+    """Everything that a task needs besides its range. Spark sends it to the executors."""
 
     options: SourceOptions
 
     def batches(self, part: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Raises DataLost, UnreadableBody, or what kept it from reading for longer than the time allows."""
+        """Yields the rows. Raises DataLost, UnreadableBody, or the last error when the time is over."""
         return _RangeReader(self.options, part, address).batches()
 
 
@@ -71,7 +71,7 @@ class _RangeReader:
             inflated_bytes_max=INFLATED_BYTES_MAX,
         )
         self._is_master = False
-        """The address is the one that name servers gave for the master meanwhile."""
+        """The address is the master's, as a name server gave it."""
         self._tries = self._begin_tries()
 
     def _begin_tries(self) -> Retry:
@@ -124,13 +124,13 @@ class _RangeReader:
             _log.warning("going on without a body that cannot be decompressed: %s: %s", place, reason)
 
     def _decide(self, stop: ScanStop) -> None:
-        """Goes on, waits, or raises."""
+        """Continues, waits, or raises."""
         here = Range(self._part.queue, self._position, self._part.to_offset)
         if stop.kind == "done":
             return
         is_loss = stop.kind == "moved" or (stop.kind == "refused" and stop.value in _GONE)
         if is_loss and not self._is_master:
-            # A replica may have less than its master, whose word alone counts.
+            # A replica may have fewer messages than its master: only the master decides.
             self._address_master(here)
         elif stop.kind == "moved":
             if stop.value > self._position:
@@ -162,7 +162,7 @@ class _RangeReader:
         self._position = max(self._position, part.to_offset)
 
     def _wait(self, error: MetaqError) -> None:
-        """For what may pass; the broker may also have moved meanwhile."""
+        """Waits after an error that may pass. The broker may have moved meanwhile."""
         _log.info("trying again: %s", error)
         if self._tries.pause_blocking():
             self._address = self._find_address() or self._address

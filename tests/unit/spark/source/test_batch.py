@@ -1,4 +1,4 @@
-"""Ranges of a batch, and what is told where queues do not hold them."""
+"""Ranges of a batch, and the errors if queues do not hold them."""
 
 from __future__ import annotations
 
