@@ -169,6 +169,7 @@ pub(crate) enum Step<'a> {
 
 /// Visits every record between two physical offsets of an open log, in order; `visit` says whether to go on.
 /// Returns where it stopped.
+#[inline]
 pub(crate) fn walk(
     log: &CommitLog,
     from: i64,
