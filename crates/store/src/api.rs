@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::expression::Program;
 
-/// Receives what happens in the store. Calls come from inside the store, some with its locks held: be brief, never block,
-/// never append or delete from here (reading is fine). `arrived` comes on the thread that dispatches: with asynchronous
-/// flush the one that called [`crate::Store::dispatch`], with synchronous flush the one that synced.
+/// Receives what happens in the store. Calls come from inside the store, some with its locks held: be brief, never
+/// block, never append or delete from here (reading is fine). `arrived` comes on the thread that dispatches: with
+/// asynchronous flush the one that called [`crate::Store::dispatch`], with synchronous flush the one that synced.
 pub trait StoreEvents: Send + Sync {
     /// New entries of a queue can be read: it now ends at `max_offset`, and these are the tag codes of the
     /// new entries in their order.

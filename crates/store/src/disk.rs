@@ -1,5 +1,5 @@
-//! The only way to the file system: every file call of the store goes through [`Disk`], so that syncs report their errors
-//! in one place and a test can make any call fail ([`crate::faulty_disk::FaultyDisk`]).
+//! The only way to the file system: every file call of the store goes through [`Disk`], so that syncs report their
+//! errors in one place and a test can make any call fail ([`crate::faulty_disk::FaultyDisk`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -259,8 +259,8 @@ impl Disk for SystemDisk {
     }
 }
 
-/// Writes the content of the range back, which allocates its blocks and makes its pages dirty. Nobody else may change the
-/// range meanwhile.
+/// Writes the content of the range back, which allocates its blocks and makes its pages dirty. Nobody else may change
+/// the range meanwhile.
 pub(crate) fn rewrite(disk: &dyn Disk, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let end = from + len;

@@ -1,7 +1,7 @@
 //! Message filters beyond tags: a compiled SQL92 expression, run over the properties of one record.
 //!
-//! The control plane parses the expression into a flat list of operations in postfix order. [`Program::build`] checks it
-//! once, so that [`Program::matches`] can neither fail nor allocate.
+//! The control plane parses the expression into a flat list of operations in postfix order. [`Program::build`] checks
+//! it once, so that [`Program::matches`] can neither fail nor allocate.
 
 mod number;
 #[cfg(test)]
@@ -185,7 +185,8 @@ impl Program {
         stack.pop()
     }
 
-    /// The values of all properties that the program reads, found in one pass. If a name comes twice, the last one counts.
+    /// The values of all properties that the program reads, found in one pass. If a name comes twice, the last one
+    /// counts.
     fn look_up<'a, const NAMES: usize>(&self, properties: &'a [u8]) -> [Value<'a>; NAMES] {
         let mut values = [Value::Null; NAMES];
         for entry in entries(properties) {

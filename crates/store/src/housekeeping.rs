@@ -18,8 +18,8 @@ const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 /// Bytes of the commit log that stay mapped in memory; older ones only while they are read.
 const MAPPED_BYTES_KEPT: i64 = 64 << 20;
-/// Flushes of queues that may fail in a row before appends are refused, unless the disk is full. A brief shortage, of file
-/// descriptors for example, is over by the next flush.
+/// Flushes of queues that may fail in a row before appends are refused, unless the disk is full. A brief shortage, of
+/// file descriptors for example, is over by the next flush.
 const FLUSH_FAILURES_MAX: u32 = 1;
 /// A long round is followed by a pause this many times longer, so that many queues do not occupy a core.
 const REST_FACTOR: u32 = 10;

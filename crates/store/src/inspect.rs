@@ -81,8 +81,8 @@ impl Store {
             .collect()
     }
 
-    /// Measures how many records from `from_offset` on fit in `bytes_max` bytes, but not past `to_offset`. Holes have no
-    /// size.
+    /// Measures how many records from `from_offset` on fit in `bytes_max` bytes, but not past `to_offset`. Holes have
+    /// no size.
     pub fn measure(
         &self,
         topic: &str,

@@ -246,8 +246,8 @@ impl Reader<'_> {
         (own_offset == physical_offset).then_some(time_ms)
     }
 
-    /// The first queue offset stored at or after the time, or the end; with `upper` the last one stored at or before it,
-    /// or 0.
+    /// The first queue offset stored at or after the time, or the end; with `upper` the last one stored at or before
+    /// it, or 0.
     pub(crate) fn search_offset(
         &self,
         queue: &Queue,

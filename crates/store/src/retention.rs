@@ -1,5 +1,5 @@
-//! Retention: deletes old files by age at certain hours, or when the disk fills up. It never deletes unconsumed records to
-//! make room, unless `delete_unconsumed` says so.
+//! Retention: deletes old files by age at certain hours, or when the disk fills up. It never deletes unconsumed records
+//! to make room, unless `delete_unconsumed` says so.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,8 +20,8 @@ impl OpenStore {
     /// Applies retention and returns how many files of the log it deleted.
     ///
     /// At the hours of `delete_when`, past `disk_clean_percent`, or with `now`, it deletes files whose records are all
-    /// older than `file_reserved_hours`. Past `disk_force_clean_percent` it deletes the oldest files whatever their age,
-    /// provided that they are consumed.
+    /// older than `file_reserved_hours`. Past `disk_force_clean_percent` it deletes the oldest files whatever their
+    /// age, provided that they are consumed.
     pub(crate) fn clean(&self, now: bool) -> Result<usize, StoreError> {
         let _one_at_a_time = self.cleaning.lock();
         let mut used_percent = self.used_percent()?;
@@ -94,8 +94,8 @@ impl OpenStore {
             .count()
     }
 
-    /// The physical offset of the first record that is pinned or that some queue's consumers have not committed. A queue
-    /// without commits is unconsumed from its start.
+    /// The physical offset of the first record that is pinned or that some queue's consumers have not committed. A
+    /// queue without commits is unconsumed from its start.
     fn lowest_unconsumed(&self) -> Result<i64, StoreError> {
         let consumed = self.consumed.lock().clone();
         let log_start = self.log.start_offset();

@@ -15,8 +15,8 @@ const RECORD_OVERHEAD_BYTES_MAX: u64 = 120 + 0xFFFF + 0x7FFF;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     pub directory: PathBuf,
-    /// True: a record is confirmed once it is synced. False: it is confirmed once it is appended, and data is synced every
-    /// `flush_interval_ms`.
+    /// True: a record is confirmed once it is synced. False: it is confirmed once it is appended, and data is synced
+    /// every `flush_interval_ms`.
     pub sync_flush: bool,
     pub commit_log_file_bytes: u64,
     pub consume_queue_file_entries: u64,

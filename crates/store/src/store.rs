@@ -155,8 +155,8 @@ impl Store {
     }
 
     /// Appends bytes of another log as they are, beginning at this log's end: whole records with their queue offsets
-    /// and times, and the blank that closes a file. Returns the new end. On an error the log ends in front of the record
-    /// that was refused.
+    /// and times, and the blank that closes a file. Returns the new end. On an error the log ends in front of the
+    /// record that was refused.
     pub fn append_raw(&self, physical_offset: i64, bytes: &[u8]) -> Result<i64, StoreError> {
         self.shared.log.append_raw(physical_offset, bytes, &self.shared.queues)
     }
@@ -196,8 +196,8 @@ impl Store {
         self.shared.flush.wait(end_offset, timeout, &self.shared.gate, || self.is_confirmed(end_offset))
     }
 
-    /// Waits until everything below `end_offset` is on this disk, whatever the flush mode. For files beside the log that
-    /// are synced on their own and must never know more than the log; answers go by [`Store::is_confirmed`].
+    /// Waits until everything below `end_offset` is on this disk, whatever the flush mode. For files beside the log
+    /// that are synced on their own and must never know more than the log; answers go by [`Store::is_confirmed`].
     pub fn wait_flushed(&self, end_offset: i64, timeout: Duration) -> bool {
         let progress = &self.shared.log.progress;
         self.shared.flush.wait(end_offset, timeout, &self.shared.gate, || progress.flushed() >= end_offset)
@@ -236,8 +236,8 @@ impl Store {
             .unwrap_or_default()
     }
 
-    /// Searches by store time. Returns the first queue offset at or after the time, or the queue's end; with `upper` the
-    /// last one at or before it, or 0.
+    /// Searches by store time. Returns the first queue offset at or after the time, or the queue's end; with `upper`
+    /// the last one at or before it, or 0.
     pub fn search_offset(&self, topic: &str, queue_id: i32, timestamp_ms: i64, upper: bool) -> i64 {
         let reader = self.shared.reader();
         self.with_queue(topic, queue_id, |queue| reader.search_offset(queue, timestamp_ms, upper))
@@ -291,7 +291,8 @@ impl Store {
         self.shared.index.query(&self.shared.log, topic, key, count_max, begin_ms, end_ms)
     }
 
-    /// Deletes the topic's queues; its records stay in the commit log until retention deletes them. Appends wait meanwhile.
+    /// Deletes the topic's queues; its records stay in the commit log until retention deletes them. Appends wait
+    /// meanwhile.
     pub fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
         self.shared.gate.check_open()?;
         let shared = &self.shared;
@@ -321,9 +322,9 @@ impl Store {
         *self.shared.consumed.lock() = consumed;
     }
 
-    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For those
-    /// whose progress no committed offset shows: messages that wait for their time, replicas that are behind. What was
-    /// deleted before the call is gone.
+    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For
+    /// those whose progress no committed offset shows: messages that wait for their time, replicas that are behind.
+    /// What was deleted before the call is gone.
     pub fn pin(&self, name: &str, physical_offset: i64) {
         self.shared.pins.pin(name, physical_offset);
     }

@@ -117,8 +117,8 @@ impl IndexFile {
         self.table.sync(disk)
     }
 
-    /// Adds an entry to a file that is not full. The header changes before the slot: a kill in between leaves the entry out
-    /// of its chain, and the next start indexes the record again.
+    /// Adds an entry to a file that is not full. The header changes before the slot: a kill in between leaves the entry
+    /// out of its chain, and the next start indexes the record again.
     pub(crate) fn put(
         &mut self,
         disk: &dyn Disk,

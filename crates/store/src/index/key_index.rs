@@ -1,5 +1,5 @@
-//! Builds and queries the key index. A thread of its own follows dispatch in batches, a few milliseconds behind. What it
-//! missed at a kill it reads again at the next start.
+//! Builds and queries the key index. A thread of its own follows dispatch in batches, a few milliseconds behind. What
+//! it missed at a kill it reads again at the next start.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,8 +83,9 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens the existing files and decides from where the log has to be indexed again. Files that cannot be trusted are
-    /// deleted: damaged ones, ones of another size, and ones that reach past the end of the log or past `synced_end`.
+    /// Opens the existing files and decides from where the log has to be indexed again. Files that cannot be trusted
+    /// are deleted: damaged ones, ones of another size, and ones that reach past the end of the log or past
+    /// `synced_end`.
     pub(crate) fn open(
         settings: &StoreSettings,
         disk: Arc<dyn Disk>,

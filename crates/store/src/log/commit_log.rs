@@ -314,8 +314,8 @@ impl CommitLog {
         self.preallocation.watch(appender.writer.file(), appender.writer.position());
     }
 
-    /// Deletes up to `count` files from the front of the log, but none that ends past `limit`. Bytes that readers hold stay
-    /// valid.
+    /// Deletes up to `count` files from the front of the log, but none that ends past `limit`. Bytes that readers hold
+    /// stay valid.
     pub(crate) fn remove_first(&self, count: usize, limit: i64) -> Result<usize, StoreError> {
         // Under the append lock, because rolling to a new file swaps the list too.
         let removed: Vec<Arc<MappedFile>> = {

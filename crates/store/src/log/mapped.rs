@@ -3,8 +3,9 @@
 //! A mapped file is full-length from the start (a sparse hole), but only its *allocated* part may be written: it has
 //! disk blocks, and its pages have been made writable once. Blocks alone are not enough: the first write to a page can
 //! make the file system split an extent, which takes a block of its own. So a full disk is an error of `allocate` and
-//! never a SIGBUS at a store instruction. Reads stay below `readable_end`, which only grows, and nobody writes below it:
-//! that makes the shared slices sound. The directory's lock file keeps other processes from shortening a file under us.
+//! never a SIGBUS at a store instruction. Reads stay below `readable_end`, which only grows, and nobody writes below
+//! it: that makes the shared slices sound. The directory's lock file keeps other processes from shortening a file under
+//! us.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -91,8 +92,8 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Unmaps the memory of a part that is rarely read: it stays in the page cache but no longer counts as this process's
-    /// own. This is a hint, so it may fail.
+    /// Unmaps the memory of a part that is rarely read: it stays in the page cache but no longer counts as this
+    /// process's own. This is a hint, so it may fail.
     pub(crate) fn release_memory(&self, end: u64) {
         let end = end.min(self.len()) as usize;
         if end > 0 {
@@ -102,8 +103,8 @@ impl MappedFile {
         }
     }
 
-    /// Syncs a part of the file. The rest holds preallocated pages that nobody needs to wait for; on ext4 leaving them out
-    /// brought the 99th percentile of one sender's wait from 0.9 to 0.25 ms.
+    /// Syncs a part of the file. The rest holds preallocated pages that nobody needs to wait for; on ext4 leaving them
+    /// out brought the 99th percentile of one sender's wait from 0.9 to 0.25 ms.
     pub(crate) fn sync(&self, disk: &dyn Disk, from: u64, end: u64) -> Result<(), StoreError> {
         let end = end.min(self.len());
         let len = end.saturating_sub(from) as usize;

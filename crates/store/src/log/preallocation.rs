@@ -1,9 +1,9 @@
 //! Preallocation: takes disk blocks in the current file, and creates the next file, before the writer needs them.
 //!
 //! Blocks are taken with fallocate and their pages made writable (MADV_POPULATE_WRITE), up to a step ahead of the
-//! writer and in pieces, so that the writer can use the first while the last is still in the making. The effect of writable
-//! pages, measured on ext4 (Linux 6.18, 16 KiB between syncs): fdatasync p50 96 µs, against 145 µs with fallocate
-//! alone, because the extents are written and the pages mapped before the first record comes; zeroing with
+//! writer and in pieces, so that the writer can use the first while the last is still in the making. The effect of
+//! writable pages, measured on ext4 (Linux 6.18, 16 KiB between syncs): fdatasync p50 96 µs, against 145 µs with
+//! fallocate alone, because the extents are written and the pages mapped before the first record comes; zeroing with
 //! pwrite instead made it 250 µs, because large folios then turn every small write into a large one.
 
 use std::path::PathBuf;

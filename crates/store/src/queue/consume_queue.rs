@@ -1,7 +1,7 @@
 //! One consume queue: where the records of one topic and queue id lie in the commit log, in order.
 //!
-//! New entries stay in memory (the tail) until they are written together. If a kill loses them, they are rebuilt from the
-//! commit log. Older entries are read from the files.
+//! New entries stay in memory (the tail) until they are written together. If a kill loses them, they are rebuilt from
+//! the commit log. Older entries are read from the files.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use crate::queue::files::{ENTRY_BYTES, Entry, QueueDisk, file_name};
 
 /// Entries that may wait in memory before dispatch itself writes them.
 const TAIL_ENTRIES_MAX: usize = 65_536;
-/// A larger jump of queue offsets is taken for a damaged record, not for lost ones. This is below the limit of the tail, so
-/// that a jump can be undone while it is in memory.
+/// A larger jump of queue offsets is taken for a damaged record, not for lost ones. This is below the limit of the
+/// tail, so that a jump can be undone while it is in memory.
 const GAP_ENTRIES_MAX: i64 = 16_384;
 /// No queue reaches this; a greater offset comes from a damaged record.
 const QUEUE_OFFSET_MAX: i64 = 1 << 52;
@@ -311,8 +311,8 @@ impl Queue {
         Ok(low)
     }
 
-    /// Writes the entries that wait in memory. Returns whether new ones came meanwhile. One caller at a time, guarded by the
-    /// table's flush lock.
+    /// Writes the entries that wait in memory. Returns whether new ones came meanwhile. One caller at a time, guarded
+    /// by the table's flush lock.
     pub(crate) fn flush(&self, disk: &QueueDisk) -> Result<bool, StoreError> {
         let (first, entries) = {
             let state = self.state.lock();
@@ -390,8 +390,8 @@ impl Queue {
         Ok((segment, file))
     }
 
-    /// Begins again at offset 0, for a topic that was deleted and created again. Returns whether there are files, which the
-    /// caller deletes.
+    /// Begins again at offset 0, for a topic that was deleted and created again. Returns whether there are files, which
+    /// the caller deletes.
     pub(crate) fn restart(&self, disk: &QueueDisk) -> bool {
         let mut state = self.state.lock();
         let has_files = !state.segments.is_empty();

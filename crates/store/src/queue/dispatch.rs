@@ -2,9 +2,9 @@
 //! Dispatch stops at [`Progress::confirmable`](crate::log::progress::Progress::confirmable).
 //!
 //! There is no dispatch thread. With asynchronous flush whoever appended calls [`Dispatch::run`]; the first to get the
-//! lock works for all (flat combining), the others leave at once. No record is left behind: the worker looks again after
-//! it released the lock, and the fences order that look after every append whose caller found the lock taken. With
-//! synchronous flush the thread that synced the log calls [`Dispatch::run_to_end`].
+//! lock works for all (flat combining), the others leave at once. No record is left behind: the worker looks again
+//! after it released the lock, and the fences order that look after every append whose caller found the lock taken.
+//! With synchronous flush the thread that synced the log calls [`Dispatch::run_to_end`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};

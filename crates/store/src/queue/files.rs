@@ -1,8 +1,8 @@
 //! Consume-queue files: opened lazily, a bounded number at a time, plain reads and writes.
 //!
-//! They are not mapped: ten thousand topics with eight queues each would exceed the kernel's limit of mappings, and a full
-//! disk is an error for a write but a SIGBUS for a mapping. A file has its full length from the start, as Apache's store
-//! expects, but takes blocks only where entries were written.
+//! They are not mapped: ten thousand topics with eight queues each would exceed the kernel's limit of mappings, and a
+//! full disk is an error for a write but a SIGBUS for a mapping. A file has its full length from the start, as Apache's
+//! store expects, but takes blocks only where entries were written.
 
 use std::collections::HashMap;
 use std::io;

@@ -9,8 +9,8 @@ use crate::error::StoreError;
 use crate::queue::consume_queue::{Queue, Segment, read_entries};
 use crate::queue::files::{ENTRY_BYTES, Entry, QueueDisk, parse_file_name};
 
-/// Loads a queue; None if it has no files. With a `cut_from`, entries of records from that physical offset on are dropped,
-/// in the files too, because a replay of the log is about to add them again.
+/// Loads a queue; None if it has no files. With a `cut_from`, entries of records from that physical offset on are
+/// dropped, in the files too, because a replay of the log is about to add them again.
 pub(crate) fn load(
     disk: &QueueDisk,
     topic: &Arc<str>,
@@ -44,8 +44,8 @@ pub(crate) fn load(
     Ok(Some(Queue::new(Arc::clone(topic), queue_id, serial, segments, end)))
 }
 
-/// Lists the queue's files. The length of a file and the start of the next one tell how many entries it holds, so a store
-/// that was written with other sizes is read correctly.
+/// Lists the queue's files. The length of a file and the start of the next one tell how many entries it holds, so a
+/// store that was written with other sizes is read correctly.
 fn list(disk: &QueueDisk, directory: &Path, serial: u64) -> io::Result<Vec<Segment>> {
     let firsts: Vec<i64> = disk
         .disk

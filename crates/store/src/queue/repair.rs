@@ -1,7 +1,7 @@
 //! Corrects a damaged consume-queue entry when a read meets it.
 //!
-//! An entry has no checksum. It is wrong if the record it points at does not fit. The right record is then searched for in
-//! the commit log, between the records of the neighbouring entries.
+//! An entry has no checksum. It is wrong if the record it points at does not fit. The right record is then searched for
+//! in the commit log, between the records of the neighbouring entries.
 
 use std::sync::atomic::Ordering;
 

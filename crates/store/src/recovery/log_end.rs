@@ -1,8 +1,8 @@
 //! Finds the end of the commit log at start, and decides from where the queues have to be rebuilt.
 //!
 //! Recovery reads the log from a *lower bound* on: a physical offset below which every record and its queue entry are
-//! known to be on the disk. The checkpoint holds it, so the work does not grow with the log. The bound is trusted only if
-//! its checksum holds, which it does not after Apache's store wrote the directory, and the record before it is still
+//! known to be on the disk. The checkpoint holds it, so the work does not grow with the log. The bound is trusted only
+//! if its checksum holds, which it does not after Apache's store wrote the directory, and the record before it is still
 //! there. Otherwise the store times in the checkpoint name the file to begin with, as in Apache's store, less three
 //! seconds. Otherwise the log is read from its start.
 
@@ -248,8 +248,8 @@ impl Scan {
     }
 }
 
-/// Whether the writer of the record was interrupted. Topic and properties are outside the checksum, but they are text, so
-/// a record that ends in a zero and is followed by zeros is torn.
+/// Whether the writer of the record was interrupted. Topic and properties are outside the checksum, but they are text,
+/// so a record that ends in a zero and is followed by zeros is torn.
 fn is_torn(record: &Record<'_>, bytes: &[u8]) -> bool {
     let text_end = record.properties.last().or(record.topic.last());
     text_end == Some(&0)
@@ -298,7 +298,8 @@ fn cut(
     Ok(files)
 }
 
-/// Removes a file behind the log's end: deletes it if it is empty, otherwise moves it to `cut/` for a person to look at.
+/// Removes a file behind the log's end: deletes it if it is empty, otherwise moves it to `cut/` for a person to look
+/// at.
 fn remove_after_end(
     settings: &StoreSettings,
     disk: &dyn Disk,

@@ -1,7 +1,7 @@
 //! The timer log: when each waiting message is due, in one small file per minute.
 //!
-//! Waiting messages lie in the commit log; the timer log sorts them by time. It is derived data: if a file is missing or
-//! damaged, everything is read again from the queue of waiting messages.
+//! Waiting messages lie in the commit log; the timer log sorts them by time. It is derived data: if a file is missing
+//! or damaged, everything is read again from the queue of waiting messages.
 //!
 //! ```text
 //! timer/checkpoint            how far the queue is read, how far it is delivered, the files below and their lengths
@@ -11,9 +11,9 @@
 //! Memory holds only the next entries, at most [`HEAD_MAX`], and the newest ones until they are written, at most
 //! [`UNWRITTEN_MAX`], even if millions wait in one minute.
 //!
-//! Entries are done in the order of [`TimerPosition`], so one position tells what is done, and after a checkpoint nothing
-//! is done twice. Entries that a kill leaves behind the checkpoint are cut off and read from the queue again, except
-//! those that the mark says are done.
+//! Entries are done in the order of [`TimerPosition`], so one position tells what is done, and after a checkpoint
+//! nothing is done twice. Entries that a kill leaves behind the checkpoint are cut off and read from the queue again,
+//! except those that the mark says are done.
 
 mod bucket;
 mod checkpoint;
@@ -85,8 +85,8 @@ pub struct TimerLog {
 }
 
 impl Store {
-    /// Opens the timer log of this store, for a queue that reaches from `begin` to `end`. Without a checkpoint of its own,
-    /// everything due before `done_before_ms` counts as done.
+    /// Opens the timer log of this store, for a queue that reaches from `begin` to `end`. Without a checkpoint of its
+    /// own, everything due before `done_before_ms` counts as done.
     pub fn open_timer_log(
         &self,
         begin: i64,
@@ -315,9 +315,9 @@ impl TimerLog {
         }
     }
 
-    /// Writes down what is done, so that nothing is repeated if a kill comes before the next checkpoint. Does nothing and
-    /// returns false while an entry waits at a position that is not its own, because the mark could not tell it from what
-    /// is done, and while the checkpoint has another epoch.
+    /// Writes down what is done, so that nothing is repeated if a kill comes before the next checkpoint. Does nothing
+    /// and returns false while an entry waits at a position that is not its own, because the mark could not tell it
+    /// from what is done, and while the checkpoint has another epoch.
     pub fn write_mark(&mut self) -> Result<bool, StoreError> {
         let is_clear = self.done >= self.late_position && self.epoch == self.saved_epoch;
         let Some(mark_file) = self.mark_file.as_ref().filter(|_| is_clear) else {
@@ -365,8 +365,8 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Follows a clock that was set back. New entries have earlier positions than what is done, and must not wait until the
-    /// clock is there again. Entries that are done are removed from the files, so that the mark can go back too.
+    /// Follows a clock that was set back. New entries have earlier positions than what is done, and must not wait until
+    /// the clock is there again. Entries that are done are removed from the files, so that the mark can go back too.
     fn follow_clock_back(&mut self, now_ms: i64) -> Result<(), StoreError> {
         self.write_all()?;
         let done = self.done;
@@ -418,8 +418,8 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Syncs everything and saves the checkpoint. The caller makes sure that everything done so far is on the disk. Returns
-    /// false if there was nothing to save.
+    /// Syncs everything and saves the checkpoint. The caller makes sure that everything done so far is on the disk.
+    /// Returns false if there was nothing to save.
     pub fn save(&mut self) -> Result<bool, StoreError> {
         if !self.is_dirty {
             return Ok(false);

@@ -67,8 +67,8 @@ impl Bucket {
         Ok(count)
     }
 
-    /// Shows every written entry to `see`, which tells whether it still matters, and cuts off the rest of the file. Returns
-    /// false if entries are missing.
+    /// Shows every written entry to `see`, which tells whether it still matters, and cuts off the rest of the file.
+    /// Returns false if entries are missing.
     pub(crate) fn look_through(
         &mut self,
         disk: &dyn Disk,
@@ -103,8 +103,8 @@ impl Bucket {
         Ok(true)
     }
 
-    /// The first entries behind a position, in order, at most `count_max`, and whether those are all. Recalls that are done
-    /// but concern the same moment are added to `recalls`. All entries must be written.
+    /// The first entries behind a position, in order, at most `count_max`, and whether those are all. Recalls that are
+    /// done but concern the same moment are added to `recalls`. All entries must be written.
     pub(crate) fn next(
         &mut self,
         disk: &dyn Disk,
