@@ -1,8 +1,8 @@
-//! From an append to an answer: the log is synced, records are dispatched to their queues, and whoever waits is told.
+//! From an append to an answer: syncs the log, dispatches records to their queues, and wakes whoever waits.
 //!
-//! With asynchronous flush an append confirms itself and its own thread dispatches it. With synchronous flush the thread
-//! that synced the log dispatches what it made safe, then publishes `confirmed`, then wakes the waiters. Replication will
-//! call [`OpenStore::confirm`] whenever a replica's acknowledgement moves the mark.
+//! With asynchronous flush an append confirms itself and its own thread dispatches it. With synchronous flush the
+//! thread that synced the log dispatches what it made safe, then publishes `confirmed`, then wakes the waiters.
+//! Replication will call [`OpenStore::confirm`] whenever a replica's acknowledgement moves the mark.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -25,9 +25,9 @@ pub enum StoreError {
     BadRecord(metaq_wire::WireError),
     #[error("{0:?} cannot be the name of a topic's directory")]
     BadTopic(String),
-    #[error("{0} is no queue id")]
+    #[error("{0} is not a valid queue id")]
     BadQueue(i32),
-    #[error("an empty batch")]
+    #[error("the batch is empty")]
     EmptyBatch,
     #[error("the records of a batch belong to different queues")]
     MixedBatch,
@@ -44,7 +44,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// An error of a file call; a full disk gets its own kind because callers treat it differently.
+    /// Wraps an error of a file call. A full disk gets its own kind because callers treat it differently.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

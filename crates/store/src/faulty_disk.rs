@@ -37,12 +37,12 @@ pub enum Call {
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub call: Call,
-    /// Only where the path contains this text; empty means everywhere.
+    /// Only for paths that contain this text; empty means all paths.
     pub path_part: &'static str,
     pub kind: io::ErrorKind,
-    /// So many matching calls pass first.
+    /// How many matching calls pass first.
     pub after: u64,
-    /// Then so many fail.
+    /// How many then fail.
     pub times: u64,
 }
 
@@ -110,7 +110,7 @@ impl FaultyDisk {
         std::fs::copy(path, to).map(|_| ())
     }
 
-    /// Pretends that the file system is so full; None shows the real figures again.
+    /// Pretends that the file system has this space; None shows the real figures again.
     pub fn set_space(&self, space: Option<Space>) {
         *self.space.lock() = space;
     }

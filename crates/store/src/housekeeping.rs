@@ -16,25 +16,25 @@ const FLUSHES_PER_CHECKPOINT: u32 = 3;
 const CHECKPOINTS_PER_INDEX_SYNC: u32 = 10;
 const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
-/// Of the commit log's mapping so much stays resident; more only while somebody reads it.
+/// Bytes of the commit log that stay mapped in memory; older ones only while they are read.
 const MAPPED_BYTES_KEPT: i64 = 64 << 20;
-/// Flushes of queues that may fail in a row, for another reason than a full disk, before appends are refused: what is
-/// short for a moment, such as file descriptors, is there again a moment later.
+/// Flushes of queues that may fail in a row before appends are refused, unless the disk is full. A brief shortage, of
+/// file descriptors for example, is over by the next flush.
 const FLUSH_FAILURES_MAX: u32 = 1;
-/// A round that took long is followed by a pause so many times longer: many queues must not eat a core.
+/// A long round is followed by a pause this many times longer, so that many queues do not occupy a core.
 const REST_FACTOR: u32 = 10;
 
 pub(crate) struct Housekeeping {
     checkpoint: Checkpoint,
-    /// What the last checkpoint said.
+    /// The bound in the last checkpoint, or −1.
     saved_end: AtomicI64,
-    /// After a failed sync of queue files the bound stays where it is: what they hold is unknown.
+    /// After a failed sync of queue files their content is unknown, so the bound stays where it is.
     queues_doubtful: AtomicBool,
     /// Nothing may be appended before the next checkpoint.
     must_save: AtomicBool,
-    /// Flushes of queues that failed since the last that did not.
+    /// Flushes of queues that failed since the last successful one.
     flush_failures: AtomicU32,
-    /// What a checkpoint says about the queues' files: something at an orderly stop only.
+    /// The digest of the queues' files for the checkpoint; 0 except at an orderly stop.
     pub(crate) queue_files: AtomicI64,
     saving: Mutex<()>,
     stop: Mutex<bool>,
@@ -42,7 +42,7 @@ pub(crate) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// `saved_end` is what an earlier checkpoint is still believed for, or −1.
+    /// `saved_end` is the bound of an earlier checkpoint if it still holds, else −1.
     pub(crate) fn new(checkpoint: Checkpoint, saved_end: i64) -> Self {
         Self {
             checkpoint,
@@ -57,7 +57,7 @@ impl Housekeeping {
         }
     }
 
-    /// Up to here records and their queue entries are on the disk.
+    /// Records below this offset, and their queue entries, are on the disk.
     pub(crate) fn saved_end(&self) -> i64 {
         self.saved_end.load(Ordering::Acquire)
     }
@@ -71,7 +71,7 @@ impl Housekeeping {
         self.wake.notify_all();
     }
 
-    /// Sleeps; false when it is time to stop.
+    /// Sleeps; returns false when it is time to stop.
     fn sleep(&self, pause: Duration) -> bool {
         let mut stop = self.stop.lock();
         if !*stop {
@@ -116,7 +116,7 @@ impl OpenStore {
         }
     }
 
-    /// Writes the queue entries that wait in memory; where they cannot be written, no more appends are let in.
+    /// Writes the queue entries that wait in memory. If they cannot be written, appends are refused.
     pub(crate) fn flush_queues(&self) {
         let mut outcome = self.queues.flush();
         let must_save = self.housekeeping.must_save.load(Ordering::Acquire);
@@ -143,8 +143,8 @@ impl OpenStore {
         }
     }
 
-    /// Makes everything dispatched so far safe, log first, then queues, and only then says so in the checkpoint.
-    /// `forced`: also where nothing was dispatched since the last one.
+    /// Syncs everything dispatched so far, the log first and then the queues, and only then says so in the checkpoint.
+    /// With `forced` it does so even if nothing was dispatched since the last one.
     pub(crate) fn save_checkpoint(&self, with_index: bool, forced: bool) -> Result<(), StoreError> {
         let _one_at_a_time = self.housekeeping.saving.lock();
         let (end, last_record) = self.dispatch.position();
@@ -189,7 +189,7 @@ impl OpenStore {
         Ok(())
     }
 
-    /// Refuses writes while the disk is past its limit, and takes them again when it is not.
+    /// Refuses appends while the disk is fuller than `disk_refuse_percent`.
     pub(crate) fn check_disk_level(&self) {
         let Ok(used_percent) = self.used_percent() else { return };
         if used_percent >= self.settings.disk_refuse_percent {

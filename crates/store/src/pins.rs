@@ -1,4 +1,4 @@
-//! Pins: who still needs the commit log, and from which physical offset on. Retention deletes nothing behind a pin.
+//! Pins: who still needs the commit log, and from which physical offset on. Retention deletes nothing from a pin on.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, Ordering};

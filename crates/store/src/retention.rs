@@ -1,4 +1,5 @@
-//! Deleting old files: by age at given hours, by how full the disk is, and never, to make room, what nobody consumed.
+//! Retention: deletes old files by age at certain hours, or when the disk fills up. It never deletes unconsumed records
+//! to make room, unless `delete_unconsumed` says so.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,16 +10,18 @@ use crate::store::OpenStore;
 use crate::timer::timer_log::TIMER_TOPIC;
 
 const HOUR_MS: i64 = 3_600_000;
-/// To make room, so many files go in one run at most; the level is looked at again between them.
+/// The most files that one run deletes to make room; it checks the disk again after each.
 const FORCED_FILES_MAX: usize = 32;
 
-/// The lowest committed queue offset of each queue, as the control plane last told it.
+/// The lowest committed queue offset of each queue, as the control plane last reported it.
 pub(crate) type Consumed = HashMap<(String, i32), i64>;
 
 impl OpenStore {
-    /// Applies retention: at the hours of `delete_when`, or past `disk_clean_percent`, or when `now`, files go whose
-    /// records are all older than `file_reserved_hours`; past `disk_force_clean_percent` the oldest files go whatever
-    /// their age, as long as they are consumed.
+    /// Applies retention and returns how many files of the log it deleted.
+    ///
+    /// At the hours of `delete_when`, past `disk_clean_percent`, or with `now`, it deletes files whose records are all
+    /// older than `file_reserved_hours`. Past `disk_force_clean_percent` it deletes the oldest files whatever their
+    /// age, provided that they are consumed.
     pub(crate) fn clean(&self, now: bool) -> Result<usize, StoreError> {
         let _one_at_a_time = self.cleaning.lock();
         let mut used_percent = self.used_percent()?;
@@ -30,8 +33,8 @@ impl OpenStore {
             expired = self.expired_files();
         }
         if expired > 0 || used_percent >= self.settings.disk_force_clean_percent {
-            // Queue entries must be on the disk before their records go: nothing could rebuild the offsets. Where the
-            // full disk itself is in the way, files that an earlier checkpoint covers can still go.
+            // Queue entries must be on the disk before their records are deleted, because nothing could rebuild their
+            // offsets. If the full disk prevents that, files below an earlier checkpoint can still be deleted.
             let saved = self.save_checkpoint(false, false);
             saved.unwrap_or_else(|error| {
                 self.reports.add(format!("the checkpoint could not be saved: {error}"))
@@ -79,11 +82,11 @@ impl OpenStore {
         Ok(space.used_percent())
     }
 
-    /// How many files, from the first on, hold nothing younger than the reserve.
+    /// How many files, from the first on, hold only records older than `file_reserved_hours`.
     fn expired_files(&self) -> usize {
         let files = self.log.files();
         let oldest_kept_ms = self.clock.now_ms() - self.settings.file_reserved_hours as i64 * HOUR_MS;
-        // A file is as young as the first record behind it; the file that is written to never expires.
+        // A file counts as young as the first record of the next file. The last file never expires.
         files
             .iter()
             .skip(1)
@@ -91,8 +94,8 @@ impl OpenStore {
             .count()
     }
 
-    /// The first record, in the log's order, that some queue's consumers have not committed; a queue of which nobody
-    /// committed anything is unconsumed from its start.
+    /// The physical offset of the first record that is pinned or that some queue's consumers have not committed. A
+    /// queue without commits is unconsumed from its start.
     fn lowest_unconsumed(&self) -> Result<i64, StoreError> {
         let consumed = self.consumed.lock().clone();
         let log_start = self.log.start_offset();
@@ -119,7 +122,7 @@ impl OpenStore {
         Ok(self.queues.list_on_disk()?.into_iter().chain(loaded).collect())
     }
 
-    /// Deletes queue and index files that only speak of records which are gone.
+    /// Deletes queue and index files whose records are all gone.
     fn trim(&self) -> Result<(), StoreError> {
         let log_start = self.log.start_offset();
         for (topic, queue_id) in self.all_queues()? {

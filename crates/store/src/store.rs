@@ -28,18 +28,18 @@ use crate::recovery::open;
 use crate::retention::Consumed;
 use crate::settings::StoreSettings;
 
-/// Of the machine's memory, the part in which recent records are expected to be found.
+/// The part of the machine's memory in which recent records are expected.
 const IN_MEMORY_PERCENT: u64 = 40;
 
 /// An open store directory. Dropping it without [`Store::close`] leaves the directory as a kill would.
 pub struct Store {
     pub(crate) shared: Arc<OpenStore>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Held open: the lock goes with it.
+    /// Closing this file releases the lock.
     lock: Mutex<Option<DiskFile>>,
 }
 
-/// What the store's threads share.
+/// An open store as its threads share it.
 pub(crate) struct OpenStore {
     pub(crate) settings: StoreSettings,
     pub(crate) clock: Clock,
@@ -81,8 +81,8 @@ impl OpenStore {
 }
 
 impl Store {
-    /// Opens the directory, made where it is missing; recovers it where it was not closed in order; starts the store's
-    /// threads.
+    /// Opens the directory, creating it if it is missing, recovers it if it was not closed in order, and starts the
+    /// store's threads.
     pub fn open(
         settings: StoreSettings,
         clock: Clock,
@@ -97,7 +97,7 @@ impl Store {
 
     fn start(&self) -> Result<(), StoreError> {
         self.spawn("store-flush", |shared| {
-            // The outcome is in the gate, the events and the reports.
+            // The gate, the events and the reports carry the outcome.
             shared.flush.run(&shared.log.progress, &shared.gate, || drop(shared.sync_log()));
         })?;
         self.spawn("store-prealloc", |shared| shared.log.preallocation.run())?;
@@ -124,7 +124,7 @@ impl Store {
         &self.shared.clock
     }
 
-    /// Who is told of arrivals and flushes; the last one set counts. Let go at [`Store::close`].
+    /// Sets the receiver of events, in place of an earlier one. [`Store::close`] drops it.
     pub fn set_events(&self, events: Arc<dyn StoreEvents>) {
         *self.shared.events.write() = Some(events);
     }
@@ -140,7 +140,7 @@ impl Store {
         }
     }
 
-    /// The same for several records of one queue: all or none, with no other record between them.
+    /// Appends several records of one queue: all or none, with no other record between them.
     pub fn append_batch(&self, records: &[NewRecord<'_>]) -> Result<AppendedBatch, StoreError> {
         let Some(first) = records.first() else { return Err(StoreError::EmptyBatch) };
         if records.iter().any(|record| record.topic != first.topic || record.queue_id != first.queue_id) {
@@ -155,8 +155,8 @@ impl Store {
     }
 
     /// Appends bytes of another log as they are, beginning at this log's end: whole records with their queue offsets
-    /// and times, and the blank that closes a file. Returns the new end. On an error the log ends in front of the record
-    /// that was refused.
+    /// and times, and the blank that closes a file. Returns the new end. On an error the log ends in front of the
+    /// record that was refused.
     pub fn append_raw(&self, physical_offset: i64, bytes: &[u8]) -> Result<i64, StoreError> {
         self.shared.log.append_raw(physical_offset, bytes, &self.shared.queues)
     }
@@ -196,8 +196,8 @@ impl Store {
         self.shared.flush.wait(end_offset, timeout, &self.shared.gate, || self.is_confirmed(end_offset))
     }
 
-    /// Waits until everything below `end_offset` is on this disk, whatever the flush mode. For files beside the log that
-    /// are synced on their own and must never know more than the log; answers go by [`Store::is_confirmed`].
+    /// Waits until everything below `end_offset` is on this disk, whatever the flush mode. For files beside the log
+    /// that are synced on their own and must never know more than the log; answers go by [`Store::is_confirmed`].
     pub fn wait_flushed(&self, end_offset: i64, timeout: Duration) -> bool {
         let progress = &self.shared.log.progress;
         self.shared.flush.wait(end_offset, timeout, &self.shared.gate, || progress.flushed() >= end_offset)
@@ -217,14 +217,14 @@ impl Store {
         self.shared.reader().get(topic, queue_id, &wanted)
     }
 
-    /// The offset of the queue's oldest record that is still there.
+    /// The queue offset of the oldest record that is not deleted.
     pub fn min_offset(&self, topic: &str, queue_id: i32) -> i64 {
         let log_start = self.shared.log.start_offset();
         self.with_queue(topic, queue_id, |queue| queue.min_offset(&self.shared.queues.disk, log_start))
             .unwrap_or(0)
     }
 
-    /// The offset that the queue's next record will get visible with.
+    /// The queue offset behind the last visible record.
     pub fn max_offset(&self, topic: &str, queue_id: i32) -> i64 {
         self.with_queue(topic, queue_id, |queue| Ok(queue.max_offset())).unwrap_or(0)
     }
@@ -236,8 +236,8 @@ impl Store {
             .unwrap_or_default()
     }
 
-    /// By store time. Lower: the first offset at or after it, past the last the queue's end. Upper: the last offset at
-    /// or before it, in front of the first 0.
+    /// Searches by store time. Returns the first queue offset at or after the time, or the queue's end; with `upper`
+    /// the last one at or before it, or 0.
     pub fn search_offset(&self, topic: &str, queue_id: i32, timestamp_ms: i64, upper: bool) -> i64 {
         let reader = self.shared.reader();
         self.with_queue(topic, queue_id, |queue| reader.search_offset(queue, timestamp_ms, upper))
@@ -261,7 +261,7 @@ impl Store {
         })
     }
 
-    /// The confirmed record that starts exactly there; None where none does, or it is damaged.
+    /// The confirmed record that starts exactly there; None if there is none or it is damaged.
     pub fn record_at(&self, physical_offset: i64) -> Option<Bytes> {
         if physical_offset >= self.shared.log.progress.confirmable() {
             return None;
@@ -275,7 +275,7 @@ impl Store {
         self.shared.reader().record_at(physical_offset)
     }
 
-    /// Every sound record of the log from there on, in its order, as far as it is confirmed now.
+    /// Visits every sound, confirmed record of the log from there on, in the log's order.
     pub fn each_record_from(&self, physical_offset: i64, mut visit: impl FnMut(&Record<'_>)) {
         let from = physical_offset.max(self.shared.log.start_offset());
         walk(&self.shared.log, from, self.shared.log.progress.confirmable(), false, |step| {
@@ -286,27 +286,28 @@ impl Store {
         });
     }
 
-    /// Records by `UNIQ_KEY` or a word of `KEYS`, stored in the time range (both ends included), newest first.
+    /// Finds records by `UNIQ_KEY` or a word of `KEYS`, stored in the time range (both ends included), newest first.
     pub fn query(&self, topic: &str, key: &str, count_max: usize, begin_ms: i64, end_ms: i64) -> QueryResult {
         self.shared.index.query(&self.shared.log, topic, key, count_max, begin_ms, end_ms)
     }
 
-    /// Drops the topic's queues; its records stay in the commit log until they age out. Appends wait meanwhile.
+    /// Deletes the topic's queues; its records stay in the commit log until retention deletes them. Appends wait
+    /// meanwhile.
     pub fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
         self.shared.gate.check_open()?;
         let shared = &self.shared;
-        // Most of the syncing, before anybody is held up.
+        // Most of the syncing happens here, before appends have to wait.
         shared.save_checkpoint(false, false)?;
         shared.log.while_paused(|| {
-            // Records already in the log belong to the queues that go; later ones to new queues that start at 0.
+            // Records already in the log belong to the deleted queues, later ones to new queues that start at 0.
             shared.confirm_appended()?;
             shared.queues.take_topic(topic);
             let count = shared.queues.ids(topic)?.len() as i64;
-            // Counted out before, since housekeeping may save a checkpoint of its own in between: one that counts
-            // more queues than a start finds is not believed, and a replay brings them back.
+            // The count goes down first, because housekeeping may save a checkpoint in between. If a checkpoint counts
+            // more queues than there are, the next start does not trust it, and its replay brings the queues back.
             let counted = &shared.queues.disk.directory_count;
             counted.fetch_sub(count, Ordering::AcqRel);
-            // The checkpoint first: a replay after a kill must not bring the queues back, nor miss them.
+            // The checkpoint comes first: a replay after a kill must neither bring the queues back nor miss them.
             if let Err(error) = shared.save_checkpoint(false, count > 0) {
                 counted.fetch_add(count, Ordering::AcqRel);
                 return Err(error);
@@ -315,15 +316,15 @@ impl Store {
         })
     }
 
-    /// The lowest committed offset per (topic, queue): what lies above it is not deleted to make room. A queue that is
-    /// not named counts as unconsumed.
+    /// Sets the lowest committed offset per (topic, queue): records from there on are not deleted to make room. A queue
+    /// that is missing here counts as unconsumed.
     pub fn protect(&self, consumed: HashMap<(String, i32), i64>) {
         *self.shared.consumed.lock() = consumed;
     }
 
-    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For those
-    /// whose progress no committed offset shows: messages that wait for their time, replicas that are behind. What was
-    /// deleted before the call is gone.
+    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For
+    /// those whose progress no committed offset shows: messages that wait for their time, replicas that are behind.
+    /// What was deleted before the call is gone.
     pub fn pin(&self, name: &str, physical_offset: i64) {
         self.shared.pins.pin(name, physical_offset);
     }
@@ -333,7 +334,7 @@ impl Store {
         self.shared.pins.unpin(name);
     }
 
-    /// Where the next record will be laid out.
+    /// The physical offset of the next record, behind everything appended, confirmed or not.
     pub fn end_offset(&self) -> i64 {
         self.shared.log.appended_end()
     }
@@ -343,12 +344,12 @@ impl Store {
         self.shared.log.newest_time_ms()
     }
 
-    /// Something for the operator to read.
+    /// Adds a report for the operator.
     pub fn report(&self, text: String) {
         self.shared.reports.add(text);
     }
 
-    /// Applies retention; with `force` whatever the hour. Returns how many commit-log files went.
+    /// Applies retention, with `force` whatever the hour. Returns how many files of the commit log it deleted.
     pub fn clean(&self, force: bool) -> Result<usize, StoreError> {
         self.shared.gate.check_open()?;
         let deleted = self.shared.clean(force);
@@ -378,12 +379,12 @@ impl Store {
         ]
     }
 
-    /// What an operator should read since the last call.
+    /// The reports for the operator since the last call.
     pub fn take_reports(&self) -> Vec<String> {
         self.shared.reports.take()
     }
 
-    /// Why an append would be refused right now.
+    /// The error with which an append would be refused right now, if any.
     pub fn writable(&self) -> Result<(), StoreError> {
         self.shared.gate.check()
     }
@@ -410,13 +411,13 @@ impl Store {
         let own = std::thread::current().id();
         for thread in self.threads.lock().drain(..) {
             if thread.thread().id() != own {
-                // A panic of that thread was printed by it; there is nothing to add here.
+                // A thread that panicked has printed its panic.
                 let _ = thread.join();
             }
         }
     }
 
-    /// An answer about an existing queue; an error of the files is reported and counts as none.
+    /// Asks an existing queue. An error of its files is reported, and the answer is None.
     pub(crate) fn with_queue<T>(
         &self,
         topic: &str,

@@ -196,8 +196,8 @@ proptest! {
         store.close().unwrap();
     }
 
-    /// Cuts the log's tail anywhere, after a kill or a clean stop: what is left is a prefix of every queue, everything in
-    /// front of the cut is there, and the queues go on densely.
+    /// Cuts the log's tail anywhere, after a kill or a clean stop: what is left is a prefix of every queue, everything
+    /// in front of the cut is there, and the queues go on densely.
     #[test]
     fn a_cut_tail_leaves_a_prefix(
         sizes in sizes(),

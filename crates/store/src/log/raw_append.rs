@@ -1,10 +1,10 @@
-//! Appending bytes of another log as they are: what a replica does with what its master sends.
+//! Raw append: copies bytes of another log as they are, as a replica does with the log of its master.
 //!
 //! ```text
 //! | record | record | … | blank mark (8 bytes), rest of the file |
 //! ```
 //! The bytes continue the log exactly where it ends. Records keep their queue offset and store time, so a log that is
-//! copied this way is the same byte by byte, provided that both use files of one size.
+//! copied this way is identical byte for byte, provided that both use the same file size.
 
 use metaq_wire::layout;
 
@@ -56,7 +56,7 @@ impl CommitLog {
             let detail = format!("a record of {} bytes does not fit the {remaining} left", record.size);
             return Err(refused(physical_offset, detail));
         }
-        // Before anything is written: a queue that cannot be loaded must not leave a record without its offset.
+        // First of all: if the queue cannot be loaded, nothing may be written.
         let queue = match queues.obtain(record.topic, record.queue_id) {
             Ok(queue) => Some(queue),
             // Dispatch reports such a record and leaves it out.
@@ -73,7 +73,7 @@ impl CommitLog {
         Ok(record.size)
     }
 
-    /// Goes on in the next file, as the log that the bytes come from did.
+    /// Continues in the next file, as the other log did.
     fn append_blank(
         &self,
         appender: &mut Appender,
@@ -93,7 +93,7 @@ impl CommitLog {
     }
 }
 
-/// The size of the blank that the bytes begin with, if they do.
+/// The size of the blank, if the bytes begin with one.
 fn blank_size(bytes: &[u8]) -> Option<usize> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);
     let size = word(layout::at::SIZE).filter(|_| word(layout::at::MAGIC) == Some(layout::MAGIC_BLANK));

@@ -2,9 +2,9 @@
 //! Dispatch stops at [`Progress::confirmable`](crate::log::progress::Progress::confirmable).
 //!
 //! There is no dispatch thread. With asynchronous flush whoever appended calls [`Dispatch::run`]; the first to get the
-//! lock works for all (flat combining), the others leave at once. No record is left behind: the worker looks again after
-//! it released the lock, and the fences order that look after every append whose caller found the lock taken. With
-//! synchronous flush the thread that synced the log calls [`Dispatch::run_to_end`].
+//! lock works for all (flat combining), the others leave at once. No record is left behind: the worker looks again
+//! after it released the lock, and the fences order that look after every append whose caller found the lock taken.
+//! With synchronous flush the thread that synced the log calls [`Dispatch::run_to_end`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
@@ -27,12 +27,12 @@ const PASS_RECORDS_MAX: usize = 4_096;
 /// A queue's slot among the touched ones fits below its pass number in one word.
 const SLOT_BITS: u32 = 16;
 
-/// Where messages wait that are delayed by level, one queue per level.
+/// The topic in which messages with a delay level wait, with one queue per level.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 
 pub(crate) type Events = RwLock<Option<Arc<dyn StoreEvents>>>;
 
-/// What dispatch works on and reports to.
+/// Everything that dispatch reads, writes and reports to.
 pub(crate) struct Context<'a> {
     pub(crate) log: &'a CommitLog,
     pub(crate) queues: &'a Queues,
@@ -49,7 +49,8 @@ pub(crate) enum Replay {
     No,
     /// Checksums are verified.
     Tail,
-    /// And the whole log is replayed: a queue whose offsets begin again at 0 was deleted in between.
+    /// Checksums are verified and the whole log is replayed. A queue whose offsets begin again at 0 was deleted in
+    /// between.
     Everything,
 }
 
@@ -67,7 +68,7 @@ struct State {
     touched_count: usize,
 }
 
-/// A queue that got entries in this pass. Kept between passes for its vector.
+/// A queue that got entries in this pass. Later passes reuse its vector.
 struct Touched {
     queue: Arc<Queue>,
     max_offset: i64,
@@ -87,7 +88,7 @@ impl Dispatch {
         self.dispatched_end.load(Ordering::Acquire)
     }
 
-    /// The end of what is dispatched and the start of the last record in front of it.
+    /// The end of what is dispatched, and the start of the last record before it.
     pub(crate) fn position(&self) -> (i64, i64) {
         let state = self.state.lock();
         (self.dispatched_end(), state.last_record)
@@ -108,7 +109,7 @@ impl Dispatch {
         }
     }
 
-    /// The same, but waits for the lock: on return everything that might be shown before the call is dispatched.
+    /// Dispatches everything that may be shown, waiting for the lock if need be.
     pub(crate) fn run_to_end(&self, with: &Context<'_>) -> Result<(), StoreError> {
         self.run_passes(&mut self.state.lock(), with)
     }
@@ -127,7 +128,7 @@ impl Dispatch {
         }
     }
 
-    /// One pass over at most `PASS_RECORDS_MAX` records; where it stopped, and why if something went wrong.
+    /// Dispatches at most `PASS_RECORDS_MAX` records. Returns where it stopped, and the error if there was one.
     fn run_pass(
         &self,
         state: &mut State,
@@ -223,7 +224,7 @@ impl Dispatch {
 }
 
 impl State {
-    /// The slot of the record's queue when it is the one touched last, as within a batch.
+    /// The slot of the record's queue if it was touched last, as within a batch.
     #[inline]
     fn last_slot(&self, record: &Record<'_>) -> Option<usize> {
         let slot = self.touched_count.checked_sub(1)?;
@@ -231,7 +232,7 @@ impl State {
         (queue.queue_id == record.queue_id && queue.topic.as_bytes() == record.topic).then_some(slot)
     }
 
-    /// The slot of the queue among the touched of this pass.
+    /// The slot of the queue among those touched in this pass.
     #[inline]
     fn touch(&mut self, queue: Arc<Queue>) -> usize {
         let mark = queue.touched.load(Ordering::Relaxed);
@@ -261,8 +262,8 @@ impl State {
     }
 }
 
-/// Whether a queue that had records begins again at 0 because its topic was deleted and made again, rather than by a
-/// damaged queue offset: then the queue's next record, if there is one, has offset 1.
+/// Whether a queue begins again at 0 because its topic was deleted and created again, and not because a queue offset is
+/// damaged: then the queue's next record, if there is one, has offset 1.
 #[cold]
 fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
     let from = first.physical_offset + first.size as i64;
@@ -282,12 +283,11 @@ fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
             next_offset.is_none()
         });
     }
-    // Twice deleted with one record each: the next one is a first one too.
+    // Offset 0 again: the topic was deleted twice, with one record each time.
     first.queue_offset == 0 && matches!(next_offset, None | Some(0 | 1))
 }
 
-/// What an entry keeps besides the record's slot: the hash of its tag or, in the queues of the delay levels, when
-/// it is due.
+/// The tag code of a record's entry: the hash of its tag or, in the queues of the delay levels, the time it is due.
 #[inline]
 fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
     if record.topic != SCHEDULE_TOPIC.as_bytes() {
@@ -297,11 +297,11 @@ fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
     record.store_timestamp_ms + delay_levels_ms.get(slot).copied().unwrap_or(0)
 }
 
-/// Writes the entries of a queue that collected too many, at the cost of whoever dispatches.
+/// Writes the entries of a queue that has too many in memory, on the thread that dispatches.
 #[cold]
 fn relieve(with: &Context<'_>, queue: &Queue) {
     if let Err(error) = with.queues.flush_one(queue) {
-        // At once, whatever the cause: memory has to end somewhere.
+        // At once, whatever the cause, because memory must not grow without bound.
         with.gate.shut_for_queues(&error, with.reports);
     }
 }

@@ -1,4 +1,4 @@
-//! Walking the commit log record by record, and finding the way again behind a damaged one.
+//! Walks the commit log record by record, and finds the way again behind a damaged one.
 //!
 //! The rule behind damage at position P, in this order:
 //! 1. P's own size field, then the size that its inner lengths add up to: where P is recognisable (magic and its own
@@ -19,7 +19,7 @@ use crate::log::mapped::MappedFile;
 
 const MAGICS: [[u8; 4]; 2] = [layout::MAGIC_V1.to_be_bytes(), layout::MAGIC_V2.to_be_bytes()];
 
-/// What stands at a position.
+/// The content of the log at a position.
 #[derive(Debug)]
 pub(crate) enum Content<'a> {
     Record(Record<'a>),
@@ -30,11 +30,11 @@ pub(crate) enum Content<'a> {
     Damaged,
 }
 
-/// Looks at the bytes of a file from one position to the end of what is readable.
+/// Decodes what the bytes begin with. They reach from a position in a file to the end of its readable part.
 #[inline]
 pub(crate) fn content_at(bytes: &[u8], physical_offset: i64, check_crc: bool) -> Content<'_> {
     let (Some(size), Some(magic)) = (word(bytes, layout::at::SIZE), word(bytes, layout::at::MAGIC)) else {
-        // Too little for a mark: nothing can stand here.
+        // Too short even for a blank mark.
         return Content::Blank;
     };
     match magic {
@@ -62,8 +62,8 @@ fn long(bytes: &[u8], at: usize) -> Option<i64> {
     bytes.get(at..)?.first_chunk().copied().map(i64::from_be_bytes)
 }
 
-/// The next position to look at behind damage (or zeros) at `from`, inside the file; None where nothing sound follows.
-/// The byte-wise search of rule 2 ends at `search_end`. `next_file_is_sound` tells what an end of the file is worth.
+/// The next position to continue from behind damage or zeros at `from` in the same file; None if nothing sound follows.
+/// The byte-wise search of rule 2 ends at `search_end`. `next_file_is_sound` tells whether the log continues there.
 pub(crate) fn resume(file: &MappedFile, from: u64, search_end: u64, next_file_is_sound: bool) -> Option<u64> {
     let bytes = file.readable().get(from as usize..)?;
     let physical_offset = file.start_offset + from as i64;
@@ -104,7 +104,7 @@ fn leads_on(bytes: &[u8], physical_offset: i64, size: usize, next_file_is_sound:
     }
 }
 
-/// The size of a record by the lengths inside it, whatever its size field says.
+/// The size of a record as the sum of its inner lengths, whatever its size field says.
 fn inner_size(bytes: &[u8]) -> Option<usize> {
     let system_flag = word(bytes, layout::at::SYSTEM_FLAG)? as i32;
     let host = |v6_bit| {
@@ -124,7 +124,7 @@ fn find_record(bytes: &[u8], physical_offset: i64, from: usize, end: usize) -> O
     let end = end.min(bytes.len());
     let mut at = from;
     loop {
-        // The magic's first byte is what is looked for; the size field stands in front of it.
+        // Search for the first byte of the magic number, which follows the size field.
         let skipped = find_magic_byte(bytes.get(at + layout::at::MAGIC..end)?)?;
         at += skipped;
         let rest = bytes.get(at..)?;
@@ -141,7 +141,7 @@ fn find_record(bytes: &[u8], physical_offset: i64, from: usize, end: usize) -> O
     }
 }
 
-/// Zeros, of which most of an unfinished file consists, are stepped over in large strides.
+/// Finds the first byte of a magic number. Most of an unfinished file is zeros, which are skipped in large strides.
 fn find_magic_byte(bytes: &[u8]) -> Option<usize> {
     const STRIDE: usize = 4_096;
     let is_first = |byte: &u8| *byte == MAGICS[0][0] || *byte == layout::MAGIC_BLANK.to_be_bytes()[0];
@@ -157,18 +157,19 @@ fn find_magic_byte(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// What [`walk`] met.
+/// One step of [`walk`].
 pub(crate) enum Step<'a> {
     Record(Record<'a>),
-    /// Bytes that are no record, from here to there.
+    /// Bytes that are not a record.
     Gap {
         from: i64,
         to: i64,
     },
 }
 
-/// Visits every record between two physical offsets of an open log, in order; `visit` says whether to go on.
-/// Returns where it stopped.
+/// Visits every record between two physical offsets of an open log, in order, as long as `visit` returns true. Returns
+/// where it stopped.
+#[inline]
 pub(crate) fn walk(
     log: &CommitLog,
     from: i64,

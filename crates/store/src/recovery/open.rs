@@ -1,4 +1,4 @@
-//! Opening and closing a store directory.
+//! Opens and closes a store directory.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::store::OpenStore;
 const ABORT: &str = "abort";
 const LOCK: &str = "lock";
 
-/// Takes the directory, finds the log's end, rebuilds the queues from where they lag; no thread runs yet.
+/// Locks the directory, finds the log's end and rebuilds the queues from where they lag. No thread runs yet.
 pub(crate) fn open(
     settings: StoreSettings,
     clock: Clock,
@@ -87,7 +87,7 @@ pub(crate) fn open(
     if shared.settings.sync_flush {
         make_tail_safe(&shared, &saved, is_rebooted)?;
     }
-    // After an orderly stop with nothing behind the bound, queues are complete and loaded when they are touched.
+    // After an orderly stop with nothing behind the bound, queues are complete and are loaded on first use.
     if !(is_clean && recovered.replay_from == log_end && recovered.is_bound_kept) {
         replay(&shared, recovered.replay)?;
     }
@@ -96,8 +96,7 @@ pub(crate) fn open(
     Ok((shared, lock))
 }
 
-/// Brings the recovered tail to the disk before anybody may read it: what the last process did not sync is in the page
-/// cache only.
+/// Syncs the recovered tail before anybody may read it: what the last process did not sync is only in the page cache.
 ///
 /// If a sync of the last process failed, the kernel may call pages clean that never reached the disk, and another sync
 /// would skip them. So under the same boot everything behind the last known sync is written once more.
@@ -121,13 +120,13 @@ fn replay(shared: &OpenStore, replay: Replay) -> Result<(), StoreError> {
     shared.queues.load_all(shared.recovered_from)?;
     shared.dispatch.run_to_end(&shared.context(replay))?;
     shared.queues.finish_replay();
-    // An older bound must not outlive this: once new records stand where it points, nothing would void it.
+    // An older bound must not survive: once new records lie where it points, nothing would show that it is wrong.
     shared.housekeeping.require_save();
     shared.flush_queues();
     Ok(())
 }
 
-/// Up to where index files are believed: all of them unless the machine was restarted under an open store.
+/// How far index files can be trusted: completely, unless the machine was restarted while the store was open.
 fn trusted_index_end(saved: &Saved, is_clean: bool, is_rebooted: bool) -> i64 {
     match &saved.bound {
         _ if is_clean => i64::MAX,
@@ -148,7 +147,7 @@ fn take_lock(settings: &StoreSettings, disk: &dyn Disk) -> Result<DiskFile, Stor
     Ok(file)
 }
 
-/// The abort marker: there while the store is open, so that the next start knows how this one ended.
+/// Creates the abort marker. It exists while the store is open, so that the next start knows how this one ended.
 fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError> {
     let path = settings.directory.join(ABORT);
     let fail = |source| StoreError::io(&path, source);
@@ -159,7 +158,7 @@ fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError
     disk.sync_directory(&settings.directory).map_err(fail)
 }
 
-/// Makes everything safe and leaves the mark of an orderly end. After a failed sync the abort marker stays.
+/// Syncs everything and removes the abort marker. After a failed sync the marker stays.
 pub(crate) fn finish(shared: &OpenStore) -> Result<(), StoreError> {
     shared.log.while_paused(|| shared.confirm_appended())?;
     shared.sync_log()?;

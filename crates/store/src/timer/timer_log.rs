@@ -1,19 +1,19 @@
-//! The timer log: when which waiting message has to be looked at, in one small file per minute.
+//! The timer log: when each waiting message is due, in one small file per minute.
 //!
-//! Messages that wait lie in the commit log; this says in which order their times come. It is derived: everything in it
-//! can be read again from the queue of waiting messages, and is, where a file is missing or damaged.
+//! Waiting messages lie in the commit log; the timer log sorts them by time. It is derived data: if a file is missing
+//! or damaged, everything is read again from the queue of waiting messages.
 //!
 //! ```text
-//! timer/checkpoint            how far the queue is read, up to where is done, the files below and their lengths
-//! timer/mark                  how far deliveries have come since then, where a kill is all that happened
+//! timer/checkpoint            how far the queue is read, how far it is delivered, the files below and their lengths
+//! timer/mark                  how far deliveries came since the checkpoint; valid after a kill, not after a reboot
 //! timer/000029166666-0000001a entries of one minute, in the order they came
 //! ```
-//! In memory are the next entries alone, at most [`HEAD_MAX`], and the newest ones until they are written, at most
-//! [`UNWRITTEN_MAX`]: however many wait, and also where one minute holds millions.
+//! Memory holds only the next entries, at most [`HEAD_MAX`], and the newest ones until they are written, at most
+//! [`UNWRITTEN_MAX`], even if millions wait in one minute.
 //!
-//! Everything is done in the order of [`TimerPosition`], so one place says what is done, and a checkpoint is exact: after it,
-//! nothing is done twice. What a kill leaves behind the checkpoint is cut off and read from the queue again, but for what
-//! the mark says is done.
+//! Entries are done in the order of [`TimerPosition`], so one position tells what is done, and after a checkpoint
+//! nothing is done twice. Entries that a kill leaves behind the checkpoint are cut off and read from the queue again,
+//! except those that the mark says are done.
 
 mod bucket;
 mod checkpoint;
@@ -34,23 +34,23 @@ use checkpoint::{Checkpoint, FileLength};
 pub use entry::{TimerEntry, TimerPosition};
 use mark::{Mark, MarkFile};
 
-/// Where messages wait whose time comes at any moment; Apache's name for it.
+/// The topic in which messages wait for any moment; the name is Apache's.
 pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
 /// Entries held in memory because their time is near.
 const HEAD_MAX: usize = 128 * 1024;
 /// Entries held in memory because they are not written yet.
 const UNWRITTEN_MAX: usize = 64 * 1024;
-/// A clock that goes back by more than this was set; by less, it was corrected.
+/// A clock that goes back by more than this was set by somebody; a smaller step is a correction.
 const CLOCK_BACK_MS: i64 = 1_000;
 
-/// What opening found, and where to go on.
+/// What [`Store::open_timer_log`] found, and where to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimerStart {
     /// The first record of the queue that is not in the log yet.
     pub queue_offset: i64,
-    /// Why everything has to be read from the queue again; None where the log is as it was left.
+    /// Why everything has to be read from the queue again; None if the log is intact.
     pub rebuild: Option<String>,
-    /// Up to which place everything is done is known exactly, and not only concluded.
+    /// Whether it is known exactly how far everything is done, and not only estimated.
     pub is_mark_exact: bool,
 }
 
@@ -59,34 +59,34 @@ pub struct TimerLog {
     directory: PathBuf,
     head_max: usize,
     unwritten_max: usize,
-    /// By minute; every entry that is not done is in one of them.
+    /// Buckets by minute; every entry that is not done is in one of them.
     buckets: BTreeMap<i64, Bucket>,
     unwritten: usize,
     next_serial: u64,
-    /// The next entries: all there are between `done` and `loaded`.
+    /// The next entries: all of them between `done` and `loaded`.
     head: BTreeMap<TimerPosition, TimerEntry>,
     loaded: TimerPosition,
     done: TimerPosition,
     pending: u64,
     queue_offset: i64,
-    /// Recalls that have come into the head, or stand beside its begin: to be known before what they recall is due.
+    /// Recalls that concern the entries in the head; they must be known before those are due.
     recalls: Vec<TimerEntry>,
-    /// Counts how often the clock was set back or everything was read again; and what the checkpoint has of that.
+    /// Counts how often the clock was set back or everything was read again; `saved_epoch` is the checkpoint's count.
     epoch: u64,
     saved_epoch: u64,
     mark_file: Option<MarkFile>,
-    /// What a kill left done behind the checkpoint.
+    /// The mark that a kill left: what was done after the checkpoint.
     before_kill: Option<Mark>,
-    /// The last place that was given to an entry because its own had passed.
+    /// The last position that was assigned to an entry because its own had passed.
     late_position: TimerPosition,
-    /// Files that no bucket needs any more, to go once a checkpoint says so.
+    /// Files that no bucket needs any more; deleted after the next checkpoint.
     dropped: Vec<PathBuf>,
     is_dirty: bool,
 }
 
 impl Store {
-    /// Opens the timer log beside the commit log, for a queue that reaches from `begin` to `end`. What was done is
-    /// known from the log's own checkpoint or else from `done_before_ms`.
+    /// Opens the timer log of this store, for a queue that reaches from `begin` to `end`. Without a checkpoint of its
+    /// own, everything due before `done_before_ms` counts as done.
     pub fn open_timer_log(
         &self,
         begin: i64,
@@ -126,10 +126,10 @@ impl TimerLog {
             log.epoch = saved.as_ref().map_or(0, |saved| saved.epoch) + 1;
             log.is_dirty = true;
         }
-        log.remove_strangers()?;
+        log.remove_unknown_files()?;
         log.take_mark(rebuild.is_none())?;
         if rebuild.is_none() {
-            // From the first start on there is a checkpoint: one that is missing is lost.
+            // From the first start on there is a checkpoint, so a missing one was lost.
             log.save()?;
         }
         let start = TimerStart { queue_offset: log.queue_offset, rebuild, is_mark_exact };
@@ -161,7 +161,7 @@ impl TimerLog {
         }
     }
 
-    /// Everything that the checkpoint names, looked through; what is wrong with it, if anything is.
+    /// Takes over everything that the checkpoint names. Returns what is wrong with it, if anything.
     fn take_over(&mut self, saved: &Checkpoint) -> Result<Option<String>, StoreError> {
         (self.done, self.loaded, self.queue_offset) = (saved.done, saved.done, saved.queue_offset);
         self.next_serial = saved.next_serial;
@@ -184,7 +184,7 @@ impl TimerLog {
         Ok(None)
     }
 
-    /// Goes on from what was done since the checkpoint, where that is known.
+    /// Continues from what the mark says was done since the checkpoint, if it is valid.
     fn take_mark(&mut self, is_wanted: bool) -> Result<(), StoreError> {
         let (mark_file, mark) = MarkFile::open(&*self.disk, &self.directory)?;
         self.mark_file = Some(mark_file);
@@ -204,8 +204,8 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Deletes what no checkpoint speaks of.
-    fn remove_strangers(&self) -> Result<(), StoreError> {
+    /// Deletes files that the checkpoint does not name.
+    fn remove_unknown_files(&self) -> Result<(), StoreError> {
         let fail = |source| StoreError::io(&self.directory, source);
         let is_ours = |name: &str| Checkpoint::is_file(name) || MarkFile::is_file(name);
         for entry in self.disk.read_directory(&self.directory).map_err(fail)? {
@@ -218,7 +218,7 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Takes the entry of a record in the queue in. One whose place has been passed already comes right behind what is
+    /// Adds the entry of a record in the queue. If its position has passed already, it becomes due right behind what is
     /// done.
     pub fn add(&mut self, mut entry: TimerEntry, queue_offset: i64) -> Result<(), StoreError> {
         let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.position() <= mark.done;
@@ -252,7 +252,7 @@ impl TimerLog {
         Ok(())
     }
 
-    /// The queue is read up to here; to be told after what was in front of it is added.
+    /// Notes that the queue is read up to here, after everything before it was added.
     pub fn set_queue_offset(&mut self, queue_offset: i64) {
         self.is_dirty |= self.queue_offset != queue_offset;
         self.queue_offset = queue_offset;
@@ -262,17 +262,17 @@ impl TimerLog {
         self.queue_offset
     }
 
-    /// What is done and what waits, by count.
+    /// How many entries wait.
     pub fn pending(&self) -> u64 {
         self.pending
     }
 
-    /// Up to which place everything is done.
+    /// The position up to which everything is done.
     pub fn done(&self) -> TimerPosition {
         self.done
     }
 
-    /// The lowest physical offset that is waited for, or a little less; None where nothing is.
+    /// The lowest physical offset of a waiting message, or a little less; None if nothing waits.
     pub fn needed_from(&self) -> Option<i64> {
         let left = self
             .buckets
@@ -281,7 +281,7 @@ impl TimerLog {
         left.map(|(_, bucket)| bucket.needed_from).min()
     }
 
-    /// The next entries, in order, whose time has come: at most `count_max`. They stay until [`TimerLog::finish`].
+    /// The next entries whose time has come, in order, at most `count_max`. They stay until [`TimerLog::finish`].
     pub fn due(&mut self, now_ms: i64, count_max: usize) -> Result<Vec<TimerEntry>, StoreError> {
         if now_ms.saturating_add(CLOCK_BACK_MS) < self.done.wake_ms {
             self.follow_clock_back(now_ms)?;
@@ -297,12 +297,12 @@ impl TimerLog {
         Ok(due)
     }
 
-    /// The recalls that concern what is due next, each at least once; to be asked for after [`TimerLog::due`].
+    /// The recalls that concern the entries that are due next, each at least once. Call it after [`TimerLog::due`].
     pub fn take_recalls(&mut self) -> Vec<TimerEntry> {
         std::mem::take(&mut self.recalls)
     }
 
-    /// Everything up to this place is done with.
+    /// Marks everything up to this position as done.
     pub fn finish(&mut self, place: TimerPosition) {
         while self.head.first_key_value().is_some_and(|(first, _)| *first <= place) {
             self.head.pop_first();
@@ -315,9 +315,9 @@ impl TimerLog {
         }
     }
 
-    /// Notes what is done, so that a kill does not have it done again before the next checkpoint. Left out, with false,
-    /// while something waits whose place is not its own, which could not be told from what is done, and while the
-    /// checkpoint would not know the mark.
+    /// Writes down what is done, so that nothing is repeated if a kill comes before the next checkpoint. Does nothing
+    /// and returns false while an entry waits at a position that is not its own, because the mark could not tell it
+    /// from what is done, and while the checkpoint has another epoch.
     pub fn write_mark(&mut self) -> Result<bool, StoreError> {
         let is_clear = self.done >= self.late_position && self.epoch == self.saved_epoch;
         let Some(mark_file) = self.mark_file.as_ref().filter(|_| is_clear) else {
@@ -328,7 +328,7 @@ impl TimerLog {
         Ok(true)
     }
 
-    /// With nothing due, whole minutes that are over are done: their files can go.
+    /// Marks past minutes as done when nothing is due, so that their files can be deleted.
     fn pass_minutes(&mut self, now_ms: i64) {
         let passed = TimerPosition::before(minute_of(now_ms) * MINUTE_MS);
         let is_left = self.head.first_key_value().is_some_and(|(first, _)| *first <= passed);
@@ -339,7 +339,7 @@ impl TimerLog {
         }
     }
 
-    /// Reads on from where the head ends: one bucket, or as much of it as there is room for.
+    /// Loads more entries behind the head: one bucket, or as much of it as fits.
     fn load_next(&mut self, now_ms: i64) -> Result<(), StoreError> {
         let from = self.loaded;
         let minute = minute_of(from.wake_ms);
@@ -365,8 +365,8 @@ impl TimerLog {
         Ok(())
     }
 
-    /// The clock was set back: what comes now has an earlier place than what is done, and must not wait for the clock
-    /// to be there again. Everything that is done is taken out of the files, so that the mark may go back too.
+    /// Follows a clock that was set back. New entries have earlier positions than what is done, and must not wait until
+    /// the clock is there again. Entries that are done are removed from the files, so that the mark can go back too.
     fn follow_clock_back(&mut self, now_ms: i64) -> Result<(), StoreError> {
         self.write_all()?;
         let done = self.done;
@@ -418,8 +418,8 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Makes all of it safe and says so in the checkpoint. What was done by then must be on the disk already. False
-    /// where there was nothing to save.
+    /// Syncs everything and saves the checkpoint. The caller makes sure that everything done so far is on the disk.
+    /// Returns false if there was nothing to save.
     pub fn save(&mut self) -> Result<bool, StoreError> {
         if !self.is_dirty {
             return Ok(false);
@@ -444,7 +444,7 @@ impl TimerLog {
         checkpoint.save(&*self.disk, &self.directory)?;
         (self.is_dirty, self.saved_epoch) = (false, self.epoch);
         for path in std::mem::take(&mut self.dropped) {
-            // One that stays is a stranger at the next start.
+            // If this fails, the next start deletes the file.
             let _ = self.disk.remove_file(&path);
         }
         Ok(true)

@@ -116,8 +116,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What a kill leaves behind: the directory as it is, copied while the store runs. What is claimed is copied before what
-/// the claim is about, so that the copy is a state that a kill could have left.
+/// What a kill leaves behind: the directory as it is, copied while the store runs. What is claimed is copied before
+/// what the claim is about, so that the copy is a state that a kill could have left.
 pub fn copy_store(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for name in ["checkpoint", "abort", "index", "consumequeue", "commitlog"] {

@@ -9,7 +9,7 @@ use crate::timer::timer_log::entry::{ENTRY_BYTES, TimerEntry, TimerPosition};
 pub(crate) const MINUTE_MS: i64 = 60_000;
 /// Entries read at a time.
 const CHUNK_ENTRIES: usize = 8 * 1024;
-/// From so many changed files on, one sync of the file system is cheaper than one each.
+/// For more changed files than this, one sync of the file system is cheaper than one for each.
 const FILES_SYNCED_EACH_MAX: usize = 16;
 
 pub(crate) fn minute_of(time_ms: i64) -> i64 {
@@ -19,7 +19,7 @@ pub(crate) fn minute_of(time_ms: i64) -> i64 {
 #[derive(Clone)]
 pub(crate) struct Bucket {
     minute: i64,
-    /// Tells files of the same minute apart, so that no name ever means two things.
+    /// Distinguishes files of the same minute, so that no name is used twice.
     pub(crate) serial: u64,
     written: u64,
     tail: Vec<TimerEntry>,
@@ -50,7 +50,7 @@ impl Bucket {
         self.tail.len()
     }
 
-    /// Writes what is in memory only, and tells how many entries that were.
+    /// Writes the entries that are only in memory, and returns how many there were.
     pub(crate) fn write(&mut self, disk: &dyn Disk, directory: &Path) -> Result<usize, StoreError> {
         if self.tail.is_empty() {
             return Ok(0);
@@ -67,8 +67,8 @@ impl Bucket {
         Ok(count)
     }
 
-    /// Shows every written entry to `see`, which says whether it still matters, and cuts off what lies behind them.
-    /// False where the file does not hold them all.
+    /// Shows every written entry to `see`, which tells whether it still matters, and cuts off the rest of the file.
+    /// Returns false if entries are missing.
     pub(crate) fn look_through(
         &mut self,
         disk: &dyn Disk,
@@ -103,8 +103,8 @@ impl Bucket {
         Ok(true)
     }
 
-    /// The first entries behind a place, in order, at most `count_max`; and whether those are all. Recalls that are done
-    /// but concern the same moment go to `recalls`. Everything must be written.
+    /// The first entries behind a position, in order, at most `count_max`, and whether those are all. Recalls that are
+    /// done but concern the same moment are added to `recalls`. All entries must be written.
     pub(crate) fn next(
         &mut self,
         disk: &dyn Disk,
@@ -140,7 +140,7 @@ impl Bucket {
     }
 }
 
-/// Brings what was written since the last time to the disk.
+/// Syncs the buckets that changed.
 pub(crate) fn sync<'a>(
     disk: &dyn Disk,
     directory: &Path,

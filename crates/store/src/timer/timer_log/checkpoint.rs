@@ -1,4 +1,4 @@
-//! The timer log's checkpoint: replaced whole, so that it is either the old one or the new one.
+//! The timer log's checkpoint. It is replaced as a whole, so it is always either the old one or the new one.
 //!
 //! ```text
 //!  0 | magic | queue offset | done: wake, physical offset | next serial | epoch | count of files |
@@ -40,7 +40,7 @@ impl Checkpoint {
         name == NAME
     }
 
-    /// None where there is none, or it is damaged.
+    /// None if it is missing or damaged.
     pub(crate) fn load(disk: &dyn Disk, directory: &Path) -> Result<Option<Self>, StoreError> {
         let path = directory.join(NAME);
         if !disk.exists(&path) {
