@@ -54,7 +54,7 @@ def test_the_checker_notices_a_sync_that_does_nothing(tmp_path: Path, disk: Loop
 def _lose_power_twice(
     tmp_path: Path, disk: LoopDisk, mode: Sync, *, during_a_sync: bool = False
 ) -> list[str]:
-    """What the checker says in the end; the second loss hits a store that has recovered from the first."""
+    """Returns the checker's verdict; the second loss hits a store that has recovered from the first."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     choice = random.Random(seed)
@@ -80,7 +80,7 @@ def _lose_power_twice(
             senders.target = readers.target = broker.broker
             acknowledged = senders.history.acknowledged_count()
             time.sleep(choice.uniform(0.3, 1.0))
-            # A slow disk takes its time for so many.
+            # A slow disk needs time for this many.
             wait_until(lambda before=acknowledged: senders.history.acknowledged_count() > before + 50)
             if during_a_sync:
                 _wait_for_a_sync(faults[-1], readers)
