@@ -11,32 +11,23 @@
 //! up whole, to be decided in Python.
 #![forbid(unsafe_code)]
 
-mod accumulator;
-mod batch;
-mod bell;
-mod byte_budget;
-mod connection;
+mod consume;
 mod error;
-mod frames;
-mod ids;
-mod lanes;
-mod network;
-mod prefetch;
-mod pull;
-mod pull_answer;
-mod routes;
-mod scan;
+mod net;
+mod produce;
 
-pub use accumulator::{Accumulator, Asks, Crossed, Event, NotTaken, Part, Plain, Put, Reason, SendSettings};
-pub use batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
-pub use bell::Bell;
+pub use consume::prefetch::{PullEvent, PullLimits, PullPlace, PullPortion};
+pub use consume::pull::PullStream;
+pub use consume::pull_answer::PullWanted;
+pub use consume::scan::{Scan, ScanEnd, ScanLimits, ScanPortion};
 pub use error::ClientError;
-pub use frames::{Reply, Request};
-pub use ids::{IdTail, UniqueIds};
-pub use lanes::LaneLimits;
-pub use network::{Network, NetworkSettings};
-pub use prefetch::{PullEvent, PullLimits, PullPlace, PullPortion};
-pub use pull::PullStream;
-pub use pull_answer::PullWanted;
-pub use routes::Route;
-pub use scan::{Scan, ScanEnd, ScanLimits, ScanPortion};
+pub use net::event_fd::Bell;
+pub use net::network::{Network, NetworkSettings};
+pub use net::request::{Reply, Request};
+pub use produce::accumulator::{
+    Accumulator, Asks, Crossed, Event, NotTaken, Part, Plain, Put, Reason, SendSettings,
+};
+pub use produce::batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
+pub use produce::ids::{IdTail, UniqueIds};
+pub use produce::lanes::LaneLimits;
+pub use produce::routes::Route;

@@ -16,10 +16,10 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Notify, oneshot};
 
+use crate::consume::pull_answer::{Answer, PullWanted};
 use crate::error::ClientError;
-use crate::frames::Reply;
-use crate::network::Network;
-use crate::pull_answer::{Answer, PullWanted};
+use crate::net::network::Network;
+use crate::net::request::Reply;
 
 /// What a pull, which no broker holds here, may take.
 const PATIENCE: Duration = Duration::from_secs(20);

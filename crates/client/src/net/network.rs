@@ -15,9 +15,9 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::connection::Connection;
 use crate::error::ClientError;
-use crate::frames::{Reply, Request};
+use crate::net::connection::Connection;
+use crate::net::request::{Reply, Request};
 
 /// A peer that acknowledges nothing for so long, by its system and not by its broker, is gone: without this a host that
 /// vanished is spoken to for a quarter of an hour.

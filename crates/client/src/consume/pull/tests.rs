@@ -8,8 +8,8 @@ use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, NewRecord, bod
 use proptest::prelude::*;
 
 use super::*;
-use crate::frames::Reply;
-use crate::pull_answer::Records;
+use crate::consume::pull_answer::Records;
+use crate::net::request::Reply;
 
 const LIMITS: PullLimits =
     PullLimits { count_max: 10, bytes_max: 1 << 20, pull_count_max: 8, pull_bytes_max: 1 << 18 };

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use metaq_wire::layout;
 use tokio::sync::Notify;
 
-use crate::pull_answer::{Answer, Records};
+use crate::consume::pull_answer::{Answer, Records};
 
 /// How much is held before nothing more is pulled.
 #[derive(Debug, Clone, Copy)]

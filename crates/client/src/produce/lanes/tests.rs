@@ -4,8 +4,8 @@ use metaq_wire::batch_records;
 use proptest::prelude::*;
 
 use super::*;
-use crate::batch::Outcome;
-use crate::ids::UniqueIds;
+use crate::produce::batch::Outcome;
+use crate::produce::ids::UniqueIds;
 
 const LINGER: Duration = Duration::from_millis(5);
 

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use metaq_wire::tag_code;
 use parking_lot::{Mutex, RwLock};
 
-use crate::batch::Place;
+use crate::produce::batch::Place;
 
 /// Where one topic can be written to.
 #[derive(Debug, Clone, Default)]

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::bell::Bell;
+use crate::consume::prefetch::{Desk, Held, News, PullEvent, PullLimits, PullPlace, PullPortion};
+use crate::consume::pull_answer::{Answer, PullWanted};
 use crate::error::ClientError;
-use crate::network::Network;
-use crate::prefetch::{Desk, Held, News, PullEvent, PullLimits, PullPlace, PullPortion};
-use crate::pull_answer::{Answer, PullWanted};
+use crate::net::event_fd::Bell;
+use crate::net::network::Network;
 
 /// What the answer may take beyond the time that the broker was asked to hold the pull.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(15);

@@ -8,7 +8,7 @@ use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, NewRecord, Rec
 use proptest::prelude::*;
 
 use super::*;
-use crate::network::NetworkSettings;
+use crate::net::network::NetworkSettings;
 
 const LIMITS: ScanLimits =
     ScanLimits { held_bytes_max: 4 << 10, pull_count_max: 16, pull_bytes_max: 1 << 18 };

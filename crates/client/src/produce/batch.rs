@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
-use crate::ids::{IdTail, UniqueIds};
+use crate::produce::ids::{IdTail, UniqueIds};
 
 /// One queue of a topic: its broker's name and its number there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

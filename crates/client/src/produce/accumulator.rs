@@ -12,14 +12,14 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
-use crate::batch::{Batch, Form, OffsetIds, Outcome, Place, Stored};
-use crate::bell::Bell;
 use crate::error::ClientError;
-use crate::frames::{Reply, Request};
-use crate::ids::{IdTail, UniqueIds, now_ms};
-use crate::lanes::{Fresh, LaneLimits, Lanes, RECORD_FIXED_BYTES, Taken};
-use crate::network::Network;
-use crate::routes::{Routes, Target};
+use crate::net::event_fd::Bell;
+use crate::net::network::Network;
+use crate::net::request::{Reply, Request};
+use crate::produce::batch::{Batch, Form, OffsetIds, Outcome, Place, Stored};
+use crate::produce::ids::{IdTail, UniqueIds, now_ms};
+use crate::produce::lanes::{Fresh, LaneLimits, Lanes, RECORD_FIXED_BYTES, Taken};
+use crate::produce::routes::{Routes, Target};
 
 const SEND_MESSAGE_V2: i32 = 310;
 const SEND_BATCH_MESSAGE: i32 = 320;

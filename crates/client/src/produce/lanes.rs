@@ -1,6 +1,6 @@
 //! What waits to be sent: one lane for each queue that was asked for, and one for any queue of a topic.
 //!
-//! A state machine without clocks, threads or sockets; [`crate::accumulator`] drives it.
+//! A state machine without clocks, threads or sockets; [`crate::produce::accumulator`] drives it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use crate::batch::{Batch, Contents, Form, Home, Outcome, Place};
-use crate::byte_budget::Room;
-use crate::ids::{IdTail, UniqueIds};
+use crate::produce::batch::{Batch, Contents, Form, Home, Outcome, Place};
+use crate::produce::byte_budget::Room;
+use crate::produce::ids::{IdTail, UniqueIds};
 
 /// Batches of one topic at a time whose order among each other nobody asked for.
 pub const UNDER_WAY_MAX: usize = 4;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use metaq_wire::properties::find;
 use metaq_wire::{Record, WireError};
 
-use crate::frames::{Reply, Request};
+use crate::net::request::{Reply, Request};
 
 const PULL_MESSAGE: i32 = 11;
 const SUCCESS: i32 = 0;

@@ -14,7 +14,7 @@ use tokio::net::tcp::WriteHalf;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::ClientError;
-use crate::frames::{Reply, Request};
+use crate::net::request::{Reply, Request};
 
 /// Room for one read; a longer frame grows the buffer as its bytes arrive, never on the word of its length.
 const READ_BYTES: usize = 128 * 1024;
