@@ -11,14 +11,20 @@
 //! up whole, to be decided in Python.
 #![forbid(unsafe_code)]
 
+mod compression;
 mod consume;
 mod error;
 mod net;
 mod produce;
 
+pub use compression::{CompressionError, CompressionFormat, compress, decompress, decompress_body};
+pub use consume::column_scan::{BatchLimits, ColumnBatch, ColumnScan};
+pub use consume::columns::{Column, ColumnBuffers, RowSource};
+pub use consume::in_flight::InFlight;
 pub use consume::prefetch::{PullEvent, PullLimits, PullPlace, PullPortion};
 pub use consume::pull::PullStream;
 pub use consume::pull_answer::PullWanted;
+pub use consume::records;
 pub use consume::scan::{Scan, ScanEnd, ScanLimits, ScanPortion};
 pub use error::ClientError;
 pub use net::event_fd::Bell;
@@ -30,4 +36,6 @@ pub use produce::accumulator::{
 pub use produce::batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
 pub use produce::ids::{IdTail, UniqueIds};
 pub use produce::lanes::LaneLimits;
+pub use produce::outgoing::{self, CheckedMessage, PlainLimits, PlainMessage};
 pub use produce::routes::Route;
+pub use produce::rows::{MapColumn, NumberColumn, RowLimits, RowWriter, Rows, RowsPut, VariableColumn};

@@ -1,13 +1,11 @@
 //! Entering the data plane: the interpreter is released, and every error becomes its Python exception.
 
-use metaq_client::ClientError;
+use metaq_client::{ClientError, CompressionError};
 use metaq_server::ServerError;
 use metaq_store::StoreError;
 use metaq_wire::WireError;
 use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
 use pyo3::prelude::*;
-
-use crate::codec::compression::CompressionError;
 
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
 pyo3::create_exception!(metaq._core, StoreFailure, CoreError);

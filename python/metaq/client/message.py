@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from metaq._core import Message
+from metaq._core import Message, register_message_rules
 from metaq.client import compression
 from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.client.properties import KEYS, SYSTEM_NAMES, TAGS, UNIQUE_KEY, encode_properties
@@ -41,6 +41,9 @@ TRANSACTION_PREPARED: Final = 4
 def inflate(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
     """The body as it was before its sender compressed it; raises UnreadableBody."""
     return compression.decompress(body, system_flag, bytes_max)
+
+
+register_message_rules(inflate=inflate, system_names=SYSTEM_NAMES)
 
 
 @dataclass(slots=True)

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use metaq_wire::layout;
 use tokio::sync::Notify;
 
-use crate::consume::pull_answer::{Answer, Records};
+use crate::consume::pull_answer::Answer;
+use crate::consume::records::Records;
 
 /// How much is held before nothing more is pulled.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +52,7 @@ pub enum PullEvent {
 pub struct PullPortion {
     pub queue: u64,
     pub body: Bytes,
-    pub places: Vec<u32>,
+    pub positions: Vec<u32>,
 }
 
 /// Where a queue is pulled from.
@@ -133,11 +133,11 @@ impl Held {
         while left > 0
             && let Some(first) = self.answers.front_mut()
         {
-            let (places, is_compressed) = first.take(left);
-            left = if is_compressed { 0 } else { left - places.len() };
-            self.count -= places.len();
-            portions.push(PullPortion { queue, body: first.records.body.clone(), places });
-            if first.taken == first.records.places.len() {
+            let (positions, is_compressed) = first.take(left);
+            left = if is_compressed { 0 } else { left - positions.len() };
+            self.count -= positions.len();
+            portions.push(PullPortion { queue, body: first.records.body.clone(), positions });
+            if first.taken == first.records.positions.len() {
                 self.bytes -= first.records.body.len();
                 self.answers.pop_front();
             }
@@ -148,22 +148,21 @@ impl Held {
 
 impl Taken {
     fn queue_offset(&self) -> Option<i64> {
-        let at = *self.records.places.get(self.taken)? as usize + layout::at::QUEUE_OFFSET;
-        Some(i64::from_be_bytes(*self.records.body.get(at..)?.first_chunk()?))
+        self.records.queue_offset(self.taken)
     }
 
     /// Whether the last one is compressed.
     fn take(&mut self, count_max: usize) -> (Vec<u32>, bool) {
-        let mut end = (self.taken + count_max).min(self.records.places.len());
+        let mut end = (self.taken + count_max).min(self.records.positions.len());
         let compressed = self.records.compressed.get(self.taken..).unwrap_or_default();
         let first = compressed.iter().position(|is_compressed| *is_compressed);
         let is_compressed = first.is_some_and(|place| self.taken + place < end);
         if is_compressed && let Some(place) = first {
             end = self.taken + place + 1;
         }
-        let places = self.records.places.get(self.taken..end).unwrap_or_default().to_vec();
+        let positions = self.records.positions.get(self.taken..end).unwrap_or_default().to_vec();
         self.taken = end;
-        (places, is_compressed)
+        (positions, is_compressed)
     }
 }
 
@@ -213,8 +212,8 @@ impl Desk {
         let event = match answer {
             Answer::Records { records, next_offset, suggested_broker_id } => {
                 held.next_offset = held.next_offset.max(next_offset);
-                if !records.places.is_empty() {
-                    held.count += records.places.len();
+                if !records.positions.is_empty() {
+                    held.count += records.positions.len();
                     held.bytes += records.body.len();
                     held.answers.push_back(Taken { records, taken: 0 });
                     news.messages = held.is_ready();

@@ -1,9 +1,8 @@
 //! One pull: how it is asked, and what its answer says.
 
 use bytes::Bytes;
-use metaq_wire::properties::find;
-use metaq_wire::{Record, WireError};
 
+use crate::consume::records::{Records, has_wanted_tag};
 use crate::net::request::{Reply, Request};
 
 const PULL_MESSAGE: i32 = 11;
@@ -14,9 +13,6 @@ const OFFSET_MOVED: i32 = 21;
 
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
-/// `system_flag` bit of a record.
-const COMPRESSED: i32 = 1;
-const TAGS: &str = "TAGS";
 
 /// What is wanted of a queue's topic; the same for every pull of it.
 #[derive(Debug, Clone, Default)]
@@ -51,22 +47,6 @@ impl PullWanted {
             .field("expressionType", self.expression_type.clone())
             .number("maxMsgBytes", bound(bytes_max))
     }
-
-    fn wants(&self, record: &Record<'_>) -> bool {
-        self.tags.is_empty()
-            || find(record.properties, TAGS)
-                .is_some_and(|tag| self.tags.iter().any(|wanted| *wanted == String::from_utf8_lossy(tag)))
-    }
-}
-
-/// Records of one answer, in their order.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Records {
-    pub body: Bytes,
-    /// Where those begin that are wanted; a whole record stands at each.
-    pub places: Vec<u32>,
-    /// Of which bodies are compressed; in the order of `places`, and empty where none is.
-    pub compressed: Vec<bool>,
 }
 
 /// What an answer says.
@@ -94,7 +74,7 @@ impl Answer {
     /// It brought nothing and leads nowhere else.
     pub(crate) fn is_idle(&self, from_offset: i64) -> bool {
         matches!(self, Answer::Records { records, next_offset, .. }
-            if records.places.is_empty() && *next_offset == from_offset)
+            if records.positions.is_empty() && *next_offset == from_offset)
     }
 
     /// `from_offset` is what was asked for: a broker that answers with older ones is not believed.
@@ -112,32 +92,13 @@ impl Answer {
             return Answer::Moved { next_offset };
         }
         let body = if reply.code == SUCCESS { reply.body.clone() } else { Bytes::new() };
-        match places(&body, wanted, from_offset) {
-            Ok((places, compressed)) => Answer::Records {
-                records: Records { body, places, compressed },
+        match Records::find(body, from_offset, |record| has_wanted_tag(record, &wanted.tags)) {
+            Ok(records) => Answer::Records {
+                records,
                 next_offset,
                 suggested_broker_id: field("suggestWhichBrokerId").unwrap_or_default(),
             },
             Err(error) => Answer::Malformed(format!("the broker sent a malformed message: {error}")),
         }
     }
-}
-
-/// Where the wanted records begin, and which are compressed; every record is checked whole, wanted or not.
-fn places(body: &Bytes, wanted: &PullWanted, from_offset: i64) -> Result<(Vec<u32>, Vec<bool>), WireError> {
-    let (mut places, mut compressed) = (Vec::new(), Vec::new());
-    let mut at = 0;
-    while let Some(rest) = body.get(at..).filter(|rest| !rest.is_empty()) {
-        let record = Record::decode(rest)?;
-        if record.queue_offset >= from_offset && wanted.wants(&record) {
-            if record.system_flag & COMPRESSED != 0 {
-                compressed.resize(places.len(), false);
-                compressed.push(true);
-            }
-            places.push(u32::try_from(at).map_err(|_| WireError::BadRecord("lies too far behind"))?);
-        }
-        // A record says at least how long its header is, so this ends.
-        at += record.size.max(1);
-    }
-    Ok((places, compressed))
 }

@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Notify, oneshot};
 
 use crate::consume::pull_answer::{Answer, PullWanted};
+use crate::consume::records::queue_offset_at;
 use crate::error::ClientError;
 use crate::net::network::Network;
 use crate::net::request::Reply;
@@ -40,7 +41,7 @@ pub struct ScanLimits {
 pub struct ScanPortion {
     pub body: Bytes,
     /// Where a whole record begins that is wanted.
-    pub places: Vec<u32>,
+    pub positions: Vec<u32>,
     /// Queue offsets that this answer has dealt with, wanted or not.
     pub covered: Range<i64>,
 }
@@ -142,7 +143,7 @@ impl Scan {
             && bytes < bytes_min
             && let Some(portion) = held.portions.pop_front()
         {
-            count += portion.places.len();
+            count += portion.positions.len();
             bytes += portion.body.len();
             taken.push(portion);
         }
@@ -239,8 +240,8 @@ impl Reading {
             Answer::Records { records, next_offset, .. } => {
                 let until = next_offset.min(piece.end);
                 let body_length = records.body.len();
-                let places = within(&records.body, records.places, until);
-                self.put(ScanPortion { body: records.body, places, covered: queue_offset..until });
+                let positions = within(&records.body, records.positions, until);
+                self.put(ScanPortion { body: records.body, positions, covered: queue_offset..until });
                 self.adapt(&piece, next_offset, body_length);
                 if until < piece.end {
                     let rest = self.ask(until..piece.end);
@@ -286,7 +287,7 @@ impl Reading {
         if held.end.is_some() {
             return;
         }
-        held.count += portion.places.len();
+        held.count += portion.positions.len();
         held.bytes += portion.body.len();
         held.portions.push_back(portion);
         drop(held);
@@ -318,15 +319,12 @@ impl Drop for Reading {
 }
 
 /// Without what lies behind the end: a pull with a filter looks further than it was asked to.
-fn within(body: &Bytes, mut places: Vec<u32>, until: i64) -> Vec<u32> {
-    let queue_offset = |at: u32| -> Option<i64> {
-        let at = at as usize + metaq_wire::layout::at::QUEUE_OFFSET;
-        Some(i64::from_be_bytes(*body.get(at..)?.first_chunk()?))
-    };
-    while places.last().is_some_and(|at| queue_offset(*at).is_none_or(|queue_offset| queue_offset >= until)) {
-        places.pop();
+fn within(body: &Bytes, mut positions: Vec<u32>, until: i64) -> Vec<u32> {
+    let is_behind = |at: &u32| queue_offset_at(body, *at as usize).is_none_or(|offset| offset >= until);
+    while positions.last().is_some_and(is_behind) {
+        positions.pop();
     }
-    places
+    positions
 }
 
 #[cfg(test)]

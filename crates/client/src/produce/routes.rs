@@ -22,6 +22,20 @@ pub struct Route {
 }
 
 impl Route {
+    /// Takes broker, address of its master and number of every queue, in the order in which every client has them.
+    pub fn new(queues: impl IntoIterator<Item = (String, String, i32)>, is_template: bool) -> Route {
+        let mut route = Route { is_template, ..Route::default() };
+        for (broker, address, queue_id) in queues {
+            let broker: Arc<str> = match route.addresses.get_key_value(broker.as_str()) {
+                Some((known, _)) => Arc::clone(known),
+                None => Arc::from(broker),
+            };
+            route.addresses.entry(Arc::clone(&broker)).or_insert_with(|| Arc::from(address));
+            route.queues.push(Place { broker, queue_id });
+        }
+        route
+    }
+
     /// The same queue for the same key, and the one that Java's SelectMessageQueueByHash chooses.
     pub fn by_key(&self, key: &str) -> Option<&Place> {
         let count = u64::try_from(self.queues.len()).ok().filter(|count| *count > 0)?;

@@ -10,13 +10,10 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use crate::client::message::Message;
 use crate::client::network::Network;
-use crate::client::received::{Decoded, Pulled, Received, is_compressed};
+use crate::client::received::{Decoded, Pulled, add_messages};
+use crate::client::send_future::SIGNAL_INTERVAL;
 use crate::enter::enter_infallible;
-
-/// How long a thread that waits for messages is deaf for signals.
-const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// `metaq.settings.PullSettings`, read by attribute.
 #[derive(FromPyObject)]
@@ -89,24 +86,15 @@ pub struct PullStream {
 }
 
 impl PullStream {
-    /// Built while the interpreter is held: the bytes stay where they are, only their places become objects.
     fn messages(&self, py: Python<'_>, portions: Vec<PullPortion>) -> PyResult<Decoded> {
-        let count = portions.iter().map(|portion| portion.places.len()).sum();
+        let count = portions.iter().map(|portion| portion.positions.len()).sum();
         let (mut messages, mut compressed) = (Vec::with_capacity(count), Vec::new());
         for portion in portions {
             let queue = self.queues.lock().get(&portion.queue).map(|queue| queue.clone_ref(py));
-            // Given up by another thread meanwhile.
+            // Another thread has ended the queue meanwhile.
             let Some(queue) = queue else { continue };
             let pulled = Pulled::new(portion.body, queue.bind(py), true)?;
-            for at in portion.places {
-                let received = Received::new(&pulled, at as usize);
-                let is_compressed = is_compressed(&received);
-                let message = Py::new(py, Message::from(received))?;
-                if is_compressed {
-                    compressed.push(message.clone_ref(py));
-                }
-                messages.push(message);
-            }
+            add_messages(py, &pulled, &portion.positions, &mut messages, &mut compressed)?;
         }
         Ok((messages, compressed))
     }
@@ -186,7 +174,7 @@ impl PullStream {
         let timeout = Duration::try_from_secs_f64(timeout_s.clamp(0.0, 3.0e7)).unwrap_or_default();
         let deadline = Instant::now() + timeout;
         loop {
-            let step = deadline.min(Instant::now() + SIGNALS_EVERY);
+            let step = deadline.min(Instant::now() + SIGNAL_INTERVAL);
             let portions = enter_infallible(py, || self.stream.take_until(count, step, wakes));
             let is_over = step == deadline || self.stream.wakes() != wakes || self.stream.is_closed();
             if !portions.is_empty() || is_over {

@@ -28,30 +28,40 @@ pub struct Attached {
     queue: Option<Py<PyAny>>,
 }
 
-/// The classes of `metaq.client.producer.results` that results are made of.
-struct Makers {
+/// Python's classes and functions that results are made with, handed in once by `metaq.client.producer.send_buffer`.
+struct SendTypes {
+    result: Py<PyAny>,
+    queue: Py<PyAny>,
+    /// Response code → status.
+    statuses: Py<PyDict>,
+    /// Makes the error for a result whose status the producer does not accept.
+    not_durable: Py<PyAny>,
+    /// Calls a user's callback and logs what it raises.
+    call_back: Py<PyAny>,
+}
+
+static SEND_TYPES: PyOnceLock<SendTypes> = PyOnceLock::new();
+
+impl SendTypes {
+    fn get(py: Python<'_>) -> PyResult<&SendTypes> {
+        SEND_TYPES
+            .get(py)
+            .ok_or_else(|| PyRuntimeError::new_err("metaq.client.producer.send_buffer is not imported"))
+    }
+}
+
+/// The first call counts.
+#[pyfunction]
+#[pyo3(signature = (*, result, queue, statuses, not_durable, call_back))]
+pub fn register_send_types(
+    py: Python<'_>,
     result: Py<PyAny>,
     queue: Py<PyAny>,
     statuses: Py<PyDict>,
     not_durable: Py<PyAny>,
     call_back: Py<PyAny>,
-}
-
-static MAKERS: PyOnceLock<Makers> = PyOnceLock::new();
-
-impl Makers {
-    fn get(py: Python<'_>) -> PyResult<&Makers> {
-        MAKERS.get_or_try_init(py, || {
-            let results = py.import("metaq.client.producer.results")?;
-            Ok(Makers {
-                result: results.getattr("SendResult")?.unbind(),
-                queue: results.getattr("Queue")?.unbind(),
-                statuses: results.getattr("STATUSES")?.cast_into::<PyDict>()?.unbind(),
-                not_durable: results.getattr("not_durable")?.unbind(),
-                call_back: py.import("metaq.client.producer.callbacks")?.getattr("call_back")?.unbind(),
-            })
-        })
-    }
+) {
+    let _first = SEND_TYPES.set(py, SendTypes { result, queue, statuses, not_durable, call_back });
 }
 
 /// What one message of a batch comes to: its `SendResult`, or an error to be raised.
@@ -91,25 +101,25 @@ fn send_result(
     stored: &Stored,
     number: usize,
 ) -> PyResult<Py<PyAny>> {
-    let makers = Makers::get(py)?;
+    let types = SendTypes::get(py)?;
     let id = batch.message_id(number).unwrap_or_default();
     let queue_offset = stored.queue_offset.saturating_add(i64::try_from(number).unwrap_or(i64::MAX));
-    let status = makers.statuses.bind(py).get_item(stored.code)?;
+    let status = types.statuses.bind(py).get_item(stored.code)?;
     let together = batch.contents().is_none_or(|contents| contents.form == Form::Together);
-    let queue = queue(py, makers, batch, stored)?;
+    let queue = queue(py, types, batch, stored)?;
     let offset_id = PyString::new(py, stored.offset_ids.get(number));
     if together {
-        return makers.result.call1(py, (id, queue, queue_offset, status, offset_id));
+        return types.result.call1(py, (id, queue, queue_offset, status, offset_id));
     }
     let (recall_handle, transaction_id) = (&stored.recall_handle, &stored.transaction_id);
-    makers.result.call1(py, (id, queue, queue_offset, status, offset_id, recall_handle, transaction_id))
+    types.result.call1(py, (id, queue, queue_offset, status, offset_id, recall_handle, transaction_id))
 }
 
-fn queue(py: Python<'_>, makers: &Makers, batch: &Batch<Attached>, stored: &Stored) -> PyResult<Py<PyAny>> {
+fn queue(py: Python<'_>, types: &SendTypes, batch: &Batch<Attached>, stored: &Stored) -> PyResult<Py<PyAny>> {
     if let Some(queue) = batch.with(|attached, _| attached.queue.as_ref().map(|queue| queue.clone_ref(py))) {
         return Ok(queue);
     }
-    let queue = makers.queue.call1(py, (&*batch.topic, &*stored.place.broker, stored.place.queue_id))?;
+    let queue = types.queue.call1(py, (&*batch.topic, &*stored.place.broker, stored.place.queue_id))?;
     let before = batch.with(|attached, _| attached.queue.replace(queue.clone_ref(py)));
     drop(before);
     Ok(queue)
@@ -119,7 +129,7 @@ fn queue(py: Python<'_>, makers: &Makers, batch: &Batch<Attached>, stored: &Stor
 fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outcome) -> PyResult<Py<PyAny>> {
     if let Outcome::Stored(stored) = outcome {
         let result = send_result(py, batch, stored, number)?;
-        return Makers::get(py)?.not_durable.call1(py, (result,));
+        return SendTypes::get(py)?.not_durable.call1(py, (result,));
     }
     let error = batch.with(|attached, _| attached.error.as_ref().map(|error| error.clone_ref(py)));
     Ok(error.unwrap_or_else(|| {
@@ -138,7 +148,7 @@ pub fn state_of(batch: &Batch<Attached>) -> &'static str {
 
 /// Calls what a user gave us; what it raises is logged.
 pub fn call_back(py: Python<'_>, callback: &Py<PyAny>, future: &Py<SendFuture>) -> PyResult<()> {
-    Makers::get(py)?.call_back.call1(py, (callback, future))?;
+    SendTypes::get(py)?.call_back.call1(py, (callback, future))?;
     Ok(())
 }
 

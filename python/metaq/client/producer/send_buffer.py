@@ -14,11 +14,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, Unpack
 
-from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch
+from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch, register_send_types
 from metaq.client.message import Outgoing
-from metaq.client.producer.callbacks import Callbacks
+from metaq.client.producer.callbacks import Callbacks, call_back
 from metaq.client.producer.options import MessageOptions, Order, ProducerOptions, order
 from metaq.client.producer.queue_selection import by_key
+from metaq.client.producer.results import STATUSES, SendResult, not_durable
 from metaq.client.producer.sending import Sender
 from metaq.client.properties import encode_properties
 from metaq.client.session.routes import MASTER_ID, Queue
@@ -31,6 +32,10 @@ CALLBACKS_GRACE_S: Final = 0.25
 PLAIN_OPTIONS: Final = frozenset(("tag", "keys", "key"))
 """What the data plane takes by itself; whatever else a message has is looked at here."""
 _BATCH_OVERHEAD_BYTES: Final = 22
+
+register_send_types(
+    result=SendResult, queue=Queue, statuses=STATUSES, not_durable=not_durable, call_back=call_back
+)
 
 _alive: weakref.WeakSet[Soon] = weakref.WeakSet()
 

@@ -1,14 +1,13 @@
 //! Answers that lie, and what a stream holds of answers that do not.
 #![allow(clippy::unwrap_used)]
 
-use std::net::SocketAddr;
-
 use bytes::Bytes;
-use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, NewRecord, body_crc, next_frame};
+use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, next_frame};
 use proptest::prelude::*;
 
 use super::*;
-use crate::consume::pull_answer::Records;
+use crate::consume::records::Records;
+use crate::consume::testing::TestRecord;
 use crate::net::request::Reply;
 
 const LIMITS: PullLimits =
@@ -19,25 +18,8 @@ fn record(queue_offset: i64, properties: &[u8]) -> Vec<u8> {
 }
 
 fn record_with(queue_offset: i64, properties: &[u8], system_flag: i32) -> Vec<u8> {
-    let host = SocketAddr::from(([127, 0, 0, 1], 10_911));
     let body = format!("body {queue_offset}").into_bytes();
-    let new = NewRecord {
-        topic: b"orders",
-        queue_id: 1,
-        flag: 0,
-        system_flag,
-        born_timestamp_ms: 1,
-        born_host: host,
-        store_host: host,
-        reconsume_times: 0,
-        prepared_transaction_offset: 0,
-        body_crc: body_crc(&body),
-        body: &body,
-        properties: [properties, b"", b""],
-    };
-    let mut bytes = vec![0; new.size()];
-    new.write(&mut bytes, queue_offset, 1000 + queue_offset, 2);
-    bytes
+    TestRecord { body: &body, properties, system_flag, ..TestRecord::at(queue_offset) }.encode()
 }
 
 fn records(offsets: impl IntoIterator<Item = i64>) -> Vec<u8> {
@@ -67,7 +49,7 @@ fn place(address: &str) -> PullPlace {
 fn offsets(portions: &[PullPortion]) -> Vec<(u64, i64)> {
     let mut found = Vec::new();
     for portion in portions {
-        for at in &portion.places {
+        for at in &portion.positions {
             let record = metaq_wire::Record::decode(&portion.body[*at as usize..]).unwrap();
             found.push((portion.queue, record.queue_offset));
         }
@@ -90,12 +72,12 @@ fn an_answer_is_read_as_its_code_says() {
     else {
         panic!("three records");
     };
-    assert_eq!(found.places.len(), 3);
+    assert_eq!(found.positions.len(), 3);
     for code in [19, 20] {
         let Answer::Records { records: found, .. } = read(code, "9", &body, 5) else {
             panic!("nothing found")
         };
-        assert_eq!(found, Records { body: Bytes::new(), places: vec![], compressed: vec![] });
+        assert_eq!(found, Records { body: Bytes::new(), positions: vec![], compressed: vec![] });
     }
     assert_eq!(read(21, "2", b"", 5), Answer::Moved { next_offset: 2 });
     assert_eq!(read(24, "2", b"", 5), Answer::Refused { code: 24, remark: "because".to_owned() });
@@ -106,7 +88,7 @@ fn an_answer_is_read_as_its_code_says() {
 #[test]
 fn older_records_than_asked_for_are_not_taken() {
     let Answer::Records { records, .. } = read(0, "8", &records(3..8), 6) else { panic!("two records") };
-    assert_eq!(records.places.len(), 2);
+    assert_eq!(records.positions.len(), 2);
 }
 
 #[test]
@@ -117,7 +99,7 @@ fn tags_are_compared_themselves() {
     else {
         panic!("one record");
     };
-    assert_eq!(records.places, [0]);
+    assert_eq!(records.positions, [0]);
 }
 
 #[test]
@@ -129,7 +111,7 @@ fn a_queue_is_pulled_while_half_of_it_is_free() {
     assert_eq!(next(&desk), Some((5, 5)));
     desk.put(1, read(0, "10", &records(5..10), 5));
     assert_eq!(next(&desk), None);
-    assert_eq!(desk.take(4).iter().map(|portion| portion.places.len()).sum::<usize>(), 4);
+    assert_eq!(desk.take(4).iter().map(|portion| portion.positions.len()).sum::<usize>(), 4);
     assert_eq!(next(&desk), None);
     assert_eq!(desk.get(1).unwrap().position(), 4);
     desk.take(1);
@@ -207,7 +189,7 @@ fn what_is_paused_is_kept_and_the_longest_waiting_comes_first() {
 fn a_suggested_replica_is_told_of_once() {
     let mut desk = desk(&[1]);
     let answer = Answer::Records {
-        records: Records { body: Bytes::new(), places: vec![], compressed: vec![] },
+        records: Records { body: Bytes::new(), positions: vec![], compressed: vec![] },
         next_offset: 0,
         suggested_broker_id: 1,
     };
@@ -252,7 +234,7 @@ proptest! {
         let mut desk = desk(&[1]);
         desk.put(1, read(code & 0x7fff, &next_offset, &body, 0));
         for portion in desk.take(100) {
-            for at in portion.places {
+            for at in portion.positions {
                 prop_assert!(metaq_wire::Record::decode(&portion.body[at as usize..]).is_ok());
             }
         }
