@@ -586,6 +586,9 @@ class Closed:
     def connection(self) -> int: ...
     @property
     def remote(self) -> str: ...
+    @property
+    def reason(self) -> str | None:
+        """Why the server ended it, if the peer sent something that is not a frame."""
 
 @final
 class Server:

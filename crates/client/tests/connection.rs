@@ -106,16 +106,33 @@ fn an_answer_to_nothing_is_passed_over() {
 
 #[test]
 fn a_peer_that_speaks_something_else_is_left() {
-    for wrong in
-        [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[0x7F; 64], &[0, 0, 0, 8, 1, 0, 0, 4, 9, 9, 9, 9]]
-    {
-        let wrong = wrong.to_vec();
-        let server = Server::start(move |_| vec![Act::Raw(wrong.clone())]);
+    let wrong: [(&[u8], &str); 5] = [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP/1"),
+        (&[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x0A], "speaks TLS"),
+        (&[0x7F; 64], "no valid frame"),
+        (&[0, 0, 0, 8, 1, 0, 0, 4, 9, 9, 9, 9], "no valid frame"),
+        (b"\r\n\r\n\0\r\nQUIT\n", "no valid frame"),
+    ];
+    for (bytes, expected) in wrong {
+        let server = Server::start(move |_| vec![Act::Raw(bytes.to_vec())]);
         let network = network();
         let outcome = call(&network, &server.address, Request::new(10), LONG).recv().unwrap();
         let Err(ClientError::Ended { reason, .. }) = outcome else { panic!("{outcome:?}") };
-        assert!(reason.contains("no valid frame"), "{reason}");
+        assert!(reason.contains(expected), "{reason}");
     }
+}
+
+#[test]
+fn only_the_first_bytes_say_what_a_peer_speaks() {
+    let server = Server::start(|asked| match asked.code {
+        10 => vec![Act::ok()],
+        _ => vec![Act::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())],
+    });
+    let network = network();
+    call(&network, &server.address, Request::new(10), LONG).recv().unwrap().unwrap();
+    let outcome = call(&network, &server.address, Request::new(11), LONG).recv().unwrap();
+    let Err(ClientError::Ended { reason, .. }) = outcome else { panic!("{outcome:?}") };
+    assert!(reason.contains("no valid frame"), "{reason}");
 }
 
 #[test]

@@ -1,25 +1,20 @@
 //! One socket with any number of requests under way, told apart by their number (`opaque`).
 
 use std::collections::{HashMap, VecDeque};
-use std::io::IoSlice;
 use std::sync::Arc;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use foldhash::fast::RandomState;
+use metaq_transport::{Progress, Protocol, Transport, sniff};
 use metaq_wire::{Encoding, FrameEncoder, Header, WireError, next_frame};
 use parking_lot::Mutex;
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::WriteHalf;
 use tokio::sync::{Notify, oneshot};
 
 use crate::error::ClientError;
 use crate::net::request::{Reply, Request};
 
-/// Room for one read; a longer frame grows the buffer as its bytes arrive, never on the word of its length.
-const READ_BYTES: usize = 128 * 1024;
-/// Pieces that one call gives to the socket.
-const GATHER_MAX: usize = 64;
+/// Space for one read of the socket.
+pub(crate) const READ_BYTES: usize = 128 * 1024;
 /// While so many pieces wait for the socket, a peer that asks something of us is not answered.
 const UNWRITTEN_MAX: usize = 64;
 /// What a peer gets that asks something of us here.
@@ -106,16 +101,17 @@ impl Connection {
         }
     }
 
-    /// Runs the socket until either side ends it.
-    pub(crate) async fn run(self: Arc<Self>, mut stream: TcpStream, frame_bytes_max: usize) {
-        let reason = self.converse(&mut stream, frame_bytes_max).await;
+    /// Runs the socket until either side ends the connection.
+    pub(crate) async fn run(self: Arc<Self>, mut transport: Transport, frame_bytes_max: usize) {
+        let reason = self.converse(&mut transport, frame_bytes_max).await;
         self.end(&reason);
     }
 
-    async fn converse(&self, stream: &mut TcpStream, frame_bytes_max: usize) -> String {
-        let (mut reader, mut writer) = stream.split();
+    /// Returns why the connection ended.
+    async fn converse(&self, transport: &mut Transport, frame_bytes_max: usize) -> String {
         let mut input = BytesMut::new();
         let mut writing = VecDeque::new();
+        let mut has_frames = false;
         loop {
             {
                 let mut desk = self.desk.lock();
@@ -124,39 +120,38 @@ impl Connection {
                 }
                 writing.append(&mut desk.output);
             }
-            if let Err(error) = write_now(&mut writer, &mut writing) {
+            if let Err(error) = transport.write(&mut writing) {
                 return error.to_string();
             }
-            if input.capacity() - input.len() < READ_BYTES / 4 {
-                input.reserve(READ_BYTES);
-            }
-            tokio::select! {
-                read = reader.read_buf(&mut input) => match read {
-                    Ok(0) => return "the peer closed the connection".to_owned(),
-                    Ok(_) => {
-                        if let Err(error) = self.take_frames(&mut input, frame_bytes_max, writing.len()) {
-                            return format!("the peer sent no valid frame: {error}");
-                        }
-                    }
-                    Err(error) => return error.to_string(),
-                },
-                () = self.work.notified() => {}
-                ready = writer.writable(), if !writing.is_empty() => {
-                    if let Err(error) = ready {
-                        return error.to_string();
+            let progress = tokio::select! {
+                progress = transport.ready(Some(&mut input), !writing.is_empty()) => progress,
+                () = self.work.notified() => continue,
+            };
+            match progress {
+                Ok(Progress::Read(_)) => {
+                    // Before frames are taken off: the first bytes tell what a peer speaks.
+                    let protocol = if has_frames { None } else { sniff(&input, frame_bytes_max) };
+                    match self.take_frames(&mut input, frame_bytes_max, writing.len()) {
+                        Ok(count) => has_frames |= count > 0,
+                        Err(error) => return not_a_frame(protocol, &error),
                     }
                 }
+                Ok(Progress::Writable) => {}
+                Ok(Progress::EndOfStream) => return "the peer closed the connection".to_owned(),
+                Err(error) => return error.to_string(),
             }
         }
     }
 
-    /// `unwritten` is how many pieces the socket has not taken yet.
+    /// Takes every whole frame off the input and returns how many there were. `unwritten` is how many pieces the
+    /// socket has not taken yet.
     fn take_frames(
         &self,
         input: &mut BytesMut,
         frame_bytes_max: usize,
         unwritten: usize,
-    ) -> Result<(), WireError> {
+    ) -> Result<usize, WireError> {
+        let mut count = 0;
         while let Some(frame) = next_frame(input, frame_bytes_max)? {
             let size = frame.size;
             let whole = input.split_to(size).freeze();
@@ -170,8 +165,9 @@ impl Connection {
             } else if !header.is_oneway() {
                 self.refuse(frame.encoding, &header, unwritten)?;
             }
+            count += 1;
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Members of groups are asked on the connections that told of their membership, and never on these. A peer that
@@ -231,34 +227,13 @@ impl Drop for Pending {
     }
 }
 
-/// Writes until everything is out or the socket takes no more.
-fn write_now(writer: &mut WriteHalf<'_>, output: &mut VecDeque<Bytes>) -> std::io::Result<()> {
-    while !output.is_empty() {
-        let mut gather = [IoSlice::new(&[]); GATHER_MAX];
-        let mut count = 0;
-        for (slot, piece) in gather.iter_mut().zip(output.iter()) {
-            *slot = IoSlice::new(piece);
-            count += 1;
+/// `protocol` is known only of a peer that has sent no frame yet.
+fn not_a_frame(protocol: Option<Protocol>, error: &WireError) -> String {
+    match protocol {
+        Some(protocol @ (Protocol::Tls | Protocol::Http1 | Protocol::Http2)) => {
+            format!("the peer speaks {protocol}, not {}", Protocol::Remoting)
         }
-        match writer.try_write_vectored(gather.get(..count).unwrap_or_default()) {
-            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-            Ok(written) => advance(output, written),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-fn advance(output: &mut VecDeque<Bytes>, mut written: usize) {
-    while let Some(first) = output.front_mut() {
-        if written < first.len() {
-            first.advance(written);
-            return;
-        }
-        written -= first.len();
-        output.pop_front();
+        _ => format!("the peer sent no valid frame: {error}"),
     }
 }
 

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
+use metaq_transport::Transport;
 use metaq_wire::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -16,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::ClientError;
-use crate::net::connection::Connection;
+use crate::net::connection::{Connection, READ_BYTES};
 use crate::net::request::{Reply, Request};
 
 /// A peer that acknowledges nothing for so long, by its system and not by its broker, is gone: without this a host that
@@ -138,9 +139,9 @@ impl Network {
         if let Some(connection) = current.as_ref().filter(|connection| connection.is_open()) {
             return Ok(Arc::clone(connection));
         }
-        let stream = self.dial(address).await?;
+        let transport = self.dial(address).await?;
         let connection = Connection::new(Arc::from(address));
-        self.spawn(Arc::clone(&connection).run(stream, self.settings.frame_bytes_max));
+        self.spawn(Arc::clone(&connection).run(transport, self.settings.frame_bytes_max));
         *current = Some(Arc::clone(&connection));
         Ok(connection)
     }
@@ -155,8 +156,7 @@ impl Network {
         line
     }
 
-    /// A socket that is ready to be spoken on.
-    async fn dial(&self, address: &str) -> Result<TcpStream, ClientError> {
+    async fn dial(&self, address: &str) -> Result<Transport, ClientError> {
         let failed = |error: std::io::Error| ClientError::Connect {
             address: address.to_owned(),
             reason: error.to_string(),
@@ -168,7 +168,7 @@ impl Network {
             .map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         set_tcp_user_timeout(&stream, SILENCE_MS_MAX).map_err(|error| failed(error.into()))?;
-        Ok(stream)
+        Ok(Transport::plain(stream, READ_BYTES))
     }
 }
 

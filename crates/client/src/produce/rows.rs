@@ -13,7 +13,7 @@ use metaq_wire::properties::push_bytes;
 use crate::produce::accumulator::{Accumulator, Asks, NotTaken, Plain};
 use crate::produce::batch::{Form, Place};
 use crate::produce::lanes::RECORD_FIXED_BYTES;
-use crate::produce::outgoing::{push_unique_id, takes_batches};
+use crate::produce::outgoing::{has_tag_separator, push_unique_id, takes_batches};
 use crate::produce::routes::Route;
 
 /// Arrow's buffers of texts or bytes.
@@ -92,11 +92,13 @@ pub enum RowsPut {
 /// Either a value or what is wrong with its row.
 type Checked<T> = Result<T, String>;
 
+#[inline]
 fn is_valid(validity: Option<&[u8]>, bit: usize) -> bool {
     let Some(bits) = validity else { return true };
     bits.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
 }
 
+#[inline]
 fn offset(offsets: &[u8], row: usize) -> Option<usize> {
     let bytes = offsets.get(row.checked_mul(4)?..)?.first_chunk()?;
     usize::try_from(i32::from_le_bytes(*bytes)).ok()
@@ -108,6 +110,7 @@ fn bad_layout(column: &str) -> String {
 
 impl<'a> VariableColumn<'a> {
     /// `None` for a null.
+    #[inline]
     fn get(&self, row: usize, column: &str) -> Checked<Option<&'a [u8]>> {
         if !is_valid(self.validity, self.first_bit.saturating_add(row)) {
             return Ok(None);
@@ -121,6 +124,7 @@ impl<'a> VariableColumn<'a> {
     }
 
     /// The value of a property: `None` for a null and for an empty text.
+    #[inline]
     fn property(&self, row: usize, column: &str) -> Checked<Option<&'a str>> {
         let Some(text) = self.get(row, column)?.filter(|text| !text.is_empty()) else { return Ok(None) };
         if text.iter().any(|byte| *byte == 1 || *byte == 2) {
@@ -131,6 +135,7 @@ impl<'a> VariableColumn<'a> {
 }
 
 impl NumberColumn<'_> {
+    #[inline]
     fn get(&self, row: usize, column: &str) -> Checked<Option<i64>> {
         if !is_valid(self.validity, self.first_bit.saturating_add(row)) {
             return Ok(None);
@@ -172,6 +177,7 @@ struct Row<'a> {
 }
 
 impl<'a> Rows<'a> {
+    #[inline]
     fn topic(&self, row: usize) -> Checked<&'a str> {
         let named = match &self.topics {
             Some(topics) => topics.property(row, "topic")?,
@@ -202,7 +208,7 @@ impl<'a> Rows<'a> {
             properties.push(row, out)?;
         }
         if let Some(tag) = text(&self.tags, "tags")? {
-            if tag.contains("||") {
+            if has_tag_separator(tag) {
                 return Err("tags holds ||, which separates tags in subscriptions".to_owned());
             }
             push_bytes(out, b"TAGS", tag.as_bytes());
