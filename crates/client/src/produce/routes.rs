@@ -1,4 +1,7 @@
-//! Where topics can be written to and which brokers are left alone for a while: decided in Python, kept as data.
+//! Chooses the queue of a batch from what Python handed in: the routes of topics, and the brokers to avoid.
+//!
+//! `metaq.client.producer.queue_selection` is the authority: it decides which brokers are avoided and for how long, and
+//! applies the same rule to single sends. The rule is applied here a second time because no Python runs per batch.
 
 use std::collections::HashMap;
 use std::sync::Arc;

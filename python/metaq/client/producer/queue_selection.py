@@ -1,4 +1,8 @@
-"""Which queue a message goes to, and which brokers are left alone for a while."""
+"""Which queue a message goes to, and which brokers are left alone for a while.
+
+This module is the authority: it decides which brokers are avoided and for how long. `crates/client` applies the
+same rule to the batches of `send_soon`, from the list that `Faults.left` gives, since no Python runs there.
+"""
 
 from __future__ import annotations
 
