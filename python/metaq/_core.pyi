@@ -20,6 +20,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.settings import (
     BrokerSettings,
     GroupPolicy,
+    NetworkSettings,
     Program,
     PullSettings,
     ScanSettings,
@@ -707,7 +708,7 @@ class Server:
 class Network:
     """The network thread of one client, with one connection to each address that something is asked of."""
 
-    def __new__(cls) -> Self:
+    def __new__(cls, settings: NetworkSettings) -> Self:
         """Starts the thread; raises OSError."""
     def close(self) -> None:
         """Ends it with all its connections. Safe to call twice, and in a forked process."""

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metaq_client::{
-    Accumulator, Asks, Batch, ClientError, Crossed, Event, Form, IdTail, LaneLimits, Network,
-    NetworkSettings, NotTaken, OffsetIds, Outcome, Place, Plain, Put, Reason, Route, SendSettings, Stored,
-    UniqueIds,
+    Accumulator, Asks, Batch, ClientError, Crossed, Event, Form, IdTail, LaneLimits, Network, NotTaken,
+    OffsetIds, Outcome, Place, Plain, Put, Reason, Route, SendSettings, Stored, UniqueIds,
 };
 use metaq_wire::batch_records;
 use proptest::prelude::*;
-use support::{Act, Asked, Server, answer, eventually};
+use support::{Act, Asked, NETWORK, Server, answer, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 const TOPIC: &str = "t";
@@ -46,7 +45,7 @@ const USUAL: Limits = Limits {
 };
 
 fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
-    let network = Network::start(NetworkSettings::default()).unwrap();
+    let network = Network::start(NETWORK).unwrap();
     let settings = SendSettings {
         group: "g".to_owned(),
         attempt_timeout: limits.attempt_timeout,
@@ -55,6 +54,7 @@ fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
             linger: Duration::from_millis(limits.linger_ms),
             batch_bytes_max: limits.batch_bytes_max,
             buffer_bytes_max: limits.buffer_bytes_max,
+            in_flight_max: 4,
         },
         half_properties: limits.half_properties.map(Arc::from),
     };

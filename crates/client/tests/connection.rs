@@ -11,12 +11,12 @@ use bytes::Bytes;
 use metaq_client::{ClientError, Network, NetworkSettings, Reply, Request};
 use metaq_wire::{Encoding, FrameEncoder};
 use proptest::prelude::*;
-use support::{Act, Asked, Server, answer, eventually};
+use support::{Act, Asked, NETWORK, Server, answer, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 
 fn network() -> Arc<Network> {
-    Network::start(NetworkSettings::default()).unwrap()
+    Network::start(NETWORK).unwrap()
 }
 
 /// Asks from the network thread and brings the answer here.
@@ -138,7 +138,7 @@ fn only_the_first_bytes_say_what_a_peer_speaks() {
 #[test]
 fn a_frame_past_the_limit_is_not_waited_for() {
     let server = Server::start(|_| vec![Act::Answer { code: 0, fields: vec![], body: vec![0; 5000] }]);
-    let settings = NetworkSettings { frame_bytes_max: 4096, ..NetworkSettings::default() };
+    let settings = NetworkSettings { frame_bytes_max: 4096, ..NETWORK };
     let network = Network::start(settings).unwrap();
     let outcome = call(&network, &server.address, Request::new(10), LONG).recv().unwrap();
     assert!(matches!(outcome, Err(ClientError::Ended { .. })));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -16,9 +17,15 @@ pub struct PullLimits {
     pub count_max: usize,
     /// Of all queues together: each has an equal share, so that one which nobody takes from stops no other.
     pub bytes_max: usize,
+    /// A queue is pulled again when this much of its limits is free.
+    pub refill_percent: usize,
     /// The most that one pull asks for.
     pub pull_count_max: usize,
     pub pull_bytes_max: usize,
+    /// How long an answer may take beyond the time for which the broker holds the pull.
+    pub answer_timeout: Duration,
+    /// The pause after a broker answered at once and with nothing, although it was asked to hold the pull.
+    pub idle_pause: Duration,
 }
 
 /// Something that is not decided here. The queue stands still until it is told to go on.
@@ -84,6 +91,10 @@ struct Taken {
 }
 
 impl PullLimits {
+    fn is_refill(&self, free: usize, max: usize) -> bool {
+        free.saturating_mul(100) >= max.saturating_mul(self.refill_percent.min(100))
+    }
+
     fn shared_by(&self, queues: usize) -> PullLimits {
         PullLimits { bytes_max: (self.bytes_max / queues.max(1)).max(1), ..*self }
     }
@@ -114,7 +125,8 @@ impl Held {
     fn next_pull(&self, limits: &PullLimits) -> Option<(PullPlace, i64, usize, usize)> {
         let count_room = limits.count_max.saturating_sub(self.count);
         let bytes_room = limits.bytes_max.saturating_sub(self.bytes);
-        let is_full = count_room < limits.count_max.div_ceil(2) || bytes_room < limits.bytes_max.div_ceil(2);
+        let is_full = !limits.is_refill(count_room, limits.count_max)
+            || !limits.is_refill(bytes_room, limits.bytes_max);
         if self.waits || is_full {
             return None;
         }

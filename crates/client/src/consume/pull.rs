@@ -17,11 +17,6 @@ use crate::error::ClientError;
 use crate::net::event_fd::Bell;
 use crate::net::network::Network;
 
-/// What the answer may take beyond the time that the broker was asked to hold the pull.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(15);
-/// A broker that does not hold a pull, though it was asked to, is not asked again at once.
-const IDLE_PAUSE: Duration = Duration::from_millis(100);
-
 /// Messages of queues that were given to it, taken by any thread.
 pub struct PullStream {
     network: Arc<Network>,
@@ -63,7 +58,9 @@ impl PullStream {
         }
         let stream = Arc::downgrade(self);
         let network = Arc::downgrade(&self.network);
-        let patience = Duration::from_millis(wanted.hold_ms.max(0).unsigned_abs()) + ANSWER_PATIENCE;
+        let patience =
+            Duration::from_millis(wanted.hold_ms.max(0).unsigned_abs()) + self.limits.answer_timeout;
+        let idle_pause = self.limits.idle_pause;
         self.network.spawn(async move {
             loop {
                 // Held only between the waits, so that a stream which nobody has any more can go.
@@ -90,11 +87,11 @@ impl PullStream {
                 match outcome {
                     Ok(reply) => {
                         let answer = Answer::read(&reply, &wanted, queue_offset);
-                        let is_idle = answer.is_idle(queue_offset) && asked.elapsed() < IDLE_PAUSE;
+                        let is_idle = answer.is_idle(queue_offset) && asked.elapsed() < idle_pause;
                         now.change(|desk| desk.put(queue, answer));
                         drop(now);
                         if is_idle {
-                            tokio::time::sleep(IDLE_PAUSE).await;
+                            tokio::time::sleep(idle_pause).await;
                         }
                     }
                     Err(error) => now.change(|desk| desk.put_failure(queue, error.to_string())),

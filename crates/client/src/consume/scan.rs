@@ -22,18 +22,16 @@ use crate::error::ClientError;
 use crate::net::network::Network;
 use crate::net::request::Reply;
 
-/// What a pull, which no broker holds here, may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Pulls under way at a time.
-const AHEAD_MAX: usize = 6;
-
 /// How much is asked for and held.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanLimits {
-    /// Read and not taken yet. What is under way comes on top: [`AHEAD_MAX`] pulls at most.
+    /// Read ahead and not taken yet. The answers of pulls in flight come on top.
     pub held_bytes_max: usize,
+    pub pulls_in_flight_max: usize,
     pub pull_count_max: usize,
     pub pull_bytes_max: usize,
+    /// How long one pull may take; brokers do not hold the pulls of a scan.
+    pub pull_timeout: Duration,
 }
 
 /// Records of one answer, all of them within the range.
@@ -205,7 +203,7 @@ impl Reading {
     async fn read(&mut self, range: Range<i64>) -> ScanEnd {
         let mut next = range.start;
         loop {
-            while self.ahead.len() < AHEAD_MAX && next < range.end {
+            while self.ahead.len() < self.shared.limits.pulls_in_flight_max.max(1) && next < range.end {
                 let until = next.saturating_add(self.piece_count as i64).min(range.end);
                 let asked = self.ask(next..until);
                 self.ahead.push_back(asked);
@@ -273,9 +271,10 @@ impl Reading {
         let request = self.wanted.request(piece.start, count, self.shared.limits.pull_bytes_max);
         // Held only by who reads: a network that nobody has any more must be able to end.
         let (network, address) = (Arc::downgrade(&self.network), Arc::clone(&self.address));
+        let timeout = self.shared.limits.pull_timeout;
         self.network.spawn(async move {
             let Some(network) = network.upgrade() else { return };
-            let outcome = network.call(&address, request, PATIENCE).await;
+            let outcome = network.call(&address, request, timeout).await;
             // Who has given up is not there any more.
             let _gone = sender.send(outcome);
         });

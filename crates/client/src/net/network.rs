@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use metaq_transport::Transport;
-use metaq_wire::FRAME_BYTES_MAX;
 use parking_lot::Mutex;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
@@ -20,21 +19,24 @@ use crate::error::ClientError;
 use crate::net::connection::{Connection, READ_BYTES};
 use crate::net::request::{Reply, Request};
 
-/// A peer that acknowledges nothing for so long, by its system and not by its broker, is gone: without this a host that
-/// vanished is spoken to for a quarter of an hour.
-const SILENCE_MS_MAX: u32 = 20_000;
-
-#[derive(Debug, Clone)]
+/// How connections are opened, and when a peer is given up.
+#[derive(Debug, Clone, Copy)]
 pub struct NetworkSettings {
     pub connect_timeout: Duration,
-    /// A peer that sends a longer one is left.
+    /// A connection ends when the peer's system acknowledges nothing for this long. Without it, the system would keep
+    /// trying to reach a host that vanished for a quarter of an hour.
+    pub silence_ms_max: u32,
+    /// A connection ends when its peer sends a longer frame.
     pub frame_bytes_max: usize,
 }
 
-impl Default for NetworkSettings {
-    fn default() -> Self {
-        NetworkSettings { connect_timeout: Duration::from_secs(3), frame_bytes_max: FRAME_BYTES_MAX }
-    }
+#[cfg(test)]
+impl NetworkSettings {
+    pub(crate) const TEST: NetworkSettings = NetworkSettings {
+        connect_timeout: Duration::from_secs(3),
+        silence_ms_max: 20_000,
+        frame_bytes_max: metaq_wire::FRAME_BYTES_MAX,
+    };
 }
 
 /// The client's network thread. Work is given to it with [`Network::spawn`] and runs there, one piece at a time.
@@ -167,7 +169,7 @@ impl Network {
             .map_err(|_| ClientError::ConnectTimeout { address: address.to_owned(), timeout: patience })?
             .map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
-        set_tcp_user_timeout(&stream, SILENCE_MS_MAX).map_err(|error| failed(error.into()))?;
+        set_tcp_user_timeout(&stream, self.settings.silence_ms_max).map_err(|error| failed(error.into()))?;
         Ok(Transport::plain(stream, READ_BYTES))
     }
 }

@@ -13,8 +13,6 @@ use crate::produce::batch::{Batch, Contents, Form, Home, Outcome, Place};
 use crate::produce::byte_budget::Room;
 use crate::produce::ids::{IdTail, UniqueIds};
 
-/// Batches of one topic at a time whose order among each other nobody asked for.
-pub const UNDER_WAY_MAX: usize = 4;
 /// Messages of one batch; the smallest limit that a broker has for it.
 const BATCH_COUNT_MAX: usize = 32_000;
 /// Bytes of a batch record apart from body and properties.
@@ -30,6 +28,9 @@ pub struct LaneLimits {
     pub linger: Duration,
     pub batch_bytes_max: usize,
     pub buffer_bytes_max: usize,
+    /// Batches of one topic that are sent at the same time. Batches for one given queue are sent one after the other,
+    /// because their order counts.
+    pub in_flight_max: usize,
 }
 
 /// A message that is laid out into a batch. Its lengths were checked: properties fit into 16 bits.
@@ -245,7 +246,7 @@ impl<A: Default> Lanes<A> {
             lane.is_listed = false;
         }
         while let Some(lane) = self.lanes.get_mut(lane_number) {
-            let at_once = if lane.queue.is_some() { 1 } else { UNDER_WAY_MAX };
+            let at_once = if lane.queue.is_some() { 1 } else { self.limits.in_flight_max.max(1) };
             if lane.under_way >= at_once {
                 return;
             }

@@ -34,13 +34,18 @@ pub(crate) struct TestBuffer {
 impl TestBuffer {
     /// Topic `t` has the queues 0 and 1 of broker `a`, and queue 0 of broker `b`.
     pub(crate) fn start(buffer_bytes_max: usize, half_properties: Option<&str>) -> TestBuffer {
-        let network = Network::start(NetworkSettings::default()).unwrap();
+        let network = Network::start(NetworkSettings::TEST).unwrap();
         let settings = SendSettings {
             group: "g".to_owned(),
             attempt_timeout: Duration::from_secs(60),
             timeout: Duration::from_secs(60),
             // Nothing leaves before it is flushed.
-            limits: LaneLimits { linger: Duration::from_secs(3600), batch_bytes_max: 1000, buffer_bytes_max },
+            limits: LaneLimits {
+                linger: Duration::from_secs(3600),
+                batch_bytes_max: 1000,
+                buffer_bytes_max,
+                in_flight_max: 4,
+            },
             half_properties: half_properties.map(Arc::from),
         };
         let ids = Arc::new(UniqueIds::new(&[1, 2], 0, 0));

@@ -7,7 +7,14 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use metaq_client::NetworkSettings;
 use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, next_frame};
+
+pub const NETWORK: NetworkSettings = NetworkSettings {
+    connect_timeout: Duration::from_secs(3),
+    silence_ms_max: 20_000,
+    frame_bytes_max: FRAME_BYTES_MAX,
+};
 
 /// A request as the server got it.
 #[derive(Debug, Clone)]

@@ -22,8 +22,11 @@ pub struct PullSettings {
     hold_ms: i64,
     count_max: usize,
     bytes_max: usize,
+    refill_percent: usize,
     pull_count_max: usize,
     pull_bytes_max: usize,
+    answer_timeout_ms: u64,
+    idle_pause_ms: u64,
 }
 
 /// `metaq.client.consumer.subscription.Subscription`, read by attribute.
@@ -111,8 +114,11 @@ impl PullStream {
         let limits = PullLimits {
             count_max: settings.count_max,
             bytes_max: settings.bytes_max,
+            refill_percent: settings.refill_percent,
             pull_count_max: settings.pull_count_max,
             pull_bytes_max: settings.pull_bytes_max,
+            answer_timeout: Duration::from_millis(settings.answer_timeout_ms),
+            idle_pause: Duration::from_millis(settings.idle_pause_ms),
         };
         let failed = |error: metaq_client::ClientError| PyOSError::new_err(error.to_string());
         let stream = Stream::new(Arc::clone(&network.inner), limits).map_err(failed)?;

@@ -39,6 +39,7 @@ struct ProducerOptions {
     linger_s: f64,
     batch_bytes_max: usize,
     buffer_bytes_max: usize,
+    batches_in_flight_max: usize,
     half_properties: Option<String>,
 }
 
@@ -72,6 +73,7 @@ impl SendBuffer {
             linger: seconds(options.linger_s),
             batch_bytes_max: options.batch_bytes_max,
             buffer_bytes_max: options.buffer_bytes_max,
+            in_flight_max: options.batches_in_flight_max,
         };
         let attempt_timeout = seconds(options.attempt_timeout_s).min(Duration::from_secs(86_400));
         let settings = SendSettings {

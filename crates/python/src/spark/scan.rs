@@ -25,8 +25,10 @@ pub struct ScanSettings {
     rows_max: usize,
     bytes_max: usize,
     held_bytes_max: usize,
+    pulls_in_flight_max: usize,
     pull_count_max: usize,
     pull_bytes_max: usize,
+    pull_timeout_ms: u64,
     inflated_bytes_max: usize,
 }
 
@@ -132,8 +134,10 @@ impl Scan {
         let wanted = subscription.wanted(settings.group, source.topic.clone(), source.queue_id, 0);
         let scan_limits = ScanLimits {
             held_bytes_max: settings.held_bytes_max,
+            pulls_in_flight_max: settings.pulls_in_flight_max,
             pull_count_max: settings.pull_count_max,
             pull_bytes_max: settings.pull_bytes_max,
+            pull_timeout: Duration::from_millis(settings.pull_timeout_ms),
         };
         let scan =
             metaq_client::Scan::begin(&network.inner, wanted, address, from_offset..to_offset, scan_limits);

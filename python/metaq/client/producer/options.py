@@ -40,6 +40,9 @@ class ProducerOptions:
     """What `send_soon` sends at once at most."""
     buffer_bytes_max: int = 32 * MIB
     """What `send_soon` keeps at most; from there on it waits."""
+    batches_in_flight_max: int = 4
+    """Batches of one topic that `send_soon` sends at the same time. Messages with a key or for a given queue
+    keep their order: their batches are sent one after the other."""
     half_properties: str | None = None
     """Where these are given, what goes together is stored as one half message with these properties, encoded:
     for who decides about many messages at once, as the sink of Spark does."""
@@ -48,7 +51,13 @@ class ProducerOptions:
         check_group(self.group)
         for name in ("timeout_s", "attempt_timeout_s"):
             check_timeout(getattr(self, name), name)
-        for name in ("body_bytes_max", "compress_from_bytes", "batch_bytes_max", "buffer_bytes_max"):
+        for name in (
+            "body_bytes_max",
+            "compress_from_bytes",
+            "batch_bytes_max",
+            "buffer_bytes_max",
+            "batches_in_flight_max",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} is a whole number from 1 on, not {value!r}")

@@ -1,7 +1,7 @@
 """Which queue a message goes to, and which brokers are left alone for a while.
 
-This module is the authority: it decides which brokers are avoided and for how long. `crates/client` applies the
-same rule to the batches of `send_soon`, from the list that `Faults.left` gives, since no Python runs there.
+This module is the authority: it decides which brokers are avoided and for how long. `crates/client` applies
+the same rule to the batches of `send_soon`, from the list that `Faults.left` gives: no Python runs per batch.
 """
 
 from __future__ import annotations

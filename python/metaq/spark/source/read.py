@@ -17,7 +17,7 @@ from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.errors import MetaqError, UnreadableBody
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
-from metaq.settings import ScanSettings
+from metaq.settings import NetworkSettings, ScanSettings
 from metaq.spark.errors import DataLost
 from metaq.spark.schema import ArrowColumns
 from metaq.spark.source.cluster import Cluster
@@ -43,7 +43,7 @@ def _network() -> Network:
     process = os.getpid()
     if process not in _networks:
         _networks.clear()
-        _networks[process] = Network()
+        _networks[process] = Network(NetworkSettings())
     return _networks[process]
 
 

@@ -13,11 +13,16 @@ use crate::consume::scan::ScanLimits;
 use crate::consume::testing::TestQueue;
 use crate::net::network::{Network, NetworkSettings};
 
-const SCAN_LIMITS: ScanLimits =
-    ScanLimits { held_bytes_max: 4 << 10, pull_count_max: 16, pull_bytes_max: 1 << 18 };
+const SCAN_LIMITS: ScanLimits = ScanLimits {
+    held_bytes_max: 4 << 10,
+    pulls_in_flight_max: 6,
+    pull_count_max: 16,
+    pull_bytes_max: 1 << 18,
+    pull_timeout: Duration::from_secs(20),
+};
 
 fn begin(queue: TestQueue, range: Range<i64>, limits: BatchLimits) -> (Arc<Network>, ColumnScan) {
-    let network = Network::start(NetworkSettings::default()).unwrap();
+    let network = Network::start(NetworkSettings::TEST).unwrap();
     let from_offset = range.start;
     let scan = Scan::begin(&network, PullWanted::default(), &queue.serve(), range, SCAN_LIMITS);
     let columns = vec![Column::QueueOffset, Column::Body];

@@ -10,8 +10,15 @@ use crate::consume::records::Records;
 use crate::consume::testing::TestRecord;
 use crate::net::request::Reply;
 
-const LIMITS: PullLimits =
-    PullLimits { count_max: 10, bytes_max: 1 << 20, pull_count_max: 8, pull_bytes_max: 1 << 18 };
+const LIMITS: PullLimits = PullLimits {
+    count_max: 10,
+    bytes_max: 1 << 20,
+    refill_percent: 50,
+    pull_count_max: 8,
+    pull_bytes_max: 1 << 18,
+    answer_timeout: Duration::from_secs(15),
+    idle_pause: Duration::from_millis(100),
+};
 
 fn record(queue_offset: i64, properties: &[u8]) -> Vec<u8> {
     record_with(queue_offset, properties, 0)
@@ -119,6 +126,16 @@ fn a_queue_is_pulled_while_half_of_it_is_free() {
 }
 
 #[test]
+fn the_setting_says_how_much_must_be_free_before_a_queue_is_pulled_again() {
+    let mut desk = desk(&[1]);
+    desk.put(1, read(0, "8", &records(0..8), 0));
+    let is_pulled = |refill_percent| {
+        desk.next_pull(1, &PullLimits { refill_percent, ..LIMITS }).unwrap().is_some()
+    };
+    assert_eq!([0, 20, 21, 100, 900].map(is_pulled), [true, true, false, false, false]);
+}
+
+#[test]
 fn all_queues_together_hold_no_more_bytes_than_allowed() {
     let body = records(0..8);
     let limits = PullLimits { count_max: 1000, bytes_max: 4 * body.len(), ..LIMITS };
@@ -200,7 +217,7 @@ fn a_suggested_replica_is_told_of_once() {
 
 #[test]
 fn a_forked_process_closes_without_the_lock_that_another_thread_holds_for_ever() {
-    let mut network = Network::start(crate::NetworkSettings::default()).unwrap();
+    let mut network = Network::start(crate::NetworkSettings::TEST).unwrap();
     Arc::get_mut(&mut network).unwrap().process += 1;
     let stream = PullStream::new(network, LIMITS).unwrap();
     let held = stream.desk.lock();

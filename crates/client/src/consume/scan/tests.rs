@@ -10,8 +10,13 @@ use super::*;
 use crate::consume::testing::{TestQueue, TestRecord};
 use crate::net::network::NetworkSettings;
 
-const LIMITS: ScanLimits =
-    ScanLimits { held_bytes_max: 4 << 10, pull_count_max: 16, pull_bytes_max: 1 << 18 };
+const LIMITS: ScanLimits = ScanLimits {
+    held_bytes_max: 4 << 10,
+    pulls_in_flight_max: 6,
+    pull_count_max: 16,
+    pull_bytes_max: 1 << 18,
+    pull_timeout: Duration::from_secs(20),
+};
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
@@ -36,7 +41,7 @@ fn all(scan: &Scan) -> (Vec<i64>, i64, ScanEnd) {
 }
 
 fn scan(queue: TestQueue, range: Range<i64>) -> (Vec<i64>, i64, ScanEnd) {
-    let network = Network::start(NetworkSettings::default()).unwrap();
+    let network = Network::start(NetworkSettings::TEST).unwrap();
     let scan = Scan::begin(&network, PullWanted::default(), &queue.serve(), range, LIMITS);
     all(&scan)
 }
@@ -54,7 +59,7 @@ fn a_range_that_the_queue_does_not_hold_ends_where_it_begins_to_lack() {
 
 #[test]
 fn a_broker_that_is_not_there_is_told_of() {
-    let network = Network::start(NetworkSettings::default()).unwrap();
+    let network = Network::start(NetworkSettings::TEST).unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let scan = Scan::begin(&network, PullWanted::default(), &gone, 5..9, LIMITS);
     let (offsets, _, end) = all(&scan);
@@ -64,7 +69,7 @@ fn a_broker_that_is_not_there_is_told_of() {
 
 #[test]
 fn who_waits_hears_that_the_network_was_closed() {
-    let network = Network::start(NetworkSettings::default()).unwrap();
+    let network = Network::start(NetworkSettings::TEST).unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let scan = Scan::begin(&network, PullWanted::default(), &address, 0..9, LIMITS);
@@ -74,7 +79,7 @@ fn who_waits_hears_that_the_network_was_closed() {
 
 #[test]
 fn no_more_is_read_ahead_than_may_be_held() {
-    let network = Network::start(NetworkSettings::default()).unwrap();
+    let network = Network::start(NetworkSettings::TEST).unwrap();
     let queue = TestQueue { end: 100_000, ..PLAIN };
     let scan = Scan::begin(&network, PullWanted::default(), &queue.serve(), 0..100_000, LIMITS);
     let deadline = soon();

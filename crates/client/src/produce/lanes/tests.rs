@@ -7,10 +7,16 @@ use super::*;
 use crate::produce::batch::Outcome;
 use crate::produce::ids::UniqueIds;
 
+const IN_FLIGHT_MAX: usize = 4;
 const LINGER: Duration = Duration::from_millis(5);
 
 fn lanes(batch_bytes_max: usize) -> Lanes<()> {
-    let limits = LaneLimits { linger: LINGER, batch_bytes_max, buffer_bytes_max: 1 << 20 };
+    let limits = LaneLimits {
+        linger: LINGER,
+        batch_bytes_max,
+        buffer_bytes_max: 1 << 20,
+        in_flight_max: IN_FLIGHT_MAX,
+    };
     Lanes::new(limits, None, Arc::new(UniqueIds::new(&[1], 0, 0)))
 }
 
@@ -96,7 +102,7 @@ fn several_at_a_time_where_it_does_not() {
         put(&mut lanes, lane, &[number], now);
     }
     let (due, _) = lanes.take_due(now);
-    assert_eq!(due.len(), UNDER_WAY_MAX);
+    assert_eq!(due.len(), IN_FLIGHT_MAX);
     finish(&mut lanes, &due[2]);
     assert_eq!(lanes.take_due(now).0.len(), 1);
 }
