@@ -1,14 +1,12 @@
-//! The client's side of the wire: connections with requests under way, and what is built on them.
+//! The client's data plane: everything that touches each message that a Python client sends or receives.
 //!
-//! Reading order: [`network`] is the one thread of a client on which all of this runs → [`connection`] is one socket
-//! with any number of requests under way → [`accumulator`] is the buffer of a producer, whose messages wait in
-//! [`lanes`] and leave as a [`batch`].
+//! [`net`] runs the connections of a client on one thread. [`produce`] buffers messages and sends them in batches.
+//! [`consume`] pulls messages ahead of their readers. [`compression`] packs and unpacks bodies.
 //!
-//! Messages come in through [`pull`]: what is asked and answered is in [`pull_answer`], what is held in [`pull_desk`].
-//! [`scan`] reads a range of one queue to its end.
+//! Rules come in as data: routes, limits, brokers to avoid. What does not go well comes out whole, as an event, and
+//! Python decides. Nothing here knows Python; `crates/python` turns these types into the classes of `metaq._core`.
 //!
-//! Nothing is decided here. Where messages go arrives as data ([`routes`]), and whatever does not go well is handed
-//! up whole, to be decided in Python.
+//! Reading order: `net/network.rs`, `net/connection.rs`, `produce/accumulator.rs`, `consume/pull.rs`.
 #![forbid(unsafe_code)]
 
 mod compression;
@@ -21,19 +19,19 @@ pub use compression::{CompressionError, CompressionFormat, compress, decompress,
 pub use consume::column_scan::{BatchLimits, ColumnBatch, ColumnScan};
 pub use consume::columns::{Column, ColumnBuffers, RowSource};
 pub use consume::in_flight::InFlight;
-pub use consume::prefetch::{PullEvent, PullLimits, PullPlace, PullPortion};
+pub use consume::prefetch::{PullChunk, PullEvent, PullLimits, PullSource};
 pub use consume::pull::PullStream;
-pub use consume::pull_answer::PullWanted;
+pub use consume::pull_answer::PullQuery;
 pub use consume::records;
-pub use consume::scan::{Scan, ScanEnd, ScanLimits, ScanPortion};
+pub use consume::scan::{Scan, ScanChunk, ScanEnd, ScanLimits};
 pub use error::ClientError;
-pub use net::event_fd::Bell;
+pub use net::event_fd::EventFd;
 pub use net::network::{Network, NetworkSettings};
 pub use net::request::{Reply, Request};
 pub use produce::accumulator::{
-    Accumulator, Asks, Crossed, Event, NotTaken, Part, Plain, Put, Reason, SendSettings,
+    Accumulator, BatchMessage, Event, HalfBatch, Put, PutError, SendSettings, Unsent, UnsentReason, WhenFull,
 };
-pub use produce::batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
+pub use produce::batch::{Batch, BrokerQueue, Contents, Form, OffsetIds, Outcome, Stored};
 pub use produce::ids::{IdTail, UniqueIds};
 pub use produce::lanes::LaneLimits;
 pub use produce::outgoing::{self, CheckedMessage, PlainLimits, PlainMessage};

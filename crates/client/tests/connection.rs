@@ -19,7 +19,7 @@ fn network() -> Arc<Network> {
     Network::start(NETWORK).unwrap()
 }
 
-/// Asks from the network thread and brings the answer here.
+/// WhenFull from the network thread and brings the answer here.
 fn call(
     network: &Arc<Network>,
     address: &str,
@@ -165,7 +165,7 @@ fn what_nobody_answers_arrives() {
     let server = Server::start(|_| vec![Act::Silence]);
     let network = network();
     let (there, address) = (Arc::clone(&network), server.address.clone());
-    network.spawn(async move { there.tell(&address, Request::new(15).number("n", 1)).await.unwrap() });
+    network.spawn(async move { there.send_oneway(&address, Request::new(15).number("n", 1)).await.unwrap() });
     eventually(|| server.asked().len() == 1);
 }
 

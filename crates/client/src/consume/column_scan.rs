@@ -7,7 +7,7 @@ use metaq_wire::{Record, WireError};
 use parking_lot::Mutex;
 
 use crate::consume::columns::{Column, ColumnBuffers, ColumnsBuilder, RowSource};
-use crate::consume::scan::{Scan, ScanEnd, ScanPortion};
+use crate::consume::scan::{Scan, ScanChunk, ScanEnd};
 
 /// A batch reports at most this many bodies that could not be decompressed.
 const UNREADABLE_MAX: usize = 100;
@@ -51,7 +51,7 @@ struct State {
 
 /// An answer of the broker, some rows of which may be delivered already.
 struct Answer {
-    portion: ScanPortion,
+    chunk: ScanChunk,
     delivered: usize,
 }
 
@@ -79,11 +79,11 @@ impl ColumnScan {
                 return true;
             }
             let count = self.limits.rows_max - state.rows;
-            let (portions, end) = self.scan.take_until(count, self.limits.bytes_max, deadline);
-            let is_idle = portions.is_empty() && end.is_none();
-            for portion in portions {
-                state.rows += portion.positions.len();
-                state.answers.push_back(Answer { portion, delivered: 0 });
+            let (chunks, end) = self.scan.take_until(count, self.limits.bytes_max, deadline);
+            let is_idle = chunks.is_empty() && end.is_none();
+            for chunk in chunks {
+                state.rows += chunk.positions.len();
+                state.answers.push_back(Answer { chunk, delivered: 0 });
             }
             state.end = end;
             if is_idle || Instant::now() >= deadline {
@@ -114,12 +114,12 @@ impl ColumnScan {
             && builder.bytes() < self.limits.bytes_max
             && let Some(first) = state.answers.front_mut()
         {
-            let Some(at) = first.portion.positions.get(first.delivered) else {
-                state.next_offset = first.portion.covered.end;
+            let Some(at) = first.chunk.positions.get(first.delivered) else {
+                state.next_offset = first.chunk.covered.end;
                 state.answers.pop_front();
                 continue;
             };
-            let bytes = first.portion.body.get(*at as usize..).unwrap_or_default();
+            let bytes = first.chunk.body.get(*at as usize..).unwrap_or_default();
             // The record was whole when it arrived.
             let record =
                 Record::decode(bytes).map_err(|_| WireError::BadRecord("changed while it was held"))?;
@@ -150,15 +150,15 @@ impl ColumnScan {
 
 impl State {
     fn bytes(&self) -> usize {
-        self.answers.iter().map(|answer| answer.portion.body.len()).sum()
+        self.answers.iter().map(|answer| answer.chunk.body.len()).sum()
     }
 
     /// Drops answers whose rows are all delivered; what they covered beyond their rows counts as looked at.
     fn drop_delivered(&mut self) {
         while let Some(first) = self.answers.front()
-            && first.delivered == first.portion.positions.len()
+            && first.delivered == first.chunk.positions.len()
         {
-            self.next_offset = first.portion.covered.end;
+            self.next_offset = first.chunk.covered.end;
             self.answers.pop_front();
         }
     }

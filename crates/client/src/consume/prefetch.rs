@@ -1,4 +1,4 @@
-//! What a pull stream holds of its queues: how much may be, whose turn it is, and what Python has to decide.
+//! The messages that a pull stream holds ahead of its reader: how many, whose turn is next, and what Python must decide.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tokio::sync::Notify;
 use crate::consume::pull_answer::Answer;
 use crate::consume::records::Records;
 
-/// How much is held before nothing more is pulled.
+/// How far a pull stream reads ahead, and how long it waits.
 #[derive(Debug, Clone, Copy)]
 pub struct PullLimits {
-    /// Of one queue.
+    /// Messages held of one queue.
     pub count_max: usize,
-    /// Of all queues together: each has an equal share, so that one which nobody takes from stops no other.
+    /// Bytes held of all queues together. Each queue has an equal share, so a queue that nobody reads stops no other.
     pub bytes_max: usize,
     /// A queue is pulled again when this much of its limits is free.
     pub refill_percent: usize,
@@ -28,7 +28,7 @@ pub struct PullLimits {
     pub idle_pause: Duration,
 }
 
-/// Something that is not decided here. The queue stands still until it is told to go on.
+/// Something that Python must decide. The queue stands still until [`Prefetch::resume`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullEvent {
     Moved {
@@ -41,51 +41,62 @@ pub enum PullEvent {
         code: i32,
         remark: String,
     },
-    /// No answer, or none that can be read.
+    /// No answer came, or one that cannot be read.
     Failed {
         queue: u64,
         reason: String,
         is_malformed: bool,
     },
-    /// The broker wants the next pull to go to another one of its replicas.
+    /// The broker wants the next pull to go to another of its replicas.
     Suggested {
         queue: u64,
         broker_id: i64,
     },
 }
 
-/// Messages of one answer that were taken, all of one queue.
+/// Messages of one answer, all of one queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PullPortion {
+pub struct PullChunk {
     pub queue: u64,
     pub body: Bytes,
+    /// Byte positions of the records in `body`.
     pub positions: Vec<u32>,
 }
 
-/// Where a queue is pulled from.
+/// The broker that a queue is pulled from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PullPlace {
+pub struct PullSource {
     pub address: Arc<str>,
-    /// As the broker suggested it, or 0: what makes no difference is not told.
+    /// The replica that the broker suggested last, or 0 for its master.
     pub broker_id: i64,
 }
 
-/// One queue.
-pub(crate) struct Held {
-    place: PullPlace,
+/// What to ask the broker for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NextPull {
+    pub(crate) source: PullSource,
+    pub(crate) queue_offset: i64,
+    pub(crate) count_max: usize,
+    pub(crate) bytes_max: usize,
+}
+
+/// The messages held of one queue.
+pub(crate) struct QueuePrefetch {
+    source: PullSource,
     next_offset: i64,
-    answers: VecDeque<Taken>,
+    answers: VecDeque<HeldAnswer>,
     count: usize,
     bytes: usize,
     is_paused: bool,
-    /// Python has been told something and not said yet how to go on.
-    waits: bool,
+    /// Python has an event of this queue and has not resumed it yet.
+    is_stopped: bool,
     turn: u64,
-    /// There is room again, or Python has decided.
+    /// There is space again, or Python has resumed or ended the queue.
     pub(crate) go_on: Arc<Notify>,
 }
 
-struct Taken {
+/// An answer, some messages of which may be taken already.
+struct HeldAnswer {
     records: Records,
     taken: usize,
 }
@@ -100,47 +111,50 @@ impl PullLimits {
     }
 }
 
-impl Held {
-    pub(crate) fn new(place: PullPlace, queue_offset: i64, is_paused: bool) -> Self {
-        Held {
-            place,
+impl QueuePrefetch {
+    pub(crate) fn new(source: PullSource, queue_offset: i64, is_paused: bool) -> Self {
+        QueuePrefetch {
+            source,
             next_offset: queue_offset,
             answers: VecDeque::new(),
             count: 0,
             bytes: 0,
             is_paused,
-            waits: false,
+            is_stopped: false,
             turn: 0,
             go_on: Arc::new(Notify::new()),
         }
     }
 
-    /// The offset of the message that is given next.
+    /// The queue offset of the next message.
     pub(crate) fn position(&self) -> i64 {
-        self.answers.front().and_then(Taken::queue_offset).unwrap_or(self.next_offset)
+        self.answers.front().and_then(HeldAnswer::queue_offset).unwrap_or(self.next_offset)
     }
 
-    /// Where to pull from, and how much; None while there is no room or Python decides. Room is half of what may
-    /// be held, for otherwise a reader that takes one by one would have us pull one by one.
-    fn next_pull(&self, limits: &PullLimits) -> Option<(PullPlace, i64, usize, usize)> {
-        let count_room = limits.count_max.saturating_sub(self.count);
-        let bytes_room = limits.bytes_max.saturating_sub(self.bytes);
-        let is_full = !limits.is_refill(count_room, limits.count_max)
-            || !limits.is_refill(bytes_room, limits.bytes_max);
-        if self.waits || is_full {
+    /// The next pull; `None` while too little space is free or the queue is stopped. Without `refill_percent`, a reader
+    /// that takes single messages would cause pulls for single messages.
+    fn next_pull(&self, limits: &PullLimits) -> Option<NextPull> {
+        let count_free = limits.count_max.saturating_sub(self.count);
+        let bytes_free = limits.bytes_max.saturating_sub(self.bytes);
+        let is_full = !limits.is_refill(count_free, limits.count_max)
+            || !limits.is_refill(bytes_free, limits.bytes_max);
+        if self.is_stopped || is_full {
             return None;
         }
-        let count = count_room.min(limits.pull_count_max).max(1);
-        let bytes = bytes_room.min(limits.pull_bytes_max).max(1);
-        Some((self.place.clone(), self.next_offset, count, bytes))
+        Some(NextPull {
+            source: self.source.clone(),
+            queue_offset: self.next_offset,
+            count_max: count_free.min(limits.pull_count_max).max(1),
+            bytes_max: bytes_free.min(limits.pull_bytes_max).max(1),
+        })
     }
 
     fn is_ready(&self) -> bool {
         self.count > 0 && !self.is_paused
     }
 
-    /// How many more may be taken.
-    fn take(&mut self, queue: u64, count_max: usize, portions: &mut Vec<PullPortion>) -> usize {
+    /// Moves up to `count_max` messages to `chunks` and returns how many more may be taken.
+    fn take(&mut self, queue: u64, count_max: usize, chunks: &mut Vec<PullChunk>) -> usize {
         let mut left = count_max;
         while left > 0
             && let Some(first) = self.answers.front_mut()
@@ -148,7 +162,7 @@ impl Held {
             let (positions, is_compressed) = first.take(left);
             left = if is_compressed { 0 } else { left - positions.len() };
             self.count -= positions.len();
-            portions.push(PullPortion { queue, body: first.records.body.clone(), positions });
+            chunks.push(PullChunk { queue, body: first.records.body.clone(), positions });
             if first.taken == first.records.positions.len() {
                 self.bytes -= first.records.body.len();
                 self.answers.pop_front();
@@ -158,19 +172,19 @@ impl Held {
     }
 }
 
-impl Taken {
+impl HeldAnswer {
     fn queue_offset(&self) -> Option<i64> {
         self.records.queue_offset(self.taken)
     }
 
-    /// Whether the last one is compressed.
+    /// Takes up to `count_max` positions, none after a compressed message; `true` if the last one is compressed.
     fn take(&mut self, count_max: usize) -> (Vec<u32>, bool) {
         let mut end = (self.taken + count_max).min(self.records.positions.len());
         let compressed = self.records.compressed.get(self.taken..).unwrap_or_default();
         let first = compressed.iter().position(|is_compressed| *is_compressed);
-        let is_compressed = first.is_some_and(|place| self.taken + place < end);
-        if is_compressed && let Some(place) = first {
-            end = self.taken + place + 1;
+        let is_compressed = first.is_some_and(|index| self.taken + index < end);
+        if is_compressed && let Some(index) = first {
+            end = self.taken + index + 1;
         }
         let positions = self.records.positions.get(self.taken..end).unwrap_or_default().to_vec();
         self.taken = end;
@@ -180,58 +194,58 @@ impl Taken {
 
 /// All queues of a stream.
 #[derive(Default)]
-pub(crate) struct Desk {
-    queues: BTreeMap<u64, Held>,
+pub(crate) struct Prefetch {
+    queues: BTreeMap<u64, QueuePrefetch>,
     events: Vec<PullEvent>,
     turns: u64,
-    /// Somebody wants to hear, through the descriptor, when there is something to take.
+    /// The next message must notify the event descriptor.
     pub(crate) is_awaited: bool,
     pub(crate) is_closed: bool,
-    /// Grows with every call of `wake`, for those who wait for something else than messages.
+    /// Counts the calls of `wake`, for readers that wait for other things besides messages.
     pub(crate) wakes: u64,
 }
 
-/// What somebody has to be told of after a change.
+/// What a change brought, so that waiting readers are woken.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct Change {
     pub(crate) messages: bool,
     pub(crate) event: bool,
 }
 
-impl Desk {
-    pub(crate) fn begin(&mut self, queue: u64, held: Held) {
+impl Prefetch {
+    pub(crate) fn begin(&mut self, queue: u64, held: QueuePrefetch) {
         self.queues.insert(queue, held);
     }
 
-    pub(crate) fn end(&mut self, queue: u64) -> Option<Held> {
+    pub(crate) fn end(&mut self, queue: u64) -> Option<QueuePrefetch> {
         self.events.retain(|event| event.queue() != queue);
         self.queues.remove(&queue)
     }
 
-    pub(crate) fn end_all(&mut self) -> Vec<Held> {
+    pub(crate) fn end_all(&mut self) -> Vec<QueuePrefetch> {
         self.events.clear();
         std::mem::take(&mut self.queues).into_values().collect()
     }
 
-    pub(crate) fn get(&self, queue: u64) -> Option<&Held> {
+    pub(crate) fn get(&self, queue: u64) -> Option<&QueuePrefetch> {
         self.queues.get(&queue)
     }
 
-    /// What a queue's answer changes; nothing where the queue has been given up meanwhile.
-    pub(crate) fn put(&mut self, queue: u64, answer: Answer) -> News {
-        let Some(held) = self.queues.get_mut(&queue) else { return News::default() };
-        let mut news = News::default();
+    /// Adds the answer of a queue; ignored if the queue has ended meanwhile.
+    pub(crate) fn put(&mut self, queue: u64, answer: Answer) -> Change {
+        let Some(held) = self.queues.get_mut(&queue) else { return Change::default() };
+        let mut change = Change::default();
         let event = match answer {
             Answer::Records { records, next_offset, suggested_broker_id } => {
                 held.next_offset = held.next_offset.max(next_offset);
                 if !records.positions.is_empty() {
                     held.count += records.positions.len();
                     held.bytes += records.body.len();
-                    held.answers.push_back(Taken { records, taken: 0 });
-                    news.messages = held.is_ready();
+                    held.answers.push_back(HeldAnswer { records, taken: 0 });
+                    change.messages = held.is_ready();
                 }
-                if suggested_broker_id == held.place.broker_id {
-                    return news;
+                if suggested_broker_id == held.source.broker_id {
+                    return change;
                 }
                 PullEvent::Suggested { queue, broker_id: suggested_broker_id }
             }
@@ -241,58 +255,54 @@ impl Desk {
             Answer::Refused { code, remark } => PullEvent::Refused { queue, code, remark },
             Answer::Malformed(reason) => PullEvent::Failed { queue, reason, is_malformed: true },
         };
-        held.waits = true;
+        held.is_stopped = true;
         self.events.push(event);
-        news.event = true;
-        news
+        change.event = true;
+        change
     }
 
-    /// The same for a pull without an answer.
-    pub(crate) fn put_failure(&mut self, queue: u64, reason: String) -> News {
-        let Some(held) = self.queues.get_mut(&queue) else { return News::default() };
-        held.waits = true;
+    /// Notes that a pull got no answer.
+    pub(crate) fn put_failure(&mut self, queue: u64, reason: String) -> Change {
+        let Some(held) = self.queues.get_mut(&queue) else { return Change::default() };
+        held.is_stopped = true;
         self.events.push(PullEvent::Failed { queue, reason, is_malformed: false });
-        News { messages: false, event: true }
+        Change { messages: false, event: true }
     }
 
-    /// Python has decided: from there on, and from another place of the queue where it says so.
-    pub(crate) fn resume(&mut self, queue: u64, place: PullPlace, queue_offset: Option<i64>) {
+    /// Goes on with this source, and from `queue_offset` if one is given.
+    pub(crate) fn resume(&mut self, queue: u64, source: PullSource, queue_offset: Option<i64>) {
         let Some(held) = self.queues.get_mut(&queue) else { return };
-        held.place = place;
-        held.waits = false;
+        held.source = source;
+        held.is_stopped = false;
         if let Some(queue_offset) = queue_offset {
             held.next_offset = queue_offset;
         }
         held.go_on.notify_one();
     }
 
-    /// Another address for the pulls to come.
-    pub(crate) fn relocate(&mut self, queue: u64, place: PullPlace) {
+    /// Sets the source of later pulls.
+    pub(crate) fn relocate(&mut self, queue: u64, source: PullSource) {
         if let Some(held) = self.queues.get_mut(&queue) {
-            held.place = place;
+            held.source = source;
         }
     }
 
-    /// True where this makes something ready to be taken.
+    /// Pauses or resumes delivery; `true` if messages are ready to be taken.
     pub(crate) fn pause(&mut self, queue: u64, is_paused: bool) -> bool {
         let Some(held) = self.queues.get_mut(&queue) else { return false };
         held.is_paused = is_paused;
         held.is_ready()
     }
 
-    /// Where to pull a queue from, and how much; see [`Held::next_pull`].
-    pub(crate) fn next_pull(
-        &self,
-        queue: u64,
-        limits: &PullLimits,
-    ) -> Option<Option<(PullPlace, i64, usize, usize)>> {
+    /// The next pull of a queue, see [`QueuePrefetch::next_pull`]; the outer `None` if the queue has ended.
+    pub(crate) fn next_pull(&self, queue: u64, limits: &PullLimits) -> Option<Option<NextPull>> {
         let limits = limits.shared_by(self.queues.len());
         self.queues.get(&queue).map(|held| held.next_pull(&limits))
     }
 
-    /// Up to so many messages, and none after one that is compressed: how long that becomes is known to whoever
-    /// inflates it, and whether there is room for another. The queue that has waited longest comes first.
-    pub(crate) fn take(&mut self, count_max: usize) -> Vec<PullPortion> {
+    /// Takes up to `count_max` messages, and none after a compressed one: only its reader knows how long it becomes, and
+    /// whether there is space for more. The queue that has waited longest goes first.
+    pub(crate) fn take(&mut self, count_max: usize) -> Vec<PullChunk> {
         let mut ready: Vec<(u64, u64)> = self
             .queues
             .iter()
@@ -300,7 +310,7 @@ impl Desk {
             .map(|(key, held)| (held.turn, *key))
             .collect();
         ready.sort_unstable();
-        let mut portions = Vec::new();
+        let mut chunks = Vec::new();
         let mut left = count_max;
         for (_, queue) in ready {
             if left == 0 {
@@ -309,10 +319,10 @@ impl Desk {
             let Some(held) = self.queues.get_mut(&queue) else { continue };
             self.turns += 1;
             held.turn = self.turns;
-            left = held.take(queue, left, &mut portions);
+            left = held.take(queue, left, &mut chunks);
             held.go_on.notify_one();
         }
-        portions
+        chunks
     }
 
     pub(crate) fn events(&mut self) -> Vec<PullEvent> {

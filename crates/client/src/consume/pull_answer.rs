@@ -1,4 +1,4 @@
-//! One pull: how it is asked, and what its answer says.
+//! One pull: its request, and what the answer says.
 
 use bytes::Bytes;
 
@@ -14,22 +14,22 @@ const OFFSET_MOVED: i32 = 21;
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
 
-/// What is wanted of a queue's topic; the same for every pull of it.
+/// What to pull of a queue: the same for all of its pulls.
 #[derive(Debug, Clone, Default)]
-pub struct PullWanted {
+pub struct PullQuery {
     pub group: String,
     pub topic: String,
     pub queue_id: i32,
-    /// The filter as the broker is told it.
+    /// The filter, as it is sent to the broker.
     pub expression: String,
     pub expression_type: String,
     pub version: i64,
-    /// Brokers compare hashes of tags; these are compared themselves. None lets everything through.
+    /// The tags that the client compares itself, because brokers compare only hashes. An empty list accepts all.
     pub tags: Vec<String>,
     pub hold_ms: i64,
 }
 
-impl PullWanted {
+impl PullQuery {
     pub(crate) fn request(&self, queue_offset: i64, count_max: usize, bytes_max: usize) -> Request {
         let suspend = if self.hold_ms > 0 { FLAG_SUSPEND } else { 0 };
         let bound = |number: usize| i64::from(i32::try_from(number).unwrap_or(i32::MAX));
@@ -49,16 +49,16 @@ impl PullWanted {
     }
 }
 
-/// What an answer says.
+/// The answer to a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Perhaps no records at all: none were there, or none were wanted.
+    /// There may be no records: none were stored, or none matched.
     Records {
         records: Records,
         next_offset: i64,
         suggested_broker_id: i64,
     },
-    /// The queue does not reach to where we asked.
+    /// The queue begins or ends elsewhere; it goes on at `next_offset`.
     Moved {
         next_offset: i64,
     },
@@ -66,19 +66,19 @@ pub(crate) enum Answer {
         code: i32,
         remark: String,
     },
-    /// Going on would skip what cannot be read, silently.
+    /// The answer cannot be read. Going on would skip messages silently.
     Malformed(String),
 }
 
 impl Answer {
-    /// It brought nothing and leads nowhere else.
+    /// Whether it brought no records and no other offset.
     pub(crate) fn is_idle(&self, from_offset: i64) -> bool {
         matches!(self, Answer::Records { records, next_offset, .. }
             if records.positions.is_empty() && *next_offset == from_offset)
     }
 
-    /// `from_offset` is what was asked for: a broker that answers with older ones is not believed.
-    pub(crate) fn read(reply: &Reply, wanted: &PullWanted, from_offset: i64) -> Answer {
+    /// `from_offset` is what was asked for. Older records, which some brokers return, are dropped.
+    pub(crate) fn read(reply: &Reply, query: &PullQuery, from_offset: i64) -> Answer {
         if !matches!(reply.code, SUCCESS | NOT_FOUND | RETRY_IMMEDIATELY | OFFSET_MOVED) {
             let remark = reply.remark.clone().unwrap_or_default();
             return Answer::Refused { code: reply.code, remark };
@@ -92,7 +92,7 @@ impl Answer {
             return Answer::Moved { next_offset };
         }
         let body = if reply.code == SUCCESS { reply.body.clone() } else { Bytes::new() };
-        match Records::find(body, from_offset, |record| has_wanted_tag(record, &wanted.tags)) {
+        match Records::find(body, from_offset, |record| has_wanted_tag(record, &query.tags)) {
             Ok(records) => Answer::Records {
                 records,
                 next_offset,

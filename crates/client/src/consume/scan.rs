@@ -1,11 +1,11 @@
-//! A range of one queue, read from its beginning to its end with several pulls under way.
+//! Reads a range of one queue from its beginning to its end, with several pulls in flight.
 //!
 //! ```text
-//! [from ─ a ─ b ─ c ─ … ─ to)     one pull per piece, asked ahead of time, taken in their order
-//!        └ an answer that ends early: the rest of its piece is asked for before anything behind it is given
+//! [from ─ a ─ b ─ c ─ … ─ to)     one pull per piece, sent ahead of time, taken in order
+//!        └ an answer that ends early: the rest of its piece is pulled before anything behind it is delivered
 //! ```
 //!
-//! What ends a scan before `to` is told as it is: whether to go on, from where and how often, is decided in Python.
+//! If a scan ends before `to`, it reports why. Python decides whether to go on, from where and how often.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,13 +16,13 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Notify, oneshot};
 
-use crate::consume::pull_answer::{Answer, PullWanted};
+use crate::consume::pull_answer::{Answer, PullQuery};
 use crate::consume::records::queue_offset_at;
 use crate::error::ClientError;
 use crate::net::network::Network;
 use crate::net::request::Reply;
 
-/// How much is asked for and held.
+/// How far a scan reads ahead, and how long it waits.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanLimits {
     /// Read ahead and not taken yet. The answers of pulls in flight come on top.
@@ -34,26 +34,26 @@ pub struct ScanLimits {
     pub pull_timeout: Duration,
 }
 
-/// Records of one answer, all of them within the range.
+/// The records of one answer, all within the range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScanPortion {
+pub struct ScanChunk {
     pub body: Bytes,
-    /// Where a whole record begins that is wanted.
+    /// Byte positions of the wanted records in `body`.
     pub positions: Vec<u32>,
-    /// Queue offsets that this answer has dealt with, wanted or not.
+    /// Queue offsets that this answer covers, wanted or not.
     pub covered: Range<i64>,
 }
 
-/// Why nothing more comes.
+/// Why a scan ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScanEnd {
     Done,
-    /// The queue begins or ends elsewhere: asked at `queue_offset`, the broker names `next_offset`.
+    /// The queue begins or ends elsewhere: to a pull at `queue_offset`, the broker answered `next_offset`.
     Moved {
         queue_offset: i64,
         next_offset: i64,
     },
-    /// Nothing is there (yet), or the broker could not look.
+    /// There is nothing at this offset yet, or the broker could not read it.
     Stalled {
         queue_offset: i64,
     },
@@ -62,7 +62,7 @@ pub enum ScanEnd {
         code: i32,
         remark: String,
     },
-    /// No answer, or none that can be read.
+    /// No answer came, or one that cannot be read.
     Failed {
         queue_offset: i64,
         reason: String,
@@ -71,67 +71,67 @@ pub enum ScanEnd {
     Closed,
 }
 
-/// A range that is being read. Dropped, it is given up.
+/// A range that is being read. Dropping it stops the reading.
 pub struct Scan {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     held: Mutex<Held>,
-    /// There is more to take, or the end.
-    something: Condvar,
-    /// There is room again, or nobody wants more.
+    /// There are chunks to take, or the scan has ended.
+    arrived: Condvar,
+    /// There is space again, or the scan was closed.
     go_on: Notify,
     limits: ScanLimits,
 }
 
 #[derive(Default)]
 struct Held {
-    portions: VecDeque<ScanPortion>,
+    chunks: VecDeque<ScanChunk>,
     count: usize,
     bytes: usize,
     end: Option<ScanEnd>,
 }
 
 impl Scan {
-    /// Begins to read; nothing of it waits for a broker to get something.
+    /// Begins to read. Brokers do not hold its pulls: a message that is not there ends the scan.
     pub fn begin(
         network: &Arc<Network>,
-        wanted: PullWanted,
+        query: PullQuery,
         address: &str,
         range: Range<i64>,
         limits: ScanLimits,
     ) -> Scan {
         let shared = Arc::new(Shared {
             held: Mutex::default(),
-            something: Condvar::new(),
+            arrived: Condvar::new(),
             go_on: Notify::new(),
             limits,
         });
-        let reading = Reading {
+        let reader = Reader {
             network: Arc::clone(network),
-            wanted: Arc::new(PullWanted { hold_ms: 0, ..wanted }),
+            query: Arc::new(PullQuery { hold_ms: 0, ..query }),
             address: Arc::from(address),
             shared: Arc::clone(&shared),
             piece_count: limits.pull_count_max.max(1),
-            ahead: VecDeque::new(),
+            in_flight: VecDeque::new(),
         };
-        network.spawn(reading.run(range));
+        network.spawn(reader.run(range));
         Scan { shared }
     }
 
-    /// Waits until so many records or bytes are there, or the end is, or the time is over; gives what is there, whole
-    /// answers, and the end once everything before it has been taken.
+    /// Waits until enough records or bytes are there, the scan ends or the deadline passes. Returns whole answers, and
+    /// the reason of the end once everything before it has been taken.
     pub fn take_until(
         &self,
         count_min: usize,
         bytes_min: usize,
         deadline: Instant,
-    ) -> (Vec<ScanPortion>, Option<ScanEnd>) {
+    ) -> (Vec<ScanChunk>, Option<ScanEnd>) {
         let bytes_min = bytes_min.min(self.shared.limits.held_bytes_max).max(1);
         let mut held = self.shared.held.lock();
         while held.count < count_min && held.bytes < bytes_min && held.end.is_none() {
-            if self.shared.something.wait_until(&mut held, deadline).timed_out() {
+            if self.shared.arrived.wait_until(&mut held, deadline).timed_out() {
                 break;
             }
         }
@@ -139,27 +139,27 @@ impl Scan {
         let (mut count, mut bytes) = (0, 0);
         while count < count_min
             && bytes < bytes_min
-            && let Some(portion) = held.portions.pop_front()
+            && let Some(chunk) = held.chunks.pop_front()
         {
-            count += portion.positions.len();
-            bytes += portion.body.len();
-            taken.push(portion);
+            count += chunk.positions.len();
+            bytes += chunk.body.len();
+            taken.push(chunk);
         }
         held.count -= count;
         held.bytes -= bytes;
-        let end = if held.portions.is_empty() { held.end.clone() } else { None };
+        let end = if held.chunks.is_empty() { held.end.clone() } else { None };
         drop(held);
         self.shared.go_on.notify_one();
         (taken, end)
     }
 
-    /// Gives the rest up. Safe to call twice.
+    /// Gives up the rest. You may call it twice.
     pub fn close(&self) {
         let mut held = self.shared.held.lock();
         *held = Held { end: Some(ScanEnd::Closed), ..Held::default() };
         drop(held);
         self.shared.go_on.notify_one();
-        self.shared.something.notify_all();
+        self.shared.arrived.notify_all();
     }
 }
 
@@ -170,31 +170,31 @@ impl Drop for Scan {
 }
 
 impl Shared {
-    /// The first to say why is believed.
+    /// Ends the scan; the first reason counts.
     fn end(&self, end: ScanEnd) {
         self.held.lock().end.get_or_insert(end);
-        self.something.notify_all();
+        self.arrived.notify_all();
     }
 }
 
-/// A pull under way: its answer, and the piece of the queue that it is for.
-struct Asked {
+/// A pull in flight, and the piece of the range that it is for.
+struct PiecePull {
     piece: Range<i64>,
     answer: oneshot::Receiver<Result<Reply, ClientError>>,
 }
 
 /// The task that reads.
-struct Reading {
+struct Reader {
     network: Arc<Network>,
-    wanted: Arc<PullWanted>,
+    query: Arc<PullQuery>,
     address: Arc<str>,
     shared: Arc<Shared>,
-    /// How many a pull is for: as many as the last ones brought, since brokers have limits of their own.
+    /// Offsets per pull. It follows what the last answers brought, because brokers have limits of their own.
     piece_count: usize,
-    ahead: VecDeque<Asked>,
+    in_flight: VecDeque<PiecePull>,
 }
 
-impl Reading {
+impl Reader {
     async fn run(mut self, range: Range<i64>) {
         let end = self.read(range).await;
         self.shared.end(end);
@@ -203,20 +203,20 @@ impl Reading {
     async fn read(&mut self, range: Range<i64>) -> ScanEnd {
         let mut next = range.start;
         loop {
-            while self.ahead.len() < self.shared.limits.pulls_in_flight_max.max(1) && next < range.end {
+            while self.in_flight.len() < self.shared.limits.pulls_in_flight_max.max(1) && next < range.end {
                 let until = next.saturating_add(self.piece_count as i64).min(range.end);
-                let asked = self.ask(next..until);
-                self.ahead.push_back(asked);
+                let pull = self.pull(next..until);
+                self.in_flight.push_back(pull);
                 next = until;
             }
-            let Some(first) = self.ahead.pop_front() else { return ScanEnd::Done };
-            if !self.has_room().await {
+            let Some(first) = self.in_flight.pop_front() else { return ScanEnd::Done };
+            if !self.has_space().await {
                 return ScanEnd::Closed;
             }
             let queue_offset = first.piece.start;
             let outcome = first.answer.await.unwrap_or(Err(ClientError::Closed));
             let answer = match outcome {
-                Ok(reply) => Answer::read(&reply, &self.wanted, queue_offset),
+                Ok(reply) => Answer::read(&reply, &self.query, queue_offset),
                 Err(error) => {
                     let reason = error.to_string();
                     return ScanEnd::Failed { queue_offset, reason, is_malformed: false };
@@ -228,7 +228,7 @@ impl Reading {
         }
     }
 
-    /// Puts what an answer brought, and asks for what it did not reach.
+    /// Adds what an answer brought, and pulls what it did not reach.
     fn take(&mut self, piece: Range<i64>, answer: Answer) -> Result<(), ScanEnd> {
         let queue_offset = piece.start;
         match answer {
@@ -239,11 +239,11 @@ impl Reading {
                 let until = next_offset.min(piece.end);
                 let body_length = records.body.len();
                 let positions = within(&records.body, records.positions, until);
-                self.put(ScanPortion { body: records.body, positions, covered: queue_offset..until });
+                self.put(ScanChunk { body: records.body, positions, covered: queue_offset..until });
                 self.adapt(&piece, next_offset, body_length);
                 if until < piece.end {
-                    let rest = self.ask(until..piece.end);
-                    self.ahead.push_front(rest);
+                    let rest = self.pull(until..piece.end);
+                    self.in_flight.push_front(rest);
                 }
                 Ok(())
             }
@@ -253,8 +253,8 @@ impl Reading {
         }
     }
 
-    /// Pieces become as long as answers are: one that ends early costs a round trip, and what was asked behind it waits
-    /// in memory meanwhile.
+    /// Makes pieces as long as answers are: an answer that ends early costs a round trip, while the answers behind it
+    /// wait in memory.
     fn adapt(&mut self, piece: &Range<i64>, next_offset: i64, body_length: usize) {
         let limits = &self.shared.limits;
         if next_offset < piece.end {
@@ -265,36 +265,36 @@ impl Reading {
         }
     }
 
-    fn ask(&self, piece: Range<i64>) -> Asked {
+    fn pull(&self, piece: Range<i64>) -> PiecePull {
         let (sender, answer) = oneshot::channel();
         let count = usize::try_from(piece.end - piece.start).unwrap_or(1);
-        let request = self.wanted.request(piece.start, count, self.shared.limits.pull_bytes_max);
-        // Held only by who reads: a network that nobody has any more must be able to end.
+        let request = self.query.request(piece.start, count, self.shared.limits.pull_bytes_max);
+        // A weak reference, so that an unused network can end.
         let (network, address) = (Arc::downgrade(&self.network), Arc::clone(&self.address));
         let timeout = self.shared.limits.pull_timeout;
         self.network.spawn(async move {
             let Some(network) = network.upgrade() else { return };
             let outcome = network.call(&address, request, timeout).await;
-            // Who has given up is not there any more.
+            // The reader may have given up.
             let _gone = sender.send(outcome);
         });
-        Asked { piece, answer }
+        PiecePull { piece, answer }
     }
 
-    fn put(&self, portion: ScanPortion) {
+    fn put(&self, chunk: ScanChunk) {
         let mut held = self.shared.held.lock();
         if held.end.is_some() {
             return;
         }
-        held.count += portion.positions.len();
-        held.bytes += portion.body.len();
-        held.portions.push_back(portion);
+        held.count += chunk.positions.len();
+        held.bytes += chunk.body.len();
+        held.chunks.push_back(chunk);
         drop(held);
-        self.shared.something.notify_all();
+        self.shared.arrived.notify_all();
     }
 
-    /// Waits for room; false where nobody wants more.
-    async fn has_room(&self) -> bool {
+    /// Waits for space; `false` if the scan was closed.
+    async fn has_space(&self) -> bool {
         loop {
             {
                 let held = self.shared.held.lock();
@@ -310,14 +310,14 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
-    /// A network that is closed drops its tasks: who waits must hear of it.
+impl Drop for Reader {
+    /// A network that closes drops its tasks, and readers that wait must wake up.
     fn drop(&mut self) {
         self.shared.end(ScanEnd::Closed);
     }
 }
 
-/// Without what lies behind the end: a pull with a filter looks further than it was asked to.
+/// Drops positions from `until` on: a pull with a filter looks further than it was asked to.
 fn within(body: &Bytes, mut positions: Vec<u32>, until: i64) -> Vec<u32> {
     let is_behind = |at: &u32| queue_offset_at(body, *at as usize).is_none_or(|offset| offset >= until);
     while positions.last().is_some_and(is_behind) {

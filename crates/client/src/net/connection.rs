@@ -1,4 +1,4 @@
-//! One socket with any number of requests under way, told apart by their number (`opaque`).
+//! One connection with any number of requests in flight. The number of a request (`opaque`) finds its reply.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,77 +15,75 @@ use crate::net::request::{Reply, Request};
 
 /// Space for one read of the socket.
 pub(crate) const READ_BYTES: usize = 128 * 1024;
-/// While so many pieces wait for the socket, a peer that asks something of us is not answered.
+/// Requests of a peer are not answered while this many pieces of output wait for the socket.
 const UNWRITTEN_MAX: usize = 64;
-/// What a peer gets that asks something of us here.
 const REQUEST_CODE_NOT_SUPPORTED: i32 = 3;
 
-type Waiter = oneshot::Sender<Result<Reply, ClientError>>;
+type ReplySender = oneshot::Sender<Result<Reply, ClientError>>;
 
-/// An open connection. A task of the client's network thread owns its socket; this is what the others see of it.
+/// An open connection. A task of the network thread owns its socket; all other code uses this.
 pub(crate) struct Connection {
     address: Arc<str>,
-    desk: Mutex<Desk>,
-    /// There is something to write, or the end has come.
+    state: Mutex<State>,
+    /// There is something to write, or the connection has ended.
     work: Notify,
 }
 
-/// What is under way.
 #[derive(Default)]
-struct Desk {
-    /// Bounded by its callers: each has a limited number of requests under way.
+struct State {
+    /// Bounded by its callers: each has a limited number of requests in flight.
     output: VecDeque<Bytes>,
-    waiting: HashMap<i32, Waiter, RandomState>,
+    in_flight: HashMap<i32, ReplySender, RandomState>,
     last_opaque: i32,
     ended: Option<String>,
 }
 
 impl Connection {
     pub(crate) fn new(address: Arc<str>) -> Arc<Self> {
-        Arc::new(Connection { address, desk: Mutex::default(), work: Notify::new() })
+        Arc::new(Connection { address, state: Mutex::default(), work: Notify::new() })
     }
 
     pub(crate) fn is_open(&self) -> bool {
-        self.desk.lock().ended.is_none()
+        self.state.lock().ended.is_none()
     }
 
-    /// Puts a request into the line; what is returned waits for its answer, and gives it up when dropped.
-    pub(crate) fn ask(self: &Arc<Self>, request: Request) -> Result<Pending, ClientError> {
-        let mut desk = self.desk.lock();
-        self.require_open(&desk)?;
-        let opaque = desk.next_opaque();
-        desk.push(request.encode(opaque, false).map_err(ClientError::Request)?);
+    /// Queues a request. The result waits for the reply; dropping it gives the reply up.
+    pub(crate) fn send(self: &Arc<Self>, request: Request) -> Result<Pending, ClientError> {
+        let mut state = self.state.lock();
+        self.require_open(&state)?;
+        let opaque = state.next_opaque();
+        state.push(request.encode(opaque, false).map_err(ClientError::Request)?);
         let (sender, receiver) = oneshot::channel();
-        desk.waiting.insert(opaque, sender);
-        drop(desk);
+        state.in_flight.insert(opaque, sender);
+        drop(state);
         self.work.notify_one();
         Ok(Pending { connection: Arc::clone(self), opaque, receiver })
     }
 
-    /// The same for what nobody answers.
-    pub(crate) fn tell(&self, request: Request) -> Result<(), ClientError> {
-        let mut desk = self.desk.lock();
-        self.require_open(&desk)?;
-        let opaque = desk.next_opaque();
-        desk.push(request.encode(opaque, true).map_err(ClientError::Request)?);
-        drop(desk);
+    /// Queues a request that gets no reply.
+    pub(crate) fn send_oneway(&self, request: Request) -> Result<(), ClientError> {
+        let mut state = self.state.lock();
+        self.require_open(&state)?;
+        let opaque = state.next_opaque();
+        state.push(request.encode(opaque, true).map_err(ClientError::Request)?);
+        drop(state);
         self.work.notify_one();
         Ok(())
     }
 
-    /// Ends it: who waits for an answer is told why, and nothing is asked here any more.
+    /// Ends the connection: all requests in flight fail with the reason, and no new ones are accepted.
     pub(crate) fn end(&self, reason: &str) {
-        let mut desk = self.desk.lock();
-        if desk.ended.is_some() {
+        let mut state = self.state.lock();
+        if state.ended.is_some() {
             return;
         }
-        desk.ended = Some(reason.to_owned());
-        desk.output.clear();
-        let waiting = std::mem::take(&mut desk.waiting);
-        drop(desk);
-        for waiter in waiting.into_values() {
-            // Who has given up is not there any more.
-            let _gone = waiter.send(Err(self.ended(reason)));
+        state.ended = Some(reason.to_owned());
+        state.output.clear();
+        let in_flight = std::mem::take(&mut state.in_flight);
+        drop(state);
+        for sender in in_flight.into_values() {
+            // The caller may have given up.
+            let _gone = sender.send(Err(self.ended(reason)));
         }
         self.work.notify_one();
     }
@@ -94,8 +92,8 @@ impl Connection {
         ClientError::Ended { address: self.address.to_string(), reason: reason.to_owned() }
     }
 
-    fn require_open(&self, desk: &Desk) -> Result<(), ClientError> {
-        match &desk.ended {
+    fn require_open(&self, state: &State) -> Result<(), ClientError> {
+        match &state.ended {
             Some(reason) => Err(self.ended(reason)),
             None => Ok(()),
         }
@@ -114,11 +112,11 @@ impl Connection {
         let mut has_frames = false;
         loop {
             {
-                let mut desk = self.desk.lock();
-                if let Some(reason) = &desk.ended {
+                let mut state = self.state.lock();
+                if let Some(reason) = &state.ended {
                     return reason.clone();
                 }
-                writing.append(&mut desk.output);
+                writing.append(&mut state.output);
             }
             if let Err(error) = transport.write(&mut writing) {
                 return error.to_string();
@@ -158,9 +156,9 @@ impl Connection {
             let Some(frame) = next_frame(&whole, frame_bytes_max)? else { break };
             let header = Header::parse(frame.encoding, frame.header)?;
             if header.is_response() {
-                let waiter = self.desk.lock().waiting.remove(&header.opaque);
-                if let Some(waiter) = waiter {
-                    let _gone = waiter.send(Ok(Reply::new(&whole, &frame, &header)));
+                let sender = self.state.lock().in_flight.remove(&header.opaque);
+                if let Some(sender) = sender {
+                    let _gone = sender.send(Ok(Reply::new(&whole, &frame, &header)));
                 }
             } else if !header.is_oneway() {
                 self.refuse(frame.encoding, &header, unwritten)?;
@@ -170,28 +168,28 @@ impl Connection {
         Ok(count)
     }
 
-    /// Members of groups are asked on the connections that told of their membership, and never on these. A peer that
-    /// asks on and reads no answers gets none: they would be kept for it without end.
+    /// Brokers send requests on the connection that registered a group member, which is never this one. A peer that
+    /// sends requests and does not read gets no refusals: they would pile up here without limit.
     fn refuse(&self, encoding: Encoding, header: &Header<'_>, unwritten: usize) -> Result<(), WireError> {
-        let mut desk = self.desk.lock();
-        if unwritten + desk.output.len() >= UNWRITTEN_MAX {
+        let mut state = self.state.lock();
+        if unwritten + state.output.len() >= UNWRITTEN_MAX {
             return Ok(());
         }
         let mut out = Vec::new();
         let mut frame = FrameEncoder::response(&mut out, encoding, REQUEST_CODE_NOT_SUPPORTED, header.opaque);
         frame.remark("this connection takes no requests");
         frame.finish(0)?;
-        desk.output.push_back(Bytes::from(out));
+        state.output.push_back(Bytes::from(out));
         Ok(())
     }
 }
 
-impl Desk {
-    /// Never one that is still waited for, however often the counter has gone round.
+impl State {
+    /// Skips numbers that are still in flight after the counter wrapped around.
     fn next_opaque(&mut self) -> i32 {
         loop {
             self.last_opaque = self.last_opaque.wrapping_add(1) & i32::MAX;
-            if !self.waiting.contains_key(&self.last_opaque) {
+            if !self.in_flight.contains_key(&self.last_opaque) {
                 return self.last_opaque;
             }
         }
@@ -205,7 +203,7 @@ impl Desk {
     }
 }
 
-/// A request under way.
+/// A request in flight.
 pub(crate) struct Pending {
     connection: Arc<Connection>,
     opaque: i32,
@@ -213,7 +211,7 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    pub(crate) async fn answer(mut self) -> Result<Reply, ClientError> {
+    pub(crate) async fn reply(mut self) -> Result<Reply, ClientError> {
         match (&mut self.receiver).await {
             Ok(outcome) => outcome,
             Err(_) => Err(ClientError::Closed),
@@ -223,11 +221,11 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.connection.desk.lock().waiting.remove(&self.opaque);
+        self.connection.state.lock().in_flight.remove(&self.opaque);
     }
 }
 
-/// `protocol` is known only of a peer that has sent no frame yet.
+/// `protocol` is known only while the peer has sent no frame.
 fn not_a_frame(protocol: Option<Protocol>, error: &WireError) -> String {
     match protocol {
         Some(protocol @ (Protocol::Tls | Protocol::Http1 | Protocol::Http2)) => {
@@ -243,16 +241,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_that_a_peer_does_not_read_are_not_kept_for_it_without_end() {
-        let mut asked = Vec::new();
+    fn refusals_that_a_peer_does_not_read_are_not_kept_without_limit() {
+        let mut requests = Vec::new();
         for opaque in 0..1000 {
-            FrameEncoder::request(&mut asked, Encoding::Json, 220, opaque, 0).finish(0).unwrap();
+            FrameEncoder::request(&mut requests, Encoding::Json, 220, opaque, 0).finish(0).unwrap();
         }
         let connection = Connection::new("peer".into());
-        connection.take_frames(&mut BytesMut::from(&asked[..]), 4096, 3).unwrap();
-        let kept = connection.desk.lock().output.len();
-        assert!((1..=UNWRITTEN_MAX).contains(&kept), "{kept} answers are kept");
-        connection.take_frames(&mut BytesMut::from(&asked[..]), 4096, UNWRITTEN_MAX).unwrap();
-        assert_eq!(connection.desk.lock().output.len(), kept);
+        connection.take_frames(&mut BytesMut::from(&requests[..]), 4096, 3).unwrap();
+        let kept = connection.state.lock().output.len();
+        assert!((1..=UNWRITTEN_MAX).contains(&kept), "{kept} refusals are kept");
+        connection.take_frames(&mut BytesMut::from(&requests[..]), 4096, UNWRITTEN_MAX).unwrap();
+        assert_eq!(connection.state.lock().output.len(), kept);
     }
 }

@@ -1,4 +1,4 @@
-//! The one thread of a client on which its connections live, and the connections by their address.
+//! The network thread of a client, and its connections by address.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -39,25 +39,25 @@ impl NetworkSettings {
     };
 }
 
-/// The client's network thread. Work is given to it with [`Network::spawn`] and runs there, one piece at a time.
+/// The network thread of a client. [`Network::spawn`] gives it tasks, which run one at a time.
 pub struct Network {
     settings: NetworkSettings,
     handle: Handle,
-    lines: Mutex<HashMap<Arc<str>, Arc<Line>, RandomState>>,
+    slots: Mutex<HashMap<Arc<str>, Arc<Slot>, RandomState>>,
     stop: Arc<Notify>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// A process that was forked off has this object, but not the thread.
+    /// A forked process has this object but not its thread.
     pub(crate) process: u32,
 }
 
-/// The way to one address: its connection, once there is one. Who comes while it is being opened waits for that.
+/// The connection to one address, once there is one. Requests that come while it is being opened wait for it.
 #[derive(Default)]
-struct Line {
+struct Slot {
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
 }
 
 impl Network {
-    /// Starts the thread; connects to nothing yet.
+    /// Starts the thread. Connections are opened when they are needed.
     pub fn start(settings: NetworkSettings) -> Result<Arc<Self>, ClientError> {
         let failed = |error: std::io::Error| ClientError::Thread(error.to_string());
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -68,26 +68,26 @@ impl Network {
             .name("metaq network".to_owned())
             .spawn(move || {
                 runtime.block_on(stopped.notified());
-                // A name that is being looked up must not hold up the end.
+                // Do not wait for a DNS lookup that is still running.
                 runtime.shutdown_background();
             })
             .map_err(failed)?;
         Ok(Arc::new(Network {
             settings,
             handle,
-            lines: Mutex::default(),
+            slots: Mutex::default(),
             stop,
             thread: Mutex::new(Some(thread)),
             process: std::process::id(),
         }))
     }
 
-    /// Runs it on the network thread. What is still running when the network is closed is dropped.
+    /// Runs a task on the network thread. Closing the network drops tasks that are still running.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(work);
     }
 
-    /// Asks and waits for the answer, whatever its code. Connects first where that is needed; `patience` is for all
+    /// WhenFull and waits for the answer, whatever its code. Connects first where that is needed; `patience` is for all
     /// of it, since a pull may be held for half a minute where a send is lost after seconds.
     pub async fn call(
         &self,
@@ -99,35 +99,33 @@ impl Network {
         let deadline = Instant::now() + patience;
         let late = || ClientError::Timeout { address: address.to_owned(), code, timeout: patience };
         let connection = timeout_at(deadline, self.connection(address)).await.map_err(|_| late())??;
-        let pending = connection.ask(request)?;
-        timeout_at(deadline, pending.answer()).await.map_err(|_| late())?
+        let pending = connection.send(request)?;
+        timeout_at(deadline, pending.reply()).await.map_err(|_| late())?
     }
 
-    /// Tells a broker something that nobody answers.
-    pub async fn tell(&self, address: &str, request: Request) -> Result<(), ClientError> {
-        self.connection(address).await?.tell(request)
+    /// Sends a request that gets no reply.
+    pub async fn send_oneway(&self, address: &str, request: Request) -> Result<(), ClientError> {
+        self.connection(address).await?.send_oneway(request)
     }
 
-    /// False in a process that was forked off. There is no thread there, and who held a lock at that moment holds it
-    /// for ever.
-    pub(crate) fn is_ours(&self) -> bool {
+    /// False in a forked process: it has no network thread, and locks that were held during the fork stay held.
+    pub(crate) fn is_own_process(&self) -> bool {
         std::process::id() == self.process
     }
 
-    /// Ends the thread and with it every connection. Safe to call twice, and from a forked process.
+    /// Ends the thread and all connections. You may call it twice, and in a forked process.
     pub fn close(&self) {
-        if !self.is_ours() {
+        if !self.is_own_process() {
             return;
         }
         self.stop.notify_one();
         let thread = self.thread.lock().take();
-        // The last one to let go of it may be a task of its own, which cannot wait for itself.
+        // The last reference may be dropped by a task of this thread, which cannot join itself.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            // It has nothing to say but that it has ended.
             let _ended = thread.join();
         }
-        for line in std::mem::take(&mut *self.lines.lock()).into_values() {
-            if let Ok(mut connection) = line.connection.try_lock()
+        for slot in std::mem::take(&mut *self.slots.lock()).into_values() {
+            if let Ok(mut connection) = slot.connection.try_lock()
                 && let Some(connection) = connection.take()
             {
                 connection.end("closed by this side");
@@ -136,8 +134,8 @@ impl Network {
     }
 
     async fn connection(&self, address: &str) -> Result<Arc<Connection>, ClientError> {
-        let line = self.line(address);
-        let mut current = line.connection.lock().await;
+        let slot = self.slot(address);
+        let mut current = slot.connection.lock().await;
         if let Some(connection) = current.as_ref().filter(|connection| connection.is_open()) {
             return Ok(Arc::clone(connection));
         }
@@ -148,14 +146,14 @@ impl Network {
         Ok(connection)
     }
 
-    fn line(&self, address: &str) -> Arc<Line> {
-        let mut lines = self.lines.lock();
-        if let Some(line) = lines.get(address) {
-            return Arc::clone(line);
+    fn slot(&self, address: &str) -> Arc<Slot> {
+        let mut slots = self.slots.lock();
+        if let Some(slot) = slots.get(address) {
+            return Arc::clone(slot);
         }
-        let line = Arc::new(Line::default());
-        lines.insert(Arc::from(address), Arc::clone(&line));
-        line
+        let slot = Arc::new(Slot::default());
+        slots.insert(Arc::from(address), Arc::clone(&slot));
+        slot
     }
 
     async fn dial(&self, address: &str) -> Result<Transport, ClientError> {

@@ -1,11 +1,11 @@
-//! Requests on their way out and answers on their way in.
+//! Requests as they are sent, and replies as they are received.
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
 use metaq_wire::{Encoding, FLAG_ONEWAY, Frame, FrameEncoder, Header, WireError};
 
-/// What is asked of a broker. Its body goes to the socket as it is, without another copy.
+/// A request to a broker. Its body goes to the socket without another copy.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub code: i32,
@@ -35,8 +35,8 @@ impl Request {
         self
     }
 
-    /// The frame without its body, and the body. The one place through which every request leaves: what all of them
-    /// must carry is added here.
+    /// Returns the frame without its body, and the body. Every request passes through here, so fields that all of them
+    /// need belong here.
     pub(crate) fn encode(self, opaque: i32, oneway: bool) -> Result<(Bytes, Bytes), WireError> {
         let mut out = Vec::with_capacity(512);
         let flag = if oneway { FLAG_ONEWAY } else { 0 };
@@ -49,7 +49,7 @@ impl Request {
     }
 }
 
-/// What a broker answered; its bytes are slices of what was read.
+/// A broker's reply; its bytes are slices of the buffer that was read.
 #[derive(Debug, Clone)]
 pub struct Reply {
     pub code: i32,
@@ -71,12 +71,12 @@ impl Reply {
         }
     }
 
-    /// The header, to look at single fields. It was parsed once already, so it does not fail.
+    /// Parses the header to read single fields. It was parsed once before, so this does not fail.
     pub fn header(&self) -> Result<Header<'_>, WireError> {
         Header::parse(self.encoding, &self.header)
     }
 
-    /// Every field, for who wants them all.
+    /// Returns all fields.
     pub fn fields(&self) -> Result<Vec<(String, String)>, WireError> {
         let header = self.header()?;
         let owned = |field: Result<(Cow<'_, str>, Cow<'_, str>), WireError>| {

@@ -1,7 +1,7 @@
 //! The buffer of one producer: messages go in one by one and leave in batches.
 //!
-//! This is the happy path alone. A batch that is not stored by its first request, for whatever reason, is handed up
-//! whole ([`Event::Crossed`]) and whoever takes it decides what becomes of it; its lane waits where order counts.
+//! Only the normal path is here. A batch that its first request did not store, for whatever reason, comes up whole
+//! ([`Event::Unsent`]). Python decides how to go on and reports the outcome; if order counts, the lane waits for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 use crate::error::ClientError;
-use crate::net::event_fd::Bell;
+use crate::net::event_fd::EventFd;
 use crate::net::network::Network;
 use crate::net::request::{Reply, Request};
-use crate::produce::batch::{Batch, Form, OffsetIds, Outcome, Place, Stored};
+use crate::produce::batch::{Batch, BrokerQueue, Form, OffsetIds, Outcome, Stored};
 use crate::produce::ids::{IdTail, UniqueIds, now_ms};
-use crate::produce::lanes::{Fresh, LaneLimits, Lanes, RECORD_FIXED_BYTES, Taken};
+use crate::produce::lanes::{LaneLimits, Lanes, NewMessage, Queued, RECORD_FIXED_BYTES};
 use crate::produce::routes::{Routes, Target};
 
 const SEND_MESSAGE_V2: i32 = 310;
 const SEND_BATCH_MESSAGE: i32 = 320;
 const SUCCESS: i32 = 0;
-/// The topic that new ones are made after.
+/// New topics copy the settings of this one.
 const TEMPLATE_TOPIC: &str = "TBW102";
 const BATCH_PROPERTIES: &str = "WAIT\u{1}true\u{2}";
 
@@ -32,102 +32,102 @@ const BATCH_PROPERTIES: &str = "WAIT\u{1}true\u{2}";
 pub struct SendSettings {
     pub group: String,
     pub attempt_timeout: Duration,
-    /// For all that is tried with a batch.
+    /// For all attempts with one batch.
     pub timeout: Duration,
     pub limits: LaneLimits,
-    /// Where they are given, every batch is stored as one half message with these properties, and
-    /// [`Accumulator::take_parts`] tells where.
+    /// If given, every batch is stored as one half message with these properties, and
+    /// [`Accumulator::take_half_batches`] reports where.
     pub half_properties: Option<Arc<str>>,
 }
 
 /// A batch that was stored as a half message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct HalfBatch {
     batch_id: u64,
     pub topic: Arc<str>,
-    /// It had to go to that queue, after those that came before it.
+    /// Its queue was given, so it follows the batches before it.
     pub is_ordered: bool,
     pub count: usize,
     pub stored: Stored,
 }
 
-/// What cannot be put into the buffer, and why not.
+/// Why a message cannot be put into the buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotTaken {
-    /// There is no room now.
+pub enum PutError {
+    /// There is no space now.
     Full,
     Closed,
-    /// Its lengths are past what the wire can say.
+    /// Its lengths do not fit the length fields of the wire.
     TooLong,
 }
 
-/// What whoever puts a message asks for where there is no room.
+/// What to do with a message if the buffer is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asks {
-    Nothing,
-    /// It is the turn of this ticket of [`Accumulator::stand_in_line`], if anybody's.
+pub enum WhenFull {
+    Refuse,
+    /// Refuse it, unless this ticket of [`Accumulator::stand_in_line`] is the first in line and there is space.
     InTurn(u64),
-    /// The bell rings whenever there is more room, until [`Accumulator::want_no_room`]. Asked under the lock that the
-    /// room was looked at: what is given back in between would be told to nobody.
-    ToBeTold,
-    /// To be taken all the same: room may be kept by what waits for whoever puts this one.
-    Anyway,
+    /// Refuse it, and notify the event descriptor whenever space is freed, until [`Accumulator::stop_watching_space`].
+    /// The wish is noted under the lock of the check, so no space is freed in between unnoticed.
+    Notify,
+    /// Take it all the same: the space may be held by messages that wait for whoever puts this one.
+    Exceed,
 }
 
-/// A message's batch and its place there.
+/// The batch of a message, and its number there.
 pub type Put<A> = (Arc<Batch<A>>, usize);
 
-/// What the owner of a buffer gets to see.
+/// What has happened in a buffer.
 pub enum Event<A> {
-    /// Of a batch that is watched.
+    /// A batch that somebody watches has its outcome.
     Finished(Arc<Batch<A>>),
-    Crossed(Crossed<A>),
-    /// A message has made this topic: there is a route to be asked for.
-    Made(Arc<str>),
-    /// A broker that had failed stored something.
-    Worked(Arc<str>),
+    Unsent(Unsent<A>),
+    /// The first message created this topic, so its real route can be asked for.
+    TopicCreated(Arc<str>),
+    /// A broker that had failed stored a batch.
+    BrokerRecovered(Arc<str>),
 }
 
-/// A batch that its first request did not get stored.
-pub struct Crossed<A> {
+/// A batch that its first request did not store.
+pub struct Unsent<A> {
     pub batch: Arc<Batch<A>>,
-    /// Where it was sent; None where there was nowhere to send it.
-    pub target: Option<Place>,
-    pub reason: Reason,
+    /// Where it was sent; `None` if there was nowhere to send it.
+    pub target: Option<BrokerQueue>,
+    pub reason: UnsentReason,
 }
 
 #[derive(Debug)]
-pub enum Reason {
+pub enum UnsentReason {
     NoRoute,
-    /// Its time was over before it could be sent: those in front of it failed.
-    Late,
+    /// Its time ran out before it could be sent, because batches before it failed.
+    Expired,
     Answered(Reply),
     Unanswered(ClientError),
     /// The buffer was closed.
-    Abandoned,
+    Closed,
 }
 
-/// A message that goes into a request with others.
-pub struct Plain<'a, F: FnOnce(&mut Vec<u8>)> {
+/// A message that shares a request with others.
+pub struct BatchMessage<'a, F: FnOnce(&mut Vec<u8>)> {
     pub topic: &'a str,
-    pub queue: Option<&'a Place>,
+    pub queue: Option<&'a BrokerQueue>,
     pub id: IdTail,
     pub flag: i32,
     pub body: &'a [u8],
     pub properties_bytes: usize,
-    /// Appends exactly so many bytes.
+    /// Appends exactly `properties_bytes` bytes.
     pub push_properties: F,
 }
 
-/// What has happened and was not looked at, and how much was.
-struct News<A> {
-    events: VecDeque<Event<A>>,
+/// Events that were not taken yet, and the number of those that were.
+struct Events<A> {
+    waiting: VecDeque<Event<A>>,
     taken: u64,
 }
 
-impl<A> Default for News<A> {
+impl<A> Default for Events<A> {
     fn default() -> Self {
-        News { events: VecDeque::new(), taken: 0 }
+        Events { waiting: VecDeque::new(), taken: 0 }
     }
 }
 
@@ -138,13 +138,13 @@ pub struct Accumulator<A> {
     pub routes: Routes,
     lanes: Mutex<Lanes<A>>,
     is_open: AtomicBool,
-    room_was_made: Condvar,
-    /// The driver has something to do.
+    space_freed: Condvar,
+    /// The driver task has something to do.
     work: Notify,
     turn: AtomicUsize,
-    news: Mutex<News<A>>,
-    parts: Mutex<Vec<Part>>,
-    pub bell: Bell,
+    events: Mutex<Events<A>>,
+    half_batches: Mutex<Vec<HalfBatch>>,
+    pub event_fd: EventFd,
 }
 
 impl<A: Default + Send + 'static> Accumulator<A> {
@@ -163,17 +163,17 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             network,
             routes: Routes::default(),
             is_open: AtomicBool::new(true),
-            room_was_made: Condvar::new(),
+            space_freed: Condvar::new(),
             work: Notify::new(),
-            // Many producers that start together should not all begin with the same queue.
+            // Producers that start together should not all begin with the same queue.
             turn: AtomicUsize::new(ids.next().number()),
             ids,
-            news: Mutex::default(),
-            parts: Mutex::default(),
-            bell: Bell::new()?,
+            events: Mutex::default(),
+            half_batches: Mutex::default(),
+            event_fd: EventFd::new()?,
         });
-        let driven = Arc::clone(&accumulator);
-        accumulator.network.spawn(driven.drive());
+        let driver = Arc::clone(&accumulator);
+        accumulator.network.spawn(driver.drive());
         Ok(accumulator)
     }
 
@@ -181,217 +181,227 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Takes a message where its lane is known already; what has none is to be put with `put`.
+    /// Takes a message if its lane exists; `None` if it does not, and the caller should use `put`.
     pub fn put_known<F: FnOnce(&mut Vec<u8>)>(
         &self,
-        plain: Plain<'_, F>,
-    ) -> Result<Option<Put<A>>, NotTaken> {
+        message: BatchMessage<'_, F>,
+    ) -> Result<Option<Put<A>>, PutError> {
         let mut lanes = self.lanes.lock();
-        // Who waits for room outside of the line comes first all the same.
-        if lanes.room.wanted {
-            return Err(NotTaken::Full);
+        // Messages of the event loop, which waits outside of the line, go first.
+        if lanes.budget.is_watched {
+            return Err(PutError::Full);
         }
-        let Some(lane) = lanes.find(plain.topic, plain.queue) else { return Ok(None) };
-        self.put_into(&mut lanes, lane, plain, Asks::Nothing).map(|taken| {
+        let Some(lane) = lanes.find(message.topic, message.queue) else { return Ok(None) };
+        self.put_into(&mut lanes, lane, message, WhenFull::Refuse).map(|taken| {
             drop(lanes);
-            Some(self.told(taken))
+            Some(self.wake_driver(taken))
         })
     }
 
     /// Takes a message.
-    pub fn put<F: FnOnce(&mut Vec<u8>)>(&self, plain: Plain<'_, F>, asks: Asks) -> Result<Put<A>, NotTaken> {
+    pub fn put<F: FnOnce(&mut Vec<u8>)>(
+        &self,
+        message: BatchMessage<'_, F>,
+        when_full: WhenFull,
+    ) -> Result<Put<A>, PutError> {
         let mut lanes = self.lanes.lock();
-        let lane = lanes.find_or_make(plain.topic, plain.queue);
-        let taken = self.put_into(&mut lanes, lane, plain, asks);
+        let lane = lanes.find_or_make(message.topic, message.queue);
+        let taken = self.put_into(&mut lanes, lane, message, when_full);
         drop(lanes);
-        taken.map(|taken| self.told(taken))
+        taken.map(|taken| self.wake_driver(taken))
     }
 
-    /// Takes a message that is a request of its own.
+    /// Takes a message that is sent as a request of its own.
     pub fn put_alone(
         &self,
         topic: &str,
-        queue: Option<&Place>,
+        queue: Option<&BrokerQueue>,
         id: IdTail,
         form: Form,
         body: Bytes,
-        asks: Asks,
-    ) -> Result<Put<A>, NotTaken> {
+        when_full: WhenFull,
+    ) -> Result<Put<A>, PutError> {
         let properties_bytes = match &form {
             Form::Alone { properties, .. } => properties.len(),
             Form::Together => 0,
         };
         let size_bytes = RECORD_FIXED_BYTES + body.len() + properties_bytes;
         let mut lanes = self.lanes.lock();
-        self.take_room(&mut lanes, size_bytes, asks)?;
+        self.take_space(&mut lanes, size_bytes, when_full)?;
         let lane = lanes.find_or_make(topic, queue);
         let taken = lanes.put_alone(lane, id, form, body, size_bytes);
         drop(lanes);
-        taken.map(|taken| self.told(taken)).ok_or(NotTaken::TooLong)
+        taken.map(|taken| self.wake_driver(taken)).ok_or(PutError::TooLong)
     }
 
     fn put_into<F: FnOnce(&mut Vec<u8>)>(
         &self,
         lanes: &mut Lanes<A>,
         lane: usize,
-        plain: Plain<'_, F>,
-        asks: Asks,
-    ) -> Result<Taken<A>, NotTaken> {
-        if plain.properties_bytes > i16::MAX as usize || plain.body.len() > i32::MAX as usize / 2 {
-            return Err(NotTaken::TooLong);
+        message: BatchMessage<'_, F>,
+        when_full: WhenFull,
+    ) -> Result<Queued<A>, PutError> {
+        if message.properties_bytes > i16::MAX as usize || message.body.len() > i32::MAX as usize / 2 {
+            return Err(PutError::TooLong);
         }
-        let size_bytes = RECORD_FIXED_BYTES + plain.body.len() + plain.properties_bytes;
-        self.take_room(lanes, size_bytes, asks)?;
-        let fresh = Fresh {
-            id: plain.id,
-            flag: plain.flag,
-            body: plain.body,
-            properties_bytes: plain.properties_bytes,
-            push_properties: plain.push_properties,
+        let size_bytes = RECORD_FIXED_BYTES + message.body.len() + message.properties_bytes;
+        self.take_space(lanes, size_bytes, when_full)?;
+        let message = NewMessage {
+            id: message.id,
+            flag: message.flag,
+            body: message.body,
+            properties_bytes: message.properties_bytes,
+            push_properties: message.push_properties,
         };
-        lanes.put(lane, fresh, Instant::now).ok_or(NotTaken::TooLong)
+        lanes.put(lane, message, Instant::now).ok_or(PutError::TooLong)
     }
 
-    fn take_room(&self, lanes: &mut Lanes<A>, size_bytes: usize, asks: Asks) -> Result<(), NotTaken> {
-        // Looked at under the lock: what comes after `close` has emptied the lanes would be forgotten there.
+    fn take_space(
+        &self,
+        lanes: &mut Lanes<A>,
+        size_bytes: usize,
+        when_full: WhenFull,
+    ) -> Result<(), PutError> {
+        // Checked under the lock: a message put after `close` emptied the lanes would be lost.
         if !self.is_open() {
-            return Err(NotTaken::Closed);
+            return Err(PutError::Closed);
         }
-        let ticket = match asks {
-            Asks::InTurn(ticket) => Some(ticket),
-            Asks::Nothing | Asks::ToBeTold => None,
-            Asks::Anyway => {
-                lanes.room.take_anyway(size_bytes);
+        let ticket = match when_full {
+            WhenFull::InTurn(ticket) => Some(ticket),
+            WhenFull::Refuse | WhenFull::Notify => None,
+            WhenFull::Exceed => {
+                lanes.budget.exceed(size_bytes);
                 return Ok(());
             }
         };
-        if !lanes.room.take(size_bytes, ticket) {
-            lanes.room.wanted |= asks == Asks::ToBeTold;
-            return Err(NotTaken::Full);
+        if !lanes.budget.take(size_bytes, ticket) {
+            lanes.budget.is_watched |= when_full == WhenFull::Notify;
+            return Err(PutError::Full);
         }
         if ticket.is_some() {
-            self.room_was_made.notify_all();
+            self.space_freed.notify_all();
         }
         Ok(())
     }
 
-    fn told(&self, taken: Taken<A>) -> Put<A> {
+    fn wake_driver(&self, taken: Queued<A>) -> Put<A> {
         if taken.wakes {
             self.work.notify_one();
         }
         (taken.batch, taken.number)
     }
 
-    // Waiting for room
+    // Waiting for space
 
     pub fn stand_in_line(&self) -> u64 {
-        self.lanes.lock().room.stand_in_line()
+        self.lanes.lock().budget.stand_in_line()
     }
 
-    /// Waits no longer than this until it is this one's turn and so many bytes are free.
+    /// Waits up to `patience` until this ticket is the first in line and `size_bytes` are free.
     pub fn wait_in_line(&self, ticket: u64, size_bytes: usize, patience: Duration) {
         let mut lanes = self.lanes.lock();
-        if self.is_open() && !lanes.room.is_free(size_bytes, Some(ticket)) {
-            self.room_was_made.wait_for(&mut lanes, patience);
+        if self.is_open() && !lanes.budget.is_free(size_bytes, Some(ticket)) {
+            self.space_freed.wait_for(&mut lanes, patience);
         }
     }
 
-    /// Whether it is this one's turn and there is as much room, or there will never be any.
-    pub fn has_room(&self, ticket: u64, size_bytes: usize) -> bool {
-        !self.is_open() || self.lanes.lock().room.is_free(size_bytes, Some(ticket))
+    /// Whether it is this ticket's turn and there is space, or the buffer is closed and waiting is pointless.
+    pub fn has_space(&self, ticket: u64, size_bytes: usize) -> bool {
+        !self.is_open() || self.lanes.lock().budget.is_free(size_bytes, Some(ticket))
     }
 
     pub fn leave_line(&self, ticket: u64) {
-        self.lanes.lock().room.leave_line(ticket);
-        self.room_was_made.notify_all();
+        self.lanes.lock().budget.leave_line(ticket);
+        self.space_freed.notify_all();
     }
 
-    /// Nobody who asked to be told waits any more.
-    pub fn want_no_room(&self) {
-        self.lanes.lock().room.wanted = false;
+    /// Ends the wish of [`WhenFull::Notify`].
+    pub fn stop_watching_space(&self) {
+        self.lanes.lock().budget.is_watched = false;
     }
 
-    // Its end
+    // Flush and close
 
-    /// Everything that is here goes now; what to ask [`Accumulator::left`] with.
+    /// Sends everything that is here now. The result is for [`Accumulator::left`].
     pub fn flush(&self) -> u64 {
         let epoch = self.lanes.lock().flush();
         self.work.notify_one();
         epoch
     }
 
-    /// Messages put before that flush that are not done. The bell rings when there are none any more.
+    /// Returns how many messages from before that flush have no outcome yet. The descriptor is notified at zero.
     pub fn left(&self, epoch: u64) -> usize {
         self.lanes.lock().left(epoch)
     }
 
-    /// What was taken and is not done.
+    /// Bytes of the messages that have no outcome yet.
     pub fn held_bytes(&self) -> usize {
-        self.lanes.lock().room.taken()
+        self.lanes.lock().budget.taken()
     }
 
-    /// Takes no more and gives up what is not done; each of these batches must be finished by the caller.
-    pub fn close(&self) -> Vec<Crossed<A>> {
+    /// Takes no more messages and gives up those without an outcome. The caller must finish each of these batches.
+    pub fn close(&self) -> Vec<Unsent<A>> {
         let mut lanes = self.lanes.lock();
         self.is_open.store(false, Ordering::Release);
         let left = lanes.drain();
         drop(lanes);
-        self.room_was_made.notify_all();
+        self.space_freed.notify_all();
         self.work.notify_one();
-        let abandoned = |batch| Crossed { batch, target: None, reason: Reason::Abandoned };
-        left.into_iter().map(abandoned).collect()
+        let unsent = |batch| Unsent { batch, target: None, reason: UnsentReason::Closed };
+        left.into_iter().map(unsent).collect()
     }
 
-    /// Nothing works any more and no lock is touched: for a process that was forked off, which has not the thread.
+    /// Makes the buffer refuse everything without touching a lock, for a forked process, which lacks the thread.
     pub fn disable(&self) {
         self.is_open.store(false, Ordering::Release);
     }
 
-    // What has come
+    // Events and outcomes
 
-    /// Takes what has happened, until it was about so many messages.
+    /// Takes events, up to about `messages_max` messages in finished batches.
     pub fn drain(&self, messages_max: usize) -> Vec<Event<A>> {
-        self.bell.hush();
-        let mut news = self.news.lock();
+        self.event_fd.clear();
+        let mut events = self.events.lock();
         let mut taken = Vec::new();
         let mut messages = 0;
         while messages < messages_max
-            && let Some(event) = news.events.pop_front()
+            && let Some(event) = events.waiting.pop_front()
         {
-            news.taken += 1;
+            events.taken += 1;
             if let Event::Finished(batch) = &event {
                 messages += batch.count();
             }
             taken.push(event);
         }
-        let more = !news.events.is_empty();
-        drop(news);
-        if more {
-            self.bell.ring();
+        let has_more = !events.waiting.is_empty();
+        drop(events);
+        if has_more {
+            self.event_fd.notify();
         }
         taken
     }
 
-    /// Where the news ends now; [`Accumulator::has_news`] tells when `drain` has come to there.
-    pub fn news_end(&self) -> u64 {
-        let news = self.news.lock();
-        news.taken + news.events.len() as u64
+    /// Returns the number of events so far, for [`Accumulator::has_events_before`].
+    pub fn events_end(&self) -> u64 {
+        let events = self.events.lock();
+        events.taken + events.waiting.len() as u64
     }
 
-    pub fn has_news(&self, until: u64) -> bool {
-        self.news.lock().taken < until
+    /// Whether `drain` has still to return an event from before that number.
+    pub fn has_events_before(&self, end: u64) -> bool {
+        self.events.lock().taken < end
     }
 
-    /// Says what became of a batch; the first word counts. Room that is watched over is given back by
-    /// [`Accumulator::release`], when those who watch have been told.
+    /// Sets the outcome of a batch; only the first one counts. If somebody watches the batch, its space is freed by
+    /// [`Accumulator::release`], after the watchers were called.
     pub fn finish(&self, batch: &Arc<Batch<A>>, outcome: Outcome) {
-        let part = match &outcome {
+        let half_batch = match &outcome {
             Outcome::Stored(stored) if self.settings.half_properties.is_some() => Some(stored.clone()),
             _ => None,
         };
         let Some(watched) = batch.finish(outcome) else { return };
-        if let Some(stored) = part {
-            self.parts.lock().push(Part {
+        if let Some(stored) = half_batch {
+            self.half_batches.lock().push(HalfBatch {
                 batch_id: batch.id,
                 topic: Arc::clone(&batch.topic),
                 is_ordered: batch.queue.is_some(),
@@ -399,44 +409,44 @@ impl<A: Default + Send + 'static> Accumulator<A> {
                 stored,
             });
         }
-        // Told before it is counted as done: who has waited for the count finds all the news there.
+        // Before it is counted as done: whoever waits for the count then finds all events there.
         if watched {
-            self.news.lock().events.push_back(Event::Finished(Arc::clone(batch)));
+            self.events.lock().waiting.push_back(Event::Finished(Arc::clone(batch)));
         }
         let mut lanes = self.lanes.lock();
         let done = lanes.done(batch);
-        let room = !watched && self.give_back(&mut lanes, batch);
+        let is_space_watched = !watched && self.free_space(&mut lanes, batch);
         drop(lanes);
-        drop(done.kept);
+        drop(done.removed);
         if done.wakes {
             self.work.notify_one();
         }
-        if watched || room || done.flushed {
-            self.bell.ring();
+        if watched || is_space_watched || done.flushed {
+            self.event_fd.notify();
         }
     }
 
-    /// The half messages that were stored since it was asked last, in the order in which they were filled.
-    pub fn take_parts(&self) -> Vec<Part> {
-        let mut parts = std::mem::take(&mut *self.parts.lock());
-        parts.sort_unstable_by_key(|part| part.batch_id);
-        parts
+    /// Takes the half messages that were stored since the last call, in the order in which they were filled.
+    pub fn take_half_batches(&self) -> Vec<HalfBatch> {
+        let mut half_batches = std::mem::take(&mut *self.half_batches.lock());
+        half_batches.sort_unstable_by_key(|half_batch| half_batch.batch_id);
+        half_batches
     }
 
-    /// Gives back the room of a batch whose watchers have been told.
+    /// Frees the space of a batch whose watchers were called.
     pub fn release(&self, batch: &Batch<A>) {
-        let room = self.give_back(&mut self.lanes.lock(), batch);
-        if room {
-            self.bell.ring();
+        let is_space_watched = self.free_space(&mut self.lanes.lock(), batch);
+        if is_space_watched {
+            self.event_fd.notify();
         }
     }
 
-    fn give_back(&self, lanes: &mut Lanes<A>, batch: &Batch<A>) -> bool {
-        lanes.room.give(batch.contents().map_or(0, |contents| contents.size_bytes));
-        if lanes.room.is_waited_for() {
-            self.room_was_made.notify_all();
+    fn free_space(&self, lanes: &mut Lanes<A>, batch: &Batch<A>) -> bool {
+        lanes.budget.free(batch.contents().map_or(0, |contents| contents.size_bytes));
+        if lanes.budget.has_line() {
+            self.space_freed.notify_all();
         }
-        lanes.room.wanted
+        lanes.budget.is_watched
     }
 
     // Sending
@@ -450,8 +460,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             }
             match next {
                 Some(next) => {
-                    // Whichever comes first.
-                    let _late = tokio::time::timeout_at(next.into(), self.work.notified()).await;
+                    let _first = tokio::time::timeout_at(next.into(), self.work.notified()).await;
                 }
                 None => self.work.notified().await,
             }
@@ -460,10 +469,10 @@ impl<A: Default + Send + 'static> Accumulator<A> {
 
     async fn send(&self, batch: Arc<Batch<A>>) {
         if batch.spent() >= self.settings.timeout {
-            return self.cross(batch, None, Reason::Late);
+            return self.hand_up(batch, None, UnsentReason::Expired);
         }
         let target = match &batch.queue {
-            Some(place) => self.routes.given(&batch.topic, place),
+            Some(queue) => self.routes.given(&batch.topic, queue),
             None => {
                 let turn = self.turn.fetch_add(1, Ordering::Relaxed);
                 self.routes.any(&batch.topic, turn, Instant::now())
@@ -472,40 +481,40 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         let (Some(target), Some(request)) =
             (&target, target.as_ref().and_then(|target| self.request(&batch, target)))
         else {
-            return self.cross(batch, None, Reason::NoRoute);
+            return self.hand_up(batch, None, UnsentReason::NoRoute);
         };
         let answer = self.network.call(&target.address, request, self.settings.attempt_timeout).await;
         match answer {
             Ok(reply) => match stored(&reply, target, &batch) {
                 Some(stored) => {
-                    self.tell(target);
+                    self.report_recovery(target);
                     if target.is_template {
-                        self.push(Event::Made(Arc::clone(&batch.topic)));
+                        self.push(Event::TopicCreated(Arc::clone(&batch.topic)));
                     }
                     self.finish(&batch, Outcome::Stored(stored));
                 }
-                None => self.cross(batch, Some(target.place.clone()), Reason::Answered(reply)),
+                None => self.hand_up(batch, Some(target.queue.clone()), UnsentReason::Answered(reply)),
             },
-            Err(error) => self.cross(batch, Some(target.place.clone()), Reason::Unanswered(error)),
+            Err(error) => self.hand_up(batch, Some(target.queue.clone()), UnsentReason::Unanswered(error)),
         }
     }
 
-    fn tell(&self, target: &Target) {
-        if self.routes.worked(&target.place.broker) {
-            self.push(Event::Worked(Arc::clone(&target.place.broker)));
+    fn report_recovery(&self, target: &Target) {
+        if self.routes.clear_fault(&target.queue.broker) {
+            self.push(Event::BrokerRecovered(Arc::clone(&target.queue.broker)));
         }
     }
 
-    fn cross(&self, batch: Arc<Batch<A>>, target: Option<Place>, reason: Reason) {
-        self.push(Event::Crossed(Crossed { batch, target, reason }));
+    fn hand_up(&self, batch: Arc<Batch<A>>, target: Option<BrokerQueue>, reason: UnsentReason) {
+        self.push(Event::Unsent(Unsent { batch, target, reason }));
     }
 
     fn push(&self, event: Event<A>) {
-        self.news.lock().events.push_back(event);
-        self.bell.ring();
+        self.events.lock().waiting.push_back(event);
+        self.event_fd.notify();
     }
 
-    /// None where the batch is empty, which it never is.
+    /// `None` for an empty batch, which never occurs.
     fn request(&self, batch: &Batch<A>, target: &Target) -> Option<Request> {
         let contents = batch.contents()?;
         let (code, system_flag, flag, properties) = match &contents.form {
@@ -522,7 +531,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
                 .field("b", batch.topic.to_string())
                 .field("c", TEMPLATE_TOPIC)
                 .number("d", queues)
-                .number("e", i64::from(target.place.queue_id))
+                .number("e", i64::from(target.queue.queue_id))
                 .number("f", i64::from(system_flag))
                 .number("g", now_ms())
                 .number("h", i64::from(flag))
@@ -530,13 +539,13 @@ impl<A: Default + Send + 'static> Accumulator<A> {
                 .number("j", 0)
                 .field("k", "false")
                 .field("m", together)
-                .field("n", target.place.broker.to_string())
+                .field("n", target.queue.broker.to_string())
                 .body(batch.body()),
         )
     }
 }
 
-/// What a plain success says; None for every other answer, which is not for us to judge.
+/// Reads a plain success; `None` for every other answer, which Python judges.
 fn stored<A>(reply: &Reply, target: &Target, batch: &Batch<A>) -> Option<Stored> {
     if reply.code != SUCCESS {
         return None;
@@ -546,7 +555,10 @@ fn stored<A>(reply: &Reply, target: &Target, batch: &Batch<A>) -> Option<Stored>
     let alone = batch.contents().is_some_and(|contents| contents.form != Form::Together);
     let optional = |name: &str| text(name).filter(|value| alone && !value.is_empty());
     Some(Stored {
-        place: Place { broker: Arc::clone(&target.place.broker), queue_id: text("queueId")?.parse().ok()? },
+        queue: BrokerQueue {
+            broker: Arc::clone(&target.queue.broker),
+            queue_id: text("queueId")?.parse().ok()?,
+        },
         queue_offset: text("queueOffset")?.parse().ok()?,
         code: SUCCESS,
         is_accepted: true,

@@ -1,4 +1,4 @@
-//! Messages that share a request and its fate.
+//! A batch: messages that share one request and its outcome.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -8,9 +8,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::produce::ids::{IdTail, UniqueIds};
 
-/// One queue of a topic: its broker's name and its number there.
+/// A queue of a topic: the name of its broker, and its number there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct BrokerQueue {
     pub broker: Arc<str>,
     pub queue_id: i32,
 }
@@ -18,18 +18,18 @@ pub struct Place {
 /// How the messages of a batch are sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Form {
-    /// As records of one request, laid out one after the other.
+    /// As records of one request, one after the other.
     Together,
-    /// As a request of its own, since brokers take no such message in a batch.
+    /// One message as a request of its own, because brokers do not accept it in a batch.
     Alone { properties: String, system_flag: i32, flag: i32 },
 }
 
-/// What went into a batch, known once it is closed.
+/// The contents of a batch, known once it is closed.
 #[derive(Debug)]
 pub struct Contents {
     pub form: Form,
     pub ids: Box<[IdTail]>,
-    /// What it takes of the buffer.
+    /// Bytes that it occupies in the buffer.
     pub size_bytes: usize,
 }
 
@@ -37,18 +37,18 @@ pub struct Contents {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Stored(Stored),
-    /// Why is told by what is attached to the batch.
+    /// The reason is attached to the batch.
     Failed,
 }
 
-/// Where a broker put the messages of a batch: one after the other from `queue_offset` on.
+/// Where a broker stored the messages of a batch: one after the other, from `queue_offset` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
-    pub place: Place,
+    pub queue: BrokerQueue,
     pub queue_offset: i64,
-    /// 0, or the code of a lesser success.
+    /// 0, or the code of a weaker success.
     pub code: i32,
-    /// The producer takes that for success.
+    /// The producer accepts that code as success.
     pub is_accepted: bool,
     pub offset_ids: OffsetIds,
     pub recall_handle: Option<String>,
@@ -59,7 +59,7 @@ pub struct Stored {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OffsetIds {
     joined: String,
-    /// Characters of each where all are equally long, as those of one broker are; looked at when it is needed.
+    /// The length of each id if all have the same, as those of one broker do. Computed on first use.
     width: OnceLock<Option<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl OffsetIds {
         is_regular.then_some(width)
     }
 
-    /// That of the message at this place in the batch; empty where the broker told none.
+    /// The offset id of the message with this number; empty if the broker returned none.
     pub fn get(&self, number: usize) -> &str {
         match self.width.get_or_init(|| self.width()) {
             &Some(width) => {
@@ -89,12 +89,12 @@ impl OffsetIds {
     }
 }
 
-/// A batch. `A` is what those who wait for its messages attach to it; nothing here looks at that.
+/// A batch. `A` is what the owners of its messages attach to it; this crate never looks at that.
 pub struct Batch<A> {
     pub id: u64,
     pub topic: Arc<str>,
-    /// The queue it must go to, where there is one.
-    pub queue: Option<Place>,
+    /// The only queue it may go to, if one was given.
+    pub queue: Option<BrokerQueue>,
     pub(crate) lane: usize,
     pub(crate) epoch: u64,
     ids: Arc<UniqueIds>,
@@ -108,10 +108,10 @@ pub struct Batch<A> {
 }
 
 /// The lane that a batch comes from.
-pub(crate) struct Home {
+pub(crate) struct BatchOrigin {
     pub lane: usize,
     pub topic: Arc<str>,
-    pub queue: Option<Place>,
+    pub queue: Option<BrokerQueue>,
 }
 
 struct Waiters<A> {
@@ -120,7 +120,7 @@ struct Waiters<A> {
 }
 
 impl<A: Default> Batch<A> {
-    pub(crate) fn new(id: u64, home: Home, epoch: u64, ids: Arc<UniqueIds>) -> Self {
+    pub(crate) fn new(id: u64, home: BatchOrigin, epoch: u64, ids: Arc<UniqueIds>) -> Self {
         Batch {
             id,
             topic: home.topic,
@@ -140,14 +140,14 @@ impl<A: Default> Batch<A> {
 }
 
 impl<A> Batch<A> {
-    /// Nothing more comes to it.
+    /// Ends the filling.
     pub(crate) fn close(&self, contents: Contents, body: Bytes) {
         *self.body.lock() = body;
-        // Only its lane closes it, and only once.
+        // Only its lane closes it, once.
         let _once = self.contents.set(contents);
     }
 
-    /// None while it is still being filled.
+    /// `None` while it is being filled.
     pub fn contents(&self) -> Option<&Contents> {
         self.contents.get()
     }
@@ -156,24 +156,24 @@ impl<A> Batch<A> {
         self.contents().map_or(0, |contents| contents.ids.len())
     }
 
-    /// The id of the message at this place; None where there is none, or the batch is still being filled.
+    /// The id of the message with this number; `None` if there is none or the batch is still being filled.
     pub fn message_id(&self, number: usize) -> Option<String> {
         let tail = self.contents()?.ids.get(number)?;
         Some(self.ids.text(*tail))
     }
 
-    /// The body of its request; empty once it is done.
+    /// The body of its request; empty once the batch has an outcome.
     pub fn body(&self) -> Bytes {
         self.body.lock().clone()
     }
 
-    /// Its time begins: now, or where it stood behind others that failed, when it was made. Waiting behind a broker that
-    /// is slow costs nothing; behind one that is gone, all that wait come to their end together.
+    /// Starts its clock: now, or at its creation if it waited behind batches that failed. So waiting for a slow broker
+    /// costs no time, and all batches that wait for a broker that is gone expire together.
     pub(crate) fn begin(&self, since_made: bool) {
         let _first = self.begun.set(if since_made { self.made } else { Instant::now() });
     }
 
-    /// How much of its time has passed.
+    /// The time since [`Batch::begin`].
     pub fn spent(&self) -> Duration {
         self.begun.get().map_or(Duration::ZERO, Instant::elapsed)
     }
@@ -182,7 +182,7 @@ impl<A> Batch<A> {
         self.outcome.get()
     }
 
-    /// Waits no longer than this; whether it is done.
+    /// Waits up to `patience`; `true` if the batch has an outcome.
     pub fn wait(&self, patience: Duration) -> bool {
         let deadline = Instant::now().checked_add(patience);
         let mut waiters = self.waiters.lock();
@@ -201,13 +201,14 @@ impl<A> Batch<A> {
         true
     }
 
-    /// Looks at what is attached, and says whether the batch is done. Nothing may be called back from inside.
+    /// Runs `look` on the attachment and on whether the batch has an outcome. `look` must not use the batch: its lock
+    /// is held.
     pub fn with<R>(&self, look: impl FnOnce(&mut A, bool) -> R) -> R {
         let mut waiters = self.waiters.lock();
         look(&mut waiters.attached, self.outcome.get().is_some())
     }
 
-    /// Attaches something whose owner wants to be told of the end; false where the end has come already.
+    /// Attaches something whose owner wants to hear of the outcome; `false` if the batch already has one.
     pub fn watch(&self, attach: impl FnOnce(&mut A)) -> bool {
         let mut waiters = self.waiters.lock();
         if self.outcome.get().is_some() {
@@ -218,7 +219,7 @@ impl<A> Batch<A> {
         true
     }
 
-    /// The first outcome counts; None for any later one. Whether somebody watches it.
+    /// Sets the outcome and returns whether somebody watches the batch; `None` if it already had one.
     pub(crate) fn finish(&self, outcome: Outcome) -> Option<bool> {
         let waiters = self.waiters.lock();
         self.outcome.set(outcome).ok()?;
@@ -238,7 +239,7 @@ mod tests {
 
     fn stored() -> Stored {
         Stored {
-            place: Place { broker: "b".into(), queue_id: 0 },
+            queue: BrokerQueue { broker: "b".into(), queue_id: 0 },
             queue_offset: 0,
             code: 0,
             is_accepted: true,
@@ -266,7 +267,7 @@ mod tests {
     fn the_first_outcome_counts() {
         let batch: Batch<Vec<u8>> = Batch::new(
             1,
-            Home { lane: 0, topic: "t".into(), queue: None },
+            BatchOrigin { lane: 0, topic: "t".into(), queue: None },
             0,
             Arc::new(UniqueIds::new(&[1], 0, 0)),
         );

@@ -1,24 +1,24 @@
-//! So many bytes; who wants more than are left stands in line.
+//! The space of a buffer, in bytes. Whoever finds too little of it free can stand in line.
 
 use std::collections::VecDeque;
 
 #[derive(Debug)]
-pub struct Room {
+pub struct ByteBudget {
     bytes_max: usize,
     taken: usize,
     line: VecDeque<u64>,
     last_ticket: u64,
-    /// Somebody who does not stand in line wants to hear of room.
-    pub wanted: bool,
+    /// Somebody outside of the line wants to hear of freed space.
+    pub is_watched: bool,
 }
 
-impl Room {
+impl ByteBudget {
     pub fn new(bytes_max: usize) -> Self {
-        Room { bytes_max, taken: 0, line: VecDeque::new(), last_ticket: 0, wanted: false }
+        ByteBudget { bytes_max, taken: 0, line: VecDeque::new(), last_ticket: 0, is_watched: false }
     }
 
-    /// Whether there was enough, for who has this ticket or, while nobody waits, none. What is larger than the
-    /// whole is let in alone.
+    /// Takes space if there is enough and it is this ticket's turn, or nobody's. A request that is larger than the
+    /// whole budget is granted when everything is free.
     pub fn take(&mut self, size_bytes: usize, ticket: Option<u64>) -> bool {
         if !self.is_free(size_bytes, ticket) {
             return false;
@@ -28,8 +28,8 @@ impl Room {
         true
     }
 
-    /// Without regard to how much there is, and to who waits.
-    pub fn take_anyway(&mut self, size_bytes: usize) {
+    /// Takes space even if there is too little, and passes the line.
+    pub fn exceed(&mut self, size_bytes: usize) {
         self.taken = self.taken.saturating_add(size_bytes);
     }
 
@@ -37,7 +37,7 @@ impl Room {
         self.line.front().copied() == ticket && self.fits(size_bytes)
     }
 
-    pub fn give(&mut self, size_bytes: usize) {
+    pub fn free(&mut self, size_bytes: usize) {
         self.taken = self.taken.saturating_sub(size_bytes);
     }
 
@@ -45,7 +45,7 @@ impl Room {
         self.taken
     }
 
-    /// A place at the end of the line.
+    /// Returns a ticket at the end of the line.
     pub fn stand_in_line(&mut self) -> u64 {
         self.last_ticket += 1;
         self.line.push_back(self.last_ticket);
@@ -56,7 +56,7 @@ impl Room {
         self.line.retain(|other| *other != ticket);
     }
 
-    pub fn is_waited_for(&self) -> bool {
+    pub fn has_line(&self) -> bool {
         !self.line.is_empty()
     }
 
@@ -70,20 +70,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_let_in_in_turn() {
-        let mut room = Room::new(100);
-        assert!(room.take(60, None));
-        assert!(!room.take(50, None));
-        let [first, second] = [(); 2].map(|()| room.stand_in_line());
-        assert!(!room.take(1, None), "those who wait come first");
-        assert!(!room.take(10, Some(second)));
-        room.leave_line(first);
-        assert!(room.take(10, Some(second)));
-        assert!(room.take(30, None));
-        room.give(100);
-        assert!(room.take(1000, None), "larger than everything, but alone");
-        assert!(!room.take(1, None));
-        room.take_anyway(7);
-        assert_eq!(room.taken(), 1007);
+    fn space_is_granted_in_turn() {
+        let mut budget = ByteBudget::new(100);
+        assert!(budget.take(60, None));
+        assert!(!budget.take(50, None));
+        let [first, second] = [(); 2].map(|()| budget.stand_in_line());
+        assert!(!budget.take(1, None), "the line goes first");
+        assert!(!budget.take(10, Some(second)));
+        budget.leave_line(first);
+        assert!(budget.take(10, Some(second)));
+        assert!(budget.take(30, None));
+        budget.free(100);
+        assert!(budget.take(1000, None), "larger than the budget, but everything is free");
+        assert!(!budget.take(1, None));
+        budget.exceed(7);
+        assert_eq!(budget.taken(), 1007);
     }
 }

@@ -1,4 +1,4 @@
-//! The ids that a client gives to its messages, in the form that Java clients give theirs.
+//! The unique ids of messages, in the form of the Java client.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
@@ -7,7 +7,7 @@ use rustix::time::ClockId;
 /// Characters of an id that differ from one message to the next.
 pub const TAIL_CHARS: usize = 12;
 
-/// Makes the ids of one client: what stays the same, milliseconds since the first of the month, and a counter.
+/// Makes the ids of one client: a constant prefix, the milliseconds since the first of the month, and a counter.
 ///
 /// ```text
 /// hex of | ip: 4 or 16 bytes | pid: u16 | random: 4 bytes | milliseconds: u32 | counter: u16 |
@@ -19,7 +19,7 @@ pub struct UniqueIds {
     counter: AtomicU32,
 }
 
-/// What tells one id of a client from the others.
+/// The part of an id that differs between the messages of a client.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct IdTail {
     milliseconds: u32,
@@ -27,14 +27,14 @@ pub struct IdTail {
 }
 
 impl IdTail {
-    /// Some number, another one for each id.
+    /// A number that differs from one id to the next.
     pub(crate) fn number(self) -> usize {
         usize::from(self.counter)
     }
 }
 
 impl UniqueIds {
-    /// The month begins where Java's tools think it does, in local time, which only the caller knows.
+    /// The month begins in local time, as for Java's tools; only the caller knows the time zone.
     pub fn new(prefix: &[u8], counter: u16, month_start_ms: i64) -> Self {
         let mut text = Vec::with_capacity(prefix.len() * 2);
         push_hex(&mut text, prefix);
@@ -76,7 +76,7 @@ impl UniqueIds {
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// Of an id that was made here; `None` for any other.
+    /// Reads an id back; `None` if this client did not make it.
     pub fn tail_of(&self, id: &str) -> Option<IdTail> {
         let tail = id.strip_prefix(self.prefix.as_str()).filter(|tail| tail.len() == TAIL_CHARS)?;
         let value = u64::from_str_radix(tail, 16).ok()?;
@@ -91,7 +91,7 @@ fn push_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Milliseconds since 1970, as of the last tick: a few milliseconds old, and read in a fraction of the time.
+/// Milliseconds since 1970 by the coarse clock: a few milliseconds old, but much cheaper to read.
 pub(crate) fn now_ms() -> i64 {
     let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
     now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_made_is_not_taken_apart() {
+    fn ids_of_other_clients_are_refused() {
         let ids = UniqueIds::new(&[1, 2], 0, 0);
         for other in ["", "0102", "0102ABCDEFABCDE", "0102ABCDEFABCDEG", "0103ABCDEFABCDEF"] {
             assert_eq!(ids.tail_of(other), None, "{other}");

@@ -1,6 +1,6 @@
-//! What waits to be sent: one lane for each queue that was asked for, and one for any queue of a topic.
+//! Messages that wait to be sent: one lane per topic, and one per queue that was given explicitly.
 //!
-//! A state machine without clocks, threads or sockets; [`crate::produce::accumulator`] drives it.
+//! A state machine without clocks, threads or sockets. [`crate::produce::accumulator`] drives it under a lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use crate::produce::batch::{Batch, Contents, Form, Home, Outcome, Place};
-use crate::produce::byte_budget::Room;
+use crate::produce::batch::{Batch, BatchOrigin, BrokerQueue, Contents, Form, Outcome};
+use crate::produce::byte_budget::ByteBudget;
 use crate::produce::ids::{IdTail, UniqueIds};
 
-/// Messages of one batch; the smallest limit that a broker has for it.
+/// Messages of one batch: the smallest limit that any broker has.
 const BATCH_COUNT_MAX: usize = 32_000;
 /// Bytes of a batch record apart from body and properties.
 pub const RECORD_FIXED_BYTES: usize = 22;
-/// Says how many messages a half message holds: its broker makes them of it when it is committed.
+/// Property of a half message: how many messages its broker unpacks from it on commit.
 const HALF_BATCH: &str = "METAQ_HALF_BATCH";
 const TRANSACTION_PREPARED: i32 = 4;
-/// A batch begins with room for this, or for as much as the last one of its lane took.
+/// The first allocation of a batch, unless the previous batch of its lane was larger.
 const FIRST_BYTES: usize = 4096;
 
 #[derive(Debug, Clone, Copy)]
@@ -33,43 +33,43 @@ pub struct LaneLimits {
     pub in_flight_max: usize,
 }
 
-/// A message that is laid out into a batch. Its lengths were checked: properties fit into 16 bits.
-pub struct Fresh<'a, F: FnOnce(&mut Vec<u8>)> {
+/// A message to be laid out in a batch. The caller has checked that its properties fit into 16 bits.
+pub struct NewMessage<'a, F: FnOnce(&mut Vec<u8>)> {
     pub id: IdTail,
     pub flag: i32,
     pub body: &'a [u8],
     pub properties_bytes: usize,
-    /// Appends exactly so many bytes.
+    /// Appends exactly `properties_bytes` bytes.
     pub push_properties: F,
 }
 
-/// Where a message went.
-pub struct Taken<A> {
+/// The result of a put.
+pub struct Queued<A> {
     pub batch: Arc<Batch<A>>,
     pub number: usize,
-    /// The driver has something to do that it does not know of yet.
+    /// The driver must be woken.
     pub wakes: bool,
 }
 
-/// What the end of a batch means for the others.
+/// What the outcome of a batch changes for the others.
 pub struct Done<A> {
-    /// The driver has something to do.
+    /// The driver must be woken.
     pub wakes: bool,
-    /// Everything that came before some flush is done.
+    /// All messages from before some flush have an outcome.
     pub flushed: bool,
-    /// To be dropped where no lock is held: what is attached to it may run code of its own.
-    pub kept: Option<Arc<Batch<A>>>,
+    /// Drop it without holding a lock: its attachment may run other code.
+    pub removed: Option<Arc<Batch<A>>>,
 }
 
 struct Lane<A> {
     topic: Arc<str>,
-    queue: Option<Place>,
+    queue: Option<BrokerQueue>,
     open: Option<Open<A>>,
-    /// The open one has waited long enough, and goes as soon as one before it is done.
+    /// The open batch has lingered long enough and is sent as soon as another one ends.
     open_is_due: bool,
     ready: VecDeque<Arc<Batch<A>>>,
-    under_way: usize,
-    /// The last batch to end was not stored.
+    in_flight: usize,
+    /// The last batch that ended was not stored.
     has_failed: bool,
     is_listed: bool,
     typical_bytes: usize,
@@ -86,25 +86,25 @@ struct Open<A> {
 #[derive(Default)]
 struct TopicLanes {
     any: Option<usize>,
-    by_queue: HashMap<Place, usize, RandomState>,
+    by_queue: HashMap<BrokerQueue, usize, RandomState>,
 }
 
 pub struct Lanes<A> {
     limits: LaneLimits,
-    /// Batches are half messages, with these properties.
+    /// If given, every batch is a half message with these properties.
     half_properties: Option<Arc<str>>,
     ids: Arc<UniqueIds>,
     topics: HashMap<Arc<str>, TopicLanes, RandomState>,
     lanes: Vec<Lane<A>>,
-    /// When an open batch has waited long enough. All wait equally long, so the first is the next.
+    /// When open batches have lingered long enough. All linger equally long, so the first entry is due next.
     lingering: VecDeque<(Instant, usize, u64)>,
     /// Lanes that may have something to send.
     listed: VecDeque<usize>,
-    under_way: HashMap<u64, Arc<Batch<A>>, RandomState>,
+    in_flight: HashMap<u64, Arc<Batch<A>>, RandomState>,
     last_batch_id: u64,
-    /// Messages not done yet, by the flush that they came before; the last is for the next flush.
+    /// Messages without an outcome, by the flush that they came before. The last entry is for the next flush.
     epochs: VecDeque<(u64, usize)>,
-    pub room: Room,
+    pub budget: ByteBudget,
 }
 
 impl<A: Default> Lanes<A> {
@@ -117,15 +117,15 @@ impl<A: Default> Lanes<A> {
             lanes: Vec::new(),
             lingering: VecDeque::new(),
             listed: VecDeque::new(),
-            under_way: HashMap::default(),
+            in_flight: HashMap::default(),
             last_batch_id: 0,
             epochs: VecDeque::from([(1, 0)]),
-            room: Room::new(limits.buffer_bytes_max),
+            budget: ByteBudget::new(limits.buffer_bytes_max),
         }
     }
 
-    /// The lane of a topic and a queue, where there is one.
-    pub fn find(&self, topic: &str, queue: Option<&Place>) -> Option<usize> {
+    /// The lane of a topic and a queue, if it exists.
+    pub fn find(&self, topic: &str, queue: Option<&BrokerQueue>) -> Option<usize> {
         let lanes = self.topics.get(topic)?;
         match queue {
             None => lanes.any,
@@ -133,7 +133,7 @@ impl<A: Default> Lanes<A> {
         }
     }
 
-    pub fn find_or_make(&mut self, topic: &str, queue: Option<&Place>) -> usize {
+    pub fn find_or_make(&mut self, topic: &str, queue: Option<&BrokerQueue>) -> usize {
         if let Some(lane) = self.find(topic, queue) {
             return lane;
         }
@@ -148,7 +148,7 @@ impl<A: Default> Lanes<A> {
             open: None,
             open_is_due: false,
             ready: VecDeque::new(),
-            under_way: 0,
+            in_flight: 0,
             has_failed: false,
             is_listed: false,
             typical_bytes: FIRST_BYTES,
@@ -163,7 +163,7 @@ impl<A: Default> Lanes<A> {
         number
     }
 
-    /// Lays a message out in the lane's open batch. Its room was taken before.
+    /// Lays a message out in the lane's open batch. The caller has taken its space.
     ///
     /// ```text
     /// | size: i32 | magic 0: i32 | crc 0: i32 | flag: i32 | body length: i32 | body | properties length: i16 | properties |
@@ -171,12 +171,12 @@ impl<A: Default> Lanes<A> {
     pub fn put<F: FnOnce(&mut Vec<u8>)>(
         &mut self,
         lane_number: usize,
-        fresh: Fresh<'_, F>,
+        message: NewMessage<'_, F>,
         now: impl FnOnce() -> Instant,
-    ) -> Option<Taken<A>> {
-        let size = RECORD_FIXED_BYTES + fresh.body.len() + fresh.properties_bytes;
-        let (size_word, body_word) = (i32::try_from(size).ok()?, i32::try_from(fresh.body.len()).ok()?);
-        let properties_word = i16::try_from(fresh.properties_bytes).ok()?;
+    ) -> Option<Queued<A>> {
+        let size = RECORD_FIXED_BYTES + message.body.len() + message.properties_bytes;
+        let (size_word, body_word) = (i32::try_from(size).ok()?, i32::try_from(message.body.len()).ok()?);
+        let properties_word = i16::try_from(message.properties_bytes).ok()?;
         let mut wakes = false;
         let lane = self.lanes.get(lane_number)?;
         if let Some(open) = &lane.open
@@ -192,18 +192,18 @@ impl<A: Default> Lanes<A> {
         body.reserve(size);
         body.extend_from_slice(&size_word.to_be_bytes());
         body.extend_from_slice(&[0; 8]);
-        body.extend_from_slice(&fresh.flag.to_be_bytes());
+        body.extend_from_slice(&message.flag.to_be_bytes());
         body.extend_from_slice(&body_word.to_be_bytes());
-        body.extend_from_slice(fresh.body);
+        body.extend_from_slice(message.body);
         body.extend_from_slice(&properties_word.to_be_bytes());
-        (fresh.push_properties)(body);
-        open.ids.push(fresh.id);
-        let taken = Taken { batch: Arc::clone(&open.batch), number: open.ids.len() - 1, wakes };
+        (message.push_properties)(body);
+        open.ids.push(message.id);
+        let queued = Queued { batch: Arc::clone(&open.batch), number: open.ids.len() - 1, wakes };
         self.count_one();
-        Some(taken)
+        Some(queued)
     }
 
-    /// Takes a message that is a request of its own, in its turn. Its room was taken before.
+    /// Queues a message that is sent as a request of its own. The caller has taken its space.
     pub fn put_alone(
         &mut self,
         lane_number: usize,
@@ -211,17 +211,17 @@ impl<A: Default> Lanes<A> {
         form: Form,
         body: Bytes,
         size_bytes: usize,
-    ) -> Option<Taken<A>> {
+    ) -> Option<Queued<A>> {
         self.close_open(lane_number);
         let batch = self.new_batch(lane_number)?;
         batch.close(Contents { form, ids: Box::new([id]), size_bytes }, body);
         self.lanes.get_mut(lane_number)?.ready.push_back(Arc::clone(&batch));
         self.count_one();
         self.list(lane_number);
-        Some(Taken { batch, number: 0, wakes: true })
+        Some(Queued { batch, number: 0, wakes: true })
     }
 
-    /// Everything that may be sent now, in the order of its lane; and when to look again.
+    /// Returns the batches that may be sent now, in the order of their lanes, and when to look again.
     pub fn take_due(&mut self, now: Instant) -> (Vec<Arc<Batch<A>>>, Option<Instant>) {
         while let Some(&(due, lane_number, batch_id)) = self.lingering.front()
             && due <= now
@@ -247,7 +247,7 @@ impl<A: Default> Lanes<A> {
         }
         while let Some(lane) = self.lanes.get_mut(lane_number) {
             let at_once = if lane.queue.is_some() { 1 } else { self.limits.in_flight_max.max(1) };
-            if lane.under_way >= at_once {
+            if lane.in_flight >= at_once {
                 return;
             }
             let Some(batch) = lane.ready.pop_front() else {
@@ -260,16 +260,16 @@ impl<A: Default> Lanes<A> {
                 }
                 continue;
             };
-            lane.under_way += 1;
+            lane.in_flight += 1;
             batch.begin(lane.has_failed);
-            self.under_way.insert(batch.id, Arc::clone(&batch));
+            self.in_flight.insert(batch.id, Arc::clone(&batch));
             due.push(batch);
         }
     }
 
-    /// A batch is done, whether it was taken from here or not.
+    /// Notes that a batch has its outcome, whether it was sent from here or not.
     pub fn done(&mut self, batch: &Batch<A>) -> Done<A> {
-        let kept = self.under_way.remove(&batch.id);
+        let removed = self.in_flight.remove(&batch.id);
         if let Some((_, messages)) = self.epochs.iter_mut().find(|(epoch, _)| *epoch == batch.epoch) {
             *messages = messages.saturating_sub(batch.count());
         }
@@ -279,20 +279,20 @@ impl<A: Default> Lanes<A> {
             flushed = true;
         }
         let mut wakes = false;
-        if kept.is_some()
+        if removed.is_some()
             && let Some(lane) = self.lanes.get_mut(batch.lane)
         {
-            lane.under_way = lane.under_way.saturating_sub(1);
+            lane.in_flight = lane.in_flight.saturating_sub(1);
             lane.has_failed = matches!(batch.outcome(), Some(Outcome::Failed));
             if !lane.ready.is_empty() || lane.open_is_due {
                 self.list(batch.lane);
                 wakes = true;
             }
         }
-        Done { wakes, flushed, kept }
+        Done { wakes, flushed, removed }
     }
 
-    /// Everything that is here goes now. The epoch to wait for, see [`Lanes::left`].
+    /// Closes all open batches. The result is the epoch to ask [`Lanes::left`] for.
     pub fn flush(&mut self) -> u64 {
         for lane_number in 0..self.lanes.len() {
             self.close_open(lane_number);
@@ -305,17 +305,17 @@ impl<A: Default> Lanes<A> {
         epoch
     }
 
-    /// Messages put before that flush that are not done.
+    /// Returns how many messages from before that flush have no outcome.
     pub fn left(&self, epoch: u64) -> usize {
         self.epochs.iter().take_while(|(older, _)| *older <= epoch).map(|(_, messages)| messages).sum()
     }
 
-    /// Everything that is not done, whether it was sent or not.
+    /// Removes all batches without an outcome, whether they were sent or not.
     pub fn drain(&mut self) -> Vec<Arc<Batch<A>>> {
         self.flush();
         self.listed.clear();
         self.lingering.clear();
-        let mut all: Vec<_> = self.under_way.values().cloned().collect();
+        let mut all: Vec<_> = self.in_flight.values().cloned().collect();
         for lane in &mut self.lanes {
             lane.is_listed = false;
             all.extend(lane.ready.drain(..));
@@ -323,8 +323,6 @@ impl<A: Default> Lanes<A> {
         all.sort_unstable_by_key(|batch| batch.id);
         all
     }
-
-    // Inside
 
     fn open(&mut self, lane_number: usize, now: Instant) -> bool {
         let Some(batch) = self.new_batch(lane_number) else { return false };
@@ -342,11 +340,12 @@ impl<A: Default> Lanes<A> {
         let lane = self.lanes.get(lane_number)?;
         self.last_batch_id += 1;
         let epoch = self.epochs.back().map_or(0, |(epoch, _)| *epoch);
-        let home = Home { lane: lane_number, topic: Arc::clone(&lane.topic), queue: lane.queue.clone() };
+        let home =
+            BatchOrigin { lane: lane_number, topic: Arc::clone(&lane.topic), queue: lane.queue.clone() };
         Some(Arc::new(Batch::new(self.last_batch_id, home, epoch, Arc::clone(&self.ids))))
     }
 
-    /// Whether its lane came into the list of those to look at.
+    /// Closes the open batch; `true` if its lane was added to the list of lanes to look at.
     fn close_open(&mut self, lane_number: usize) -> bool {
         let Some(lane) = self.lanes.get_mut(lane_number) else { return false };
         let Some(open) = lane.open.take() else { return false };
@@ -380,7 +379,7 @@ impl<A: Default> Lanes<A> {
     }
 }
 
-/// A batch as one half message, which is known by the id of its first one.
+/// The form of a batch that is one half message, known by the id of its first message.
 fn half_form(properties: &str, ids: &UniqueIds, tails: &[IdTail]) -> Form {
     let first = tails.first().map(|tail| ids.text(*tail)).unwrap_or_default();
     let count = tails.len();

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use metaq_wire::layout::PROPERTIES_BYTES_MAX;
 use metaq_wire::properties::push;
 
-use crate::produce::accumulator::{Accumulator, Asks, NotTaken, Plain, Put};
-use crate::produce::batch::{Form, Place};
+use crate::produce::accumulator::{Accumulator, BatchMessage, Put, PutError, WhenFull};
+use crate::produce::batch::{BrokerQueue, Form};
 use crate::produce::ids::{IdTail, UniqueIds};
 use crate::produce::lanes::RECORD_FIXED_BYTES;
 
@@ -88,7 +88,7 @@ pub struct CheckedMessage<'a> {
     pub body: &'a [u8],
     pub properties: &'a str,
     pub unique_id: &'a str,
-    pub queue: Option<&'a Place>,
+    pub queue: Option<&'a BrokerQueue>,
     /// It is a request of its own.
     pub is_alone: bool,
     pub system_flag: i32,
@@ -118,7 +118,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             None => None,
         };
         let id = ids.next();
-        let plain = Plain {
+        let plain = BatchMessage {
             topic: message.topic,
             queue: queue.as_ref(),
             id,
@@ -138,9 +138,9 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         self.put_known(plain).ok().flatten()
     }
 
-    /// Takes a message that Python has checked. Refuses an id that this client did not make as [`NotTaken::TooLong`].
-    pub fn put_checked(&self, message: &CheckedMessage<'_>, asks: Asks) -> Result<Put<A>, NotTaken> {
-        let id = self.ids.tail_of(message.unique_id).ok_or(NotTaken::TooLong)?;
+    /// Takes a message that Python has checked. Refuses an id that this client did not make as [`PutError::TooLong`].
+    pub fn put_checked(&self, message: &CheckedMessage<'_>, when_full: WhenFull) -> Result<Put<A>, PutError> {
+        let id = self.ids.tail_of(message.unique_id).ok_or(PutError::TooLong)?;
         if message.is_alone {
             let form = Form::Alone {
                 properties: message.properties.to_owned(),
@@ -148,9 +148,9 @@ impl<A: Default + Send + 'static> Accumulator<A> {
                 flag: message.flag,
             };
             let body = Bytes::copy_from_slice(message.body);
-            return self.put_alone(message.topic, message.queue, id, form, body, asks);
+            return self.put_alone(message.topic, message.queue, id, form, body, when_full);
         }
-        let plain = Plain {
+        let plain = BatchMessage {
             topic: message.topic,
             queue: message.queue,
             id,
@@ -159,7 +159,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             properties_bytes: message.properties.len(),
             push_properties: |out: &mut Vec<u8>| out.extend_from_slice(message.properties.as_bytes()),
         };
-        self.put(plain, asks)
+        self.put(plain, when_full)
     }
 
     /// Waits up to `patience` until there may be space for the message.

@@ -11,21 +11,21 @@ use foldhash::fast::RandomState;
 use metaq_wire::tag_code;
 use parking_lot::{Mutex, RwLock};
 
-use crate::produce::batch::Place;
+use crate::produce::batch::BrokerQueue;
 
-/// Where one topic can be written to.
+/// The writable queues of one topic.
 #[derive(Debug, Clone, Default)]
 pub struct Route {
-    /// In the order in which every client has them.
-    pub queues: Vec<Place>,
+    /// In the order that all clients share.
+    pub queues: Vec<BrokerQueue>,
     /// Broker → address of its master.
     pub addresses: HashMap<Arc<str>, Arc<str>>,
-    /// The topic does not exist yet: the first message makes it.
+    /// The topic does not exist yet; its first message creates it.
     pub is_template: bool,
 }
 
 impl Route {
-    /// Takes broker, address of its master and number of every queue, in the order in which every client has them.
+    /// Takes the broker, the address of its master and the number of each queue, in the order that all clients share.
     pub fn new(queues: impl IntoIterator<Item = (String, String, i32)>, is_template: bool) -> Route {
         let mut route = Route { is_template, ..Route::default() };
         for (broker, address, queue_id) in queues {
@@ -34,28 +34,28 @@ impl Route {
                 None => Arc::from(broker),
             };
             route.addresses.entry(Arc::clone(&broker)).or_insert_with(|| Arc::from(address));
-            route.queues.push(Place { broker, queue_id });
+            route.queues.push(BrokerQueue { broker, queue_id });
         }
         route
     }
 
-    /// The same queue for the same key, and the one that Java's SelectMessageQueueByHash chooses.
-    pub fn by_key(&self, key: &str) -> Option<&Place> {
+    /// Returns the same queue for the same key: the one that Java's SelectMessageQueueByHash chooses.
+    pub fn by_key(&self, key: &str) -> Option<&BrokerQueue> {
         let count = u64::try_from(self.queues.len()).ok().filter(|count| *count > 0)?;
         let number = tag_code(key).unsigned_abs() % count;
         self.queues.get(usize::try_from(number).ok()?)
     }
 
-    /// How many queues a broker has; counts where this message makes the topic.
+    /// How many queues a broker has. The number matters when the message creates the topic.
     fn queues_of(&self, broker: &str) -> usize {
         self.queues.iter().filter(|queue| *queue.broker == *broker).count()
     }
 }
 
-/// Where a request goes.
+/// Where a batch is sent.
 #[derive(Debug, Clone)]
 pub struct Target {
-    pub place: Place,
+    pub queue: BrokerQueue,
     pub address: Arc<str>,
     pub queues_at_broker: usize,
     pub is_template: bool,
@@ -64,7 +64,7 @@ pub struct Target {
 #[derive(Default)]
 pub struct Routes {
     topics: RwLock<HashMap<Arc<str>, Arc<Route>, RandomState>>,
-    /// Brokers that failed, and until when each of them is avoided.
+    /// Broker → until when it is avoided.
     faults: Mutex<HashMap<Arc<str>, Instant>>,
 }
 
@@ -77,44 +77,44 @@ impl Routes {
         self.topics.read().get(topic).cloned()
     }
 
-    /// All brokers that failed lately, in place of those known before.
+    /// Replaces the list of brokers that failed recently.
     pub fn set_faults(&self, faults: impl IntoIterator<Item = (Arc<str>, Instant)>) {
         *self.faults.lock() = faults.into_iter().collect();
     }
 
-    /// True once for a broker that had failed before.
-    pub fn worked(&self, broker: &str) -> bool {
+    /// Forgets the fault of a broker that stored something; `true` if it had one.
+    pub fn clear_fault(&self, broker: &str) -> bool {
         self.faults.lock().remove(broker).is_some()
     }
 
-    /// That queue, if it can be written to.
-    pub fn given(&self, topic: &str, place: &Place) -> Option<Target> {
+    /// Targets a given queue, if it is writable.
+    pub fn given(&self, topic: &str, queue: &BrokerQueue) -> Option<Target> {
         let route = self.get(topic)?;
-        route.queues.contains(place).then(|| target(&route, place))?
+        route.queues.contains(queue).then(|| target(&route, queue))?
     }
 
-    /// The queue whose turn it is, past the brokers that are avoided if others are left.
+    /// Targets the queue whose turn it is. Brokers that are avoided are skipped while others are left.
     pub fn any(&self, topic: &str, turn: usize, now: Instant) -> Option<Target> {
         let route = self.get(topic)?;
         let faults = self.faults.lock();
-        let avoided = |place: &&Place| faults.get(&place.broker).is_some_and(|until| *until > now);
-        let left: Vec<&Place> = match faults.is_empty() {
+        let avoided = |queue: &&BrokerQueue| faults.get(&queue.broker).is_some_and(|until| *until > now);
+        let left: Vec<&BrokerQueue> = match faults.is_empty() {
             true => Vec::new(),
-            false => route.queues.iter().filter(|place| !avoided(place)).collect(),
+            false => route.queues.iter().filter(|queue| !avoided(queue)).collect(),
         };
-        let place = match left.len() {
+        let queue = match left.len() {
             0 => route.queues.get(turn.checked_rem(route.queues.len())?)?,
             count => *left.get(turn % count)?,
         };
-        target(&route, place)
+        target(&route, queue)
     }
 }
 
-fn target(route: &Route, place: &Place) -> Option<Target> {
+fn target(route: &Route, queue: &BrokerQueue) -> Option<Target> {
     Some(Target {
-        address: Arc::clone(route.addresses.get(&place.broker)?),
-        queues_at_broker: route.queues_of(&place.broker),
-        place: place.clone(),
+        address: Arc::clone(route.addresses.get(&queue.broker)?),
+        queues_at_broker: route.queues_of(&queue.broker),
+        queue: queue.clone(),
         is_template: route.is_template,
     })
 }
@@ -127,23 +127,23 @@ mod tests {
     use super::*;
 
     fn routes(brokers: &[&str]) -> Routes {
-        let places = brokers
+        let queues = brokers
             .iter()
-            .flat_map(|broker| (0..2).map(|queue_id| Place { broker: Arc::from(*broker), queue_id }));
+            .flat_map(|broker| (0..2).map(|queue_id| BrokerQueue { broker: Arc::from(*broker), queue_id }));
         let addresses = brokers.iter().map(|broker| (Arc::from(*broker), Arc::from(format!("{broker}:1"))));
         let routes = Routes::default();
-        let route = Route { queues: places.collect(), addresses: addresses.collect(), is_template: false };
+        let route = Route { queues: queues.collect(), addresses: addresses.collect(), is_template: false };
         routes.put("t", route);
         routes
     }
 
     fn brokers(routes: &Routes) -> Vec<String> {
         let now = Instant::now();
-        (0..4).map(|turn| routes.any("t", turn, now).unwrap().place.broker.to_string()).collect()
+        (0..4).map(|turn| routes.any("t", turn, now).unwrap().queue.broker.to_string()).collect()
     }
 
     #[test]
-    fn queues_take_turns_past_what_is_avoided_while_others_are_left() {
+    fn queues_take_turns_and_avoided_brokers_are_skipped_while_others_are_left() {
         let routes = routes(&["a", "b"]);
         assert_eq!(brokers(&routes), ["a", "a", "b", "b"]);
         let later = Instant::now() + Duration::from_secs(60);
@@ -151,24 +151,24 @@ mod tests {
         assert_eq!(brokers(&routes), ["b", "b", "b", "b"]);
         routes.set_faults([(Arc::from("a"), later), (Arc::from("b"), later)]);
         assert_eq!(brokers(&routes), ["a", "a", "b", "b"]);
-        assert!(routes.worked("b") && !routes.worked("b"));
+        assert!(routes.clear_fault("b") && !routes.clear_fault("b"));
         assert_eq!(brokers(&routes), ["b", "b", "b", "b"]);
         routes.set_faults([(Arc::from("a"), Instant::now())]);
         assert_eq!(brokers(&routes), ["a", "a", "b", "b"]);
     }
 
     #[test]
-    fn a_queue_is_given_only_where_it_can_be_written_to() {
+    fn only_a_writable_queue_is_targeted() {
         let routes = routes(&["a"]);
-        let place = |queue_id| Place { broker: "a".into(), queue_id };
-        let target = routes.given("t", &place(1)).unwrap();
+        let queue = |queue_id| BrokerQueue { broker: "a".into(), queue_id };
+        let target = routes.given("t", &queue(1)).unwrap();
         assert_eq!((&*target.address, target.queues_at_broker), ("a:1", 2));
-        assert!(routes.given("t", &place(2)).is_none());
-        assert!(routes.given("u", &place(0)).is_none());
+        assert!(routes.given("t", &queue(2)).is_none());
+        assert!(routes.given("u", &queue(0)).is_none());
         routes.put("none", Route::default());
         assert!(routes.any("none", 3, Instant::now()).is_none());
         assert!(Route::default().by_key("k").is_none());
-        // Its hash is the smallest number of 32 bits, whose absolute value is none of them.
+        // The hash of this text is i32::MIN, whose absolute value does not fit into 32 bits.
         let queues = routes.get("t").unwrap();
         assert_eq!(queues.by_key("polygenelubricants").unwrap().queue_id, 0);
     }

@@ -10,8 +10,8 @@ use bytes::Bytes;
 use metaq_wire::layout::PROPERTIES_BYTES_MAX;
 use metaq_wire::properties::push_bytes;
 
-use crate::produce::accumulator::{Accumulator, Asks, NotTaken, Plain};
-use crate::produce::batch::{Form, Place};
+use crate::produce::accumulator::{Accumulator, BatchMessage, PutError, WhenFull};
+use crate::produce::batch::{BrokerQueue, Form};
 use crate::produce::lanes::RECORD_FIXED_BYTES;
 use crate::produce::outgoing::{has_tag_separator, push_unique_id, takes_batches};
 use crate::produce::routes::Route;
@@ -172,7 +172,7 @@ impl MapColumn<'_> {
 struct Row<'a> {
     topic: &'a str,
     body: &'a [u8],
-    queue: Option<Place>,
+    queue: Option<BrokerQueue>,
     is_timed: bool,
 }
 
@@ -247,8 +247,8 @@ impl<'a> Rows<'a> {
 }
 
 /// The queue with that number at that broker, or at the only broker that has it.
-fn find_queue(route: &Route, topic: &str, queue_id: i64, broker: Option<&str>) -> Checked<Place> {
-    let is_wanted = |queue: &&Place| {
+fn find_queue(route: &Route, topic: &str, queue_id: i64, broker: Option<&str>) -> Checked<BrokerQueue> {
+    let is_wanted = |queue: &&BrokerQueue| {
         i64::from(queue.queue_id) == queue_id && broker.is_none_or(|broker| broker == &*queue.broker)
     };
     let mut found = route.queues.iter().filter(is_wanted);
@@ -296,14 +296,14 @@ impl<'a, A: Default + Send + 'static> RowWriter<'a, A> {
                     self.ticket = None;
                     self.next += 1;
                 }
-                Err(Refused::ByBuffer(NotTaken::Full)) => {
+                Err(Refused::ByBuffer(PutError::Full)) => {
                     self.waiting_bytes = RECORD_FIXED_BYTES + row.body.len() + self.properties.len();
                     self.leave_line();
                     self.ticket = Some(self.buffer.stand_in_line());
                     return RowsPut::Full;
                 }
-                Err(Refused::ByBuffer(NotTaken::Closed)) => return RowsPut::Closed,
-                Err(Refused::ByBuffer(NotTaken::TooLong)) => {
+                Err(Refused::ByBuffer(PutError::Closed)) => return RowsPut::Closed,
+                Err(Refused::ByBuffer(PutError::TooLong)) => {
                     let reason = "the message is longer than the wire can say".to_owned();
                     return RowsPut::Invalid { row: self.next, reason };
                 }
@@ -317,7 +317,7 @@ impl<'a, A: Default + Send + 'static> RowWriter<'a, A> {
     pub fn wait(&self, patience: Duration) -> bool {
         let Some(ticket) = self.ticket else { return true };
         self.buffer.wait_in_line(ticket, self.waiting_bytes, patience);
-        self.buffer.has_room(ticket, self.waiting_bytes)
+        self.buffer.has_space(ticket, self.waiting_bytes)
     }
 
     fn leave_line(&mut self) {
@@ -342,14 +342,14 @@ impl<'a, A: Default + Send + 'static> RowWriter<'a, A> {
         let size_bytes = RECORD_FIXED_BYTES + body_bytes + properties.len();
         let is_alone = !self.limits.is_half
             && (row.is_timed || !takes_batches(row.topic) || size_bytes > self.limits.batch_bytes_max);
-        let asks = self.ticket.map_or(Asks::Nothing, Asks::InTurn);
+        let when_full = self.ticket.map_or(WhenFull::Refuse, WhenFull::InTurn);
         let taken = if is_alone {
             let properties = String::from_utf8_lossy(properties).into_owned();
             let form = Form::Alone { properties, system_flag: 0, flag: 0 };
             let body = Bytes::copy_from_slice(row.body);
-            self.buffer.put_alone(row.topic, row.queue.as_ref(), id, form, body, asks)
+            self.buffer.put_alone(row.topic, row.queue.as_ref(), id, form, body, when_full)
         } else {
-            let plain = Plain {
+            let plain = BatchMessage {
                 topic: row.topic,
                 queue: row.queue.as_ref(),
                 id,
@@ -358,7 +358,7 @@ impl<'a, A: Default + Send + 'static> RowWriter<'a, A> {
                 properties_bytes: properties.len(),
                 push_properties: |out: &mut Vec<u8>| out.extend_from_slice(properties),
             };
-            self.buffer.put(plain, asks)
+            self.buffer.put(plain, when_full)
         };
         taken.map(|_| ()).map_err(Refused::ByBuffer)
     }
@@ -371,7 +371,7 @@ impl<A: Default + Send + 'static> Drop for RowWriter<'_, A> {
 }
 
 enum Refused {
-    ByBuffer(NotTaken),
+    ByBuffer(PutError),
     Invalid(String),
 }
 

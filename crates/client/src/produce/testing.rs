@@ -10,7 +10,7 @@ use metaq_wire::properties::iterate;
 
 use crate::net::network::{Network, NetworkSettings};
 use crate::produce::accumulator::{Accumulator, SendSettings};
-use crate::produce::batch::{Form, Outcome, Place};
+use crate::produce::batch::{BrokerQueue, Form, Outcome};
 use crate::produce::ids::UniqueIds;
 use crate::produce::lanes::LaneLimits;
 use crate::produce::routes::Route;
@@ -62,7 +62,7 @@ impl TestBuffer {
         for unsent in self.buffer.close() {
             let batch = &unsent.batch;
             let queue =
-                batch.queue.as_ref().map(|Place { broker, queue_id }| (broker.to_string(), *queue_id));
+                batch.queue.as_ref().map(|BrokerQueue { broker, queue_id }| (broker.to_string(), *queue_id));
             match &batch.contents().unwrap().form {
                 Form::Alone { properties, .. } if !properties.contains("METAQ_HALF_BATCH") => {
                     let properties = own_properties(properties.as_bytes());

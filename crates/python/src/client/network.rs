@@ -1,4 +1,4 @@
-//! What the parts of one client share: its network thread and the ids of its messages.
+//! `Network` and `UniqueIds`: the network thread of a client, and the ids of its messages.
 
 use std::sync::Arc;
 use std::time::Duration;

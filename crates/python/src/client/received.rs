@@ -1,4 +1,4 @@
-//! Messages as they lie in the body of a pull: one buffer for all of them, read where it is asked for.
+//! Received messages: they share the buffer of their pull, and read it when an attribute is asked for.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ pub struct Pulled {
     topic: Py<PyString>,
     broker: Py<PyString>,
     queue_id: i32,
-    /// What came through a retry topic has its first topic's name again.
+    /// A message that came through a retry topic shows the topic it was first sent to.
     shows_first_topic: bool,
 }
 
@@ -68,12 +68,12 @@ impl Pulled {
     }
 }
 
-/// A place in a pull at which a whole record begins.
+/// One record in the buffer of its pull.
 pub struct Received {
     pulled: Arc<Pulled>,
     at: usize,
     body: PyOnceLock<Py<PyAny>>,
-    /// The sender's own and the system's.
+    /// The properties of the sender, and those of the system.
     properties: PyOnceLock<(Py<PyAny>, Py<PyAny>)>,
 }
 
@@ -102,7 +102,7 @@ impl Received {
         records::is_compressed_at(&self.pulled.bytes, self.at)
     }
 
-    /// Without making the body, unless it has to be inflated to know.
+    /// Makes the body only if it is compressed.
     pub fn body_size(&self, py: Python<'_>) -> PyResult<usize> {
         let record = self.record()?;
         if !records::is_compressed(&record) {
@@ -149,7 +149,7 @@ impl Received {
 
     fn stored_topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
         let expected = self.pulled.topic.bind(py);
-        // Nearly always the queue's, whose text is there already.
+        // It is nearly always that of the queue, whose text exists already.
         if expected.to_cow()?.as_bytes() == record.topic {
             return Ok(expected.clone().into_any().unbind());
         }
@@ -194,7 +194,7 @@ impl Received {
     }
 }
 
-/// A text as it was sent, which may be anything.
+/// Replaces invalid UTF-8: senders may send anything.
 fn text<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyString> {
     PyString::new(py, &String::from_utf8_lossy(bytes))
 }
@@ -209,10 +209,10 @@ fn keys(py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
     PyTuple::new(py, words)?.into_py_any(py)
 }
 
-/// Messages, and those of them whose bodies are compressed.
+/// Messages, and those among them whose bodies are compressed.
 pub type Decoded = (Vec<Py<Message>>, Vec<Py<Message>>);
 
-/// The messages of a pull's body that have one of the tags; no tags let everything through.
+/// The messages of a pull's body that have one of the tags; without tags, all of them.
 #[pyfunction]
 #[pyo3(signature = (data, queue, *, tags=None, shows_first_topic=true))]
 pub fn decode_messages(

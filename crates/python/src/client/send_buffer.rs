@@ -1,4 +1,4 @@
-//! The buffer of a producer as Python uses it: a fast way in for what is plain, and one for what Python has checked.
+//! `SendBuffer`: a producer's buffer, with a fast way in for plain messages and one for those that Python has checked.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use metaq_client::outgoing::{is_ascii_key, is_property, is_tag};
 use metaq_client::{
-    Accumulator, Asks, CheckedMessage, Event, LaneLimits, NotTaken, Part, Place, PlainLimits, PlainMessage,
-    Put, Route, RowLimits, SendSettings, Stored,
+    Accumulator, BrokerQueue, CheckedMessage, Event, HalfBatch, LaneLimits, PlainLimits, PlainMessage, Put,
+    PutError, Route, RowLimits, SendSettings, Stored, WhenFull,
 };
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
@@ -18,17 +18,17 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use crate::client::async_send_future::AsyncSendFuture;
 use crate::client::done_batch::DoneBatch;
 use crate::client::network::{Network, UniqueIds};
-use crate::client::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, settle};
+use crate::client::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, resolve_futures};
 use crate::client::unsent::UnsentBatch;
 use crate::enter::{Failure, enter_infallible};
 use crate::spark::rows::{self, Rows};
 
-/// Messages of finished batches that one `drain` takes: about a millisecond's worth of futures.
+/// Messages of finished batches that one `drain` takes: their futures take about a millisecond.
 const DRAIN_MESSAGES: usize = 2048;
-/// After so many messages an event loop's other tasks should have their turn.
+/// After this many messages, the event loop should run its other tasks.
 const TURN_MESSAGES: u32 = 512;
 
-/// `metaq.client.producer.options.ProducerOptions`, as far as it matters here.
+/// `metaq.client.producer.options.ProducerOptions`, read by attribute.
 #[derive(FromPyObject)]
 struct ProducerOptions {
     group: String,
@@ -47,15 +47,15 @@ struct ProducerOptions {
 pub struct SendBuffer {
     inner: Arc<Accumulator<Attached>>,
     plain_limits: PlainLimits,
-    /// On which `drain` is called, and on which those wait whom it tells.
+    /// The loop that calls `drain` and runs the tasks that await a message.
     event_loop: Py<PyAny>,
-    /// Messages that the loop has put in a row.
+    /// Messages that the loop has put since its other tasks ran.
     since_turn: AtomicU32,
     row_limits: RowLimits,
 }
 
-/// Topic, whether it follows others in its queue, broker, queue, place in the queue of half messages, offset id, count.
-type HalfPart = (String, bool, String, i32, i64, String, usize);
+/// Topic, whether its queue was given, broker, queue, offset in the queue of half messages, offset id, count.
+type HalfBatchRow = (String, bool, String, i32, i64, String, usize);
 
 type Unsent = Vec<UnsentBatch>;
 
@@ -103,13 +103,13 @@ impl SendBuffer {
         })
     }
 
-    /// The loop has us, while it watches our descriptor.
+    /// The loop refers to this object while it watches the descriptor.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)
     }
 
     fn fileno(&self) -> i32 {
-        self.inner.bell.fileno()
+        self.inner.event_fd.fileno()
     }
 
     #[pyo3(signature = (topic, body, tag=None, keys=None, key=None))]
@@ -167,9 +167,9 @@ impl SendBuffer {
         let queue = queue.as_ref();
         let message =
             CheckedMessage { topic, body, properties, unique_id, queue, is_alone: alone, system_flag, flag };
-        let put = match (self.inner.put_checked(&message, Asks::Nothing), wait_s) {
-            (Err(NotTaken::Full), Some(wait_s)) => self.put_in_turn(py, &message, wait_s)?,
-            (Err(NotTaken::Full), None) => self.inner.put_checked(&message, Asks::Anyway),
+        let put = match (self.inner.put_checked(&message, WhenFull::Refuse), wait_s) {
+            (Err(PutError::Full), Some(wait_s)) => self.put_in_turn(py, &message, wait_s)?,
+            (Err(PutError::Full), None) => self.inner.put_checked(&message, WhenFull::Exceed),
             (other, _) => other,
         };
         taken(put).map(|put| put.map(|(batch, number)| SendFuture { batch, number }))
@@ -194,26 +194,26 @@ impl SendBuffer {
         let message =
             CheckedMessage { topic, body, properties, unique_id, queue, is_alone: alone, system_flag, flag };
         self.since_turn.fetch_add(1, Ordering::Relaxed);
-        let put = taken(self.inner.put_checked(&message, Asks::ToBeTold))?;
+        let put = taken(self.inner.put_checked(&message, WhenFull::Notify))?;
         Ok(put.map(|put| self.future_here(py, put)))
     }
 
     fn want_no_room(&self) {
-        self.inner.want_no_room();
+        self.inner.stop_watching_space();
     }
 
     fn put_rows(&self, py: Python<'_>, rows: Rows, wait_s: f64) -> PyResult<bool> {
         rows::put(py, &self.inner, self.row_limits, &rows, wait_s)
     }
 
-    fn take_parts(&self) -> Vec<HalfPart> {
-        let part = |part: Part| {
-            let Stored { place, queue_offset, offset_ids, .. } = part.stored;
-            let (topic, broker) = (part.topic.to_string(), place.broker.to_string());
+    fn take_parts(&self) -> Vec<HalfBatchRow> {
+        let row = |half_batch: HalfBatch| {
+            let Stored { queue, queue_offset, offset_ids, .. } = half_batch.stored;
+            let (topic, broker) = (half_batch.topic.to_string(), queue.broker.to_string());
             let offset_id = offset_ids.get(0).to_owned();
-            (topic, part.is_ordered, broker, place.queue_id, queue_offset, offset_id, part.count)
+            (topic, half_batch.is_ordered, broker, queue.queue_id, queue_offset, offset_id, half_batch.count)
         };
-        self.inner.take_parts().into_iter().map(part).collect()
+        self.inner.take_half_batches().into_iter().map(row).collect()
     }
 
     fn set_route(&self, topic: &str, queues: Vec<(String, String, i32)>, is_template: bool) {
@@ -228,34 +228,34 @@ impl SendBuffer {
     #[allow(clippy::type_complexity)]
     fn drain(&self, py: Python<'_>) -> (Unsent, Vec<DoneBatch>, Vec<String>, Vec<String>) {
         let (mut unsent, mut done) = (Vec::new(), Vec::new());
-        let (mut made, mut worked) = (Vec::new(), Vec::new());
+        let (mut created, mut recovered) = (Vec::new(), Vec::new());
         for event in self.inner.drain(DRAIN_MESSAGES) {
             match event {
                 Event::Finished(batch) => {
-                    settle(py, &batch);
+                    resolve_futures(py, &batch);
                     done.extend(DoneBatch::new(batch, &self.inner));
                 }
-                Event::Crossed(crossed) => unsent.push(UnsentBatch::new(crossed, &self.inner)),
-                Event::Made(topic) => made.push(topic.to_string()),
-                Event::Worked(broker) => worked.push(broker.to_string()),
+                Event::Unsent(batch) => unsent.push(UnsentBatch::new(batch, &self.inner)),
+                Event::TopicCreated(topic) => created.push(topic.to_string()),
+                Event::BrokerRecovered(broker) => recovered.push(broker.to_string()),
             }
         }
-        (unsent, done, made, worked)
+        (unsent, done, created, recovered)
     }
 
     fn news_end(&self) -> u64 {
-        self.inner.news_end()
+        self.inner.events_end()
     }
 
     fn has_news(&self, until: u64) -> bool {
-        self.inner.has_news(until)
+        self.inner.has_events_before(until)
     }
 
     fn flush(&self) -> u64 {
         self.inner.flush()
     }
 
-    /// Asked by whoever measures, also in a process that was forked off, where a lock may be held for ever.
+    /// Metrics ask for it even in a forked process, where a lock may be held for ever.
     fn held_bytes(&self) -> usize {
         if self.inner.is_open() { self.inner.held_bytes() } else { 0 }
     }
@@ -265,7 +265,7 @@ impl SendBuffer {
     }
 
     fn close(&self) -> Unsent {
-        self.inner.close().into_iter().map(|crossed| UnsentBatch::new(crossed, &self.inner)).collect()
+        self.inner.close().into_iter().map(|unsent| UnsentBatch::new(unsent, &self.inner)).collect()
     }
 
     fn disable(&self) {
@@ -307,18 +307,18 @@ impl SendBuffer {
         self.inner.put_plain(&PlainMessage { topic, body, tag, keys, sharding_key })
     }
 
-    /// Stands in line without the interpreter; raises TimeoutError.
+    /// Waits in line without the interpreter; raises TimeoutError.
     fn put_in_turn(
         &self,
         py: Python<'_>,
         message: &CheckedMessage<'_>,
         wait_s: f64,
-    ) -> PyResult<Result<Put<Attached>, NotTaken>> {
+    ) -> PyResult<Result<Put<Attached>, PutError>> {
         let deadline = deadline(wait_s.max(0.0));
         let ticket = self.inner.stand_in_line();
         let outcome = loop {
-            match self.inner.put_checked(message, Asks::InTurn(ticket)) {
-                Err(NotTaken::Full) => {}
+            match self.inner.put_checked(message, WhenFull::InTurn(ticket)) {
+                Err(PutError::Full) => {}
                 other => break Ok(other),
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -340,16 +340,16 @@ impl SendBuffer {
     }
 }
 
-fn broker_queue((broker, queue_id): (String, i32)) -> Place {
-    Place { broker: Arc::from(broker), queue_id }
+fn broker_queue((broker, queue_id): (String, i32)) -> BrokerQueue {
+    BrokerQueue { broker: Arc::from(broker), queue_id }
 }
 
-/// None where the buffer is closed.
-fn taken(put: Result<Put<Attached>, NotTaken>) -> PyResult<Option<Put<Attached>>> {
+/// `None` if the buffer is full or closed.
+fn taken(put: Result<Put<Attached>, PutError>) -> PyResult<Option<Put<Attached>>> {
     match put {
         Ok(put) => Ok(Some(put)),
-        Err(NotTaken::Full | NotTaken::Closed) => Ok(None),
-        Err(NotTaken::TooLong) => {
+        Err(PutError::Full | PutError::Closed) => Ok(None),
+        Err(PutError::TooLong) => {
             Err(PyValueError::new_err("the message is longer than the wire can say, or its id is not ours"))
         }
     }

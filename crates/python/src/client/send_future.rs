@@ -1,4 +1,4 @@
-//! What became of one message, made into Python's objects when somebody looks.
+//! `SendFuture`: the outcome of one message. Python objects are made only when somebody asks for it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,18 +13,18 @@ use pyo3::types::{PyDict, PyString};
 use crate::client::async_send_future::{AsyncSendFuture, call_soon};
 use crate::enter::enter_infallible;
 
-/// How long a wait may last before signals are looked at: a Ctrl-C must end it.
+/// How often a wait checks for signals, so that Ctrl-C ends it.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What Python attaches to a batch.
+/// What this crate attaches to a batch.
 #[derive(Default)]
 pub struct Attached {
-    /// Those of an event loop that somebody waits for.
+    /// Futures of an event loop that somebody awaits.
     pub futures: Vec<Py<AsyncSendFuture>>,
     pub callbacks: Vec<(Py<PyAny>, Py<SendFuture>)>,
-    /// Why it failed.
+    /// Why the batch failed.
     pub error: Option<Py<PyAny>>,
-    /// The queue it was stored in, made for the first result.
+    /// The queue where it was stored, made with the first result.
     queue: Option<Py<PyAny>>,
 }
 
@@ -64,7 +64,7 @@ pub fn register_send_types(
     let _first = SEND_TYPES.set(py, SendTypes { result, queue, statuses, not_durable, call_back });
 }
 
-/// What one message of a batch comes to: its `SendResult`, or an error to be raised.
+/// Returns the `SendResult` of one message, or raises its error.
 pub fn result(
     py: Python<'_>,
     batch: &Batch<Attached>,
@@ -75,14 +75,14 @@ pub fn result(
         Outcome::Stored(stored) if stored.is_accepted => send_result(py, batch, stored, number),
         _ => {
             let error = error(py, batch, number, outcome)?.into_bound(py);
-            // One error for many: without this every raise would leave its frames with it.
+            // All messages of the batch share one error; without this it would collect the frames of every raise.
             error.setattr(intern!(py, "__traceback__"), py.None())?;
             Err(PyErr::from_value(error))
         }
     }
 }
 
-/// The error alone; None where there is none.
+/// Returns the error of one message, if it has one.
 pub fn exception(
     py: Python<'_>,
     batch: &Batch<Attached>,
@@ -119,13 +119,13 @@ fn queue(py: Python<'_>, types: &SendTypes, batch: &Batch<Attached>, stored: &St
     if let Some(queue) = batch.with(|attached, _| attached.queue.as_ref().map(|queue| queue.clone_ref(py))) {
         return Ok(queue);
     }
-    let queue = types.queue.call1(py, (&*batch.topic, &*stored.place.broker, stored.place.queue_id))?;
+    let queue = types.queue.call1(py, (&*batch.topic, &*stored.queue.broker, stored.queue.queue_id))?;
     let before = batch.with(|attached, _| attached.queue.replace(queue.clone_ref(py)));
     drop(before);
     Ok(queue)
 }
 
-/// A batch fails as a whole; what is stored less safely than it should be is told of each message.
+/// A failed batch has one error. A batch that was stored less safely than required has an error for each message.
 fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outcome) -> PyResult<Py<PyAny>> {
     if let Outcome::Stored(stored) = outcome {
         let result = send_result(py, batch, stored, number)?;
@@ -137,7 +137,7 @@ fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outco
     }))
 }
 
-/// In a word, for those who print a future.
+/// One word for `repr`.
 pub fn state_of(batch: &Batch<Attached>) -> &'static str {
     match batch.outcome() {
         None => "under way",
@@ -146,7 +146,7 @@ pub fn state_of(batch: &Batch<Attached>) -> &'static str {
     }
 }
 
-/// Calls what a user gave us; what it raises is logged.
+/// Calls a user's callback; what it raises is logged.
 pub fn call_back(py: Python<'_>, callback: &Py<PyAny>, future: &Py<SendFuture>) -> PyResult<()> {
     SendTypes::get(py)?.call_back.call1(py, (callback, future))?;
     Ok(())
@@ -180,7 +180,7 @@ impl SendFuture {
     }
 }
 
-/// None for a time that never comes.
+/// `None` if the time is too far away to come.
 pub fn deadline(seconds: f64) -> Option<Instant> {
     Instant::now().checked_add(Duration::try_from_secs_f64(seconds).ok()?)
 }
@@ -220,8 +220,8 @@ impl SendFuture {
     }
 }
 
-/// Brings the end of a batch to its futures. One that cannot take it must not keep it from the others.
-pub fn settle(py: Python<'_>, batch: &Batch<Attached>) {
+/// Resolves the futures of a batch. A future that fails must not keep the others from their result.
+pub fn resolve_futures(py: Python<'_>, batch: &Batch<Attached>) {
     let futures = batch.with(|attached, _| std::mem::take(&mut attached.futures));
     for future in futures {
         if let Err(error) = call_soon(future.bind(py)) {

@@ -131,7 +131,7 @@ impl Scan {
             hidden_names: settings.hidden_names,
             inflated_bytes_max: settings.inflated_bytes_max,
         };
-        let wanted = subscription.wanted(settings.group, source.topic.clone(), source.queue_id, 0);
+        let query = subscription.query(settings.group, source.topic.clone(), source.queue_id, 0);
         let scan_limits = ScanLimits {
             held_bytes_max: settings.held_bytes_max,
             pulls_in_flight_max: settings.pulls_in_flight_max,
@@ -140,7 +140,7 @@ impl Scan {
             pull_timeout: Duration::from_millis(settings.pull_timeout_ms),
         };
         let scan =
-            metaq_client::Scan::begin(&network.inner, wanted, address, from_offset..to_offset, scan_limits);
+            metaq_client::Scan::begin(&network.inner, query, address, from_offset..to_offset, scan_limits);
         let limits = BatchLimits { rows_max: settings.rows_max, bytes_max: settings.bytes_max };
         Ok(Scan { inner: ColumnScan::new(scan, from_offset, source, columns, limits) })
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::consume::pull_answer::PullWanted;
+use crate::consume::pull_answer::PullQuery;
 use crate::consume::scan::ScanLimits;
 use crate::consume::testing::TestQueue;
 use crate::net::network::{Network, NetworkSettings};
@@ -24,7 +24,7 @@ const SCAN_LIMITS: ScanLimits = ScanLimits {
 fn begin(queue: TestQueue, range: Range<i64>, limits: BatchLimits) -> (Arc<Network>, ColumnScan) {
     let network = Network::start(NetworkSettings::TEST).unwrap();
     let from_offset = range.start;
-    let scan = Scan::begin(&network, PullWanted::default(), &queue.serve(), range, SCAN_LIMITS);
+    let scan = Scan::begin(&network, PullQuery::default(), &queue.serve(), range, SCAN_LIMITS);
     let columns = vec![Column::QueueOffset, Column::Body];
     (network, ColumnScan::new(scan, from_offset, RowSource::default(), columns, limits))
 }

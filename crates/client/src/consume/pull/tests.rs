@@ -46,30 +46,30 @@ fn reply(code: i32, next_offset: &str, body: &[u8]) -> Reply {
 }
 
 fn read(code: i32, next_offset: &str, body: &[u8], from_offset: i64) -> Answer {
-    Answer::read(&reply(code, next_offset, body), &PullWanted::default(), from_offset)
+    Answer::read(&reply(code, next_offset, body), &PullQuery::default(), from_offset)
 }
 
-fn place(address: &str) -> PullPlace {
-    PullPlace { address: Arc::from(address), broker_id: 0 }
+fn source(address: &str) -> PullSource {
+    PullSource { address: Arc::from(address), broker_id: 0 }
 }
 
-fn offsets(portions: &[PullPortion]) -> Vec<(u64, i64)> {
+fn offsets(chunks: &[PullChunk]) -> Vec<(u64, i64)> {
     let mut found = Vec::new();
-    for portion in portions {
-        for at in &portion.positions {
-            let record = metaq_wire::Record::decode(&portion.body[*at as usize..]).unwrap();
-            found.push((portion.queue, record.queue_offset));
+    for chunk in chunks {
+        for at in &chunk.positions {
+            let record = metaq_wire::Record::decode(&chunk.body[*at as usize..]).unwrap();
+            found.push((chunk.queue, record.queue_offset));
         }
     }
     found
 }
 
-fn desk(queues: &[u64]) -> Desk {
-    let mut desk = Desk::default();
+fn prefetch(queues: &[u64]) -> Prefetch {
+    let mut prefetch = Prefetch::default();
     for queue in queues {
-        desk.begin(*queue, Held::new(place("b:1"), 0, false));
+        prefetch.begin(*queue, QueuePrefetch::new(source("b:1"), 0, false));
     }
-    desk
+    prefetch
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn older_records_than_asked_for_are_not_taken() {
 
 #[test]
 fn tags_are_compared_themselves() {
-    let wanted = PullWanted { tags: vec!["A".to_owned()], ..PullWanted::default() };
+    let wanted = PullQuery { tags: vec!["A".to_owned()], ..PullQuery::default() };
     let body = [record(0, b"TAGS\x01A\x02"), record(1, b"TAGS\x01B\x02"), record(2, b"")].concat();
     let Answer::Records { records, next_offset: 3, .. } = Answer::read(&reply(0, "3", &body), &wanted, 0)
     else {
@@ -111,27 +111,28 @@ fn tags_are_compared_themselves() {
 
 #[test]
 fn a_queue_is_pulled_while_half_of_it_is_free() {
-    let mut desk = desk(&[1]);
-    let next = |desk: &Desk| desk.next_pull(1, &LIMITS).unwrap().map(|(_, from, count, _)| (from, count));
-    assert_eq!(next(&desk), Some((0, 8)));
-    desk.put(1, read(0, "5", &records(0..5), 0));
-    assert_eq!(next(&desk), Some((5, 5)));
-    desk.put(1, read(0, "10", &records(5..10), 5));
-    assert_eq!(next(&desk), None);
-    assert_eq!(desk.take(4).iter().map(|portion| portion.positions.len()).sum::<usize>(), 4);
-    assert_eq!(next(&desk), None);
-    assert_eq!(desk.get(1).unwrap().position(), 4);
-    desk.take(1);
-    assert_eq!(next(&desk), Some((10, 5)));
+    let mut prefetch = prefetch(&[1]);
+    let next = |prefetch: &Prefetch| {
+        prefetch.next_pull(1, &LIMITS).unwrap().map(|next| (next.queue_offset, next.count_max))
+    };
+    assert_eq!(next(&prefetch), Some((0, 8)));
+    prefetch.put(1, read(0, "5", &records(0..5), 0));
+    assert_eq!(next(&prefetch), Some((5, 5)));
+    prefetch.put(1, read(0, "10", &records(5..10), 5));
+    assert_eq!(next(&prefetch), None);
+    assert_eq!(prefetch.take(4).iter().map(|chunk| chunk.positions.len()).sum::<usize>(), 4);
+    assert_eq!(next(&prefetch), None);
+    assert_eq!(prefetch.get(1).unwrap().position(), 4);
+    prefetch.take(1);
+    assert_eq!(next(&prefetch), Some((10, 5)));
 }
 
 #[test]
 fn the_setting_says_how_much_must_be_free_before_a_queue_is_pulled_again() {
-    let mut desk = desk(&[1]);
-    desk.put(1, read(0, "8", &records(0..8), 0));
-    let is_pulled = |refill_percent| {
-        desk.next_pull(1, &PullLimits { refill_percent, ..LIMITS }).unwrap().is_some()
-    };
+    let mut prefetch = prefetch(&[1]);
+    prefetch.put(1, read(0, "8", &records(0..8), 0));
+    let is_pulled =
+        |refill_percent| prefetch.next_pull(1, &PullLimits { refill_percent, ..LIMITS }).unwrap().is_some();
     assert_eq!([0, 20, 21, 100, 900].map(is_pulled), [true, true, false, false, false]);
 }
 
@@ -140,79 +141,81 @@ fn all_queues_together_hold_no_more_bytes_than_allowed() {
     let body = records(0..8);
     let limits = PullLimits { count_max: 1000, bytes_max: 4 * body.len(), ..LIMITS };
     let queues: Vec<u64> = (0..40).collect();
-    let mut desk = desk(&queues);
+    let mut prefetch = prefetch(&queues);
     for _ in 0..10 {
         for queue in &queues {
-            if let Some((_, from, _, bytes)) = desk.next_pull(*queue, &limits).unwrap() {
+            if let Some(NextPull { queue_offset: from, bytes_max: bytes, .. }) =
+                prefetch.next_pull(*queue, &limits).unwrap()
+            {
                 assert!(bytes <= limits.bytes_max / queues.len());
                 // A broker gives one message at least.
-                desk.put(*queue, read(0, &(from + 1).to_string(), &records(from..from + 1), from));
+                prefetch.put(*queue, read(0, &(from + 1).to_string(), &records(from..from + 1), from));
             }
         }
     }
-    let held: usize = desk.take(10_000).iter().map(|portion| portion.body.len()).sum();
+    let held: usize = prefetch.take(10_000).iter().map(|chunk| chunk.body.len()).sum();
     assert!(held <= limits.bytes_max + queues.len() * records(0..1).len(), "{held} bytes are held");
-    desk.end_all();
-    desk.begin(1, Held::new(place("b:1"), 0, false));
-    desk.put(1, read(0, "8", &body, 0));
-    assert!(desk.next_pull(1, &limits).unwrap().is_some(), "one alone may hold all of it");
+    prefetch.end_all();
+    prefetch.begin(1, QueuePrefetch::new(source("b:1"), 0, false));
+    prefetch.put(1, read(0, "8", &body, 0));
+    assert!(prefetch.next_pull(1, &limits).unwrap().is_some(), "one alone may hold all of it");
 }
 
 #[test]
 fn nothing_is_taken_after_a_compressed_message() {
-    let mut desk = desk(&[1, 2]);
+    let mut prefetch = prefetch(&[1, 2]);
     let mixed: Vec<u8> = (0..6).flat_map(|at| record_with(at, b"", i32::from(at % 3 == 1))).collect();
-    desk.put(1, read(0, "6", &mixed, 0));
-    desk.put(2, read(0, "2", &records(0..2), 0));
-    assert_eq!(offsets(&desk.take(9)), [(1, 0), (1, 1)]);
-    assert_eq!(offsets(&desk.take(9)), [(2, 0), (2, 1), (1, 2), (1, 3), (1, 4)]);
-    assert_eq!(offsets(&desk.take(9)), [(1, 5)]);
-    desk.put(1, read(0, "12", &mixed, 0));
-    assert_eq!(offsets(&desk.take(1)), [(1, 0)]);
+    prefetch.put(1, read(0, "6", &mixed, 0));
+    prefetch.put(2, read(0, "2", &records(0..2), 0));
+    assert_eq!(offsets(&prefetch.take(9)), [(1, 0), (1, 1)]);
+    assert_eq!(offsets(&prefetch.take(9)), [(2, 0), (2, 1), (1, 2), (1, 3), (1, 4)]);
+    assert_eq!(offsets(&prefetch.take(9)), [(1, 5)]);
+    prefetch.put(1, read(0, "12", &mixed, 0));
+    assert_eq!(offsets(&prefetch.take(1)), [(1, 0)]);
 }
 
 #[test]
 fn a_queue_about_which_something_is_to_be_decided_stands_still() {
-    let mut desk = desk(&[1, 2]);
-    assert_eq!(desk.put(1, read(21, "3", b"", 0)), News { messages: false, event: true });
-    assert!(desk.next_pull(1, &LIMITS).unwrap().is_none());
-    assert!(desk.next_pull(2, &LIMITS).unwrap().is_some());
-    assert_eq!(desk.events(), [PullEvent::Moved { queue: 1, next_offset: 3, is_empty: true }]);
-    assert!(desk.events().is_empty());
-    desk.resume(1, place("c:2"), Some(3));
-    let (place, from, ..) = desk.next_pull(1, &LIMITS).unwrap().unwrap();
-    assert_eq!((&*place.address, from), ("c:2", 3));
-    desk.put_failure(1, "gone".to_owned());
-    desk.end(1);
-    assert!(desk.events().is_empty(), "nobody decides for a queue that was given up");
-    assert_eq!(desk.put(1, read(0, "1", &records(0..1), 0)), News::default());
+    let mut prefetch = prefetch(&[1, 2]);
+    assert_eq!(prefetch.put(1, read(21, "3", b"", 0)), Change { messages: false, event: true });
+    assert!(prefetch.next_pull(1, &LIMITS).unwrap().is_none());
+    assert!(prefetch.next_pull(2, &LIMITS).unwrap().is_some());
+    assert_eq!(prefetch.events(), [PullEvent::Moved { queue: 1, next_offset: 3, is_empty: true }]);
+    assert!(prefetch.events().is_empty());
+    prefetch.resume(1, source("c:2"), Some(3));
+    let next = prefetch.next_pull(1, &LIMITS).unwrap().unwrap();
+    assert_eq!((&*next.source.address, next.queue_offset), ("c:2", 3));
+    prefetch.put_failure(1, "gone".to_owned());
+    prefetch.end(1);
+    assert!(prefetch.events().is_empty(), "nobody decides for a queue that was given up");
+    assert_eq!(prefetch.put(1, read(0, "1", &records(0..1), 0)), Change::default());
 }
 
 #[test]
 fn what_is_paused_is_kept_and_the_longest_waiting_comes_first() {
-    let mut desk = desk(&[1, 2]);
+    let mut prefetch = prefetch(&[1, 2]);
     for queue in [1, 2] {
-        desk.put(queue, read(0, "4", &records(0..4), 0));
+        prefetch.put(queue, read(0, "4", &records(0..4), 0));
     }
-    assert_eq!(offsets(&desk.take(2)), [(1, 0), (1, 1)]);
-    assert_eq!(offsets(&desk.take(5)), [(2, 0), (2, 1), (2, 2), (2, 3), (1, 2)]);
-    assert!(!desk.pause(1, true));
-    assert!(desk.take(5).is_empty());
-    assert!(desk.pause(1, false));
-    assert_eq!(offsets(&desk.take(5)), [(1, 3)]);
+    assert_eq!(offsets(&prefetch.take(2)), [(1, 0), (1, 1)]);
+    assert_eq!(offsets(&prefetch.take(5)), [(2, 0), (2, 1), (2, 2), (2, 3), (1, 2)]);
+    assert!(!prefetch.pause(1, true));
+    assert!(prefetch.take(5).is_empty());
+    assert!(prefetch.pause(1, false));
+    assert_eq!(offsets(&prefetch.take(5)), [(1, 3)]);
 }
 
 #[test]
 fn a_suggested_replica_is_told_of_once() {
-    let mut desk = desk(&[1]);
+    let mut prefetch = prefetch(&[1]);
     let answer = Answer::Records {
         records: Records { body: Bytes::new(), positions: vec![], compressed: vec![] },
         next_offset: 0,
         suggested_broker_id: 1,
     };
-    assert!(desk.put(1, answer.clone()).event);
-    desk.resume(1, PullPlace { address: Arc::from("b:2"), broker_id: 1 }, None);
-    assert!(!desk.put(1, answer).event);
+    assert!(prefetch.put(1, answer.clone()).event);
+    prefetch.resume(1, PullSource { address: Arc::from("b:2"), broker_id: 1 }, None);
+    assert!(!prefetch.put(1, answer).event);
 }
 
 #[test]
@@ -220,7 +223,7 @@ fn a_forked_process_closes_without_the_lock_that_another_thread_holds_for_ever()
     let mut network = Network::start(crate::NetworkSettings::TEST).unwrap();
     Arc::get_mut(&mut network).unwrap().process += 1;
     let stream = PullStream::new(network, LIMITS).unwrap();
-    let held = stream.desk.lock();
+    let held = stream.prefetch.lock();
     let (sender, ended) = std::sync::mpsc::channel();
     let there = Arc::clone(&stream);
     std::thread::spawn(move || {
@@ -248,11 +251,11 @@ proptest! {
             body[place] = byte;
             body.truncate(cut.index(body.len()) + 1);
         }
-        let mut desk = desk(&[1]);
-        desk.put(1, read(code & 0x7fff, &next_offset, &body, 0));
-        for portion in desk.take(100) {
-            for at in portion.positions {
-                prop_assert!(metaq_wire::Record::decode(&portion.body[at as usize..]).is_ok());
+        let mut prefetch = prefetch(&[1]);
+        prefetch.put(1, read(code & 0x7fff, &next_offset, &body, 0));
+        for chunk in prefetch.take(100) {
+            for at in chunk.positions {
+                prop_assert!(metaq_wire::Record::decode(&chunk.body[at as usize..]).is_ok());
             }
         }
     }
@@ -262,7 +265,7 @@ proptest! {
         answers in prop::collection::vec((0u64..3, 1i64..6), 1..20),
         takes in prop::collection::vec(1usize..7, 1..40),
     ) {
-        let mut desk = desk(&[0, 1, 2]);
+        let mut prefetch = prefetch(&[0, 1, 2]);
         let mut sent = [0i64; 3];
         let mut seen: [Vec<i64>; 3] = Default::default();
         let mut takes = takes.into_iter().cycle();
@@ -270,16 +273,16 @@ proptest! {
             let from = sent[queue as usize];
             sent[queue as usize] += count;
             let next_offset = sent[queue as usize].to_string();
-            desk.put(queue, read(0, &next_offset, &records(from..from + count), from));
-            for (queue, queue_offset) in offsets(&desk.take(takes.next().unwrap_or(1))) {
+            prefetch.put(queue, read(0, &next_offset, &records(from..from + count), from));
+            for (queue, queue_offset) in offsets(&prefetch.take(takes.next().unwrap_or(1))) {
                 seen[queue as usize].push(queue_offset);
             }
             for queue in 0..3u64 {
-                let position = desk.get(queue).unwrap().position();
+                let position = prefetch.get(queue).unwrap().position();
                 prop_assert_eq!(position, seen[queue as usize].len() as i64);
             }
         }
-        for (queue, queue_offset) in offsets(&desk.take(1000)) {
+        for (queue, queue_offset) in offsets(&prefetch.take(1000)) {
             seen[queue as usize].push(queue_offset);
         }
         for queue in 0..3 {

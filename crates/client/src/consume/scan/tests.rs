@@ -26,12 +26,12 @@ fn soon() -> Instant {
 fn all(scan: &Scan) -> (Vec<i64>, i64, ScanEnd) {
     let (mut offsets, mut covered) = (Vec::new(), 0);
     loop {
-        let (portions, end) = scan.take_until(7, 1 << 20, soon());
-        assert!(!portions.is_empty() || end.is_some(), "nothing came in time");
-        for portion in portions {
-            covered += portion.covered.end - portion.covered.start;
-            for at in portion.positions {
-                offsets.push(Record::decode(&portion.body[at as usize..]).unwrap().queue_offset);
+        let (chunks, end) = scan.take_until(7, 1 << 20, soon());
+        assert!(!chunks.is_empty() || end.is_some(), "nothing came in time");
+        for chunk in chunks {
+            covered += chunk.covered.end - chunk.covered.start;
+            for at in chunk.positions {
+                offsets.push(Record::decode(&chunk.body[at as usize..]).unwrap().queue_offset);
             }
         }
         if let Some(end) = end {
@@ -42,7 +42,7 @@ fn all(scan: &Scan) -> (Vec<i64>, i64, ScanEnd) {
 
 fn scan(queue: TestQueue, range: Range<i64>) -> (Vec<i64>, i64, ScanEnd) {
     let network = Network::start(NetworkSettings::TEST).unwrap();
-    let scan = Scan::begin(&network, PullWanted::default(), &queue.serve(), range, LIMITS);
+    let scan = Scan::begin(&network, PullQuery::default(), &queue.serve(), range, LIMITS);
     all(&scan)
 }
 
@@ -61,7 +61,7 @@ fn a_range_that_the_queue_does_not_hold_ends_where_it_begins_to_lack() {
 fn a_broker_that_is_not_there_is_told_of() {
     let network = Network::start(NetworkSettings::TEST).unwrap();
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let scan = Scan::begin(&network, PullWanted::default(), &gone, 5..9, LIMITS);
+    let scan = Scan::begin(&network, PullQuery::default(), &gone, 5..9, LIMITS);
     let (offsets, _, end) = all(&scan);
     assert_eq!(offsets, []);
     assert!(matches!(end, ScanEnd::Failed { queue_offset: 5, is_malformed: false, .. }), "{end:?}");
@@ -72,7 +72,7 @@ fn who_waits_hears_that_the_network_was_closed() {
     let network = Network::start(NetworkSettings::TEST).unwrap();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    let scan = Scan::begin(&network, PullWanted::default(), &address, 0..9, LIMITS);
+    let scan = Scan::begin(&network, PullQuery::default(), &address, 0..9, LIMITS);
     network.close();
     assert_eq!(all(&scan).2, ScanEnd::Closed);
 }
@@ -81,7 +81,7 @@ fn who_waits_hears_that_the_network_was_closed() {
 fn no_more_is_read_ahead_than_may_be_held() {
     let network = Network::start(NetworkSettings::TEST).unwrap();
     let queue = TestQueue { end: 100_000, ..PLAIN };
-    let scan = Scan::begin(&network, PullWanted::default(), &queue.serve(), 0..100_000, LIMITS);
+    let scan = Scan::begin(&network, PullQuery::default(), &queue.serve(), 0..100_000, LIMITS);
     let deadline = soon();
     while scan.shared.held.lock().bytes == 0 {
         assert!(Instant::now() < deadline, "nothing is read");

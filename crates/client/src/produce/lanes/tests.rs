@@ -20,23 +20,23 @@ fn lanes(batch_bytes_max: usize) -> Lanes<()> {
     Lanes::new(limits, None, Arc::new(UniqueIds::new(&[1], 0, 0)))
 }
 
-fn place(queue_id: i32) -> Place {
-    Place { broker: "b".into(), queue_id }
+fn queue(queue_id: i32) -> BrokerQueue {
+    BrokerQueue { broker: "b".into(), queue_id }
 }
 
 fn id() -> IdTail {
     UniqueIds::new(&[1], 0, 0).next()
 }
 
-fn put(lanes: &mut Lanes<()>, lane: usize, body: &[u8], now: Instant) -> Taken<()> {
-    let fresh = Fresh {
+fn put(lanes: &mut Lanes<()>, lane: usize, body: &[u8], now: Instant) -> Queued<()> {
+    let message = NewMessage {
         id: id(),
         flag: 0,
         body,
         properties_bytes: 4,
         push_properties: |out: &mut Vec<u8>| out.extend_from_slice(b"a\x01b\x02"),
     };
-    lanes.put(lane, fresh, || now).unwrap()
+    lanes.put(lane, message, || now).unwrap()
 }
 
 fn bodies(batch: &Batch<()>) -> Vec<Vec<u8>> {
@@ -78,7 +78,7 @@ fn a_full_batch_waits_for_nothing() {
 #[test]
 fn one_at_a_time_where_order_counts_and_the_next_grows_meanwhile() {
     let mut lanes = lanes(1000);
-    let queue = place(1);
+    let queue = queue(1);
     let lane = lanes.find_or_make("t", Some(&queue));
     let now = Instant::now();
     put(&mut lanes, lane, b"1", now);
@@ -110,7 +110,7 @@ fn several_at_a_time_where_it_does_not() {
 #[test]
 fn what_goes_alone_keeps_its_turn() {
     let mut lanes = lanes(1000);
-    let lane = lanes.find_or_make("t", Some(&place(0)));
+    let lane = lanes.find_or_make("t", Some(&queue(0)));
     let now = Instant::now();
     put(&mut lanes, lane, b"1", now);
     let form = Form::Alone { properties: "p".to_owned(), system_flag: 1, flag: 0 };
@@ -155,7 +155,7 @@ fn a_flush_is_over_when_all_before_it_is_done() {
 #[test]
 fn at_the_end_nothing_is_forgotten() {
     let mut lanes = lanes(60);
-    let (one, other) = (lanes.find_or_make("t", None), lanes.find_or_make("t", Some(&place(0))));
+    let (one, other) = (lanes.find_or_make("t", None), lanes.find_or_make("t", Some(&queue(0))));
     let now = Instant::now();
     for body in [b"1", b"2", b"3", b"4"] {
         put(&mut lanes, one, body, now);
@@ -175,13 +175,13 @@ fn at_the_end_nothing_is_forgotten() {
 fn lanes_are_told_apart() {
     let mut lanes = lanes(1000);
     let any = lanes.find_or_make("t", None);
-    let queue = lanes.find_or_make("t", Some(&place(0)));
-    assert_ne!(any, queue);
+    let given = lanes.find_or_make("t", Some(&queue(0)));
+    assert_ne!(any, given);
     assert_eq!(lanes.find("t", None), Some(any));
-    assert_eq!(lanes.find("t", Some(&place(0))), Some(queue));
-    assert_eq!(lanes.find("t", Some(&place(1))), None);
+    assert_eq!(lanes.find("t", Some(&queue(0))), Some(given));
+    assert_eq!(lanes.find("t", Some(&queue(1))), None);
     assert_eq!(lanes.find("u", None), None);
-    assert_eq!(lanes.find_or_make("t", Some(&place(0))), queue);
+    assert_eq!(lanes.find_or_make("t", Some(&queue(0))), given);
 }
 
 proptest! {
@@ -189,7 +189,7 @@ proptest! {
     #[test]
     fn nothing_is_lost_or_swapped(steps in prop::collection::vec(0..4_u8, 1..200), limit in 20..200_usize) {
         let mut lanes = lanes(limit);
-        let lane = lanes.find_or_make("t", Some(&place(0)));
+        let lane = lanes.find_or_make("t", Some(&queue(0)));
         let mut now = Instant::now();
         let (mut sent, mut seen) = (0_u32, Vec::new());
         let mut under_way: Vec<Arc<Batch<()>>> = Vec::new();

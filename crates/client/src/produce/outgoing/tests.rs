@@ -1,4 +1,4 @@
-//! Plain messages and checked ones, as a broker would get them.
+//! BatchMessage messages and checked ones, as a broker would get them.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -30,10 +30,10 @@ fn only_a_checked_message_makes_its_topic_known() {
     let test = TestBuffer::start(1 << 20, None);
     assert!(test.buffer.put_plain(&plain(b"too early")).is_none());
     let id = test.buffer.ids.text(test.buffer.ids.next());
-    test.buffer.put_checked(&checked(&id), Asks::Nothing).unwrap();
+    test.buffer.put_checked(&checked(&id), WhenFull::Refuse).unwrap();
     assert!(test.buffer.put_plain(&plain(b"second")).is_some());
-    let foreign = test.buffer.put_checked(&checked("somebody else's"), Asks::Nothing);
-    assert_eq!(foreign.err(), Some(NotTaken::TooLong));
+    let foreign = test.buffer.put_checked(&checked("somebody else's"), WhenFull::Refuse);
+    assert_eq!(foreign.err(), Some(PutError::TooLong));
     let bodies: Vec<_> = test.into_messages().into_iter().map(|message| message.body).collect();
     assert_eq!(bodies, [b"first".to_vec(), b"second".to_vec()]);
 }
@@ -43,7 +43,9 @@ fn a_sharding_key_chooses_the_queue() {
     let test = TestBuffer::start(1 << 20, None);
     let queue = test.buffer.routes.get(TOPIC).unwrap().by_key("k").unwrap().clone();
     let id = test.buffer.ids.text(test.buffer.ids.next());
-    test.buffer.put_checked(&CheckedMessage { queue: Some(&queue), ..checked(&id) }, Asks::Nothing).unwrap();
+    test.buffer
+        .put_checked(&CheckedMessage { queue: Some(&queue), ..checked(&id) }, WhenFull::Refuse)
+        .unwrap();
     let keyed = PlainMessage { sharding_key: Some("k"), ..plain(b"second") };
     test.buffer.put_plain(&keyed).unwrap();
     assert!(test.buffer.put_plain(&PlainMessage { topic: "unknown", ..keyed }).is_none());
@@ -57,7 +59,7 @@ fn a_checked_message_can_be_a_request_of_its_own() {
     let test = TestBuffer::start(1 << 20, None);
     let id = test.buffer.ids.text(test.buffer.ids.next());
     let alone = CheckedMessage { is_alone: true, system_flag: 1, flag: 3, ..checked(&id) };
-    let (batch, _) = test.buffer.put_checked(&alone, Asks::Nothing).unwrap();
+    let (batch, _) = test.buffer.put_checked(&alone, WhenFull::Refuse).unwrap();
     let expected = Form::Alone { properties: alone.properties.to_owned(), system_flag: 1, flag: 3 };
     assert_eq!(batch.contents().unwrap().form, expected);
     assert!(test.into_messages()[0].is_alone);
@@ -88,7 +90,7 @@ proptest! {
     ) {
         let test = TestBuffer::start(1 << 20, None);
         let id = test.buffer.ids.text(test.buffer.ids.next());
-        test.buffer.put_checked(&checked(&id), Asks::Nothing).unwrap();
+        test.buffer.put_checked(&checked(&id), WhenFull::Refuse).unwrap();
         let message = PlainMessage { tag: tag.as_deref(), keys: keys.as_deref(), ..plain(&body) };
         test.buffer.put_plain(&message).unwrap();
         let found = test.into_messages().remove(1);
