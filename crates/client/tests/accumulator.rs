@@ -1,5 +1,4 @@
-//! The buffer of a producer against a broker that a test has written down: order, room, and everything that can go
-//! wrong with a batch.
+//! A producer's buffer against a scripted broker: order, space, and everything that can go wrong with a batch.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
 
 mod support;
@@ -33,7 +32,7 @@ struct Limits {
     half_properties: Option<&'static str>,
 }
 
-/// So long that messages share a batch however slowly they are put: a flush sends it, or its size.
+/// So long that only a flush or its size sends a batch, however slowly a test puts messages.
 const UNTIL_FLUSHED: u64 = 3_600_000;
 
 const USUAL: Limits = Limits {
@@ -260,7 +259,7 @@ fn what_waited_behind_a_failure_for_all_its_time_is_not_sent_any_more() {
     let first = crossed(&buffer);
     assert!(matches!(first.reason, UnsentReason::NoRoute), "{:?}", first.reason);
     std::thread::sleep(timeout);
-    // A broker that is only slow costs those behind it nothing of their time.
+    // Waiting behind a slow broker costs a batch none of its time.
     let slow = stored_at(0);
     buffer.finish(&first.batch, Outcome::Stored(slow));
     let second = crossed(&buffer);
@@ -306,7 +305,7 @@ fn a_full_buffer_takes_nothing_until_there_is_room() {
     buffer.wait_in_line(ticket, 86, LONG);
     outcome(&first.0);
     buffer.leave_line(ticket);
-    // Who waits for a batch may be told a moment before its room is given back.
+    // The outcome of a batch is known a moment before its space is freed.
     eventually(|| buffer.held_bytes() == 0);
     let second = put(&buffer, None, &[0; 60]).unwrap();
     outcome(&second.0);
@@ -333,7 +332,7 @@ fn who_asked_to_be_told_of_room_comes_first_until_it_waits_no_more() {
     let limits = Limits { linger_ms: UNTIL_FLUSHED, buffer_bytes_max: 100, ..USUAL };
     let (_network, buffer) = buffer(&server, limits);
     let first = put(&buffer, None, &[0; 60]).unwrap();
-    // One call: room that is made right after it, as it is here, is told all the same.
+    // One call: space that is freed right after it, as here, is still notified.
     assert_eq!(put_asking(&buffer, None, &[0; 60], WhenFull::Notify).err(), Some(PutError::Full));
     buffer.flush();
     outcome(&first.0);
@@ -368,7 +367,7 @@ fn a_flush_sends_what_would_still_wait() {
         put(&buffer, None, body).unwrap();
     }
     let epoch = buffer.flush();
-    // Those for queues that the route does not have are handed up, and count until somebody decides.
+    // Batches for queues that the route lacks come up, and count until they have an outcome.
     let mut unroutable = Vec::new();
     eventually(|| {
         unroutable.extend(buffer.drain(1000));

@@ -1,4 +1,4 @@
-//! Requests over real sockets: told apart by their number, timed out one by one, and never confused by a peer.
+//! Requests over real sockets: matched by their number, timed out one by one, and never confused by a peer.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
 
 mod support;
@@ -19,7 +19,7 @@ fn network() -> Arc<Network> {
     Network::start(NETWORK).unwrap()
 }
 
-/// WhenFull from the network thread and brings the answer here.
+/// Sends a request from the network thread and brings the reply here.
 fn call(
     network: &Arc<Network>,
     address: &str,

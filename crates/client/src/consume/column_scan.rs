@@ -16,7 +16,7 @@ const UNREADABLE_MAX: usize = 100;
 #[derive(Debug, Clone, Copy)]
 pub struct BatchLimits {
     pub rows_max: usize,
-    /// Of all values without a fixed width, bodies decompressed.
+    /// Bytes of all values without a fixed width, with bodies decompressed.
     pub bytes_max: usize,
 }
 
@@ -24,9 +24,9 @@ pub struct BatchLimits {
 #[derive(Debug, PartialEq, Eq)]
 pub struct ColumnBatch {
     pub rows: usize,
-    /// Every message from here …
+    /// Every message from here
     pub from_offset: i64,
-    /// … up to here was looked at; those without a row were not wanted.
+    /// up to here was covered. Messages without a row were not wanted.
     pub to_offset: i64,
     /// Queue offsets of rows whose body is null because it could not be decompressed, and why.
     pub unreadable: Vec<(i64, String)>,

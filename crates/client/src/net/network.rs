@@ -87,8 +87,8 @@ impl Network {
         self.handle.spawn(work);
     }
 
-    /// WhenFull and waits for the answer, whatever its code. Connects first where that is needed; `patience` is for all
-    /// of it, since a pull may be held for half a minute where a send is lost after seconds.
+    /// Sends a request and waits for the reply, whatever its code. Connects first if needed; `patience` covers both. It
+    /// is the caller's choice: a broker may hold a pull for half a minute, while a send is lost after seconds.
     pub async fn call(
         &self,
         address: &str,

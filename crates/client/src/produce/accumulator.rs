@@ -77,7 +77,7 @@ pub enum WhenFull {
 /// The batch of a message, and its number there.
 pub type Put<A> = (Arc<Batch<A>>, usize);
 
-/// What has happened in a buffer.
+/// An event of a buffer.
 pub enum Event<A> {
     /// A batch that somebody watches has its outcome.
     Finished(Arc<Batch<A>>),

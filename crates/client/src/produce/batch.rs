@@ -33,7 +33,7 @@ pub struct Contents {
     pub size_bytes: usize,
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Stored(Stored),

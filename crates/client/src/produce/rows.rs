@@ -292,7 +292,7 @@ impl<'a, A: Default + Send + 'static> RowWriter<'a, A> {
             };
             match self.put_row(&row) {
                 Ok(()) => {
-                    // Whoever waited in the line has left it with the put.
+                    // A successful put has left the line.
                     self.ticket = None;
                     self.next += 1;
                 }

@@ -17,7 +17,7 @@ use crate::produce::routes::Route;
 
 pub(crate) const TOPIC: &str = "t";
 
-/// What a broker would get of one message; its unique id was checked and removed.
+/// A message as a broker would get it, without its unique id, which was checked.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SentMessage {
     pub body: Vec<u8>,

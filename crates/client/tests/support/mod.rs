@@ -1,4 +1,4 @@
-//! A small server on a port of its own, whose answers a test writes down.
+//! A small server whose answers a test scripts.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub struct Asked {
     pub connection: usize,
 }
 
-/// What the server does about it.
+/// How the server reacts.
 pub enum Act {
     Answer {
         code: i32,

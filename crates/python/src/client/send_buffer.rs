@@ -274,7 +274,7 @@ impl SendBuffer {
 }
 
 impl SendBuffer {
-    /// `None` for whatever is not plainly right: Python then checks the message, and says what is wrong with it.
+    /// `None` if the message is not plain: Python then checks it, and reports what is wrong with it.
     fn put_plain(
         &self,
         topic: &Bound<'_, PyAny>,

@@ -22,7 +22,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Everything a scan gives, and why it ended.
+/// Reads a scan to its end.
 fn all(scan: &Scan) -> (Vec<i64>, i64, ScanEnd) {
     let (mut offsets, mut covered) = (Vec::new(), 0);
     loop {

@@ -185,7 +185,7 @@ fn lanes_are_told_apart() {
 }
 
 proptest! {
-    /// However puts, takes and ends follow each other, a lane gives what it got, in order and once.
+    /// In any order of puts, takes and outcomes, a lane returns each message once and in order.
     #[test]
     fn nothing_is_lost_or_swapped(steps in prop::collection::vec(0..4_u8, 1..200), limit in 20..200_usize) {
         let mut lanes = lanes(limit);

@@ -1,4 +1,4 @@
-//! BatchMessage messages and checked ones, as a broker would get them.
+//! Plain messages and checked ones, as a broker would get them.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
