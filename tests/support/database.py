@@ -1,4 +1,4 @@
-"""A real MySQL or MariaDB server with a data directory of its own and a binlog."""
+"""Runs a real MariaDB or MySQL server in its own directory, with a binlog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes import Child, free_port
 
 USER, PASSWORD = "metaq", "se'cret-of-the-test"
 BOTH = pytest.mark.parametrize("server", ["mariadb", "mysql"], indirect=True)
-"""For a test that runs on both servers."""
+"""Runs a test with both servers."""
 _START_TIMEOUT_S = 120
 OPTIONS = (
     "--bind-address=127.0.0.1",
@@ -24,7 +24,7 @@ OPTIONS = (
     "--server-id=7",
     "--log-bin=binlog",
     "--binlog-row-metadata=FULL",
-    # So small that tests reach another file.
+    # A small size, so that tests reach a second file.
     "--max-binlog-size=1M",
     "--innodb-buffer-pool-size=64M",
     "--innodb-flush-log-at-trx-commit=2",
@@ -36,7 +36,7 @@ OPTIONS = (
 
 
 class Database(ABC):
-    """One server, stopped by its process id. Its socket has a short path, as socket paths are limited."""
+    """One server. Its socket has a short path, because the length is limited."""
 
     name: str
     rights: str
@@ -57,7 +57,7 @@ class Database(ABC):
 
     @abstractmethod
     def _install(self) -> None:
-        """Creates its data directory."""
+        """Creates the data directory."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -70,7 +70,7 @@ class Database(ABC):
     @staticmethod
     @abstractmethod
     def number(gtid: str) -> int:
-        """Returns the same for a position that the pipeline reports."""
+        """Returns the same number for a position that the pipeline reports."""
 
     def _start(self) -> Child:
         self._runs += 1
@@ -95,7 +95,7 @@ class Database(ABC):
                 time.sleep(0.05)
 
     def root(self, **settings: Any) -> Any:
-        """Returns a connection with all rights; use it as a context manager."""
+        """Returns a connection with all rights, which is a context manager."""
         return pymysql.connect(
             unix_socket=self.socket, user="root", charset="utf8mb4", autocommit=True, **settings
         )
@@ -111,7 +111,7 @@ class Database(ABC):
             return self.executed(cursor)
 
     def kill(self) -> None:
-        """Ends it as a crash does."""
+        """Kills the server, like a crash."""
         self.child.kill()
 
     def restart(self) -> None:
