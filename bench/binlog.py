@@ -20,8 +20,8 @@ from tests.support.database import PASSWORD
 from tests.support.mariadb import MariaDb
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child
-from tests.support.reading import eventually
 from tests.support.spark_jars import delta_jars
+from tests.support.waiting import wait_until
 
 DATABASE, MIRRORED = "bench", "mirrored"
 BATCH = 1000
@@ -131,10 +131,10 @@ def _measure_mirror(home: Path, mariadb: MariaDb, metaq: Metaq, seconds: float) 
     command = [*COMMAND, "pipeline", "run", "binlog-mirror", "--config", str(config), "-o", "json"]
     mirror = Mirroring(Child(command, home / "mirror.log"))
     try:
-        eventually(lambda: mirror.rows >= MIRRORED_ROWS, START_TIMEOUT_S)
+        wait_until(lambda: mirror.rows >= MIRRORED_ROWS, START_TIMEOUT_S)
         first = mirror.rows
         last = first + _change_steadily(mariadb, seconds)
-        eventually(lambda: mirror.rows >= last, START_TIMEOUT_S)
+        wait_until(lambda: mirror.rows >= last, START_TIMEOUT_S)
         behind = mirror.behind_s_max(first, last)
         say(f"binlog   mirror at {CHANGES_PER_SECOND:,} changes/s: {behind:.1f} s behind at the most")
         return behind

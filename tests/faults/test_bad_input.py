@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import resource
 import socket
 import struct
@@ -30,7 +29,7 @@ from tests.support.plain_client import (
     send,
     send_fields,
 )
-from tests.support.rounds import draw_seed
+from tests.support.rounds import seeded
 from tests.support.serving import KIB, MIB, SMALL_FILES, Serving
 from tests.support.waiting import wait_until
 
@@ -127,7 +126,7 @@ def test_an_invalid_frame_closes_its_connection(address: str, witness: PlainClie
 
 
 def test_random_bytes_harm_nobody(address: str, witness: PlainClient) -> None:
-    choice = random.Random(draw_seed())
+    choice = seeded()
     sound = frame(SEND_MESSAGE_V2, send_fields("random", 0), b"x" * 50, opaque=1)
     for _ in range(150):
         with PlainClient(address) as client:

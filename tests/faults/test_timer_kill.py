@@ -21,7 +21,7 @@ from tests.support.plain_client import (
     send,
     send_fields,
 )
-from tests.support.rounds import draw_seed, kill_loop, rounds
+from tests.support.rounds import kill_loop, rounds, seeded
 from tests.support.serving import Serving
 from tests.support.waiting import eventually
 
@@ -52,7 +52,7 @@ class Waits:
 
 @kill_loop
 def test_waiting_messages_survive_every_kill(tmp_path: Path) -> None:
-    choice = random.Random(draw_seed())
+    choice = seeded()
     data, home, waits = tmp_path / "data", tmp_path / "home", Waits()
     numbers = itertools.count()
     broker = Serving(home, data)

@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from metaq.pipelines.binlog_mirror.delta import table_path
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
-from tests.spark.running import RunningPipeline, batches_done, seeded
+from tests.spark.running import RunningPipeline, batches_done
 from tests.spark.support import SHORT_LIVED
 from tests.support.binlog import Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import COMMAND, Metaq
 from tests.support.processes import Child
+from tests.support.rounds import rounds, seeded
 from tests.support.spark_jars import delta_jars, driver_jars
 
 VERIFY_S = 600
@@ -124,10 +125,13 @@ def kill_while_applying(
     mirroring: Mirroring,
     set_mirror: Callable[[str], None],
     checkpoint: Path,
-    clusters: Sequence[Cluster | None],
+    clusters: tuple[Cluster | None, ...],
 ) -> None:
-    """Kills a run on each cluster (None: in one process) while tables change; then lets one finish."""
-    chance = seeded("MIRROR_SEED")
+    """Kills a run on each cluster (None: in one process) while tables change; then lets one finish.
+
+    `make soak` does so many times.
+    """
+    chance = seeded()
     run_sql(
         mirroring,
         "CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))",
@@ -142,7 +146,7 @@ def kill_while_applying(
     )
     writer.start()
     try:
-        for cluster in clusters:
+        for cluster in clusters * rounds(1, 5):
             done = batches_done(checkpoint)
             with RunningPipeline("binlog-mirror", mirroring.config, cluster) as running:
                 running.wait_for(lambda: batches_done(checkpoint) > done)  # noqa: B023

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import subprocess
 import time
@@ -88,10 +87,3 @@ def forget_last_commit(checkpoint: Path) -> int:
     for name in (str(last), f".{last}.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     return last
-
-
-def seeded(variable: str) -> random.Random:
-    """Returns a random generator. It prints its seed; set the variable to repeat a run."""
-    seed = int(os.environ.get(variable, random.randrange(10**9)))
-    print(f"{variable}={seed}")
-    return random.Random(seed)

@@ -19,7 +19,6 @@ from metaq.pipelines.binlog_mirror.dialects import dialect_of
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.spark.mirroring import KEYS, Mirroring, kill_while_applying, planned, run_sql
-from tests.spark.running import seeded
 from tests.support import postgresql
 from tests.support.binlog import QUEUES
 from tests.support.database import Database
@@ -27,6 +26,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.metaq import Metaq
 from tests.support.mysql import MySql
 from tests.support.postgresql import PostgreSql
+from tests.support.rounds import kill_loop, seeded
 
 # Each batch is a few dozen Spark jobs, which take long on a busy machine.
 pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
@@ -214,7 +214,7 @@ class Interruptions:
 def test_a_run_may_end_between_any_two_statements(
     mirroring: Mirroring, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chance = seeded("MIRROR_SEED")
+    chance = seeded()
     set_target(mirroring, other, 'batch_bytes = "12k"\nschema_changes = "evolve"')
     run_sql(
         mirroring,
@@ -267,6 +267,7 @@ def require_same(mirroring: Mirroring, other: Other) -> None:
         assert {(row["id"],): row for row in found} == mirroring.source(table, "id")
 
 
+@kill_loop
 @pytest.mark.parametrize("other", ["postgresql_server"], indirect=True)
 def test_kills_while_batches_are_applied(mirroring: Mirroring, other: Other) -> None:
     set_mirror = partial(set_target, mirroring, other)

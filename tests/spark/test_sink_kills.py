@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 
 from tests.support.metaq import ROOT
 from tests.support.reading import stored
-from tests.support.rounds import draw_seed, kill_loop, rounds
+from tests.support.rounds import kill_loop, rounds, seeded
 from tests.support.servers import start_metaq
 from tests.support.spark_home import spark_home
 from tests.support.waiting import wait_until
@@ -55,7 +54,7 @@ def wait_for_batch(number: int, checkpoint: Path, process: subprocess.Popen[byte
 @kill_loop
 @pytest.mark.timeout(900)  # A busy machine takes a minute to start a Spark session.
 def test_every_row_arrives_once_whatever_is_killed(tmp_path: Path) -> None:
-    chance = random.Random(draw_seed())
+    chance = seeded()
     source, checkpoint, log = tmp_path / "source", tmp_path / "checkpoint", tmp_path / "program.log"
     source.mkdir()
     for number in range(FILES):

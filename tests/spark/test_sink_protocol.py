@@ -24,8 +24,9 @@ from metaq.spark.sink.exactly_once import Identity
 from metaq.spark.sink.half_ends import NotShown
 from metaq.spark.sink.markers import PLAIN_BYTES_MAX, Marker, MarkerNotSeen, Markers
 from metaq.spark.sink.options import sink_options
-from tests.support.reading import eventually, stored
+from tests.support.reading import stored
 from tests.support.servers import Cluster, start_metaq
+from tests.support.waiting import wait_until
 
 SCHEMA = StructType().add("body", "string").add("shardingKey", "string")
 MINUTE_MS = 60_000
@@ -149,7 +150,7 @@ def test_a_task_that_was_run_twice_counts_once_and_its_first_rows_go_when_broker
     assert query.shown() == rows(0)
     assert query.open_count() > 0
     query.cluster.clock.jump(3 * MINUTE_MS)
-    eventually(lambda: query.open_count() == 0)
+    wait_until(lambda: query.open_count() == 0)
     assert query.shown() == rows(0)
 
 
@@ -179,7 +180,7 @@ def test_without_a_successor_whoever_is_asked_finishes_the_batch(
             query.commit(0, parts)
     undecided = query.write(1)
     query.cluster.clock.jump(3 * MINUTE_MS)
-    eventually(lambda: query.shown() == rows(0))
+    wait_until(lambda: query.shown() == rows(0))
     assert query.open_count() == len(undecided)
     query.cluster.clock.jump(10 * MINUTE_MS)
     query.commit(1, undecided)
@@ -368,7 +369,7 @@ def test_a_job_is_shown_as_a_whole(query: Query, monkeypatch: pytest.MonkeyPatch
             query.commit(2, parts)
     query.abort(2, parts)
     query.cluster.clock.jump(3 * MINUTE_MS)
-    eventually(lambda: query.shown() == rows(0) + rows(2))
+    wait_until(lambda: query.shown() == rows(0) + rows(2))
     assert query.open_count() == 0
 
 

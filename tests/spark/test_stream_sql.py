@@ -18,11 +18,13 @@ from metaq.pipelines import Progress
 from metaq.pipelines.stream_sql.pipeline import StreamSql
 from tests.spark.cluster import Cluster
 from tests.spark.patience import patiently
-from tests.spark.running import RunningPipeline, batches_done, forget_last_commit, seeded
+from tests.spark.running import RunningPipeline, batches_done, forget_last_commit
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
-from tests.support.reading import eventually, stored
+from tests.support.reading import stored
+from tests.support.rounds import seeded
 from tests.support.spark_jars import delta_jars
+from tests.support.waiting import wait_until
 
 MakeTopic = Callable[..., str]
 
@@ -193,7 +195,7 @@ def test_rows_that_change_and_bad_messages(
 def test_state_survives_a_kill_on_a_cluster(
     job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    chance = seeded("METAQ_SEED")
+    chance = seeded()
     topic = make_topic(queues=2)
     job.write(
         "SELECT window.start AS begins, k, count(*) AS n, sum(v) AS total FROM events "
@@ -262,7 +264,7 @@ def test_rows_without_a_time_or_far_ahead_are_bad(
         for group, read, left in (("sql-events", topic, other), ("sql-others", other, topic)):
             with client.puller(group=group) as puller:
                 ended = 5 if read == topic else 1
-                eventually(lambda: puller.committed(metaq.Queue(read, BROKER, 0)) == ended)  # noqa: B023
+                wait_until(lambda: puller.committed(metaq.Queue(read, BROKER, 0)) == ended)  # noqa: B023
                 assert puller.committed(metaq.Queue(left, BROKER, 0)) is None
     job.file.write_text(job.file.read_text().replace('bad = "skip"', ""))
     topics.fill(topic, [ahead])

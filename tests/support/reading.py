@@ -11,7 +11,6 @@ from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import Pulled, PullMessage
 from tests.support.waiting import wait_until
-from tests.support.waiting import wait_until as eventually  # noqa: F401  The name that older tests import.
 
 GROUP = "TOOLS_CONSUMER"
 SUBSCRIPTION = 4

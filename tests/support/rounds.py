@@ -25,3 +25,7 @@ def draw_seed() -> int:
     seed = int(os.environ.get("METAQ_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"METAQ_SEED={seed}")
     return seed
+
+
+def seeded() -> random.Random:
+    return random.Random(draw_seed())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -19,6 +19,7 @@ from metaq.protocol.pump import Pump
 from metaq.protocol.routes import GetAllTopicListFromNameServer, GetRouteInfoByTopic, GetTopicsByCluster
 from metaq.remoting import Connection, Connections, split_address
 from metaq.settings import ServerSettings
+from tests.support.waiting import run, until
 
 
 class Echo:
@@ -78,20 +79,6 @@ async def running(tasks_max: int = 1024) -> AsyncIterator[Running]:
         echo.gate.set()
         await pump.stop()
         await asyncio.to_thread(server.stop)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await scenario()
-
-    asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])

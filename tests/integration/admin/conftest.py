@@ -12,7 +12,7 @@ from metaq.errors import NoRoute
 from tests.integration.client.conftest import APACHE_SETTINGS
 from tests.support import apache
 from tests.support.metaq import Metaq
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     try:
         broker = apache.start_broker(home / "broker", [names.address], settings=APACHE_SETTINGS)
         try:
-            eventually(lambda: _is_registered(names.address))
+            wait_until(lambda: _is_registered(names.address))
             yield Served("rocketmq", names.address, broker.address)
         finally:
             broker.stop()

@@ -28,7 +28,8 @@ from tests.integration.admin.conftest import Served
 from tests.support.clients import send
 from tests.support.patient import Connection
 from tests.support.processes import free_port
-from tests.support.reading import eventually, stored_all
+from tests.support.reading import stored_all
+from tests.support.waiting import wait_until
 
 BROKER = "broker-a"
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -150,7 +151,7 @@ def test_a_group_is_created_changed_shown_and_deleted(admin: Admin) -> None:
 def test_members_and_their_subscriptions(cluster: Served, admin: Admin) -> None:
     topic, group = filled(cluster, admin), fresh("G")
     with metaq.Client(cluster.nameserver) as client, client.subscribe(topic, group=group, tags="a || b"):
-        eventually(lambda: bool(admin.groups.members(group).members))
+        wait_until(lambda: bool(admin.groups.members(group).members))
         found = admin.groups.members(group)
         [member] = found.members
         assert (member.client_id, member.brokers) == (client.client_id, (BROKER,))
@@ -258,7 +259,7 @@ def test_messages_are_found(cluster: Served, admin: Admin) -> None:
         first = producer.send(topic, b"first", keys=["k"], tag="red", properties={"colour": "blue"})
         second = producer.send(topic, b"second", keys=["k", "other"])
     # Apache's broker indexes a moment after it has acknowledged.
-    eventually(lambda: len(admin.messages.by_key(topic, "k")) == 2)
+    wait_until(lambda: len(admin.messages.by_key(topic, "k")) == 2)
     [found] = admin.messages.by_id(topic, first.id)
     assert (found.body, found.queue, found.queue_offset) == (b"first", first.queue, first.queue_offset)
     assert (found.id, found.offset_id, found.tag) == (first.id, first.offset_id, "red")
@@ -290,7 +291,7 @@ def test_a_topic_is_read_and_followed(cluster: Served, admin: Admin) -> None:
     got: list[bytes] = []
     reader = threading.Thread(target=lambda: got.append(next(followed).body), daemon=True)
     reader.start()
-    eventually(lambda: (asyncio.run(send(cluster.broker, topic, "later")), bool(got))[1])
+    wait_until(lambda: (asyncio.run(send(cluster.broker, topic, "later")), bool(got))[1])
     assert got == [b"later"]
     followed.close()  # type: ignore[attr-defined]
 
@@ -303,7 +304,7 @@ def test_dead_letters_are_listed_and_sent_again(cluster: Served, admin: Admin) -
 
     with metaq.Client(cluster.nameserver) as client:
         client.consumer(topic, group=group, start=LONG_AGO)(reject)
-        eventually(lambda: len(list(admin.dead_letters.list(group))) == 3)
+        wait_until(lambda: len(list(admin.dead_letters.list(group))) == 3)
     letters = list(admin.dead_letters.list(group))
     assert sorted(letter.message.body for letter in letters) == [b"m0", b"m1", b"m2"]
     assert {letter.origin_topic for letter in letters} == {topic}

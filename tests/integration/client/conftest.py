@@ -14,7 +14,7 @@ from tests.support import apache
 from tests.support.clients import FACES, Face
 from tests.support.metaq import Metaq
 from tests.support.moved import MovedClock
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def apache_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         broker = apache.start_broker(home / "broker", [names.address], settings=APACHE_SETTINGS)
         try:
             # The broker registers a little after it is up.
-            eventually(lambda: _registered(names.address))
+            wait_until(lambda: _registered(names.address))
             yield Served(names.address, broker.address, RealClock())
         finally:
             broker.stop()

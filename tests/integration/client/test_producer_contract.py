@@ -28,7 +28,8 @@ from tests.integration.client.conftest import Served
 from tests.support.faces import FACES, opened
 from tests.support.metaq import Metaq
 from tests.support.processes import free_port
-from tests.support.reading import eventually, stored, stored_all
+from tests.support.reading import stored, stored_all
+from tests.support.waiting import wait_until
 
 _numbers = itertools.count()
 
@@ -222,7 +223,7 @@ def test_soon_calls_back(producer: Any, topic: str) -> None:
 def test_oneway_arrives(producer: Any, topic: str, nameserver: str) -> None:
     producer.send(topic, b"first")
     producer.send_oneway(topic, b"second")
-    eventually(lambda: set(bodies(stored(nameserver, topic))) == {b"first", b"second"})
+    wait_until(lambda: set(bodies(stored(nameserver, topic))) == {b"first", b"second"})
 
 
 def test_delayed_messages_come_later_unless_they_are_recalled(
@@ -237,7 +238,7 @@ def test_delayed_messages_come_later_unless_they_are_recalled(
     producer.send(topic, b"after", delay=timedelta(seconds=2))
     # It is due after the recalled one, which would have been delivered by then.
     producer.send(topic, b"last", delay=6)
-    eventually(lambda: b"last" in bodies(stored(nameserver, topic)))
+    wait_until(lambda: b"last" in bodies(stored(nameserver, topic)))
     messages = {message.body: message for message in stored(nameserver, topic)}
     assert messages.keys() == {b"now", b"at", b"after", b"last"}
     for body in (b"at", b"after"):
@@ -259,7 +260,7 @@ def test_a_transaction_counts_when_its_block_ends(producer: Any, topic: str, nam
         transaction.rollback()
         with pytest.raises(UsageError, match="decided"):
             transaction.commit()
-    eventually(lambda: bodies(stored(nameserver, topic)) == [b"paid"])
+    wait_until(lambda: bodies(stored(nameserver, topic)) == [b"paid"])
 
 
 def test_a_transaction_needs_a_checker(producer: Any, topic: str) -> None:
@@ -272,7 +273,7 @@ def test_a_request_is_answered(make: Callable[..., Any], nameserver: str, produc
 
     def answer() -> None:
         with metaq.Client(nameserver) as other, other.producer("replier") as replier:
-            eventually(lambda: b"question" in bodies(stored(nameserver, topic)))
+            wait_until(lambda: b"question" in bodies(stored(nameserver, topic)))
             (asked,) = (message for message in stored(nameserver, topic) if message.body == b"question")
             replier.reply(asked, b"answer")
 

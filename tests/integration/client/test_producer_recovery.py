@@ -15,8 +15,9 @@ import metaq
 from metaq.errors import NoRoute, NotDelivered, Undecided, UsageError
 from tests.support.faces import FACES, opened
 from tests.support.metaq import run
-from tests.support.reading import eventually, stored
+from tests.support.reading import stored
 from tests.support.servers import Cluster, start_metaq
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(params=FACES)
@@ -91,7 +92,7 @@ def test_confirmed_messages_survive_the_kill_of_a_broker_and_others_are_reported
         try:
             for _ in range(2):
                 so_far = len(futures)
-                eventually(lambda so_far=so_far: len(futures) > so_far + 2000)
+                wait_until(lambda so_far=so_far: len(futures) > so_far + 2000)
                 broker.kill()
                 broker.restart()
         finally:
@@ -181,8 +182,8 @@ def test_an_undecided_transaction_is_asked_for_after_a_restart_of_the_sender(
             return message.body == b"good"
 
         producer.send("other", b"introduces us to the broker")
-        eventually(lambda: b"good" in bodies(servers.namesrv, "orders"))
-        eventually(lambda: {message.body for message in asked} == {b"good", b"bad"})
+        wait_until(lambda: b"good" in bodies(servers.namesrv, "orders"))
+        wait_until(lambda: {message.body for message in asked} == {b"good", b"bad"})
     assert {message.topic for message in asked} == {"orders"}
     assert good in {message.id for message in asked}
     assert bodies(servers.namesrv, "orders") == {b"good", b"plain"}

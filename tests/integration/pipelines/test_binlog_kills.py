@@ -1,12 +1,11 @@
 """binlog-sync and its broker are killed at random moments while the tables change.
 
 Afterwards the topic, applied by key and sequence number, equals the tables, row by row. The test prints its
-seed; set BINLOG_SEED to repeat a run.
+seed; set METAQ_SEED to repeat a run.
 """
 
 from __future__ import annotations
 
-import os
 import random
 import threading
 import time
@@ -20,8 +19,9 @@ from tests.support.database import BOTH, Database
 from tests.support.metaq import Metaq
 from tests.support.mirror import Mirror
 from tests.support.processes import free_port
+from tests.support.rounds import draw_seed, kill_loop, rounds
 
-KILLS = 5
+KILLS = rounds(5, 100)
 ROWS_BEFORE = 1500
 
 
@@ -154,11 +154,11 @@ def _serve(home: Path, ports: tuple[int, int]) -> Metaq:
     )
 
 
+@kill_loop
 @pytest.mark.timeout(600)
 @BOTH
 def test_killed_at_random_moments(server: Database, database: str, password: str, tmp_path: Path) -> None:
-    seed = int(os.environ.get("BINLOG_SEED", random.randrange(10**9)))
-    print(f"BINLOG_SEED={seed}")
+    seed = draw_seed()
     chance = random.Random(seed)
     ports = (free_port(), free_port(neighbours=(-2, 1)))
     metaq = _serve(tmp_path, ports)

@@ -19,7 +19,7 @@ from tests.support.binlog import QUEUES, WAIT_S, Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import Metaq
 from tests.support.mirror import Mirror
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.parametrize("server", ["mysql"], indirect=True)
 
@@ -90,7 +90,7 @@ class Meddler:
 
     def __init__(self, server: Database, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._connection = server.root(database=database)
-        self._chance = random.Random(int(os.environ.get("BINLOG_SEED", "7")))
+        self._chance = random.Random(int(os.environ.get("METAQ_SEED", "7")))
         self.chunks = 0
         self._fill("CREATE TABLE t (k VARCHAR(20) PRIMARY KEY, v INT)")
         has_reached, moment = MySql.has_reached, MySql.moment
@@ -158,7 +158,7 @@ def test_changes_around_the_snapshot_of_every_chunk(
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        eventually(has_read_all, WAIT_S)
+        wait_until(has_read_all, WAIT_S)
     finally:
         stop.set()
         thread.join(60)
@@ -219,6 +219,6 @@ def test_partial_json_of_a_session_fails_the_run(server: Database, database: str
         running.wait_for_phase("following")
         cursor.execute("SET SESSION binlog_row_value_options = PARTIAL_JSON")
         cursor.execute("UPDATE t SET v = JSON_SET(v, '$.b', 2)")
-        eventually(lambda: not running.child.alive, WAIT_S)
+        wait_until(lambda: not running.child.alive, WAIT_S)
     assert running.child.process.returncode == 1
     assert "SET GLOBAL binlog_row_value_options = ''" in running.child.tail()

@@ -12,7 +12,7 @@ from tests.support.binlog import QUEUES, WAIT_S, Running, write_config
 from tests.support.database import BOTH, Database
 from tests.support.metaq import Metaq
 from tests.support.mirror import Mirror
-from tests.support.reading import eventually
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def wait_for_open(running: Running, count: int) -> None:
         reports = running.reports()
         return bool(reports) and reports[-1]["details"]["xa_open"] == count
 
-    eventually(found, WAIT_S)
+    wait_until(found, WAIT_S)
 
 
 @BOTH

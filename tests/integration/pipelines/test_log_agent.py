@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import signal
 import sys
 import threading
@@ -23,7 +22,8 @@ from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
 from metaq.pipelines.log_transport.positions import Positions
 from tests.support.metaq import Metaq
 from tests.support.processes import Child, free_port
-from tests.support.reading import eventually
+from tests.support.rounds import kill_loop, rounds, seeded
+from tests.support.waiting import wait_until
 
 TIMEOUT_S = 120.0
 
@@ -114,11 +114,11 @@ def test_lines_arrive_in_order_with_their_positions(
 ) -> None:
     append(logs / "a.log", "one", "two")
     with running(settings) as agent:
-        eventually(lambda: len(topic.read()) == 2)
+        wait_until(lambda: len(topic.read()) == 2)
         append(logs / "a.log", "three")
         append(logs / "b.log", "other")
-        eventually(lambda: len(topic.read()) == 4)
-        eventually(lambda: agent.progress.rows == 4)
+        wait_until(lambda: len(topic.read()) == 4)
+        wait_until(lambda: agent.progress.rows == 4)
     of_a = [m for m in topic.messages if m.properties["log.file"] == str(logs / "a.log")]
     assert [m.body for m in of_a] == [b"one", b"two", b"three"]
     assert [m.properties["log.at"] for m in of_a] == ["0", "4", "8"]
@@ -126,7 +126,7 @@ def test_lines_arrive_in_order_with_their_positions(
     assert len({m.queue for m in of_a}) == 1
     with running(settings):
         append(logs / "a.log", "four")
-        eventually(lambda: len(topic.read()) == 5)
+        wait_until(lambda: len(topic.read()) == 5)
     assert topic.messages[-1].body == b"four", "nothing is sent again after a clean stop"
     assert topic.messages[-1].properties["log.id"] == of_a[0].properties["log.id"]
 
@@ -135,20 +135,20 @@ def test_rotation_loses_nothing(settings: AgentSettings, logs: Path, topic: Topi
     path = logs / "a.log"
     append(path, "1")
     with running(settings):
-        eventually(lambda: topic.bodies() == [b"1"])
+        wait_until(lambda: topic.bodies() == [b"1"])
         with path.open("a") as old:
             path.rename(logs / "a.log.1")
             append(path, "of the new file")
             old.write("2, to the old name's file\nno end")
-        eventually(lambda: len(topic.read()) == 4)
+        wait_until(lambda: len(topic.read()) == 4)
         path.write_text("after a truncation\n")
-        eventually(lambda: len(topic.read()) == 5)
+        wait_until(lambda: len(topic.read()) == 5)
     assert sorted(topic.bodies()) == sorted(
         [b"1", b"2, to the old name's file", b"no end", b"of the new file", b"after a truncation"]
     )
     with running(settings):
         append(path, "last")
-        eventually(lambda: len(topic.read()) == 6)
+        wait_until(lambda: len(topic.read()) == 6)
     assert topic.messages[-1].body == b"last"
 
 
@@ -158,13 +158,13 @@ def test_a_quiet_file_is_read_on_after_its_rotation(
     path = logs / "a.log"
     append(path, "1")
     with running(replace(settings, close_after_s=0.1, rotated_after_s=120)) as agent, path.open("a") as old:
-        eventually(lambda: topic.bodies() == [b"1"])
-        eventually(lambda: len(open_files(logs)) == 1)
+        wait_until(lambda: topic.bodies() == [b"1"])
+        wait_until(lambda: len(open_files(logs)) == 1)
         path.rename(logs / "a.log.1")
-        eventually(lambda: bool(agent._missed))
+        wait_until(lambda: bool(agent._missed))
         old.write("2\n")
         old.flush()
-        eventually(lambda: len(topic.read()) == 2)
+        wait_until(lambda: len(topic.read()) == 2)
 
 
 def test_failed_lines_are_sent_again_while_more_are_written(
@@ -192,18 +192,18 @@ def test_failed_lines_are_sent_again_while_more_are_written(
     writer.start()
     try:
         with running(settings) as agent:
-            eventually(lambda: agent.progress.rows > 20)
+            wait_until(lambda: agent.progress.rows > 20)
             broker.child.kill()
             # Lines that are written meanwhile are read only when all lines in flight have failed.
-            eventually(lambda: "is sent again from byte" in caplog.text)
+            wait_until(lambda: "is sent again from byte" in caplog.text)
             start_metaq("broker", "--listen", broker.broker, *data)
             failed_at = agent.progress.rows
-            eventually(lambda: agent.progress.rows > failed_at + 20)
+            wait_until(lambda: agent.progress.rows > failed_at + 20)
             done.set()
             writer.join()
             count = next(written)
             topic = Topic(names, "outage")
-            eventually(lambda: len({m.body for m in topic.read()}) == count)
+            wait_until(lambda: len({m.body for m in topic.read()}) == count)
             topic.close()
     finally:
         done.set()
@@ -215,21 +215,21 @@ def test_a_file_that_was_rotated_during_a_stop_is_found(
     path = logs / "a.log"
     append(path, "1")
     with running(settings):
-        eventually(lambda: topic.bodies() == [b"1"])
+        wait_until(lambda: topic.bodies() == [b"1"])
     append(path, "2")
     path.rename(logs / "a.log.1")
     append(path, "3")
     with running(settings):
-        eventually(lambda: len(topic.read()) == 3)
+        wait_until(lambda: len(topic.read()) == 3)
     assert sorted(topic.bodies()) == [b"1", b"2", b"3"]
 
 
 def test_a_quiet_file_is_closed_and_opened_again(settings: AgentSettings, logs: Path, topic: Topic) -> None:
     append(logs / "a.log", "1")
     with running(replace(settings, close_after_s=0.1)) as agent:
-        eventually(lambda: agent.progress.rows == 1 and not open_files(logs))
+        wait_until(lambda: agent.progress.rows == 1 and not open_files(logs))
         append(logs / "a.log", "2")
-        eventually(lambda: len(topic.read()) == 2)
+        wait_until(lambda: len(topic.read()) == 2)
     assert topic.bodies() == [b"1", b"2"]
 
 
@@ -268,17 +268,16 @@ LogAgent(settings).run(lambda progress: None, threading.Event())
 """
 
 
+@kill_loop
 def test_kills_lose_no_line(
     served: Metaq, tmp_path: Path, logs: Path, topic: Topic, request: pytest.FixtureRequest
 ) -> None:
-    seed = random.randrange(1 << 30)
-    print(f"seed {seed}")
-    choice = random.Random(seed)
+    choice = seeded()
     (tmp_path / "agent.py").write_text(PROGRAM)
     arguments = [sys.executable, str(tmp_path / "agent.py"), served.nameserver, request.node.name]
     arguments += [str(logs / "a*"), str(tmp_path / "positions.json")]
     written: list[str] = []
-    for life in range(4):
+    for life in range(rounds(4, 20)):
         child = Child(arguments, tmp_path / f"agent-{life}.log", dict(os.environ), directory=tmp_path)
         try:
             # Kill the agent a moment after its first lines have arrived.
@@ -298,7 +297,7 @@ def test_kills_lose_no_line(
             child.process.wait()
     child = Child(arguments, tmp_path / "agent-last.log", dict(os.environ), directory=tmp_path)
     try:
-        eventually(lambda: {m.body.decode() for m in topic.read()} == set(written))
+        wait_until(lambda: {m.body.decode() for m in topic.read()} == set(written))
     finally:
         child.kill()
     once: dict[tuple[str, int], Any] = {}

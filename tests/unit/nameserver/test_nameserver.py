@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ from metaq.protocol.routes import (
 from metaq.remoting import split_address
 from metaq.settings import ServerSettings
 from tests.support.patient import Connection
+from tests.support.waiting import run, until
 
 MASTER = "127.0.0.1:10911"
 VERSION = DataVersion(1, 0, 5)
@@ -112,20 +113,6 @@ async def started(binary: bool = False, clock: Clock | None = None, **options: A
         await connection.close()
     finally:
         await server.stop()
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await scenario()
-
-    asyncio.run(bounded())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -15,6 +14,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.reply import Reply
 from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
+from tests.support.waiting import run
 
 
 def route_data(*brokers: str, queues: int = 2, perm: int = 6) -> TopicRouteData:
@@ -25,14 +25,6 @@ def route_data(*brokers: str, queues: int = 2, perm: int = 6) -> TopicRouteData:
             for name in brokers
         ],
     )
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await scenario()
-
-    asyncio.run(bounded())
 
 
 def test_a_key_goes_where_java_would_send_it() -> None:
