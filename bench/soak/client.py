@@ -1,6 +1,6 @@
 """`python -m bench.soak.client FORM NAMESERVER TOPIC SECONDS`: sends and reads as fast as it can.
 
-It ends when it is told to (SIGTERM), or at the latest after so many seconds, and says how many came back.
+It ends on SIGTERM, or when its time is over, and prints how many messages came back.
 Sending waits while too many are on their way, so that neither side runs ahead of the other for an hour.
 """
 
@@ -22,7 +22,7 @@ from metaq import aio
 BODY = b"x" * 128
 BLOCK = 200
 UNREAD_MAX = {"poll": 200_000, "aio": 100_000, "handler": 10_000, "iteration": 10_000}
-"""Messages on their way, so many that no reader waits; what is left at the end has to be read too."""
+"""Messages in flight: enough that no reader waits. The rest is read at the end."""
 STALL_S = 120.0
 DRAIN_S = 60.0
 FLOWING = "FLOWING"
@@ -102,7 +102,7 @@ def run_plain(form: str, nameserver: str, topic: str, flow: Flow) -> None:
 
 
 def _poll(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -> None:
-    with client.puller(group="soak_poll", start="begin") as puller:
+    with client.puller(group="soak_poll", start="earliest") as puller:
         puller.assign(topic)
         committed_at = time.monotonic()
         while not stop.is_set():
@@ -114,7 +114,7 @@ def _poll(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -
 
 
 def _handle(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -> None:
-    @client.consumer(topic, group="soak_handler", start="first")
+    @client.consumer(topic, group="soak_handler", start="earliest")
     def handle(message: metaq.Message) -> None:
         flow.receive(len(message.body) == len(BODY))
 
@@ -124,7 +124,7 @@ def _handle(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event)
 
 def _iterate(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -> None:
     while not stop.is_set():
-        with client.subscribe(topic, group="soak_iteration", start="first", idle_timeout=1) as messages:
+        with client.subscribe(topic, group="soak_iteration", start="earliest", idle_timeout=1) as messages:
             for message in messages:
                 flow.receive(len(message.body) == len(BODY))
 
@@ -141,7 +141,7 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
     async with aio.Client(nameserver) as client:
 
         async def read() -> None:
-            async with client.puller(group="soak_aio", start="begin") as puller:
+            async with client.puller(group="soak_aio", start="earliest") as puller:
                 await puller.assign(topic)
                 committed_at = time.monotonic()
                 while True:
@@ -171,7 +171,7 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
 
 
 def leak() -> None:
-    """What a soak is there to find: memory that is kept and files that are not closed; so much in a second,
+    """Leaks memory and file descriptors, for the soak to find; it leaks at a fixed rate per second,
     however rarely this thread gets to run."""
     kept: list[tuple[bytes, int]] = []
     began = time.monotonic()

@@ -92,7 +92,7 @@ def read_link(name, pid="self"):
         link = os.readlink(f"/proc/{pid}/fd/{name}")
     except OSError:
         return None
-    # What they share on purpose is the memory for verdicts.
+    # They share the memory for verdicts on purpose.
     shared = link.startswith(("/memfd:metaq-verdicts", "/dev/"))
     return None if shared or not link.startswith(("socket:", "/")) else link
 '''
@@ -305,7 +305,7 @@ def test_whatever_a_function_does_its_pulls_go_on(tmp_path: Path) -> None:
             for what in HARM:
                 before = broker.functions.tallies["bad"].failures
                 found = await read_all(client, "t", f"bad('{what}')", len(sent))
-                # Where nothing fails the function's word counts; there is nothing to be read.
+                # If nothing fails, the function's verdict counts, and there is nothing to read.
                 failures = broker.functions.tallies["bad"].failures - before
                 if what in ("print", "read"):
                     assert (found, failures) == ([b"yes-0", b"yes-4"], 0), what
@@ -400,7 +400,7 @@ def test_functions_that_cannot_be_loaded_stop_the_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         assert "SyntaxError" in await says("def (")
         assert "ZeroDivisionError: division by zero (f.py, line 1)" in await says("1 / 0")
-        assert "no function that is marked" in await says("x = 1")
+        assert "no function with the decorator" in await says("x = 1")
         assert "exit code 3" in await says("import os; os._exit(3)")
         assert workers_of(os.getpid()) == []
 

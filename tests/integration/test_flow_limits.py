@@ -39,7 +39,7 @@ RATE, BURST = 100, 10
 
 
 async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int = 20) -> int:
-    """Moves the clock until so many are done; how far. Each step waits for all that it lets through."""
+    """Moves the clock until that many are done and returns how far it moved."""
     passed_ms = 0
     while True:
         allowed = min(count, BURST + RATE * passed_ms // 1000)
@@ -52,7 +52,7 @@ async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int 
 
 
 async def sent_slowly(broker: Broker, client: Client, clock: Clock, count: int) -> list[Sent]:
-    """Sends so many at once, and moves the clock by as much as they must wait."""
+    """Sends that many at once, and moves the clock by the time that they must wait."""
     slowed = broker.server.counters()["sends_slowed"]
     sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(count)]
     await until(lambda: broker.server.counters()["limits_waiting"] == count - BURST)
@@ -148,7 +148,7 @@ def test_the_commands_limit_groups(served: Metaq) -> None:
     limit = ("group", "limit", "Shaved", "--messages-per-second", "80000")
     missing = served.run(*limit)
     assert missing.returncode == 1
-    assert missing.stderr.startswith("metaq: there is no group Shaved; ") and "--create" in missing.stderr
+    assert missing.stderr.startswith("metaq: group Shaved does not exist; ") and "--create" in missing.stderr
     row = {"broker": "broker-a", "messages_per_second": 80_000, "bytes_per_second": None}
     assert document(served.run(*limit, "--create", "-o", "json")) == {"group": "Shaved", "limits": [row]}
     shown = document(served.run("group", "show", "Shaved", "-o", "json"))
@@ -162,7 +162,7 @@ def test_a_group_is_shown_with_its_lag(served: Metaq) -> None:
     assert served.run("topic", "create", "Lagging", "--queues", "2").returncode == 0
     for body in ("a", "b", "c"):
         assert served.run("send", "Lagging", body, "--queue", "1").returncode == 0
-    with metaq.Client(served.nameserver) as client, client.puller(group="Behind", start="begin") as puller:
+    with metaq.Client(served.nameserver) as client, client.puller(group="Behind", start="earliest") as puller:
         puller.assign(metaq.Queue("Lagging", "broker-a", 1))
         assert puller.poll(timeout=60, count=1)[0].body == b"a"
         puller.commit()
@@ -179,7 +179,7 @@ def test_a_group_is_shown_with_its_lag(served: Metaq) -> None:
     ("flag", "value", "says"),
     [
         ("--messages-per-second", "0", "must be a whole number from 1 to 1000000000"),
-        ("--messages-per-second", "fast", "--messages-per-second none takes the limit away"),
+        ("--messages-per-second", "fast", "--messages-per-second none removes the limit"),
         ("--bytes-per-second", "2 XB", "must be a size from 1 B to 1 TiB"),
     ],
 )
