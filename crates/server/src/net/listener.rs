@@ -59,6 +59,7 @@ pub struct Shared {
     pub crossing: Crossing,
     hot: HotRequests,
     attached: ArcSwapOption<Attached>,
+    attaching: Mutex<()>,
     /// The plane that is being stopped: answers may still wait for its store.
     leaving: ArcSwapOption<Broker>,
     peers: Mutex<HashMap<u64, Arc<Peer>, RandomState>>,
@@ -95,6 +96,7 @@ impl Listener {
             crossing,
             hot,
             attached: ArcSwapOption::empty(),
+            attaching: Mutex::new(()),
             leaving: ArcSwapOption::empty(),
             peers: Mutex::default(),
             per_address: Mutex::default(),
@@ -220,9 +222,14 @@ impl Shared {
 
     /// Has a plane answer the hot requests from now on; false where there is one already.
     pub(crate) fn attach(&self, broker: &Arc<Broker>) -> bool {
-        let plane = Some(Arc::new(Attached { broker: Arc::clone(broker) }));
-        let before = self.attached.compare_and_swap(&None::<Arc<Attached>>, plane);
-        before.is_none()
+        let _one_at_a_time = self.attaching.lock();
+        if !self.is_free() {
+            return false;
+        }
+        // First, because the first request may already wait for an arrival or a flush.
+        broker.follow_store();
+        self.attached.store(Some(Arc::new(Attached { broker: Arc::clone(broker) })));
+        true
     }
 
     /// Refuses hot requests from now on, and returns once no pass over requests uses the plane any more. False where it

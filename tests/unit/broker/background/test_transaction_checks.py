@@ -14,7 +14,7 @@ from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
 NOW_MS = 1_750_000_000_000
 OPTIONS = BrokerOptions(
-    broker=BrokerSettings(cluster="c", name="b", broker_id=0, store_host="127.0.0.1:0"),
+    broker=BrokerSettings(cluster="c", name="b", store_host="127.0.0.1:0"),
     server=ServerSettings(host="127.0.0.1", port=0),
     store=StoreSettings(directory="unused"),
 )

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import Server, Store, tag_code
+from metaq._core import BrokerPlane, Listener, Store, tag_code
 from metaq.broker.requests.consumption import Consumption, Parts
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.stats import Statistics
@@ -37,7 +37,7 @@ from metaq.protocol.offsets import (
 )
 
 
-class FakeServer:
+class FakePlane:
     def offsets(self) -> dict[str, dict[int, int]]:
         return {"orders@billing": {0: 5}, "history@billing": {0: 1}, "orders@audit": {0: 1}}
 
@@ -70,18 +70,18 @@ class Desk:
     def __init__(self, tables: Any) -> None:
         self.tables = tables
         self.clients = Clients(tables.clock, 120.0, lambda group, change: None)
-        server, store = cast(Server, FakeServer()), cast(Store, FakeStore())
+        plane, store = cast(BrokerPlane, FakePlane()), cast(Store, FakeStore())
         self.consumption = Consumption(
             Parts(
                 broker_name="b",
                 clock=tables.clock,
-                server=server,
+                plane=plane,
                 store=store,
                 topics=tables.topics,
                 groups=tables.groups,
                 clients=self.clients,
-                statistics=Statistics(server, store, tables.clock, "c"),
-                address=lambda: "127.0.0.1:10911",
+                statistics=Statistics(plane, cast(Listener, None), store, tables.clock, "c"),
+                address="127.0.0.1:10911",
             )
         )
 
