@@ -79,7 +79,12 @@ async def _start_nameserver(
 
     settings = nameserver_settings(config, alone=alone)
     with _explained("--listen" if alone else "--namesrv-port"):
-        nameserver = NameServer(settings, clock, key_values_file=key_values_file(config, alone=alone))
+        nameserver = NameServer(
+            settings,
+            clock,
+            key_values_file=key_values_file(config, alone=alone),
+            broker_expiry_s=config["broker_expiry_s"],
+        )
         await nameserver.start()
     stack.push_async_callback(nameserver.stop)
     return nameserver

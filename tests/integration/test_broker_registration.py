@@ -86,12 +86,8 @@ async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def test_a_hanging_name_server_delays_a_new_topic_but_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    # It is waited for by nobody, or for longer than the test runs.
-    monkeypatch.setattr(registration, "ANSWER_TIMEOUT_S", 3600.0)
-    monkeypatch.setattr(registration, "ANNOUNCE_TIMEOUT_S", 0.3)
-
     async def scenario() -> None:
         answers = 1
 
@@ -109,14 +105,19 @@ def test_a_hanging_name_server_delays_a_new_topic_but_little(
         port = hanging.sockets[0].getsockname()[1]
         async with (
             hanging,
-            started_broker(broker_options(tmp_path, f"127.0.0.1:{port}")) as broker,
+            # Nobody waits for it, or longer than the test runs.
+            started_broker(
+                broker_options(
+                    tmp_path, f"127.0.0.1:{port}", register_timeout_s=3600.0, announce_timeout_s=0.3
+                )
+            ) as broker,
             connected(broker.address) as client,
         ):
             assert broker.master.registration.registered
             for number in range(3):
                 if number:
                     # One that was late once delays nobody before it answers again.
-                    monkeypatch.setattr(registration, "ANNOUNCE_TIMEOUT_S", 3600.0)
+                    broker.master.registration.announce_timeout_s = 3600.0
                 (await client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=60)).check()
 
     run(scenario)

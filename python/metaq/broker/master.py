@@ -26,7 +26,6 @@ from metaq.protocol import names
 
 _log = logging.getLogger(__name__)
 
-FIRST_REGISTRATION_WAIT_S = 2.0
 CATCH_UP_TIMEOUT_MS = 60_000
 
 
@@ -87,7 +86,7 @@ class Master:
     async def announce(self) -> None:
         """Tells the name servers that clients may come, and begins the regular work."""
         self._undo.push_async_callback(self.registration.stop)
-        await self.registration.start(FIRST_REGISTRATION_WAIT_S)
+        await self.registration.start()
         self._undo.callback(self.notices.stop)
         self._undo.push_async_callback(self.housekeeping.stop)
         self.housekeeping.start()

@@ -11,7 +11,7 @@ from metaq._core import Clock, Closed, Listener
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
-from metaq.nameserver.routes import RouteTable
+from metaq.nameserver.routes import EXPIRY_MS, RouteTable
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.pump import Pump
 from metaq.settings import ServerSettings
@@ -23,14 +23,19 @@ class NameServer:
     """Several of them serve one cluster without knowing of each other: brokers register with each."""
 
     def __init__(
-        self, settings: ServerSettings, clock: Clock, *, key_values_file: Path | None = None
+        self,
+        settings: ServerSettings,
+        clock: Clock,
+        *,
+        key_values_file: Path | None = None,
+        broker_expiry_s: float = EXPIRY_MS / 1000,
     ) -> None:
         """Binds at once, so that `address` is known; OSError where the port is taken."""
         self._clock = clock
         self._listener = Listener(settings, serves_broker=False)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._address = f"{host}:{self._listener.port}"
-        self.routes = RouteTable()
+        self.routes = RouteTable(int(broker_expiry_s * 1000))
         self.key_values = KeyValues(key_values_file)
         self._options = Options(self._address)
         self._handlers = Handlers(

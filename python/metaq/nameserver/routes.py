@@ -29,6 +29,7 @@ _log = logging.getLogger(__name__)
 PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
 EXPIRY_MS: Final = 120_000
+"""The silence after which a broker is gone, unless its registration asks for another."""
 EXPIRY_MS_MAX: Final = 24 * 3600 * 1000
 BROKERS_MAX: Final = 10_000
 QUEUE_ENTRIES_MAX: Final = 2_000_000
@@ -97,7 +98,8 @@ class Registration:
 class RouteTable:
     """Every broker and every topic that a name server knows."""
 
-    def __init__(self) -> None:
+    def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
+        self._expiry_ms = expiry_ms
         self._replicas: dict[str, Replicas] = {}
         self._by_address: dict[tuple[str, str], Broker] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
@@ -129,7 +131,7 @@ class RouteTable:
             ha_address=registration.ha_address,
             version=registration.topics.data_version,
             seen_ms=now_ms,
-            expiry_ms=_expiry_ms(registration.expiry_ms),
+            expiry_ms=self._bounded_expiry_ms(registration.expiry_ms),
             connection=registration.connection,
         )
         if known is None:
@@ -167,7 +169,7 @@ class RouteTable:
             return False
         broker.seen_ms = now_ms
         if expiry_ms is not None:
-            broker.expiry_ms = _expiry_ms(expiry_ms)
+            broker.expiry_ms = self._bounded_expiry_ms(expiry_ms)
         return True
 
     def expire(self, now_ms: int) -> list[Broker]:
@@ -310,6 +312,11 @@ class RouteTable:
                 ResponseCode.SYSTEM_BUSY, f"{added} more topics would be more than {QUEUE_ENTRIES_MAX} in all"
             )
 
+    def _bounded_expiry_ms(self, asked_ms: int | None) -> int:
+        if asked_ms is None or asked_ms <= 0:
+            return self._expiry_ms
+        return min(asked_ms, EXPIRY_MS_MAX)
+
     def _leave_former_place(self, new: Registration) -> None:
         """One address is one broker: where it had another id, name or cluster, it no longer has."""
         for cluster, address in [key for key in self._by_address if key[1] == new.address]:
@@ -384,9 +391,3 @@ def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:
         topic_sys_flag=config.topic_sys_flag,
         write_queue_nums=config.write_queue_nums,
     )
-
-
-def _expiry_ms(asked_ms: int | None) -> int:
-    if asked_ms is None or asked_ms <= 0:
-        return EXPIRY_MS
-    return min(asked_ms, EXPIRY_MS_MAX)

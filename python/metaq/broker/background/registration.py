@@ -18,14 +18,10 @@ from metaq.remoting import Connection
 
 _log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 1.0
 GATHER_S = 0.01
 """Between two registrations, so that many new topics make few of them."""
-ANNOUNCE_TIMEOUT_S = 1.0
-"""How long a new topic waits for name servers that were well so far; a hanging one delays the first by no
-more, and those after it not at all."""
 WATCH_S = 1.0
 """How soon a name server that went away is tried again: its routes are gone until it knows us anew."""
 
@@ -89,6 +85,7 @@ class Registration:
         permission: Callable[[], int],
     ) -> None:
         self._options = options
+        self.announce_timeout_s = options.announce_timeout_s
         self._broker_id = broker_id
         self._topics = topics
         self._address = address
@@ -101,12 +98,13 @@ class Registration:
         """Name servers whose last answer was a yes."""
         return {link.address for link in self._links if link.is_registered}
 
-    async def start(self, wait_s: float) -> None:
-        """Returns once every name server has been tried, or after `wait_s` where one does not answer."""
+    async def start(self) -> None:
+        """Returns once every name server has been tried, or after `register_wait_s` if one does not
+        answer."""
         self._tasks = [asyncio.create_task(self._keep_registered(link)) for link in self._links]
         waiters = [asyncio.create_task(link.tried.wait()) for link in self._links]
         if waiters:
-            await asyncio.wait(waiters, timeout=wait_s)
+            await asyncio.wait(waiters, timeout=self._options.register_wait_s)
         for waiter in waiters:
             waiter.cancel()
 
@@ -123,7 +121,7 @@ class Registration:
             if link.is_registered and not link.is_late
         }
         if waiters:
-            _, late = await asyncio.wait(waiters, timeout=ANNOUNCE_TIMEOUT_S)
+            _, late = await asyncio.wait(waiters, timeout=self.announce_timeout_s)
             for waiter in late:
                 waiters[waiter].is_late = True
                 waiter.cancel()
@@ -172,7 +170,7 @@ class Registration:
         was_registered, is_first = link.is_registered, not link.tried.is_set()
         version = self._topics.data_version.counter
         try:
-            await link.call(command, self._body(), ANSWER_TIMEOUT_S)
+            await link.call(command, self._body(), self._options.register_timeout_s)
             link.is_registered = True
         except (MetaqError, ValueError) as error:
             link.is_registered = False

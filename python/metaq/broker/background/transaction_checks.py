@@ -29,9 +29,6 @@ _log = logging.getLogger(__name__)
 BATCH_COUNT_MAX = 256
 TURN_COUNT_MAX = 10_000
 """More than so many wait for the next turn, the oldest first."""
-RENEW_AFTER_MS = 120_000
-"""A half message that waits longer than this, such as an immune one, is stored again: the queue behind it can
-then be forgotten, and a restart has little to read."""
 HOUR_MS = 3_600_000
 
 
@@ -88,7 +85,7 @@ class Transactions:
             due = await asyncio.to_thread(
                 self._plane.due_transactions,
                 timeout_ms=self._options.broker.transaction_timeout_ms,
-                renew_ms=RENEW_AFTER_MS,
+                renew_ms=int(self._options.transaction_renew_s * 1000),
                 stored_before_ms=began_ms,
                 count_max=BATCH_COUNT_MAX,
             )

@@ -15,8 +15,6 @@ from metaq.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
 
-IDLE_S = 60.0
-"""After so long without work a worker is ended."""
 LOSSES_UNPUNISHED = 3
 PAUSE_S_FIRST = 0.1
 PAUSE_S_MAX = 5.0
@@ -56,9 +54,9 @@ class Pool:
 
     async def rest(self) -> None:
         """Ends the workers that nobody has needed for long."""
-        now = time.monotonic()
-        rested = [worker for since, worker in self._idle if now - since >= IDLE_S]
-        self._idle = [(since, worker) for since, worker in self._idle if now - since < IDLE_S]
+        idle_since = time.monotonic() - self._settings.idle_s
+        rested = [worker for since, worker in self._idle if since <= idle_since]
+        self._idle = [(since, worker) for since, worker in self._idle if since > idle_since]
         for worker in rested:
             await worker.kill()
 

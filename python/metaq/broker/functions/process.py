@@ -60,7 +60,9 @@ class WorkerSettings:
     batch_bytes_max: int = MIB
     """What one batch holds at most; its first message goes whatever its size."""
     workers_max: int = 2
-    """Of one function."""
+    """For one function."""
+    idle_s: float = 60.0
+    """A worker without work for this long is ended."""
 
 
 class Worker:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaq._core import Clock
+from metaq.broker.options import LEASE_MS
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
@@ -15,9 +16,6 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 
-LEASE_MS = 60_000
-"""A consumer renews every 20 s and stops reading by itself 30 s after its last renewal, so a queue never has
-two readers even though a lease is taken away without asking."""
 QUEUES_PER_REQUEST_MAX = 10_000
 
 Place = tuple[str, int]
@@ -39,15 +37,18 @@ Leases = dict[str, dict[Place, Lease]]
 class QueueLocks:
     """Leases by group and queue. They live in memory: after a restart every consumer simply asks again."""
 
-    def __init__(self, clock: Clock, topics: Topics, leases: Leases | None = None) -> None:
+    def __init__(
+        self, clock: Clock, topics: Topics, leases: Leases | None = None, lease_ms: int = LEASE_MS
+    ) -> None:
         self._clock = clock
         self._topics = topics
         self._leases: Leases = {} if leases is None else leases
+        self._lease_ms = lease_ms
 
     def restart_leases(self) -> None:
         """Gives every owner a whole lease from now on. Nobody could renew while there was no master, and a
         queue whose lease ran out meanwhile may still have its reader."""
-        ends_ms = self._clock.now_ms() + LEASE_MS
+        ends_ms = self._clock.now_ms() + self._lease_ms
         for leases in self._leases.values():
             for lease in leases.values():
                 lease.ends_ms = ends_ms
@@ -64,7 +65,7 @@ class QueueLocks:
             is_taken = lease is not None and lease.client_id != client_id and lease.ends_ms > now_ms
             if is_taken or not self._exists(place):
                 continue
-            leases[place] = Lease(client_id, now_ms + LEASE_MS)
+            leases[place] = Lease(client_id, now_ms + self._lease_ms)
             granted.append(queue)
         if not leases:
             del self._leases[group]

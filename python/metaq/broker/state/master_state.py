@@ -31,7 +31,7 @@ class MasterState:
         self._announce = announce
         self.topics = Topics(options, clock, directory, self._topics_changed)
         self.groups = Groups(options, clock, directory, self._groups_changed)
-        self.locks = QueueLocks(clock, self.topics, node.leases)
+        self.locks = QueueLocks(clock, self.topics, node.leases, int(options.queue_lease_s * 1000))
         self.filters = Filters(options.enable_property_filter, node.functions.known)
         self.policy = PolicyFeed(
             plane,
