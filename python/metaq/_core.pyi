@@ -157,7 +157,7 @@ class Listener:
 
 @final
 class ListenerFigures:
-    """What the connections of a listener did, summed since it was bound."""
+    """The traffic of a listener, summed over all connections since it was bound."""
 
     @property
     def connections(self) -> int:
@@ -488,7 +488,7 @@ class StoreFigures:
         """−1 if the disk does not say."""
     @property
     def recovered_from_offset(self) -> int:
-        """Where the last start began to read the log."""
+        """The physical offset at which the last start began to read the log."""
     @property
     def recovered_bytes(self) -> int: ...
     @property

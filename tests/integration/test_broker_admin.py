@@ -240,7 +240,7 @@ def test_questions_are_passed_on_to_the_client(tmp_path: Path) -> None:
             reply = (await client.connection.call(GetConsumerStatus(topic=T, group="g"))).check()
             told = GetConsumerStatusBody.decode(reply.body).consumer_table
             assert told == {"answerer": {MessageQueue("broker-a", 0, T): 7}}
-            for id_given, wrong in (("nobody", "not connected"), ("answerer", "no offset message id")):
+            for id_given, wrong in (("nobody", "not connected"), ("answerer", "not an offset message id")):
                 bad = msgspec.structs.replace(direct, client_id=id_given, msg_id="7F")
                 reply = await client.connection.call(bad)
                 assert reply.code != 0 and wrong in (reply.remark or "")

@@ -34,7 +34,7 @@ ROUNDS = 10
 NOT_AVAILABLE = 14
 COMMIT = 8
 DELAY_MS = 1_000
-"""What delay level 1 waits."""
+"""The delay of level 1."""
 TIMER_MS = 5_000
 DOWN_MS = 600_000
 """Longer than a client may be silent and a lock may go without renewal."""
@@ -181,7 +181,7 @@ async def _change_role(broker: Broker, reader: Client, producer: Producer, clock
     await _assert_refuses(reader)
     await until(lambda: producer.refused > refused)
     if number % 2:
-        # Whatever was due meanwhile, comes afterwards; nobody counts as silent for it.
+        # Deliveries that are due meanwhile come afterwards, and nobody counts as silent.
         clock.advance_ms(DOWN_MS)
 
     acknowledged = len(producer.acknowledged)
@@ -256,7 +256,7 @@ def test_a_master_that_cannot_load_leaves_the_broker_without_a_role(tmp_path: Pa
 
 
 def test_filters_and_limits_are_in_force_again(tmp_path: Path) -> None:
-    """The policy of a new plane is that of the old one: subscriptions of connected consumers included."""
+    """A new plane has the policy of the old one, with the subscriptions of connected consumers."""
 
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:

@@ -38,10 +38,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 const SETTLE_POLL: Duration = Duration::from_micros(200);
 
-/// Who answers the hot requests of a listener.
+/// The side that answers the hot requests of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HotRequests {
-    /// Nobody here: they cross to Python like all others. For name servers.
+    /// Python: they cross like all others. For name servers.
     Cross,
     /// The attached broker plane. While there is none, they are refused.
     Plane,
@@ -53,7 +53,7 @@ pub struct Attached {
     pub broker: Arc<Broker>,
 }
 
-/// What every connection of a listener shares.
+/// The state that all connections of a listener share.
 pub struct Shared {
     pub settings: ServerSettings,
     pub crossing: Crossing,
@@ -269,7 +269,7 @@ impl Shared {
         self.peers.lock().values().cloned().collect()
     }
 
-    /// Lets a socket in where the limits allow it.
+    /// Admits a socket if the limits allow it.
     fn admit(self: &Arc<Self>, stream: TcpStream, remote: SocketAddr) {
         if self.peers.lock().len() >= self.settings.connections_max {
             return;
@@ -289,7 +289,7 @@ impl Shared {
         tokio::spawn(connection::run(Arc::clone(self), stream, peer));
     }
 
-    /// A connection has ended: nothing may wait for it any longer, and Python is told.
+    /// Ends a connection: nothing waits for it any longer, and Python hears of it.
     pub(crate) fn forget(&self, peer: &Arc<Peer>) {
         {
             let mut peers = self.peers.lock();

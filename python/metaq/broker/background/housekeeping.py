@@ -1,4 +1,4 @@
-"""The regular work of a master: each piece at its own interval, none ended by a failure."""
+"""The regular work of a master, each piece at its own interval. A failure never ends it for good."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Telling every name server that this broker is here and which topics it has."""
+"""Registration with every name server: that this broker is here, and which topics it has."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _log = logging.getLogger(__name__)
 UNREGISTER_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 1.0
 GATHER_S = 0.01
-"""Between two registrations, so that many new topics make few of them."""
+"""The pause between two registrations, so that many new topics make few registrations."""
 WATCH_S = 1.0
-"""How soon a name server that went away is tried again: its routes are gone until it knows us anew."""
+"""How soon a lost name server is tried again. Its routes are gone until the broker registers again."""
 
 
 class NameServerLink:
@@ -35,9 +35,10 @@ class NameServerLink:
         self.tried = asyncio.Event()
         self.is_registered = False
         self.is_late = False
-        """A new topic was not waited for to the end; the next one is not before an attempt has ended."""
+        """A new topic gave up waiting for this name server; no other topic waits for it before an attempt
+        ends."""
         self.told_version = -1
-        """Counter of the topics' version that the last attempt was about."""
+        """The counter of the topics' version in the last attempt."""
         self._told = asyncio.Event()
         self._connection: Connection | None = None
 
@@ -46,7 +47,7 @@ class NameServerLink:
         return self._connection is not None and self._connection.closed
 
     def told(self, version: int) -> None:
-        """An attempt has ended, well or badly."""
+        """Notes that an attempt has ended, well or badly."""
         self.told_version = version
         self.is_late = False
         self._told.set()
@@ -54,7 +55,7 @@ class NameServerLink:
         self.tried.set()
 
     def left(self) -> None:
-        """Nobody will be told any more, so nobody waits for that."""
+        """Ends all waits: this name server gets no more registrations."""
         self.is_registered = False
         self._told.set()
 
@@ -63,7 +64,7 @@ class NameServerLink:
             await self._told.wait()
 
     async def call(self, command: Command, body: bytes, timeout_s: float) -> None:
-        """Raises MetaqError or ValueError (an address that is none) where the answer is not a yes."""
+        """Raises MetaqError if the name server does not accept, ValueError for a bad address."""
         if self._connection is None or self._connection.closed:
             self._connection = await Connection.open(self.address, timeout_s)
         (await self._connection.call(command, body, timeout_s)).check()
@@ -74,7 +75,7 @@ class NameServerLink:
 
 
 class Registration:
-    """One task per name server: they share nothing, so one that is down or slow delays no other."""
+    """One task for each name server. They share nothing, so one that is down or slow delays no other."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Registration:
 
     @property
     def registered(self) -> set[str]:
-        """Name servers whose last answer was a yes."""
+        """The name servers that accepted the last registration."""
         return {link.address for link in self._links if link.is_registered}
 
     async def start(self) -> None:
@@ -109,8 +110,8 @@ class Registration:
             waiter.cancel()
 
     async def announce(self) -> None:
-        """The topics have changed: returns once the name servers know, so that whoever made the change finds
-        it in the routes. Changes that come together go together."""
+        """Returns once the name servers know the changed topics, so that the caller finds them in the routes.
+        Changes that come together go together."""
         version = self._topics.data_version.counter
         behind = [link for link in self._links if link.told_version < version]
         for link in behind:
@@ -127,7 +128,7 @@ class Registration:
                 waiter.cancel()
 
     async def stop(self) -> None:
-        """Takes this broker out of every route, as far as the name servers can be reached."""
+        """Removes this broker from the routes of all name servers that can be reached."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,7 +147,8 @@ class Registration:
                 retry_s = min(retry_s * 2, interval_s)
 
     async def _pause(self, link: NameServerLink, pause_s: float) -> None:
-        """Until the next registration is due: for a change, for the time that has passed, for a lost line."""
+        """Waits until the next registration is due: after a change, after `pause_s`, or after a lost
+        connection."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + pause_s
         await asyncio.sleep(GATHER_S)
@@ -165,7 +167,7 @@ class Registration:
             broker_addr=self._address,
             cluster_name=broker.cluster,
             broker_id=self._broker_id,
-            ha_server_addr=self._address,  # Upstream's name servers insist on one, replicas or not.
+            ha_server_addr=self._address,  # Apache's name servers require one, with or without replicas.
         )
         was_registered, is_first = link.is_registered, not link.tried.is_set()
         version = self._topics.data_version.counter
@@ -183,7 +185,7 @@ class Registration:
         return link.is_registered
 
     def _body(self) -> bytes:
-        """All topics that are served, with what the broker as a whole does not allow taken from each."""
+        """All served topics. Each loses the rights that the broker as a whole does not have."""
         table = self._topics.served()
         permission = self._permission()
         if permission & (READ | WRITE) != READ | WRITE:

@@ -1,7 +1,7 @@
-"""Transactions that nobody ended: their producers are asked, and after too many questions they are given up.
+"""Checks of open transactions: their producers are asked, and after too many checks they are given up.
 
-How a half message is stored and how a transaction ends is the data plane's (`server/half.rs`,
-`server/end_transaction.rs`). Decided here is whom to ask when, and when to stop asking.
+The data plane stores half messages and ends transactions (`crates/server/src/transaction`). This module
+decides whom to ask, when, and when to stop asking.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _log = logging.getLogger(__name__)
 
 BATCH_COUNT_MAX = 256
 TURN_COUNT_MAX = 10_000
-"""More than so many wait for the next turn, the oldest first."""
+"""The most half messages in one turn, oldest first; the others wait for the next turn."""
 HOUR_MS = 3_600_000
 
 
 class Step(Enum):
-    """What becomes of a half message in a turn."""
+    """The next step for a half message."""
 
     ASK = 0
     RENEW = 1
@@ -41,7 +41,7 @@ class Step(Enum):
 
 
 class Transactions:
-    """The checks of one broker's open transactions, and where a restart begins to look for them."""
+    """Checks the open transactions of one master, and keeps where a restart begins to look for them."""
 
     def __init__(
         self, options: BrokerOptions, clock: Clock, plane: BrokerPlane, clients: Clients, pump: Pump
@@ -56,13 +56,15 @@ class Transactions:
         self._next_member: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
     async def load(self) -> None:
-        """After the committed offsets, before the plane starts."""
+        """Finds the open transactions. Call it after the committed offsets are loaded and before the plane
+        starts."""
         count = await asyncio.to_thread(self._plane.load_transactions)
         if count:
             _log.info("%d transactions are open", count)
 
     async def keep_offsets(self) -> None:
-        """Commits what is done with, as the group under which Apache's broker keeps it too."""
+        """Commits the offsets below which every transaction has ended, for the group that Apache's broker
+        uses too."""
         offsets = await asyncio.to_thread(self._plane.transaction_offsets)
         if offsets is None or offsets == (0, 0):
             return  # The disk was too slow, or nobody ever began a transaction.
@@ -71,10 +73,10 @@ class Transactions:
         self._plane.assign_offset(names.TRANSACTION_GROUP, names.HALF_DONE_TOPIC, 0, done_offset)
 
     async def check(self) -> None:
-        """Does a turn where it is time for one; cheap otherwise."""
+        """Does a turn if it is time for one; cheap otherwise."""
         async with self._turning:
             now_ms = self._clock.now_ms()
-            # A clock that was set back is no reason to wait for it.
+            # A clock that was set back must not delay the next turn.
             if 0 <= now_ms - self._checked_ms < self._options.transaction_check_interval_s * 1000:
                 return
             self._checked_ms = now_ms
@@ -93,7 +95,7 @@ class Transactions:
                 return
 
     async def _handle(self, halves: list[Record]) -> bool:
-        """True where something was done, so that the turn may look for more."""
+        """True if something was done, so that the turn looks for more."""
         steps: dict[Step, list[int]] = {step: [] for step in Step}
         now_ms = self._clock.now_ms()
         for half in halves:
@@ -111,7 +113,7 @@ class Transactions:
 
     @handles(ResumeCheckHalfMessage)
     async def resume_check_half_message(self, command: ResumeCheckHalfMessage, request: Request) -> None:
-        """Asks its producers from the beginning again, beginning with the next turn."""
+        """Starts the checks of a transaction that was given up again, with the next turn."""
         physical_offset = physical_offset_of(command.msg_id)
         try:
             has_room = await asyncio.to_thread(
@@ -127,7 +129,7 @@ class Transactions:
             raise Refused(ResponseCode.SYSTEM_BUSY, remark)
 
     def _ask(self, copy: bytes) -> None:
-        """One live producer of the group, another one each time. Where there is none the check counts all the
+        """Asks one live producer of the group, another one each time. Without any, the check counts all the
         same: a group that is gone for good must not keep its half messages for ever."""
         (half,) = decode_records(copy)
         group = half.properties.get("PGROUP", "")
@@ -153,8 +155,8 @@ class Transactions:
 
 
 def next_step(half: Record, now_ms: int, options: BrokerOptions) -> Step:
-    """Gives up what was checked too often or is too old, leaves alone what is still in its time, asks for the
-    rest."""
+    """Gives up a half message that was checked too often or is too old, renews one that is still immune, and
+    asks about any other."""
     stored_ms = half.store_timestamp_ms
     began_ms = min(half.born_timestamp_ms, stored_ms) if half.born_timestamp_ms > 0 else stored_ms
     age_ms = now_ms - began_ms

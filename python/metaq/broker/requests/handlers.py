@@ -23,7 +23,7 @@ from metaq.protocol.dispatch import Handlers
 
 
 def master_handlers(node: Node, plane: BrokerPlane, state: MasterState, admin: Admin) -> Handlers:
-    """Whatever handles requests and has no other part in a master."""
+    """Everything that handles requests, apart from the transaction checks, which a master runs as well."""
     handlers = Handlers(
         state.groups,
         state.locks,

@@ -1,4 +1,4 @@
-"""Which consumer of a group may read a queue, for groups that consume in order."""
+"""Locks of queues: which consumer may read each queue of a group that consumes in order."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class QueueLocks:
                 lease.ends_ms = ends_ms
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Takes or renews what is free, expired or the client's own, and returns that. A queue that this
-        broker does not have is never granted."""
+        """Locks or renews the queues that are free, expired or the client's own, and returns these. A queue
+        that this broker does not have is never granted."""
         now_ms = self._clock.now_ms()
         leases = self._leases.setdefault(group, {})
         granted: list[MessageQueue] = []
@@ -72,7 +72,7 @@ class QueueLocks:
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Gives back what is the client's; anything else is left alone."""
+        """Releases the queues that are the client's; others stay."""
         leases = self._leases.get(group, {})
         for queue in queues:
             place = (queue.topic, queue.queue_id)
@@ -83,7 +83,7 @@ class QueueLocks:
             self._leases.pop(group, None)
 
     def has_lease(self, group: str) -> bool:
-        """Whether the group consumes some queue in order right now."""
+        """Whether some queue of the group is locked now."""
         now_ms = self._clock.now_ms()
         return any(lease.ends_ms > now_ms for lease in self._leases.get(group, {}).values())
 
@@ -97,7 +97,7 @@ class QueueLocks:
                 del self._leases[group]
 
     def shift_time(self, by_ms: int) -> None:
-        """The clock was set, or this process did not run: the owners had no chance to renew."""
+        """Extends all leases after the clock was set or this process did not run: nobody could renew."""
         for leases in self._leases.values():
             for lease in leases.values():
                 lease.ends_ms += by_ms

@@ -60,7 +60,7 @@ class MasterState:
         await self.topics.publish(())
         await self.groups.publish(())
         await self.offsets.protect()
-        # What comes from now on counts, also before the first regular sample.
+        # Messages count from now on, also those before the first regular sample.
         await asyncio.to_thread(self.statistics.sample)
 
     async def persist(self) -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a half message, by its age and its properties."""
+"""The next step for a half message, by its age and its properties."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_what_may_change_changes(desk: Desk, request_with: Any) -> None:
     assert desk.plane.permission == desk.admin.permission == 4
     assert not desk.tables.topics.auto_create
     assert not desk.tables.groups.auto_create
-    assert desk.tables.published, "the name servers are told"
+    assert desk.tables.published, "the name servers hear of it"
     assert desk.admin.config()["brokerPermission"] == "4"
 
 

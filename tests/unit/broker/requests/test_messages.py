@@ -49,7 +49,7 @@ class FakeStore:
 
 
 class FakePlane:
-    """Remembers the expressions it was told."""
+    """Remembers the expressions that it got."""
 
     def __init__(self) -> None:
         self.expressions: dict[str, Program] = {}

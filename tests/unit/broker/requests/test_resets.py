@@ -1,4 +1,4 @@
-"""Resets: where a group is put to, and what consumers that run are told."""
+"""Resets: the new offsets of a group, and the notices to its running consumers."""
 
 from __future__ import annotations
 

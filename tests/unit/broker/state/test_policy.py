@@ -1,4 +1,4 @@
-"""What the data plane is told, and that it is told no more than what has changed."""
+"""The policy of the data plane: it gets the entries that changed, and no others."""
 
 from __future__ import annotations
 
