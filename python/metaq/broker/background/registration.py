@@ -37,31 +37,31 @@ class NameServerLink:
         self.is_late = False
         """A new topic gave up waiting for this name server; no other topic waits for it before an attempt
         ends."""
-        self.told_version = -1
+        self.attempted_version = -1
         """The counter of the topics' version in the last attempt."""
-        self._told = asyncio.Event()
+        self._attempted = asyncio.Event()
         self._connection: Connection | None = None
 
     @property
     def is_cut(self) -> bool:
         return self._connection is not None and self._connection.closed
 
-    def told(self, version: int) -> None:
+    def attempt_ended(self, version: int) -> None:
         """Notes that an attempt has ended, well or badly."""
-        self.told_version = version
+        self.attempted_version = version
         self.is_late = False
-        self._told.set()
-        self._told = asyncio.Event()
+        self._attempted.set()
+        self._attempted = asyncio.Event()
         self.tried.set()
 
-    def left(self) -> None:
+    def end_waits(self) -> None:
         """Ends all waits: this name server gets no more registrations."""
         self.is_registered = False
-        self._told.set()
+        self._attempted.set()
 
-    async def wait_told(self, version: int) -> None:
-        while self.told_version < version and self.is_registered:
-            await self._told.wait()
+    async def wait_attempted(self, version: int) -> None:
+        while self.attempted_version < version and self.is_registered:
+            await self._attempted.wait()
 
     async def call(self, command: Command, body: bytes, timeout_s: float) -> None:
         """Raises MetaqError if the name server does not accept, ValueError for a bad address."""
@@ -113,11 +113,11 @@ class Registration:
         """Returns once the name servers know the changed topics, so that the caller finds them in the routes.
         Changes that come together go together."""
         version = self._topics.data_version.counter
-        behind = [link for link in self._links if link.told_version < version]
+        behind = [link for link in self._links if link.attempted_version < version]
         for link in behind:
             link.due.set()
         waiters = {
-            asyncio.create_task(link.wait_told(version)): link
+            asyncio.create_task(link.wait_attempted(version)): link
             for link in behind
             if link.is_registered and not link.is_late
         }
@@ -181,7 +181,7 @@ class Registration:
         else:
             if not was_registered:
                 _log.info("registered with name server %s", link.address)
-        link.told(version)
+        link.attempt_ended(version)
         return link.is_registered
 
     def _body(self) -> bytes:
@@ -208,5 +208,5 @@ class Registration:
                 await link.call(command, b"", UNREGISTER_TIMEOUT_S)
         except (MetaqError, ValueError) as error:
             _log.warning("not unregistered from name server %s: %s", link.address, error)
-        link.left()
+        link.end_waits()
         await link.close()

@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from enum import Enum
 
-from metaq._core import BrokerPlane, Clock, Record, StoreFailure, decode_records
+from metaq._core import BrokerPlane, Clock, StoreFailure, decode_records
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.relays import physical_offset_of
 from metaq.broker.state.clients import Clients
@@ -37,10 +37,10 @@ class Step(Enum):
 
     ASK = 0
     RENEW = 1
-    PARK = 2
+    GIVE_UP = 2
 
 
-class Transactions:
+class TransactionChecks:
     """Checks the open transactions of one master, and keeps where a restart begins to look for them."""
 
     def __init__(
@@ -91,25 +91,28 @@ class Transactions:
                 stored_before_ms=began_ms,
                 count_max=BATCH_COUNT_MAX,
             )
-            if not due or not await self._handle([decode_records(half)[0] for half in due]):
+            if not due or not await self._handle(due):
                 return
 
-    async def _handle(self, halves: list[Record]) -> bool:
+    async def _handle(self, due: list[tuple[bytes, int, bool]]) -> bool:
         """True if something was done, so that the turn looks for more."""
         steps: dict[Step, list[int]] = {step: [] for step in Step}
         now_ms = self._clock.now_ms()
-        for half in halves:
-            steps[next_step(half, now_ms, self._options)].append(half.queue_offset)
-        parked = await asyncio.to_thread(
-            self._plane.park_transactions, steps[Step.PARK], names.CHECKS_EXHAUSTED_TOPIC
+        for stored, began_ms, is_immune in due:
+            (half,) = decode_records(stored)
+            checks = _number(half.properties.get("TRANSACTION_CHECK_TIMES"))
+            step = next_step(checks, now_ms - began_ms, is_immune=is_immune, options=self._options)
+            steps[step].append(half.queue_offset)
+        given_up = await asyncio.to_thread(
+            self._plane.park_transactions, steps[Step.GIVE_UP], names.CHECKS_EXHAUSTED_TOPIC
         )
-        if parked:
-            _log.warning("%d transactions were given up: see %s", parked, names.CHECKS_EXHAUSTED_TOPIC)
+        if given_up:
+            _log.warning("%d transactions were given up: see %s", given_up, names.CHECKS_EXHAUSTED_TOPIC)
         renewed = await asyncio.to_thread(self._plane.renew_transactions, steps[Step.RENEW], False)
         asked = await asyncio.to_thread(self._plane.renew_transactions, steps[Step.ASK], True)
         for copy in asked:
             self._ask(copy)
-        return bool(parked or renewed or asked)
+        return bool(given_up or renewed or asked)
 
     @handles(ResumeCheckHalfMessage)
     async def resume_check_half_message(self, command: ResumeCheckHalfMessage, request: Request) -> None:
@@ -154,22 +157,16 @@ class Transactions:
                 return
 
 
-def next_step(half: Record, now_ms: int, options: BrokerOptions) -> Step:
+def next_step(checks: int, age_ms: int, *, is_immune: bool, options: BrokerOptions) -> Step:
     """Gives up a half message that was checked too often or is too old, renews one that is still immune, and
     asks about any other."""
-    stored_ms = half.store_timestamp_ms
-    began_ms = min(half.born_timestamp_ms, stored_ms) if half.born_timestamp_ms > 0 else stored_ms
-    age_ms = now_ms - began_ms
-    checks = _number(half.properties.get("TRANSACTION_CHECK_TIMES"), 0)
     if checks >= options.transaction_check_max or age_ms > options.store.file_reserved_hours * HOUR_MS:
-        return Step.PARK
-    immunity_s = _number(half.properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS"), -1)
-    patience_ms = immunity_s * 1000 if immunity_s >= 0 else options.broker.transaction_timeout_ms
-    return Step.RENEW if age_ms <= patience_ms else Step.ASK
+        return Step.GIVE_UP
+    return Step.RENEW if is_immune else Step.ASK
 
 
-def _number(text: str | None, otherwise: int) -> int:
+def _number(text: str | None) -> int:
     try:
-        return otherwise if text is None else int(text)
+        return int(text or 0)
     except ValueError:
-        return otherwise
+        return 0

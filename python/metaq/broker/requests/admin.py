@@ -35,7 +35,7 @@ CONFIG_BYTES_MAX = 64 * 1024
 
 
 @dataclass(slots=True)
-class Parts:
+class AdminParts:
     """The parts that administration reads and changes."""
 
     options: BrokerOptions
@@ -57,7 +57,7 @@ class Parts:
 class Admin:
     """Configuration and figures of the running broker. Changes last until the next start."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
         self._config_version = DataVersion(timestamp=parts.clock.now_ms())
         self.permission = parts.options.permission

@@ -46,7 +46,7 @@ NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ConsumptionParts:
     """The parts that are read; none of them is changed."""
 
     broker_name: str
@@ -63,7 +63,7 @@ class Parts:
 class Consumption:
     """Answers about the groups of this broker."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ConsumptionParts) -> None:
         self._parts = parts
 
     @handles(QueryTopicConsumeByWho)

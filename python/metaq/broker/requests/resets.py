@@ -36,7 +36,7 @@ Tell = Callable[[int, Command, bytes], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ResetParts:
     """The parts that a reset reads and changes."""
 
     plane: BrokerPlane
@@ -54,7 +54,7 @@ class Parts:
 class Resets:
     """Resets and copies committed offsets of groups, running or not."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ResetParts) -> None:
         self._parts = parts
 
     @handles(ResetConsumerOffset)

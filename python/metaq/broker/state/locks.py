@@ -18,7 +18,7 @@ from metaq.protocol.java_json import MessageQueue
 
 QUEUES_PER_REQUEST_MAX = 10_000
 
-Place = tuple[str, int]
+QueueKey = tuple[str, int]
 """Topic and queue."""
 
 
@@ -30,7 +30,7 @@ class Lease:
     ends_ms: int
 
 
-Leases = dict[str, dict[Place, Lease]]
+Leases = dict[str, dict[QueueKey, Lease]]
 """By group and queue."""
 
 
@@ -60,12 +60,12 @@ class QueueLocks:
         leases = self._leases.setdefault(group, {})
         granted: list[MessageQueue] = []
         for queue in queues:
-            place = (queue.topic, queue.queue_id)
-            lease = leases.get(place)
+            queue_key = (queue.topic, queue.queue_id)
+            lease = leases.get(queue_key)
             is_taken = lease is not None and lease.client_id != client_id and lease.ends_ms > now_ms
-            if is_taken or not self._exists(place):
+            if is_taken or not self._exists(queue_key):
                 continue
-            leases[place] = Lease(client_id, now_ms + self._lease_ms)
+            leases[queue_key] = Lease(client_id, now_ms + self._lease_ms)
             granted.append(queue)
         if not leases:
             del self._leases[group]
@@ -75,10 +75,10 @@ class QueueLocks:
         """Releases the queues that are the client's; others stay."""
         leases = self._leases.get(group, {})
         for queue in queues:
-            place = (queue.topic, queue.queue_id)
-            lease = leases.get(place)
+            queue_key = (queue.topic, queue.queue_id)
+            lease = leases.get(queue_key)
             if lease is not None and lease.client_id == client_id:
-                del leases[place]
+                del leases[queue_key]
         if not leases:
             self._leases.pop(group, None)
 
@@ -90,9 +90,9 @@ class QueueLocks:
     def forget_expired(self) -> None:
         now_ms = self._clock.now_ms()
         for group, leases in list(self._leases.items()):
-            for place, lease in list(leases.items()):
+            for queue_key, lease in list(leases.items()):
                 if lease.ends_ms <= now_ms:
-                    del leases[place]
+                    del leases[queue_key]
             if not leases:
                 del self._leases[group]
 
@@ -122,6 +122,6 @@ class QueueLocks:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         return asked
 
-    def _exists(self, place: Place) -> bool:
-        topic = self._topics.get(place[0])
-        return topic is not None and 0 <= place[1] < max(topic.read_queue_nums, topic.write_queue_nums)
+    def _exists(self, queue_key: QueueKey) -> bool:
+        topic = self._topics.get(queue_key[0])
+        return topic is not None and 0 <= queue_key[1] < max(topic.read_queue_nums, topic.write_queue_nums)

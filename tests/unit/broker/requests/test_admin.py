@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from metaq._core import BrokerPlane, Listener, Store
 from metaq.broker.options import BrokerOptions
-from metaq.broker.requests.admin import Admin, Parts, parse_properties
+from metaq.broker.requests.admin import Admin, AdminParts, parse_properties
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
 from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
@@ -82,7 +82,7 @@ class Desk:
             store=StoreSettings(directory=str(directory)),
         )
         self.admin = Admin(
-            Parts(
+            AdminParts(
                 options=options,
                 broker_id=0,
                 clock=tables.clock,

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from metaq._core import BrokerPlane, Listener, Store, tag_code
-from metaq.broker.requests.consumption import Consumption, Parts
+from metaq.broker.requests.consumption import Consumption, ConsumptionParts
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.stats import Statistics
 from metaq.protocol.bodies import (
@@ -72,7 +72,7 @@ class Desk:
         self.clients = Clients(tables.clock, 120.0, lambda group, change: None)
         plane, store = cast(BrokerPlane, FakePlane()), cast(Store, FakeStore())
         self.consumption = Consumption(
-            Parts(
+            ConsumptionParts(
                 broker_name="b",
                 clock=tables.clock,
                 plane=plane,

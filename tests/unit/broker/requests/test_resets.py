@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from metaq._core import BrokerPlane, Listener, Store
-from metaq.broker.requests.resets import CPP, Parts, Resets
+from metaq.broker.requests.resets import CPP, ResetParts, Resets
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
@@ -65,7 +65,7 @@ class Desk:
         tables.groups.put(SubscriptionGroupConfig(group_name="billing"))
         plane, store = cast(BrokerPlane, self.plane), cast(Store, FakeStore())
         self.resets = Resets(
-            Parts(
+            ResetParts(
                 plane=plane,
                 store=store,
                 topics=tables.topics,
