@@ -7,7 +7,8 @@
 //! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
 //! filters it has compiled for pulls that bring their own in [`expressions`]. Pulls that a function filters stand in
 //! [`function_lines`] until Python fetches them in [`function`]. What waits because a topic or a group has a limit
-//! ([`rate`]) waits in [`flow`] and [`paced`]. Threads that look for what is due do so in [`rounds`].
+//! ([`rate`]) waits in [`flow`] and [`paced`]. Threads that look for what is due do so in [`rounds`]. All of it belongs
+//! to a [`plane`], the lifetime of a broker's role on a listener that lives on.
 
 mod broker;
 mod limits;
