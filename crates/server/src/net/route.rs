@@ -120,7 +120,7 @@ impl Shared {
 
     fn handle_hot(&self, broker: Option<&Arc<Broker>>, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
         let Some(broker) = broker else {
-            if self.lacks_plane() && (ask.again || HOT_CODES.contains(&ask.header.code)) {
+            if self.serves_broker() && (ask.again || HOT_CODES.contains(&ask.header.code)) {
                 return ask.refuse(sink, code::SERVICE_NOT_AVAILABLE, NO_PLANE);
             }
             return Outcome::Cross;
