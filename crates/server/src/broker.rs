@@ -19,7 +19,7 @@ use crate::pull::hold::Holds;
 use crate::pull::offsets::Offsets;
 use crate::settings::BrokerSettings;
 use crate::timer::delay_levels::Delays;
-use crate::timer::delivery::Timers;
+use crate::timer::delivery::{TIMERS_PIN, Timers};
 use crate::transaction::open::Transactions;
 
 /// A broker's data plane, without its sockets.
@@ -75,7 +75,7 @@ impl Broker {
             sync_failed: AtomicBool::new(false),
         });
         // Until the timer log says what waits, everything may.
-        store.keep_from(0);
+        store.pin(TIMERS_PIN, 0);
         Ok(broker)
     }
 
@@ -138,7 +138,7 @@ impl StoreEvents for Events {
         }
     }
 
-    fn flushed(&self, _physical_offset: i64, failed: bool) {
+    fn confirmed(&self, _physical_offset: i64, failed: bool) {
         let Some(broker) = self.broker.upgrade() else {
             return;
         };

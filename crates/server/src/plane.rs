@@ -116,10 +116,8 @@ impl BrokerPlane {
             let _ = thread.join();
         }
         broker.answer_waits();
-        if broker.settings.sync_flush {
-            let patience = Duration::from_millis(broker.settings.flush_timeout_ms);
-            let _answered_as_not_confirmed = broker.store.wait_flushed(broker.store.end_offset(), patience);
-        }
+        let patience = Duration::from_millis(broker.settings.flush_timeout_ms);
+        let _answered_as_not_confirmed = broker.store.wait_confirmed(broker.store.end_offset(), patience);
         if was_attached {
             self.shared.settle_parked();
         }

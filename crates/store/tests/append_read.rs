@@ -219,7 +219,7 @@ fn keys_find_records_newest_first_within_the_time_range() {
 #[test]
 fn a_deleted_topic_starts_again_at_zero() {
     let directory = tempfile::tempdir().unwrap();
-    let settings = small(directory.path());
+    let settings = synced(directory.path());
     let store = open(&settings);
     for _ in 0..40 {
         send(&store, "gone", 0, b"old");
@@ -246,7 +246,7 @@ fn a_deleted_topic_starts_again_at_zero() {
 #[test]
 fn one_process_at_a_time_and_closing_is_final() {
     let directory = tempfile::tempdir().unwrap();
-    let settings = small(directory.path());
+    let settings = synced(directory.path());
     let store = open(&settings);
     match Store::open(settings.clone(), Clock::system(), Arc::new(SystemDisk)) {
         Err(StoreError::Locked { path }) => assert!(path.ends_with("lock")),
@@ -257,7 +257,7 @@ fn one_process_at_a_time_and_closing_is_final() {
     store.close().unwrap();
     store.close().unwrap();
     assert!(!directory.path().join("abort").exists());
-    assert!(store.flushed_offset() >= appended.end_offset);
+    assert!(store.confirmed_offset() >= appended.end_offset);
     assert!(matches!(store.append(&record("t", 0, b"x", "")), Err(StoreError::Closed)));
     assert_eq!(bodies(&store, "t", 0).len(), 1, "reading goes on");
     drop(store);

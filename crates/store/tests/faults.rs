@@ -26,7 +26,7 @@ struct Flushes {
 
 impl StoreEvents for Flushes {
     fn arrived(&self, _: &str, _: i32, _: i64, _: &[i64]) {}
-    fn flushed(&self, physical_offset: i64, failed: bool) {
+    fn confirmed(&self, physical_offset: i64, failed: bool) {
         if self.failed.load(Ordering::SeqCst) {
             self.after_failure.store(true, Ordering::SeqCst);
         }
@@ -39,11 +39,10 @@ impl StoreEvents for Flushes {
 fn after_a_failed_sync_nothing_is_ever_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FaultyDisk::new());
-    let store = open_on(&disk, &small(directory.path()));
+    let store = open_on(&disk, &synced(directory.path()));
     let events = Arc::new(Flushes::default());
     store.set_events(events.clone());
     let good = send(&store, "t", 0, b"good");
-    assert!(store.wait_flushed(good.end_offset, Duration::from_secs(60)));
 
     // One sync fails; the disk is fine again right after.
     disk.add(Fault {
@@ -53,18 +52,19 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
         after: 0,
         times: 1,
     });
-    let bad = send(&store, "t", 0, b"bad");
-    assert!(!store.wait_flushed(bad.end_offset, Duration::from_secs(60)));
+    let bad = store.append(&record("t", 0, b"bad", "")).unwrap();
+    store.dispatch();
+    assert!(!store.wait_confirmed(bad.end_offset, Duration::from_secs(60)));
     assert_eq!(disk.faults_met(), 1);
     assert!(matches!(store.append(&record("t", 0, b"late", "")), Err(StoreError::FailedSync)));
     assert!(matches!(store.writable(), Err(StoreError::FailedSync)));
     eventually("the event", || events.failed.load(Ordering::SeqCst));
     assert_eq!(events.offset.load(Ordering::SeqCst), good.end_offset, "what was flushed before stays so");
-    store.request_flush(bad.end_offset);
-    assert!(!store.wait_flushed(bad.end_offset, Duration::from_millis(50)));
+    store.request_confirm(bad.end_offset);
+    assert!(!store.wait_confirmed(bad.end_offset, Duration::from_millis(50)));
     assert!(!events.after_failure.load(Ordering::SeqCst));
-    assert_eq!(store.flushed_offset(), good.end_offset);
-    assert_eq!(bodies(&store, "t", 0)[0], b"good", "reads go on");
+    assert_eq!(store.confirmed_offset(), good.end_offset);
+    assert_eq!(bodies(&store, "t", 0), [b"good"], "reads go on");
     assert!(matches!(store.close(), Err(StoreError::FailedSync)));
     assert!(directory.path().join("abort").exists(), "the next start must recover");
     assert!(store.take_reports().iter().any(|line| line.contains("sync")));
@@ -279,6 +279,7 @@ fn opening_fails_cleanly_whatever_call_fails() {
         Call::DataEnd,
         Call::Read,
         Call::Write,
+        Call::SyncMapped,
         Call::SyncDirectory,
         Call::CreateDirectory,
         Call::ReadDirectory,
@@ -287,12 +288,13 @@ fn opening_fails_cleanly_whatever_call_fails() {
     for call in calls {
         for after in 0..12 {
             let directory = tempfile::tempdir().unwrap();
-            let settings = small(directory.path());
+            let settings = StoreSettings { sync_flush: after % 2 == 0, ..small(directory.path()) };
             let disk = Arc::new(FaultyDisk::new());
             let store = open_on(&disk, &settings);
             for number in 0..100 {
-                send(&store, "t", number % 3, &[b'x'; 200]);
+                store.append(&record("t", number % 3, &[b'x'; 200], "")).unwrap();
             }
+            confirm(&store, store.end_offset());
             drop(store);
             disk.add(Fault { call, path_part: "", kind: ErrorKind::Other, after, times: 1 });
             let opened = Store::open(settings.clone(), Clock::system(), disk.clone());

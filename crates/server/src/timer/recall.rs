@@ -119,7 +119,7 @@ impl Broker {
         };
         self.store.dispatch();
         let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, patience) {
             return Err(ServerError::NotFlushed);
         }
         Ok(true)
@@ -130,7 +130,7 @@ impl Broker {
         let Some(physical_offset) = self.timers.recalls.find(key_hash, due_ms) else {
             return false;
         };
-        let Some(stored) = self.store.record_at(physical_offset) else {
+        let Some(stored) = self.store.appended_record_at(physical_offset) else {
             return false;
         };
         // The hash alone could be that of another key.

@@ -46,7 +46,8 @@ impl Broker {
         end: End,
         sink: &mut Sink,
     ) -> Result<i64, Refusal> {
-        let stored = self.store.record_at(header.commit_log_offset);
+        // Its producer may be quicker than the disk. What is appended for it is confirmed after it.
+        let stored = self.store.appended_record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
             return Err((code::SYSTEM_ERROR, no_half_message(header)));
@@ -150,7 +151,7 @@ impl Broker {
 
     /// Answers a producer that waits, which is rare: once what was written is as safe as `flush` says.
     fn confirm(&self, ask: &Ask<'_>, end_offset: i64, sink: &mut Sink) -> Outcome {
-        if ask.header.is_oneway() || !self.settings.sync_flush || self.store.flushed_offset() >= end_offset {
+        if ask.header.is_oneway() || self.store.is_confirmed(end_offset) {
             return ask.done(sink);
         }
         let mut frame = Vec::with_capacity(128);

@@ -67,10 +67,7 @@ impl Broker {
 
     /// Brings the last ends to the disk where nothing else has; to be called now and then.
     pub(crate) fn flush_ends(&self) {
-        let end_offset = self.transactions.appended_end();
-        if self.settings.sync_flush && end_offset > self.store.flushed_offset() {
-            self.store.request_flush(end_offset);
-        }
+        self.store.request_confirm(self.transactions.appended_end());
     }
 
     fn write_ends_of(&self, ledger: &mut Ledger) {
@@ -117,6 +114,9 @@ impl Broker {
             if bytes >= READ_BYTES {
                 break;
             }
+            if !self.store.is_confirmed(half.physical_offset + 1) {
+                continue;
+            }
             match self.store.record_at(half.physical_offset) {
                 Some(record) => {
                     bytes += record.len();
@@ -130,8 +130,8 @@ impl Broker {
     }
 
     /// Stores these half messages again at the end of their queue, so that they hold up nothing, and marks the old
-    /// ones done. Returns the copies as their producer shall see them: with their own topic and queue. One that has
-    /// ended meanwhile is left out.
+    /// ones done. Returns the copies, once they are confirmed, as their producer shall see them: with their own topic
+    /// and queue. One that has ended meanwhile is left out.
     pub fn renew_transactions(&self, places: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
         let mut ledger = self.transactions.ledger.lock();
         let mut copies = Vec::with_capacity(places.len());
@@ -146,8 +146,13 @@ impl Broker {
             }
         }
         self.write_ends_of(&mut ledger);
+        let end = ledger.appended_end;
         drop(ledger);
         self.store.dispatch();
+        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
+        if !copies.is_empty() && !self.store.wait_confirmed(end, patience) {
+            return Err(ServerError::NotFlushed);
+        }
         // What was stored again is checked in the next turn where this one got no further.
         if copies.is_empty() { outcome.map(|()| copies) } else { Ok(copies) }
     }
@@ -295,7 +300,7 @@ impl Broker {
         };
         self.store.dispatch();
         let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, patience) {
             return Err(ServerError::NotFlushed);
         }
         Ok(true)
@@ -310,8 +315,7 @@ impl Broker {
             (ledger.offsets(), ledger.appended_end)
         };
         self.store.dispatch();
-        let is_safe = !self.settings.sync_flush || end == 0 || self.store.wait_flushed(end, timeout);
-        is_safe.then_some(offsets)
+        self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
     /// Before the plane starts: finds the open transactions again, from the committed offsets on. Returns how many.
