@@ -76,8 +76,12 @@ impl Broker {
         });
         // Until the timer log says what waits, everything may.
         store.pin(TIMERS_PIN, 0);
-        store.set_events(Arc::new(Events { broker: Arc::downgrade(&broker) }));
         Ok(broker)
+    }
+
+    /// Hears of arrivals and flushes from now on, and whoever did so before no longer.
+    pub(crate) fn follow_store(self: &Arc<Self>) {
+        self.store.set_events(Arc::new(Events { broker: Arc::downgrade(self) }));
     }
 
     /// The queue of a message whose sender left the choice to the broker.
@@ -99,6 +103,16 @@ impl Broker {
     pub(crate) fn wake_on_flush(&self, peer: &Arc<Peer>) {
         if !peer.awaits_flush.swap(true, SeqCst) {
             self.awaiting_flush.lock().push(Arc::clone(peer));
+        }
+    }
+
+    /// Wakes everybody who asked for it, and remembers nobody.
+    pub(crate) fn wake_flush_waiters(&self) {
+        let waiting = std::mem::take(&mut *self.awaiting_flush.lock());
+        for peer in waiting {
+            // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
+            peer.awaits_flush.store(false, SeqCst);
+            peer.wake();
         }
     }
 
@@ -131,11 +145,6 @@ impl StoreEvents for Events {
         if failed {
             broker.sync_failed.store(true, Relaxed);
         }
-        let waiting = std::mem::take(&mut *broker.awaiting_flush.lock());
-        for peer in waiting {
-            // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
-            peer.awaits_flush.store(false, SeqCst);
-            peer.wake();
-        }
+        broker.wake_flush_waiters();
     }
 }

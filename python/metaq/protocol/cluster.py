@@ -1,4 +1,4 @@
-"""What brokers and name servers say to each other."""
+"""Commands between brokers and name servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RegisterBroker(Command, code=103, to="nameserver", permission="cluster", r
 
 
 class UnregisterBroker(Command, code=104, to="nameserver", permission="cluster"):
-    """A broker that stops says so."""
+    """Sent by a broker that stops."""
 
     broker_name: str
     broker_addr: str
@@ -41,7 +41,7 @@ class DataVersionCompared(Fields):
 
 
 class QueryDataVersion(Command, code=322, to="nameserver", permission="cluster", reply=DataVersionCompared):
-    """Body both ways: DataVersion. Lets a broker skip a registration that would say nothing new."""
+    """Body both ways: DataVersion. Lets a broker skip a registration without news."""
 
     broker_name: str
     broker_addr: str

@@ -19,7 +19,7 @@ class Sent(Fields):
 
 
 class SendMessage(Command, code=10, permission="pub", hot=True, reply=Sent):
-    """Body: the message's own."""
+    """Body: the body of the message."""
 
     producer_group: str
     topic: str
@@ -37,7 +37,7 @@ class SendMessage(Command, code=10, permission="pub", hot=True, reply=Sent):
 
 
 class SendMessageV2(Command, code=310, permission="pub", hot=True, reply=Sent):
-    """The same with names of one letter."""
+    """The same command with one-letter names."""
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -64,11 +64,11 @@ class SendReplyMessage(SendMessage, code=324, permission="pub", reply=Sent, hot=
 
 
 class SendReplyMessageV2(SendMessageV2, code=325, permission="pub", reply=Sent, hot=False):
-    """The same with names of one letter."""
+    """The same command with one-letter names."""
 
 
 class Pulled(Fields):
-    """Header of the answer to a pull, also where it found nothing."""
+    """Header of the answer to a pull, also of one that found nothing."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -129,7 +129,7 @@ class Recalled(Fields):
 
 
 class RecallMessage(Command, code=370, permission="pub", reply=Recalled):
-    """Take back a message that waits for its time; `recall_handle` is what its send was answered with."""
+    """Recall a message that waits for its time. Its send was answered with `recall_handle`."""
 
     topic: str
     recall_handle: str
@@ -137,7 +137,7 @@ class RecallMessage(Command, code=370, permission="pub", reply=Recalled):
 
 
 class ResumeCheckHalfMessage(Command, code=323, permission="admin"):
-    """Open a transaction that was given up again, by the offset id of its parked message."""
+    """Reopen a transaction that was given up, by the offset id of its message in the topic for those."""
 
     msg_id: str
     topic: str | None = None
@@ -167,20 +167,21 @@ class QueryMessage(Command, code=12, reply=MessagesFound):
 
 
 class QueueMeasured(Fields):
-    """What the part of the queue up to `end_offset` holds."""
+    """The measure of the part of a queue up to `end_offset`."""
 
     end_offset: Int64
     size_bytes: Int64
-    """Of its records as stored."""
+    """The size of its records as stored."""
     before_physical_offset: Int64 = -1
-    """Of the record before the part; −1 where there is none any more."""
+    """The record before the part; −1 if it is gone."""
     last_physical_offset: Int64 = -1
     delay_ms: Int64 = 0
-    """How long the record at `end_offset` has been there; 0 where there is none."""
+    """The age of the record at `end_offset`; 0 if there is none."""
 
 
 class MeasureQueue(Command, code=30_321, permission="sub", reply=QueueMeasured):
-    """How many messages from `queue_offset` on fit into so many bytes. MetaQ's brokers alone know it."""
+    """Measures how many messages from `queue_offset` on fit into a number of bytes. Only MetaQ's brokers know
+    this command."""
 
     topic: str
     queue_id: Int32

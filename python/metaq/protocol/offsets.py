@@ -12,7 +12,7 @@ class QueueOffset(Fields):
 
 
 class QueryConsumerOffset(Command, code=14, permission="sub", hot=True, reply=QueueOffset):
-    """22 where the group has none."""
+    """Code 22 if the group has none."""
 
     consumer_group: str
     topic: str
@@ -53,7 +53,7 @@ class StoreTime(Fields):
 
 
 class GetEarliestMessageStoreTime(Command, code=32, reply=StoreTime):
-    """−1 where the queue is empty."""
+    """−1 if the queue is empty."""
 
     topic: str
     queue_id: Int32
@@ -83,15 +83,15 @@ class GetBrokerConsumeStats(Command, code=317):
 
 
 class QueryConsumeTimeSpan(Command, code=303):
-    """How far a group is in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
+    """The progress of a group in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
 
     topic: str
     group: str
 
 
 class QueryCorrectionOffset(Command, code=308):
-    """The lowest offset per queue of all groups but `filter_groups` (comma-separated), where that of
-    `compare_group` is not lower still; body of the answer: CorrectionOffsets."""
+    """The lowest offset per queue of all groups but `filter_groups` (comma-separated), unless `compare_group`
+    has a lower one; body of the answer: CorrectionOffsets."""
 
     topic: str
     compare_group: str

@@ -1,4 +1,4 @@
-"""Where topics live, as the name server tells it."""
+"""Commands to a name server: routes of topics, clusters and configured values."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WritePermissionsWiped(Fields):
 class WipeWritePermissionOfBroker(
     Command, code=205, to="nameserver", permission="admin", reply=WritePermissionsWiped
 ):
-    """Takes a broker's topics out of the producers' sight, as before a restart."""
+    """Hides a broker's topics from producers, for example before a restart."""
 
     broker_name: str
 
@@ -65,20 +65,20 @@ class WritePermissionsAdded(Fields):
 class AddWritePermissionOfBroker(
     Command, code=327, to="nameserver", permission="admin", reply=WritePermissionsAdded
 ):
-    """The reverse of the wipe."""
+    """Undoes the wipe."""
 
     broker_name: str
 
 
 class DeleteTopicInNameServer(Command, code=216, to="nameserver", permission="admin"):
-    """Forgets the topic's queues, of one cluster's brokers or of all."""
+    """Forgets the topic's queues on the brokers of one cluster or on all brokers."""
 
     topic: str
     cluster_name: str | None = None
 
 
 class RegisterTopicInNameServer(Command, code=217, to="nameserver", permission="admin"):
-    """Body: TopicRouteData, of which the queues count."""
+    """Body: TopicRouteData; only its queues count."""
 
     topic: str
 
@@ -96,21 +96,21 @@ class ValueOfKey(Fields):
 
 
 class GetKeyValue(Command, code=101, to="nameserver", reply=ValueOfKey):
-    """22 where there is none."""
+    """Code 22 if there is none."""
 
     namespace: str
     key: str
 
 
 class DeleteKeyValue(Command, code=102, to="nameserver", permission="admin"):
-    """Succeeds also where there was none."""
+    """Succeeds even if there was none."""
 
     namespace: str
     key: str
 
 
 class GetKeyValuesByNamespace(Command, code=219, to="nameserver"):
-    """Body of the answer: KVTable; 22 where the namespace is unknown."""
+    """Body of the answer: KVTable; code 22 if the namespace is unknown."""
 
     namespace: str
 

@@ -33,7 +33,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
     fn from(from: StoreSettings) -> Self {
         metaq_store::StoreSettings {
             directory: from.directory,
-            // Whatever is not named as the weaker mode is the stronger one.
+            // Only the exact word chooses the weaker mode.
             sync_flush: from.flush != "async",
             commit_log_file_bytes: from.commit_log_file_bytes,
             consume_queue_file_entries: from.consume_queue_file_entries,
@@ -96,7 +96,6 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
 pub struct BrokerSettings {
     cluster: String,
     name: String,
-    broker_id: i64,
     store_host: String,
     region: String,
     flush_timeout_ms: u64,
@@ -116,12 +115,11 @@ pub struct BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// What the store was told is not told twice.
+    /// Settings that the store has too are taken from there.
     pub fn with_store(self, store: &metaq_store::StoreSettings) -> metaq_server::BrokerSettings {
         metaq_server::BrokerSettings {
             cluster: self.cluster,
             name: self.name,
-            broker_id: self.broker_id,
             store_host: self.store_host,
             region: self.region,
             message_size_bytes_max: store.message_size_bytes_max,
@@ -138,7 +136,7 @@ impl BrokerSettings {
             transaction_timeout_ms: self.transaction_timeout_ms,
             transactions_open_max: self.transactions_open_max,
             timer_max_delay_ms: self.timer_max_delay_s.saturating_mul(1_000),
-            // Half of what retention leaves, so that a broker that was off for a while is still in time.
+            // Half of the retention time, so that a broker that was off for a while is still in time.
             timer_roll_ms: self
                 .timer_roll_s
                 .min(store.file_reserved_hours as i64 * 1_800)
@@ -206,7 +204,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
         let filter = match from.program.map(build) {
             Some(Ok(program)) => metaq_store::Filter::Expression(Arc::new(program)),
             Some(Err(remark)) => {
-                // One subscription that cannot be served must not keep the others of the group from being so.
+                // One bad subscription must not stop the other subscriptions of the group.
                 refusal = Some((metaq_server::code::SUBSCRIPTION_PARSE_FAILED, remark));
                 metaq_store::Filter::Tags(Vec::new())
             }
@@ -224,7 +222,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
     }
 }
 
-/// The filter that a function's name and the text of its call make.
+/// The filter for a call of a function.
 pub fn call_filter((function, text): (String, String)) -> metaq_store::Filter {
     metaq_store::Filter::Function(Arc::new(metaq_store::Call { function, text }))
 }

@@ -33,6 +33,14 @@ const READ_BYTES: usize = 4 * 1024 * 1024;
 /// What only this broker may note on a half message.
 pub(crate) const COPY_NOTES: [&str; 3] = [BEFORE, FIRST, APACHE_BEFORE];
 
+/// A half message that is due for a check, or for another copy because it has lain at one place for long.
+pub struct DueTransaction {
+    pub record: bytes::Bytes,
+    pub began_ms: i64,
+    /// Its producer must not be asked yet.
+    pub is_immune: bool,
+}
+
 impl Broker {
     /// Stores a half message; None where too many transactions are open.
     pub(crate) fn append_half(
@@ -98,8 +106,8 @@ impl Broker {
         }
     }
 
-    /// The half messages of a turn of checks, as stored. One whose record is gone is given up.
-    pub fn due_transactions(&self, look: &Look) -> Vec<bytes::Bytes> {
+    /// The half messages of a turn of checks. One whose record is gone is given up.
+    pub fn due_transactions(&self, look: &Look) -> Vec<DueTransaction> {
         let mut ledger = self.transactions.ledger.lock();
         let (mut records, mut bytes) = (Vec::new(), 0);
         for (queue_offset, half) in ledger.due(look) {
@@ -112,7 +120,8 @@ impl Broker {
             match self.store.record_at(half.physical_offset) {
                 Some(record) => {
                     bytes += record.len();
-                    records.push(record);
+                    let is_immune = half.is_immune(look);
+                    records.push(DueTransaction { record, began_ms: half.since_ms, is_immune });
                 }
                 None => ledger.end(queue_offset, End::GivenUp),
             }
@@ -309,7 +318,7 @@ impl Broker {
         self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
-    /// Before the server starts: finds the open transactions again, from the committed offsets on. Returns how many.
+    /// Before the plane starts: finds the open transactions again, from the committed offsets on. Returns how many.
     pub fn load_transactions(&self) -> usize {
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
         let mut ledger = self.transactions.ledger.lock();
