@@ -40,6 +40,8 @@ async fn converse(shared: &Shared, stream: &mut TcpStream, peer: &Arc<Peer>) -> 
     let mut input = Input::default();
     let mut sink = Sink::default();
     loop {
+        // Asked before the mail is taken: what was posted before the connection was asked to end is still written.
+        let is_closing = peer.is_closing();
         for parcel in peer.take_mail() {
             sink.absorb(parcel);
         }
@@ -47,7 +49,7 @@ async fn converse(shared: &Shared, stream: &mut TcpStream, peer: &Arc<Peer>) -> 
         if write_now(&mut writer, &mut sink.output).is_err() {
             return End::PeerLeft;
         }
-        if peer.is_closing() {
+        if is_closing {
             return End::Asked;
         }
         // A peer that does not read its answers is not read either.

@@ -1,7 +1,9 @@
 //! One connected peer as the rest of the server sees it: its mailbox, its figures and its signs of life.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -89,12 +91,12 @@ impl Peer {
 
     /// Asks the connection's task to end; what is already due is still written where the peer reads it.
     pub fn close(&self) {
-        self.closing.store(true, Relaxed);
+        self.closing.store(true, Release);
         self.wake.notify_one();
     }
 
     pub fn is_closing(&self) -> bool {
-        self.closing.load(Relaxed)
+        self.closing.load(Acquire)
     }
 
     pub fn now_ms(&self) -> u64 {
