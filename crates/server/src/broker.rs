@@ -124,7 +124,7 @@ impl StoreEvents for Events {
         }
     }
 
-    fn flushed(&self, _physical_offset: i64, failed: bool) {
+    fn confirmed(&self, _physical_offset: i64, failed: bool) {
         let Some(broker) = self.broker.upgrade() else {
             return;
         };

@@ -30,7 +30,6 @@ pub struct BrokerSettings {
     pub store_host: String,
     pub region: String,
     pub message_size_bytes_max: usize,
-    pub sync_flush: bool,
     pub flush_timeout_ms: u64,
     pub pull_bytes_max: usize,
     pub pull_messages_max: usize,

@@ -13,15 +13,15 @@ pub trait StoreEvents: Send + Sync {
     /// New entries of a queue can be read: it now ends at `max_offset`, and these are the tag codes of the
     /// new entries in their order.
     fn arrived(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]);
-    /// Everything below `physical_offset` is on the disk; with `failed`, nothing above it ever will be.
-    fn flushed(&self, physical_offset: i64, failed: bool);
+    /// Everything below `physical_offset` is confirmed; with `failed`, nothing above it ever will be.
+    fn confirmed(&self, physical_offset: i64, failed: bool);
 }
 
 /// Where a record went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub physical_offset: i64,
-    /// The first byte after the record: what to hand to [`crate::Store::request_flush`].
+    /// The first byte after the record: what [`crate::Store::is_confirmed`] takes.
     pub end_offset: i64,
     pub queue_offset: i64,
     pub store_timestamp_ms: i64,

@@ -7,7 +7,6 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::StoreError;
 use crate::log::gate::Refusal;
-use crate::queue::dispatch::Replay;
 use crate::recovery::checkpoint::{Bound, Checkpoint, Times};
 use crate::store::Parts;
 
@@ -96,7 +95,7 @@ impl Parts {
             let with_checkpoint = rounds % FLUSHES_PER_CHECKPOINT == 0;
             let with_index = rounds % (FLUSHES_PER_CHECKPOINT * CHECKPOINTS_PER_INDEX_SYNC) == 0;
             // Whoever appends dispatches; this is for one that died in between.
-            self.dispatch.run(&self.context(Replay::No));
+            self.dispatch_appended();
             self.flush_queues();
             if with_checkpoint {
                 if let Err(error) = self.save_checkpoint(with_index, false) {
@@ -154,8 +153,8 @@ impl Parts {
         if is_saved && !forced && !with_index && !self.keep.must_save.load(Ordering::Acquire) {
             return Ok(());
         }
-        if self.flush.flushed() < end {
-            self.flush.sync(&self.log, &self.gate, &self.events, &self.reports)?;
+        if self.log.progress.flushed() < end {
+            self.sync_log()?;
         }
         self.queues.flush()?;
         if self.keep.queues_doubtful.load(Ordering::Acquire) {
@@ -173,13 +172,13 @@ impl Parts {
             log_ms: last_time_ms,
             queues_ms: last_time_ms,
             index_ms: self.index.synced_time_ms(),
-            flushed_offset: self.flush.flushed(),
+            flushed_offset: self.log.progress.flushed(),
             confirmed_offset: end,
         };
         let bound = Bound {
             lower_bound: end,
             last_record,
-            synced_end: self.flush.flushed(),
+            synced_end: self.log.progress.flushed(),
             index_synced_end: self.index.synced_end(),
             queue_count: self.queues.disk.directory_count.load(Ordering::Acquire),
             queue_files: self.keep.queue_files.load(Ordering::Acquire),

@@ -20,6 +20,7 @@
 
 mod api;
 pub mod clock;
+mod confirm;
 pub mod disk;
 pub mod error;
 pub mod expression;

@@ -15,7 +15,7 @@ const RECORD_OVERHEAD_BYTES_MAX: u64 = 120 + 0xFFFF + 0x7FFF;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     pub directory: PathBuf,
-    /// True: an append is safe when [`crate::StoreEvents::flushed`] has passed its end; false: data is
+    /// True: an append is safe when [`crate::StoreEvents::confirmed`] has passed its end; false: data is
     /// synced every `flush_interval_ms` and nobody waits for it.
     pub sync_flush: bool,
     pub commit_log_file_bytes: u64,

@@ -96,7 +96,8 @@ impl Store {
 
     fn start(&self) -> Result<(), StoreError> {
         self.spawn("store-flush", |parts| {
-            parts.flush.run(&parts.log, &parts.gate, &parts.events, &parts.reports);
+            // The outcome is in the gate, the events and the reports.
+            parts.flush.run(&parts.log.progress, &parts.gate, || drop(parts.sync_log()));
         })?;
         self.spawn("store-ahead", |parts| parts.log.ahead.run())?;
         self.spawn("store-index", |parts| {
@@ -127,8 +128,8 @@ impl Store {
         *self.parts.events.write() = Some(events);
     }
 
-    /// Lays the record out at the end of the commit log. It is visible after [`Store::dispatch`] and safe once
-    /// flushed.
+    /// Lays the record out at the end of the commit log. Call [`Store::dispatch`] afterwards: readers see the record
+    /// once it is confirmed.
     pub fn append(&self, record: &NewRecord<'_>) -> Result<Appended, StoreError> {
         loop {
             let queue = self.parts.queues.obtain(record.topic, record.queue_id)?;
@@ -156,25 +157,41 @@ impl Store {
     /// that to the thread that is at it already.
     #[inline]
     pub fn dispatch(&self) {
-        self.parts.dispatch.run(&self.parts.context(Replay::No));
-        self.parts.index.notify();
+        self.parts.dispatch_appended();
     }
 
-    /// Everything below is on the disk.
+    /// Whether everything below `end_offset` is confirmed: as safe as the settings ask for, and in its queues. This
+    /// alone decides whether a record may be acknowledged.
     #[inline]
-    pub fn flushed_offset(&self) -> i64 {
-        self.parts.flush.flushed()
+    pub fn is_confirmed(&self, end_offset: i64) -> bool {
+        self.confirmed_offset() >= end_offset
     }
 
-    /// Asks the group commit to sync up to `end_offset`; [`StoreEvents::flushed`] tells when.
+    /// Everything below this physical offset is confirmed.
     #[inline]
-    pub fn request_flush(&self, end_offset: i64) {
-        self.parts.flush.request(end_offset);
+    pub fn confirmed_offset(&self) -> i64 {
+        self.parts.log.progress.confirmed()
+    }
+
+    /// Asks for everything below `end_offset` to be confirmed soon; [`StoreEvents::confirmed`] reports it.
+    /// [`Store::dispatch`] asks for what was appended, so this is only needed by those who wait.
+    #[inline]
+    pub fn request_confirm(&self, end_offset: i64) {
+        if !self.is_confirmed(end_offset) {
+            self.parts.flush.request(end_offset);
+        }
     }
 
     /// Asks and waits; false on a time-out and after a failed sync.
+    pub fn wait_confirmed(&self, end_offset: i64, timeout: Duration) -> bool {
+        self.parts.flush.wait(end_offset, timeout, &self.parts.gate, || self.is_confirmed(end_offset))
+    }
+
+    /// Waits until everything below `end_offset` is on this disk, whatever the flush mode. For files beside the log that
+    /// are synced on their own and must never know more than the log; answers go by [`Store::is_confirmed`].
     pub fn wait_flushed(&self, end_offset: i64, timeout: Duration) -> bool {
-        self.parts.flush.wait(end_offset, timeout, &self.parts.gate)
+        let progress = &self.parts.log.progress;
+        self.parts.flush.wait(end_offset, timeout, &self.parts.gate, || progress.flushed() >= end_offset)
     }
 
     /// Records of a queue from `queue_offset` on: at most `count_max` of them and `bytes_max` bytes, but at least one.
@@ -324,7 +341,7 @@ impl Store {
             ("commit_log_min_offset", parts.log.start_offset()),
             ("commit_log_max_offset", parts.log.appended_end()),
             ("commit_log_files", parts.log.files().len() as i64),
-            ("flushed_offset", parts.flush.flushed()),
+            ("flushed_offset", parts.log.progress.flushed()),
             ("dispatched_offset", parts.dispatch.dispatched_end()),
             ("indexed_offset", parts.index.indexed_end()),
             ("disk_used_percent", parts.used_percent().map_or(-1, i64::from)),

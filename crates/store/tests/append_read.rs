@@ -257,7 +257,7 @@ fn one_process_at_a_time_and_closing_is_final() {
     store.close().unwrap();
     store.close().unwrap();
     assert!(!directory.path().join("abort").exists());
-    assert!(store.flushed_offset() >= appended.end_offset);
+    assert!(store.confirmed_offset() >= appended.end_offset);
     assert!(matches!(store.append(&record("t", 0, b"x", "")), Err(StoreError::Closed)));
     assert_eq!(bodies(&store, "t", 0).len(), 1, "reading goes on");
     drop(store);

@@ -33,7 +33,7 @@ impl StoreEvents for Arrivals {
         }
         *end = max_offset;
     }
-    fn flushed(&self, _: i64, _: bool) {}
+    fn confirmed(&self, _: i64, _: bool) {}
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn waiting_senders_share_syncs() {
             scope.spawn(move || {
                 for _ in 0..20 {
                     let appended = send(store, "t", thread, b"x");
-                    assert!(store.wait_flushed(appended.end_offset, Duration::from_secs(30)));
-                    assert!(store.flushed_offset() >= appended.end_offset);
+                    assert!(store.wait_confirmed(appended.end_offset, Duration::from_secs(30)));
+                    assert!(store.confirmed_offset() >= appended.end_offset);
                     safe.fetch_add(1, Ordering::Relaxed);
                 }
             });

@@ -26,7 +26,7 @@ struct Flushes {
 
 impl StoreEvents for Flushes {
     fn arrived(&self, _: &str, _: i32, _: i64, _: &[i64]) {}
-    fn flushed(&self, physical_offset: i64, failed: bool) {
+    fn confirmed(&self, physical_offset: i64, failed: bool) {
         if self.failed.load(Ordering::SeqCst) {
             self.after_failure.store(true, Ordering::SeqCst);
         }
@@ -43,7 +43,7 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
     let events = Arc::new(Flushes::default());
     store.set_events(events.clone());
     let good = send(&store, "t", 0, b"good");
-    assert!(store.wait_flushed(good.end_offset, Duration::from_secs(60)));
+    assert!(store.wait_confirmed(good.end_offset, Duration::from_secs(60)));
 
     // One sync fails; the disk is fine again right after.
     disk.add(Fault {
@@ -54,16 +54,16 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
         times: 1,
     });
     let bad = send(&store, "t", 0, b"bad");
-    assert!(!store.wait_flushed(bad.end_offset, Duration::from_secs(60)));
+    assert!(!store.wait_confirmed(bad.end_offset, Duration::from_secs(60)));
     assert_eq!(disk.faults_met(), 1);
     assert!(matches!(store.append(&record("t", 0, b"late", "")), Err(StoreError::FailedSync)));
     assert!(matches!(store.writable(), Err(StoreError::FailedSync)));
     eventually("the event", || events.failed.load(Ordering::SeqCst));
     assert_eq!(events.offset.load(Ordering::SeqCst), good.end_offset, "what was flushed before stays so");
-    store.request_flush(bad.end_offset);
-    assert!(!store.wait_flushed(bad.end_offset, Duration::from_millis(50)));
+    store.request_confirm(bad.end_offset);
+    assert!(!store.wait_confirmed(bad.end_offset, Duration::from_millis(50)));
     assert!(!events.after_failure.load(Ordering::SeqCst));
-    assert_eq!(store.flushed_offset(), good.end_offset);
+    assert_eq!(store.confirmed_offset(), good.end_offset);
     assert_eq!(bodies(&store, "t", 0)[0], b"good", "reads go on");
     assert!(matches!(store.close(), Err(StoreError::FailedSync)));
     assert!(directory.path().join("abort").exists(), "the next start must recover");

@@ -125,7 +125,6 @@ impl BrokerSettings {
             store_host: self.store_host,
             region: self.region,
             message_size_bytes_max: store.message_size_bytes_max,
-            sync_flush: store.sync_flush,
             flush_timeout_ms: self.flush_timeout_ms,
             pull_bytes_max: self.pull_bytes_max,
             pull_messages_max: self.pull_messages_max,

@@ -119,7 +119,7 @@ fn release_parked(shared: &Shared, peer: &Arc<Peer>, sink: &mut Sink) {
     }
     // Ask first and look second: a flush in between then wakes us for nothing, but none is missed.
     broker.wake_on_flush(peer);
-    sink.release_flushed(broker.store.flushed_offset());
+    sink.release_flushed(broker.store.confirmed_offset());
     if broker.sync_failed() {
         sink.fail_parked();
     }

@@ -108,7 +108,7 @@ impl Sink {
         }
         let flush_to = std::mem::take(&mut self.flush_to);
         if flush_to > 0 {
-            store.request_flush(flush_to);
+            store.request_confirm(flush_to);
         }
     }
 

@@ -58,7 +58,7 @@ impl Broker {
         let appended = self.append_copy(&record, &copy).map_err(ServerError::Store)?;
         self.store.dispatch();
         let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, patience) {
             return Err(ServerError::NotFlushed);
         }
         Ok(appended.physical_offset)

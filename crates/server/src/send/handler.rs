@@ -359,8 +359,7 @@ impl Broker {
         no_wait: bool,
         sink: &mut Sink,
     ) {
-        let waits = self.settings.sync_flush && !no_wait && self.store.flushed_offset() < end_offset;
-        if waits {
+        if !no_wait && !self.store.is_confirmed(end_offset) {
             let mut frame = Vec::with_capacity(256);
             answer.encode(ask, &self.settings.region, &mut frame);
             sink.park(end_offset, ask.peer.now_ms(), frame);

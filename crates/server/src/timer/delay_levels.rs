@@ -73,8 +73,7 @@ impl Broker {
         let offsets: Vec<(usize, i64)> =
             offsets.map(|(place, offset)| (place + 1, offset.load(SeqCst))).collect();
         let end = delays.copied_end.load(SeqCst);
-        let is_safe = !self.settings.sync_flush || end == 0 || self.store.wait_flushed(end, timeout);
-        is_safe.then_some(offsets)
+        self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
     /// One turn of a level; true where more may be due at once.
@@ -108,7 +107,7 @@ impl Broker {
         if finished > from {
             self.store.dispatch();
             delivered.store(finished, SeqCst);
-            self.store.request_flush(self.delays.copied_end.load(SeqCst));
+            self.store.request_confirm(self.delays.copied_end.load(SeqCst));
         }
         !is_waiting
     }

@@ -346,7 +346,7 @@ impl Broker {
         if let Some(place) = finished {
             self.store.dispatch();
             run.log.finish(place);
-            self.store.request_flush(run.written_end);
+            self.store.request_confirm(run.written_end);
             outcome = outcome.and(run.log.write_mark().map(|_| ()));
         }
         outcome

@@ -150,7 +150,7 @@ impl Broker {
 
     /// Answers a producer that waits, which is rare: once what was written is as safe as `flush` says.
     fn confirm(&self, ask: &Ask<'_>, end_offset: i64, sink: &mut Sink) -> Outcome {
-        if ask.header.is_oneway() || !self.settings.sync_flush || self.store.flushed_offset() >= end_offset {
+        if ask.header.is_oneway() || self.store.is_confirmed(end_offset) {
             return ask.done(sink);
         }
         let mut frame = Vec::with_capacity(128);

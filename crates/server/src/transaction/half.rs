@@ -59,10 +59,7 @@ impl Broker {
 
     /// Brings the last ends to the disk where nothing else has; to be called now and then.
     pub(crate) fn flush_ends(&self) {
-        let end_offset = self.transactions.appended_end();
-        if self.settings.sync_flush && end_offset > self.store.flushed_offset() {
-            self.store.request_flush(end_offset);
-        }
+        self.store.request_confirm(self.transactions.appended_end());
     }
 
     fn write_ends_of(&self, ledger: &mut Ledger) {
@@ -286,7 +283,7 @@ impl Broker {
         };
         self.store.dispatch();
         let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if self.settings.sync_flush && !self.store.wait_flushed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, patience) {
             return Err(ServerError::NotFlushed);
         }
         Ok(true)
@@ -301,8 +298,7 @@ impl Broker {
             (ledger.offsets(), ledger.appended_end)
         };
         self.store.dispatch();
-        let is_safe = !self.settings.sync_flush || end == 0 || self.store.wait_flushed(end, timeout);
-        is_safe.then_some(offsets)
+        self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
     /// Before the server starts: finds the open transactions again, from the committed offsets on. Returns how many.

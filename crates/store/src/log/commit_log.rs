@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -23,6 +23,7 @@ use crate::error::StoreError;
 use crate::log::gate::Gate;
 use crate::log::mapped::{FileWriter, MappedFile};
 use crate::log::preallocation::Ahead;
+use crate::log::progress::Progress;
 use crate::queue::consume_queue::Queue;
 use crate::settings::StoreSettings;
 
@@ -39,8 +40,7 @@ pub(crate) struct CommitLog {
     append_wait_max: Duration,
     /// Somebody waited too long for the lock, and nobody has had it since.
     is_stuck: AtomicBool,
-    /// Everything below is laid out and may be read.
-    appended_end: AtomicI64,
+    pub(crate) progress: Progress,
     pub(crate) ahead: Ahead,
 }
 
@@ -54,6 +54,8 @@ pub(crate) struct LogEnd {
     pub(crate) files: Vec<Arc<MappedFile>>,
     pub(crate) writer: FileWriter,
     pub(crate) store_timestamp_ms: i64,
+    /// Everything below is known to be on the disk.
+    pub(crate) flushed: i64,
 }
 
 impl CommitLog {
@@ -74,7 +76,7 @@ impl CommitLog {
             append_wait_max: Duration::from_millis(settings.append_wait_ms_max),
             is_stuck: AtomicBool::new(false),
             files: ArcSwap::from_pointee(end.files),
-            appended_end: AtomicI64::new(end.writer.physical_offset()),
+            progress: Progress::new(settings.sync_flush, end.flushed, end.writer.physical_offset()),
             appender: Mutex::new(Appender { writer: end.writer, store_timestamp_ms: end.store_timestamp_ms }),
         }
     }
@@ -189,7 +191,7 @@ impl CommitLog {
     fn publish(&self, appender: &Appender) -> i64 {
         appender.writer.publish();
         let end_offset = appender.writer.physical_offset();
-        self.appended_end.store(end_offset, Ordering::Release);
+        self.progress.set_appended(end_offset);
         end_offset
     }
 
@@ -261,7 +263,7 @@ impl CommitLog {
 
     #[inline]
     pub(crate) fn appended_end(&self) -> i64 {
-        self.appended_end.load(Ordering::Acquire)
+        self.progress.appended()
     }
 
     pub(crate) fn newest_time_ms(&self) -> i64 {

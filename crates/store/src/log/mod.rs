@@ -5,3 +5,4 @@ pub(crate) mod flush;
 pub(crate) mod gate;
 pub(crate) mod mapped;
 pub(crate) mod preallocation;
+pub(crate) mod progress;

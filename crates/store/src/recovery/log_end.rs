@@ -68,7 +68,8 @@ pub(crate) fn recover(
         });
     };
     Ok(Recovered {
-        end: LogEnd { files, writer, store_timestamp_ms },
+        // What the last process wrote but did not sync is in the page cache only, so it is synced again.
+        end: LogEnd { files, writer, store_timestamp_ms, flushed: replay_from },
         replay_from,
         replay,
         is_bound_kept,

@@ -61,8 +61,7 @@ pub(crate) fn open(
         Index::open(&settings, Arc::clone(&disk), log.start_offset(), log_end, index_synced_end, &reports)?;
     let parts = Parts {
         dispatch: Dispatch::new(recovered.replay_from, recovered.last_record),
-        // Synced again even where it was: what the last process wrote but did not sync is in the page cache only.
-        flush: Flush::new(settings.sync_flush, settings.flush_interval_ms, recovered.replay_from),
+        flush: Flush::new(settings.sync_flush, settings.flush_interval_ms),
         recovered_from: recovered.replay_from,
         recovered_bytes: recovered.scanned_bytes,
         keep: Keep::new(checkpoint, if recovered.is_bound_kept { recovered.replay_from } else { -1 }),
@@ -136,7 +135,7 @@ fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError
 pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
     let context = parts.context(Replay::No);
     parts.log.while_paused(|| parts.dispatch.run_to_end(&context))?;
-    parts.flush.sync(&parts.log, &parts.gate, &parts.events, &parts.reports)?;
+    parts.sync_log()?;
     parts.index.catch_up(&parts.log, parts.dispatch.dispatched_end())?;
     parts.queues.flush()?;
     parts.keep.queue_files.store(parts.queues.files_digest()?, std::sync::atomic::Ordering::Release);
