@@ -27,7 +27,6 @@ fn main() {
         setup.store.consume_queue_file_entries = 1 << 20;
         setup.store.allocation_step_bytes = 1 << 24;
         setup.store.sync_flush = mode == "send-sync";
-        setup.broker.sync_flush = setup.store.sync_flush;
         // Its own threads must not be what is measured.
         setup.store.flush_interval_ms = 600_000;
         setup.store.queue_flush_interval_ms = 600_000;

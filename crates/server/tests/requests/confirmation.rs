@@ -117,7 +117,6 @@ fn after_a_failed_sync_nothing_is_called_stored() {
 fn with_asynchronous_flush_nobody_waits() {
     let plane = Plane::with(|setup| {
         setup.store.sync_flush = false;
-        setup.broker.sync_flush = false;
     });
     plane.disk.stall(Call::SyncMapped, "commitlog");
     let mut client = plane.connect();

@@ -199,7 +199,6 @@ fn setup(directory: &Path) -> Setup {
         store_host: "127.0.0.1:10911".to_owned(),
         region: "r1".to_owned(),
         message_size_bytes_max: store.message_size_bytes_max,
-        sync_flush: store.sync_flush,
         flush_timeout_ms: 60_000,
         pull_bytes_max: 1 << 20,
         pull_messages_max: 32,
