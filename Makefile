@@ -16,9 +16,9 @@ STAMPS := $(VENV)/stamps
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 hash_of = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-16)
-# The peers of our Python client are of use to `make bench` alone.
+# Only `make bench` needs the clients that ours is compared with.
 BENCH_REQUIREMENTS := requirements/bench.txt
-# Spark is of use to tests, types and `make bench`: who only runs MetaQ does without.
+# Tests, type checks and `make bench` need Spark; running MetaQ does not.
 SPARK_REQUIREMENTS := requirements/spark.txt
 REQUIREMENTS := $(filter-out $(BENCH_REQUIREMENTS) $(SPARK_REQUIREMENTS),$(wildcard requirements/*.txt))
 NATIVE_SOURCES := Cargo.toml Cargo.lock pyproject.toml \
@@ -50,6 +50,10 @@ test: setup setup-test peers $(SPARK_INSTALLED) ## Set up and run every test and
 .PHONY: test-unit
 test-unit: setup $(SPARK_INSTALLED) ## Only the quick Python tests; ARGS as above
 	@exec $(BIN)/python scripts/test.py unit $(ARGS)
+
+.PHONY: test-bare
+test-bare: ## Run both commands on a bare Debian 12 made by debootstrap (as root); ARGS="run" for make run alone
+	@exec $(PYTHON) scripts/bare.py $(ARGS)
 
 .PHONY: test-rust
 test-rust: ## Only the Rust tests
@@ -96,7 +100,7 @@ clean: ## Remove everything that was built (data/ stays)
 	rm -rf $(VENV) target build python/metaq/_core*.so .pytest_cache .mypy_cache .ruff_cache
 	find python tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# What only the tests need: unmodified Java and Go clients are run against MetaQ, real databases are mirrored.
+# Only the tests need these: they run unmodified Java and Go clients against MetaQ and mirror real databases.
 .PHONY: setup-test
 setup-test:
 	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql
@@ -107,6 +111,7 @@ setup-test:
 peers: setup setup-test
 	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
 	@$(BIN)/python -c "from tests.support.spark_jars import delta_jars; delta_jars()"
+	@$(BIN)/python -c "from tests.interop.programs import build_all; build_all(['5.5.0', '4.9.8'])"
 
 $(BIN)/python:
 	@PYTHON=$(PYTHON) scripts/require.sh python

@@ -1,7 +1,7 @@
 """`python -m bench --only binlog`: how fast binlog-sync is, and how far binlog-mirror is behind.
 
 A real MariaDB gets a backlog of inserts and then of updates, in transactions of a thousand rows of six
-columns, and last of updates in a transaction each. The rate of each is that of the pipeline from its first
+columns, and last of updates in a transaction each. Each rate is the pipeline's own, from its first
 report of rows in the topic to its last. Then rows are updated at a steady rate while both pipelines run, the
 mirror into Delta tables; what counts is the most that it was behind the source.
 """
@@ -156,7 +156,7 @@ def _change_steadily(mariadb: MariaDb, seconds: float) -> int:
 
 
 class Mirroring:
-    """What binlog-mirror tells of itself."""
+    """The progress that binlog-mirror reports."""
 
     def __init__(self, child: Child) -> None:
         self.child = child

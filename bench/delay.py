@@ -80,7 +80,7 @@ def _delivered(client: PlainClient) -> int:
 
 
 def _wait_for(client: PlainClient, count: int, due_ms: int) -> float:
-    """How many milliseconds after the moment so many had come."""
+    """Returns how many milliseconds after the due time that number of messages had arrived."""
     while _delivered(client) < count:
         if time.time() > due_ms / 1000 + DRAIN_TIMEOUT_S:
             raise RuntimeError(f"{_delivered(client)} of {count} messages came in {DRAIN_TIMEOUT_S} s")

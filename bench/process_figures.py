@@ -1,4 +1,4 @@
-"""What one process costs, read from /proc and from its folder on the disk."""
+"""CPU, memory and disk use of one process, read from /proc and from its folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def memory_bytes(pid: int) -> dict[str, int]:
 
 
 def disk_bytes(directory: Path) -> int:
-    """What the folder takes on the disk, holes not counted, as `du` does."""
+    """Returns the disk space of the folder, without holes, as `du` counts it."""
     blocks = 0
     for entry in directory.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # A file that is replaced has another name for a moment.

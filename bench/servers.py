@@ -17,7 +17,7 @@ from tests.support.processes import Child
 READY_TIMEOUT_S = 60
 _GIB = 1024**3
 
-# What the peer's own start script gives its broker, but for the heap's size (a flag of ours) and for touching
+# The options that Apache's start script gives its broker, except the heap size (a flag of ours) and touching
 # every page of it at the start, which would count memory that was never used.
 _PEER_JVM_FLAGS = (
     "-server",
@@ -41,7 +41,7 @@ _PEER_SETTINGS: dict[str, object] = {
 
 @dataclass(frozen=True)
 class Options:
-    """What both sides are started with."""
+    """Settings that both brokers start with."""
 
     flush: str
     metaq: Path

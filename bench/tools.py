@@ -61,9 +61,9 @@ class Measured:
     average_ms: float
     failed: int
     broker_cpu_us: float
-    """Of the broker, per message."""
+    """CPU time of the broker, per message."""
     others_cpu_cores: float
-    """What the brokers whose turn it was not took meanwhile."""
+    """CPU time of the brokers that were idle in this round."""
 
     def figures(self) -> dict[str, float]:
         return {

@@ -1,4 +1,4 @@
-"""What is measured: each workload gives both brokers their turns and returns the figures of every round."""
+"""The workloads: each gives both brokers their turns and returns the figures of every round."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Plan:
     delayed_messages: int
     client_round_s: float
     client_warmup_s: float
-    """Of load for each broker before the rounds of Python clients."""
+    """Seconds of load for each broker before the rounds of the Python clients."""
     client_process_warmup_s: float
-    """Of every client process, before its clock starts."""
+    """Seconds of warm-up in every client process, before its clock starts."""
     client_backlog_messages: int
     binlog_rows: int
     """Changes of each kind."""

@@ -28,7 +28,7 @@ Every option can be given in five places. The nearest to the command wins:
 take the suffixes `k`, `M`, `G` (also `KiB`, `MB`, …), always in steps of 1024. A misspelt option stops the
 start and names the nearest one there is.
 
-A file that ends in `.toml` holds options by name, flat or in tables named after the sections below:
+A file that ends in `.toml` holds options under their names, flat or in tables named after the sections below:
 
 ```toml
 name = "broker-b"

@@ -25,7 +25,7 @@ HOME = BUILD / "mysql"
 SERVER = "usr/sbin/mysqld"
 MESSAGES = "usr/share/mysql"
 PACKAGE = "mysql-server-core"
-# Where unstable cannot give it for a while, the next release may.
+# If unstable lacks the package for a while, the next release may have it.
 SUITES = ("sid", "testing")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 # Scripts of the package that are not run here need it.
@@ -38,11 +38,11 @@ ADVICE = "install MySQL 9.0 or newer, so that mysqld is on the PATH"
 
 
 class Failed(Exception):
-    """What went wrong, for people."""
+    """Says what went wrong, for people."""
 
 
 def command(home: Path = HOME) -> list[str] | None:
-    """What starts the server, options follow; None where there is none."""
+    """Returns the command that starts the server, without options; None if there is no server."""
     if (home / SERVER).is_file():
         loader = _loader(home)
         return [
@@ -98,7 +98,7 @@ class Apt:
             "Acquire::Languages=none",
             "Acquire::Retries=3",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
-            # What the machine's own apt does afterwards is not about this.
+            # A failure in the machine's own apt hooks does not matter here.
             "APT::Update::Post-Invoke-Success::=",
         ]
 
@@ -132,7 +132,7 @@ def _is_debian() -> bool:
 
 
 def mirror() -> str:
-    """That of Debian which the machine's apt uses; raises Failed."""
+    """Returns the Debian mirror that the machine's apt uses; raises Failed."""
     if any(shutil.which(name) is None for name in ("apt-get", "dpkg-deb")) or not _is_debian():
         raise Failed(f"only Debian's apt can fetch MySQL; {ADVICE}")
     fields = "$(ORIGIN)\t$(RELEASE)/$(COMPONENT)\t$(REPO_URI)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes sure that the named tools are there and recent enough:  scripts/require.sh rust java …
-# What is missing is installed on Debian and Ubuntu as root; elsewhere this says what to install and fails.
+# As root on Debian or Ubuntu, missing packages are installed; otherwise they are listed and the script fails.
 set -u
 
 # at_least WANTED HAVE: compares dotted versions.
@@ -68,7 +68,7 @@ missing=0
 for tool in "$@"; do
     "have_$tool" && continue
     packages="${tool}_packages" advice="${tool}_advice"
-    # Where rustup manages Rust, the distribution's linters would be of another version.
+    # If rustup manages Rust, the distribution's linters would have another version.
     if [ "$tool" = rust_lint ] && command -v rustup >/dev/null; then
         rustup component add clippy rustfmt >&2 && "have_$tool" && continue
     fi

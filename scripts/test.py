@@ -21,16 +21,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Tools are taken from the environment this script runs in, whether or not it is activated.
 TOOLS = Path(sys.executable).parent
-# What is repeated at the end, so that whoever reads only the end knows where to look.
+# Lines that are repeated at the end, so that a reader of the end knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
-# Two thirds of the tests' time; they share nothing with each other and with the others.
-APART = ("tests/spark", "tests/interop")
+# The longest suites run beside the others, with which they share nothing. The interop tests mostly wait, so those
+# of the newest Java client run beside those of the others.
+APART = {
+    "pytest spark": ("tests/spark",),
+    "pytest interop 5.5.0": ("tests/interop", "-k", "5.5.0"),
+    "pytest interop": ("tests/interop", "-k", "not 5.5.0"),
+}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one suite came to, and the lines that say what failed."""
+    """The result of one suite, and the lines that say what failed."""
 
     passed: int
     failed: int
@@ -127,13 +132,13 @@ def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
     checks = [*lint_suites(), rust_suite()]
     if arguments:
         return [[*checks, pytest_suite(arguments)]]
-    # Each waits much of its time: for JVMs to start, for clients to agree, for what was killed.
-    rest = pytest_suite([*(f"--ignore={suite}" for suite in APART), "tests"])
+    folders = {arguments[0] for arguments in APART.values()}
+    rest = pytest_suite([*(f"--ignore={folder}" for folder in sorted(folders)), "tests"])
     apart = [
-        replace(pytest_suite(["-p", "no:cacheprovider", suite]), name=f"pytest {Path(suite).name}")
-        for suite in APART
+        replace(pytest_suite(["-p", "no:cacheprovider", *arguments]), name=name)
+        for name, arguments in APART.items()
     ]
-    return [[*checks, rest], *([suite] for suite in apart)]
+    return [[rest], checks, *([suite] for suite in apart)]
 
 
 def run(suite: Suite, show: Callable[[str], None]) -> Outcome:
@@ -173,7 +178,7 @@ def report(suite: Suite, show: Callable[[str], None]) -> Report:
     outcome = run(suite, show)
     skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
     lines = [
-        f"  {suite.name:<14} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
+        f"  {suite.name:<20} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
         f"  ({time.monotonic() - started:.1f} s)"
     ]
     lines.extend(f"      {complaint}" for complaint in outcome.complaints)
@@ -181,7 +186,7 @@ def report(suite: Suite, show: Callable[[str], None]) -> Report:
 
 
 def run_all(plan: list[list[Suite]]) -> list[Report]:
-    """Shows what the first line prints as it comes, and that of the others when they have ended."""
+    """Runs the lines side by side; prints the first line's output live and the others' when they end."""
 
     def reports(line: list[Suite], show: Callable[[str], None]) -> list[Report]:
         return [report(suite, show) for suite in line]

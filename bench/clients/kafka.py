@@ -19,7 +19,7 @@ TOPIC_TIMEOUT_S = 30
 _CLUSTER_ID = "bWV0YXFfYmVuY2gtLS0tLQ"
 """Any 16 bytes in base64."""
 
-# What the peer's own start script gives its broker.
+# The options that Kafka's own start script gives its broker.
 _HEAP = "1g"
 _JVM_FLAGS = (
     "-server",

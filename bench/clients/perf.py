@@ -12,7 +12,7 @@ from bench.process_figures import cpu_s
 from tests.support.processes import Child
 
 WINDOW_S = 5
-"""Every report line speaks of so many seconds before it, all but the last line of a run."""
+"""Seconds that each report line covers, except the last line of a run."""
 WINDOWS = 3
 """The last one counts: the virtual machine is warm by then."""
 TIMEOUT_S = 60

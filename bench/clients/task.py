@@ -1,4 +1,4 @@
-"""What one client process is told to do, what it tells afterwards, and the clock all of them are timed by.
+"""The task of one client process, the figures it reports, and the clock that times all of them.
 
 A process that sends does the same for a while first, so that neither connections nor first batches count.
 """
@@ -33,7 +33,7 @@ class Task:
     warmup_s: float
     round_s: float
     messages_max: int = 0
-    """So many are sent, or are there to be read; 0 sends until the time is over."""
+    """Messages to send, or to read; 0 sends until the time is over."""
     group: str = "bench"
 
     def written(self) -> str:
@@ -53,7 +53,7 @@ class Result:
     end: float
     client_cpu_s: float
     total: int = 0
-    """With those of the warm-up."""
+    """Includes the messages of the warm-up."""
     p50_ms: float = 0.0
     p99_ms: float = 0.0
 
@@ -84,7 +84,7 @@ class Stopwatch:
 
 
 def time_sending(task: Task, send: Callable[[int], None], flush: Callable[[], object]) -> Result:
-    """`send` sends so many without waiting for them; the clock stops when `flush` has confirmed all."""
+    """`send` sends that many messages without waiting; the clock stops when `flush` has confirmed all."""
 
     def run(seconds: float) -> tuple[int, Stopwatch]:
         sent, watch = 0, Stopwatch()

@@ -19,7 +19,7 @@ from tests.support.maven import REPOSITORY_ROOT, classpath
 WRITTEN_WARM, WRITTEN = 300_000, 3_000_000
 POM = Path(__file__).parent / "spark-pom.xml"
 _CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-"""What Kafka's source needs beside the jars that pyspark brings."""
+"""Jars that Kafka's source needs beside those in pyspark."""
 
 
 def connector_jars() -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def _read(frame: DataFrame) -> Row:
 
 
 def _cpu_of_family_s() -> float:
-    """Of this process, of Spark's and of its workers."""
+    """Returns the CPU seconds of this process, of Spark's JVM and of its workers."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

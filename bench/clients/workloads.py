@@ -1,4 +1,4 @@
-"""What is measured of the client: ours and its peer take turns, each in a process of its own."""
+"""Client workloads: our client and its peer take turns, each in its own process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.processes import Child
 
 _TOPIC = "bench"
 _START_AND_FLUSH_S = 150
-"""What a client process may take besides the time it was given."""
+"""Seconds that a client process may take beyond its measured time."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _measure(
     *,
     backlog: bool,
 ) -> dict[str, float]:
-    # What one side left to be written must not be written in the other's time.
+    # Dirty pages of one side must not be written back during the other side's turn.
     os.sync()
     server = running[side.broker]
     if side.program == "perf":
@@ -162,7 +162,7 @@ def _measure(
         server=server.nameserver,
         topic=_TOPIC,
         queues=QUEUES,
-        # What a reader fetches ahead before its clock starts would be a gift.
+        # Messages that a reader prefetches before its clock starts would not be timed.
         warmup_s=0.0 if backlog else plan.client_process_warmup_s,
         round_s=round_s,
         messages_max=plan.client_backlog_messages if backlog else 0,

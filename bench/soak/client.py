@@ -1,6 +1,6 @@
 """`python -m bench.soak.client FORM NAMESERVER TOPIC SECONDS`: sends and reads as fast as it can.
 
-It ends when it is told to (SIGTERM), or at the latest after so many seconds, and says how many came back.
+It ends on SIGTERM, or when its time is over, and prints how many messages came back.
 Sending waits while too many are on their way, so that neither side runs ahead of the other for an hour.
 """
 
@@ -22,7 +22,7 @@ from metaq import aio
 BODY = b"x" * 128
 BLOCK = 200
 UNREAD_MAX = {"poll": 200_000, "aio": 100_000, "handler": 10_000, "iteration": 10_000}
-"""Messages on their way, so many that no reader waits; what is left at the end has to be read too."""
+"""Messages in flight: enough that no reader waits. The rest is read at the end."""
 STALL_S = 120.0
 DRAIN_S = 60.0
 FLOWING = "FLOWING"
@@ -171,7 +171,7 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
 
 
 def leak() -> None:
-    """What a soak is there to find: memory that is kept and files that are not closed; so much in a second,
+    """Leaks memory and file descriptors, for the soak to find; it leaks at a fixed rate per second,
     however rarely this thread gets to run."""
     kept: list[tuple[bytes, int]] = []
     began = time.monotonic()

@@ -24,7 +24,7 @@ SAMPLES = 300
 SAMPLE_EVERY_S_MIN = 0.1
 _CLEAN_PERCENT_MIN, _CLEAN_PERCENT_MAX = 30, 94
 _STORE_PERCENT = 3
-"""Of the disk, for the store: an hour at full rate writes more than most disks have."""
+"""Disk space that the store may use: an hour at full rate writes more than most disks hold."""
 
 
 @dataclass(frozen=True)

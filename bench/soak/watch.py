@@ -11,7 +11,7 @@ from bench.process_figures import memory_bytes
 
 _MB = 1e6
 _PARTS = 5
-"""Of a run: the first is left out, the medians of the second and of the last are compared."""
+"""Parts of a run: the first is ignored, the medians of the second and of the last are compared."""
 SAMPLES_MIN = 10
 
 
@@ -20,7 +20,7 @@ class Bounds:
     """How much more the end of a run may hold than its beginning."""
 
     own_bytes: float = 32e6
-    """Of memory that is not pages of files; allocators keep some of what they are given back."""
+    """Allowed growth of anonymous memory; allocators keep some of the memory that is freed."""
     descriptors: int = 16
 
 
@@ -71,14 +71,14 @@ def open_descriptors(pid: int, store: Path | None) -> int:
             target = descriptor.readlink()
         except FileNotFoundError:
             continue  # Closed since.
-        # What is deleted has a name that no file has.
+        # A deleted file still has a name in /proc, but no file has it.
         count += not (store is not None and target.is_relative_to(store) and target.exists())
     return count
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a process held at the end, and how much more than at the beginning."""
+    """What a process held at the end, and how much that grew."""  # prose: ok
 
     name: str
     own_bytes: float

@@ -66,11 +66,10 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What the hot requests need to know of the broker they run in; fixed while it runs."""
+    """What the hot requests need to know of the broker they run in; the same in every role."""
 
     cluster: str
     name: str
-    broker_id: int
     store_host: str
     """`ip:port` written into every record and message id."""
     region: str = "DefaultRegion"

@@ -92,5 +92,5 @@ def loop_disks_work(directory: Path) -> bool:
 
 
 def _run(*command: str) -> bytes:
-    """What it prints."""
+    """Runs the command and returns its output."""
     return subprocess.run(command, check=True, capture_output=True, timeout=60).stdout

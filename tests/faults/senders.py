@@ -109,7 +109,7 @@ class Senders:
 def served_queues(
     client: PlainClient, topic: str, queues: int, begins: dict[int, int] | None = None
 ) -> dict[int, list[Served]]:
-    """What the broker serves of each queue, from the given offsets or from the start."""
+    """Returns what the broker serves from each queue, from the given offsets or from the start."""
     return {
         queue_id: [
             Served(stored.queue_offset, stored.body)

@@ -50,7 +50,7 @@ _START_TIMEOUT_S = 60
 
 
 class Sync(Enum):
-    """What becomes of a sync call."""
+    """The fate of a sync call."""
 
     HONEST = "passes"
     IGNORED = "answers success and does nothing"
@@ -74,7 +74,7 @@ class SyncFaults:
         self._thread.start()
 
     def prefix(self) -> list[str]:
-        """To be put before the command, once; the process id stays that of the command."""
+        """Returns the prefix of a command; the process keeps the command's process id."""
         return [sys.executable, str(Path(__file__)), self._name]
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What no honest client sends: it ends its connection or is refused by name, and nobody else notices."""
+"""Hostile input closes its connection or is refused with a reason, and no other client notices."""
 
 from __future__ import annotations
 

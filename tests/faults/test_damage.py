@@ -1,4 +1,4 @@
-"""Damaged store files: what was damaged is never served and is told; everything else is still there.
+"""Damaged store files: a damaged record is reported and never served; everything else is still there.
 
 Each case works on its own copy of one small store, edits one file, and starts a broker on it.
 """
@@ -133,7 +133,7 @@ def test_a_damaged_record_is_told_and_never_served(
     with Serving(tmp_path / "home", copy, settings=SETTINGS) as broker, broker.connect() as client:
         queues = served_queues(client, TOPIC, QUEUES)
         assert _missing(sample, queues) == [which]
-        # What is found while reading is told by the housekeeping, every second.
+        # Housekeeping reports damage that reads found, every second.
         wait_until(lambda: "damaged" in broker.log())
         # It goes on as if nothing had been: appends, and a second start finds the same.
         assert send(client, TOPIC, 0, b"after").code == SUCCESS

@@ -1,4 +1,4 @@
-"""A disk that fills up: writes are refused by name, reads go on, nothing is deleted, and it heals itself."""
+"""A disk that fills up: writes are refused with a reason, reads go on, nothing is deleted, it recovers."""
 
 from __future__ import annotations
 

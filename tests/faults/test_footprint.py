@@ -1,4 +1,4 @@
-"""What a broker takes that has nothing to do: memory and disk, with the sizes that are the defaults."""
+"""Memory and disk of an idle broker with default sizes."""
 
 from __future__ import annotations
 

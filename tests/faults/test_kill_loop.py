@@ -65,7 +65,7 @@ def test_nothing_acknowledged_is_lost_however_often_it_is_killed(tmp_path: Path)
 
 
 def _check(senders: Senders, broker: Serving, earlier: dict[int, list[Served]]) -> None:
-    """What came since the last look joins what was there before; nobody sends while we look."""
+    """Adds the records since the last call to those before; nobody sends meanwhile."""
     begins = {queue_id: len(messages) for queue_id, messages in earlier.items()}
     with broker.connect() as client:
         for queue_id, messages in served_queues(client, TOPIC, QUEUES, begins).items():

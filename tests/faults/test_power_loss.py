@@ -43,7 +43,7 @@ def test_the_checker_notices_a_sync_that_does_nothing(tmp_path: Path, disk: Loop
 
 
 def _lose_power_twice(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
-    """What the checker says in the end; the second loss hits a store that has recovered from the first."""
+    """Returns the checker's verdict; the second loss hits a store that has recovered from the first."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     choice = random.Random(seed)
@@ -67,7 +67,7 @@ def _lose_power_twice(tmp_path: Path, disk: LoopDisk, mode: Sync) -> list[str]:
             senders.target = broker.broker
             acknowledged = senders.history.acknowledged_count()
             time.sleep(choice.uniform(0.3, 1.0))
-            # A slow disk takes its time for so many.
+            # A slow disk needs time for this many.
             wait_until(lambda before=acknowledged: senders.history.acknowledged_count() > before + 50)
             # With the power ends whoever could acknowledge. Here a sync under way may return as if all was
             # well after the file system was shut down.

@@ -36,7 +36,7 @@ WINDOW = 32
 
 @dataclass
 class Waits:
-    """What was sent and promised, by number."""
+    """The messages that were sent and acknowledged, by number."""
 
     due_ms: dict[int, int] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)

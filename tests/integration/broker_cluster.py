@@ -39,7 +39,7 @@ async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def copy_living_store(store: Path, to: Path) -> None:
-    """What a kill would leave. A broker replaces small files by way of others that are gone in a moment."""
+    """Copies the folder as a kill would leave it. Temporary files may vanish while it copies."""
     shutil.copytree(store, to, ignore=shutil.ignore_patterns("*.tmp", "*.new"))
 
 
@@ -156,7 +156,7 @@ class Client:
         return found
 
     def notified(self, group: str) -> int:
-        """How often it was told to rebalance."""
+        """How many rebalance notices it received."""
         return sum(frame.code == 40 and frame.fields["consumerGroup"] == group for frame in self.told)
 
 

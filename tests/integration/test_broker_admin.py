@@ -115,7 +115,7 @@ def test_a_pull_under_way_elsewhere_is_told_once(tmp_path: Path) -> None:
         await reset(client)
         assert (await client.pull("other", T, 2))[0] == 0, "another group is not touched"
         assert (await client.pull("g", T, 2))[::2] == (MOVED, 6)
-        assert (await client.pull("g", T, 2))[0] == 0, "it was told and insists"
+        assert (await client.pull("g", T, 2))[0] == 0, "it received the reset and insists"
 
     in_broker(tmp_path, scenario)
 

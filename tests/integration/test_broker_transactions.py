@@ -435,7 +435,7 @@ def test_a_kill_loses_no_half_message_and_shows_none(tmp_path: Path) -> None:
             await broker._persist_offsets()
             for half in halves[20:30]:
                 await end(client, half, ROLLBACK)
-            # What a kill leaves behind: the files as they are now.
+            # A kill leaves the files as they are now.
             await asyncio.to_thread(copy_living_store, tmp_path / "first", killed)
         async with opened(killed, clock) as (broker, client):
             assert len(await orders(client)) == 10

@@ -92,7 +92,7 @@ def read_link(name, pid="self"):
         link = os.readlink(f"/proc/{pid}/fd/{name}")
     except OSError:
         return None
-    # What they share on purpose is the memory for verdicts.
+    # They share the memory for verdicts on purpose.
     shared = link.startswith(("/memfd:metaq-verdicts", "/dev/"))
     return None if shared or not link.startswith(("socket:", "/")) else link
 '''
@@ -305,7 +305,7 @@ def test_whatever_a_function_does_its_pulls_go_on(tmp_path: Path) -> None:
             for what in HARM:
                 before = broker.functions.tallies["bad"].failures
                 found = await read_all(client, "t", f"bad('{what}')", len(sent))
-                # Where nothing fails the function's word counts; there is nothing to be read.
+                # If nothing fails, the function's verdict counts, and there is nothing to read.
                 failures = broker.functions.tallies["bad"].failures - before
                 if what in ("print", "read"):
                     assert (found, failures) == ([b"yes-0", b"yes-4"], 0), what

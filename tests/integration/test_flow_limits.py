@@ -39,7 +39,7 @@ RATE, BURST = 100, 10
 
 
 async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int = 20) -> int:
-    """Moves the clock until so many are done; how far. Each step waits for all that it lets through."""
+    """Moves the clock until that many are done and returns how far it moved."""
     passed_ms = 0
     while True:
         allowed = min(count, BURST + RATE * passed_ms // 1000)
@@ -52,7 +52,7 @@ async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int 
 
 
 async def sent_slowly(broker: Broker, client: Client, clock: Clock, count: int) -> list[Sent]:
-    """Sends so many at once, and moves the clock by as much as they must wait."""
+    """Sends that many at once, and moves the clock by the time that they must wait."""
     slowed = broker.server.counters()["sends_slowed"]
     sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(count)]
     await until(lambda: broker.server.counters()["limits_waiting"] == count - BURST)

@@ -133,7 +133,7 @@ class PushConsumer(Client):
         )
 
     def wait_until_consumed(self, topic: str, count: int) -> None:
-        """Until the listener has returned from so many messages; it tells of a message before it returns."""
+        """Waits until the listener has returned from that many messages."""
 
         def consumed() -> int:
             offsets = [q["queue_offset"] for q in self.call("consumed_offsets") if q["topic"] == topic]
@@ -160,7 +160,7 @@ class PullConsumer(Client):
 
 class LiteConsumer(Client):
     def poll_bodies(self, count: int, timeout_s: float = CONSUME_TIMEOUT_S) -> list[Message]:
-        """Polls until so many messages came; a poll that returns more gives them all."""
+        """Polls until that many messages came; a poll that returns more gives them all."""
         found: list[Message] = []
 
         def poll() -> int:
@@ -230,7 +230,7 @@ class Clients:
         return self._admin
 
     def topic(self, queues: int = 4, **options: Any) -> str:
-        """A new topic with so many queues on every broker, known to the name servers."""
+        """Creates a topic with that many queues on every broker, known to the name servers."""
         name = unique("T")
         for broker in self.cluster.brokers.values():
             self.admin.call("create_topic", topic=name, queues=queues, address=broker.address, **options)
@@ -285,7 +285,7 @@ def wait_for_bodies(
 ) -> list[Message]:
     """Waits until each wanted body came to one of the consumers; returns all they got, in their order.
 
-    The consumers share a driver, or have one each; only what they are told wakes this up.
+    The consumers share a driver, or have one each; only their events wake this up.
     """
     consumers = list(consumers)
     missing = set(wanted)

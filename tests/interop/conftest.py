@@ -50,7 +50,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def tails(request: pytest.FixtureRequest) -> list[Tail]:
-    """What shows the output of each process that runs now."""
+    """Functions that show the output of each process that runs now."""
     return request.config.stash[_TAILS]
 
 

@@ -25,7 +25,7 @@ Event = dict[str, Any]
 
 
 class ClientError(Exception):
-    """What the client raised: the class its caller would catch, and the codes it carries."""
+    """An exception of the client: the class its caller would catch, and the codes it carries."""
 
     def __init__(self, details: Mapping[str, Any]) -> None:
         super().__init__(f"{details['class']} {details['code']}: {details['message']}")
@@ -36,7 +36,7 @@ class ClientError(Exception):
 
 
 class Driver:
-    """A running client program: `call` asks, `events` is what it told of its own accord."""
+    """A running client program: `call` asks, `events` are its unasked reports."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Driver:
         return answer.get("result")
 
     def events(self, kind: str | None = None, handle: str | None = None) -> list[Event]:
-        """What was told so far, in the order it was told."""
+        """All events so far, in order."""
         with self._changed:
             return [
                 event
@@ -131,7 +131,7 @@ class Driver:
                 self._changed.wait(left_s)
 
     def forget_events(self) -> None:
-        """Drops what was told; a test that reads only its own handles may start from nothing."""
+        """Drops all events; a test that reads only its own handles may start from nothing."""
         with self._changed:
             self._events.clear()
 

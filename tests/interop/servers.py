@@ -29,7 +29,7 @@ APACHE_SETTINGS = {
 }
 # By default Apache's broker refuses what waited 200 ms for a thread: too little on a machine that is busy.
 APACHE_PATIENCE = {"waitTimeMillsInSendQueue": 10_000, "waitTimeMillsInPullQueue": 10_000}
-# What Apache leaves off unless told, and scenarios need.
+# Features that Apache leaves off by default and scenarios need.
 APACHE_FEATURES = {"timerWheelEnable": True, "enablePropertyFilter": True}
 
 
@@ -51,12 +51,12 @@ class Cluster:
     nameservers: list[Server]
     brokers: dict[str, Server]
     old_addresses: dict[str, str] = field(default_factory=dict)
-    """Where a broker listens for old clients, two below its own port unless that was left to chance."""
+    """Returns the port for old clients, two below the broker's own unless that was chosen freely."""
     moved_clock: MovedClock | None = None
 
     @property
     def clock(self) -> MovedClock:
-        """What the brokers take for the time, where the test asked to move it."""
+        """The brokers' clock, if the test asked to move it."""
         assert self.moved_clock is not None, "started without moved=True"
         return self.moved_clock
 

@@ -47,7 +47,7 @@ def mqadmin(java: Clients, line: str) -> str:
 
 
 def progress(java: Clients, group: str, topic: str) -> dict[Queue, object]:
-    """Where the group is in each queue, and where the queue ends."""
+    """Returns the group's offset in each queue, and the queue's end."""
     told = java.admin.call("consume_stats", group=group)
     return {
         queue_of(queue): (queue["committed_offset"], queue["max_offset"])

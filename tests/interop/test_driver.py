@@ -1,4 +1,4 @@
-"""What the tests lean on has to notice what is missing: tried here on a client program that is made up."""
+"""The driver notices missing answers and events, tried on a made-up client program."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Against = Callable[[Cluster], Clients]
 RECOVERY_TIMEOUT_S = 120.0
 # A broker that restarted knows a consumer again by its next heartbeat, and refuses it (code 24) till then.
 HEARTBEAT_INTERVAL_MS = 1_000
-# What a producer's caller may see while the only broker is away.
+# Errors that a producer's caller may see while the only broker is away.
 REFUSALS = {
     "MQClientException",
     "MQBrokerException",
@@ -52,10 +52,10 @@ def test_name_server_is_lost(cluster: StartCluster, java_against: Against, lost:
     wait_for_bodies([consumer], bodies(numbered(20, "before")))
 
     servers.nameservers[lost].kill()
-    # Who is connected already does not notice.
+    # A connected client does not notice.
     producer.send(topic, numbered(20, "after"))
     wait_for_bodies([consumer], bodies(numbered(20, "after")))
-    # Who comes now finds its way by the other one, and so does a topic made now.
+    # A new client finds its way through the other one, and so does a new topic.
     new_topic = insist(clients.topic)
     new_producer, new_consumer = clients.producer(), insist(lambda: clients.push_consumer(new_topic))
     insist(lambda: new_producer.send(new_topic, numbered(20)))

@@ -29,7 +29,7 @@ def test_every_level_comes_at_its_time(
     servers = cluster(moved=True, flush="sync")
     clients, broker, clock = java_against(servers), servers.brokers["broker-a"], servers.clock
     topic, group = clients.topic(queues=1), unique("G")
-    # What is past the last level is of the last level; level 0 is no delay.
+    # A level past the last one counts as the last one; level 0 means no delay.
     levels = [*range(LEVELS + 1), 99]
     sent = clients.producer().send(topic, [delayed(level) for level in levels])
     sent_ms = clock.now_ms()
@@ -55,7 +55,7 @@ def test_every_level_comes_at_its_time(
     for message in stored[1:]:
         level = min(int(message["body"].removeprefix("level-")), LEVELS)
         assert message["store_timestamp_ms"] - message["born_timestamp_ms"] >= DELAY_LEVELS_MS[level - 1]
-    # What was delivered within the last moments before the kill may come once more, and nothing else.
+    # Only messages delivered in the last moments before the kill may come once more.
     twice = {body for body in bodies(stored) if bodies(stored).count(body) > 1}
     assert twice <= {f"level-{level}" for level in range(STOPPED_AFTER + 1, KILLED_AFTER + 1)}
     assert set(bodies(stored)) == {f"level-{level}" for level in levels}

@@ -1,4 +1,4 @@
-"""What goes wrong reaches the caller as the exception and the code that Apache's broker gives."""
+"""Errors reach the caller as the exception and the code that Apache's broker gives."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def limit(clients: Clients, kind: str, name: str, rate: int | str, *more: str) -
 
 
 def allowed(since_s: float, buckets: int = 1) -> float:
-    """What may have passed since then: measured around everything, so it is never too little."""
+    """Returns how many may have passed since then, measured around everything, so never too few."""
     return RATE * (time.monotonic() - since_s) + buckets * BURST + 1
 
 
@@ -69,7 +69,7 @@ def test_a_sender_far_over_the_limit_is_told_why(java: Clients) -> None:
 
 
 def shaved(clients: Clients, count: int) -> tuple[str, str, list[PushConsumer], float]:
-    """Topic and limited group of two consumers with so many messages before them, and since when."""
+    """Starts two consumers of a limited group with that many messages waiting."""
     topic, group = clients.topic(queues=4), unique("G")
     clients.producer().send(topic, numbered(count), how="async")
     limit(clients, "group", group, RATE, "--create")

@@ -1,4 +1,4 @@
-"""What a group consumed stays consumed when the consumer or the broker starts anew."""
+"""Consumed messages stay consumed when the consumer or the broker restarts."""
 
 from __future__ import annotations
 

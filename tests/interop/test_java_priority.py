@@ -22,7 +22,7 @@ def test_a_priority_chooses_the_queue(java: Clients) -> None:
     chosen = java.producer().send(
         topic, [{"body": "p2", "priority": 2, "broker": "broker-a", "queue_id": 0}], how="queue"
     )
-    assert chosen[0]["queue_id"] in (0, 2)  # The client tells what it asked for, or what it was told.
+    assert chosen[0]["queue_id"] in (0, 2)  # The client reports the queue it asked for, or the broker's.
     stored = java.pull_consumer().read_all(topic)
     assert {body: {m["queue_id"] for m in stored if m["body"] == body} for body in set(bodies(stored))} == {
         "p0": {0},

@@ -71,7 +71,7 @@ def test_consumer_is_killed(java: Clients, more_java: Callable[[Cluster], Client
     settled = len(stream.acknowledged)
     stream.wait_for_acknowledged(settled + 100)
     stream.stop()
-    # What the dead one had not committed comes again; nothing may be missing from both together.
+    # Messages that the dead consumer had not committed come again; together they must have everything.
     wait_for_bodies([survivor, doomed], bodies(stream.acknowledged))
     wait_for_bodies([survivor], bodies(stream.acknowledged[settled:]))
     assert {queue_of(m) for m in survivor.messages} >= theirs

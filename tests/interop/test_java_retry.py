@@ -51,7 +51,7 @@ def moved(java_driver: Driver, moved_cluster: Cluster) -> Iterator[Clients]:
 
 
 def failing(body: str, times: int, **more: object) -> Message:
-    """A message that its listener cannot handle so many times."""
+    """Sends a message at which its listener fails that many times."""
     return {"body": body, "properties": {"fails": str(times)}, **more}
 
 
@@ -60,7 +60,7 @@ def tries(consumer: PushConsumer, body: str) -> list[Message]:
 
 
 def wait_for_try(consumer: PushConsumer, body: str, number: int) -> Message:
-    """The message as it came after so many failures."""
+    """Returns the message as it came after that many failures."""
 
     def came(_: object = None) -> list[Message]:
         return [message for message in tries(consumer, body) if message["reconsume_times"] == number]
@@ -70,7 +70,7 @@ def wait_for_try(consumer: PushConsumer, body: str, number: int) -> Message:
 
 
 def dead_letters(clients: Clients, group: str, count: int) -> list[Message]:
-    """So many, once they are there; the topic is made with the first of them."""
+    """Returns that many dead letters, once they are there; the first one creates the topic."""
     reader = clients.pull_consumer()
 
     def read() -> list[Message]:
@@ -133,7 +133,7 @@ def test_a_message_climbs_the_ladder_and_ends_with_the_dead_letters(moved: Clien
 
 
 def assert_resent(clients: Clients, consumer: PushConsumer, topic: str, group: str) -> None:
-    """What an operator sends again comes to the group's consumers as if for the first time, and once."""
+    """A dead letter that an operator resends reaches the group's consumers once, as if for the first time."""
     consumer.stop()
     successor = clients.push_consumer(topic, group=group, fails=False)
     listed = run("dlq", "list", group, "-o", "json", METAQ_NAMESRV=clients.cluster.namesrv)
@@ -233,7 +233,7 @@ def test_what_waits_for_its_next_try_outlives_the_broker(
             (broker.kill if how == "killed" else broker.stop)()
             broker.restart()
         seen += consumer.messages
-    # Stopped it repeats nothing. Killed it may: what it delivered, or was told of as consumed, moments ago.
+    # A stopped broker repeats nothing. A killed one may repeat what it delivered moments ago.
     found = sorted((message["body"], message["reconsume_times"]) for message in seen)
     once = sorted((body, number) for body in wanted for number in range(3))
     assert (found if how == "stopped" else sorted(set(found))) == once

@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 
 
 def places(messages: list[Message]) -> list[tuple[str, int, int, str, str]]:
-    """Where each message is and what it is called."""
+    """Returns the queue, offset and id of each message."""
     return sorted((*queue_of(m), m["queue_offset"], m["id"], m["offset_id"]) for m in messages)
 
 
@@ -82,7 +82,7 @@ def test_oneway(java: Clients) -> None:
     )
     assert sorted(bodies(stored)) == sorted(bodies(numbered(50)))
     assert_dense(stored)
-    # The connection still matches answers to questions after so many messages without one.
+    # The connection still matches answers to requests after many messages without an answer.
     assert producer.send(topic, numbered(1))[0]["status"] == "SEND_OK"
 
 

@@ -87,7 +87,7 @@ def test_a_function_chooses_on_every_broker(java: Clients) -> None:
 
 
 def allowed(since_s: float) -> float:
-    """What one broker may have let pass since then."""
+    """Returns how many messages one broker may have let pass since then."""
     return RATE * (time.monotonic() - since_s) + BURST + 1
 
 
@@ -210,7 +210,7 @@ def switch_server_side_reset(java: Clients, value: str) -> None:
 
 @newest_once
 def test_running_groups_go_back_on_every_broker(java: Clients) -> None:
-    """One is sent back by the answers to its pulls, the other is told by every broker (code 220)."""
+    """One goes back through the answers to its pulls, the other by a notice from every broker (code 220)."""
     topic = java.topic(queues=QUEUES)
     # A client keeps a thread for ten seconds for each broker that tells it to go elsewhere.
     options = {"persist_interval_ms": 500, "callback_threads": 8}
@@ -471,5 +471,5 @@ def test_an_expression_chooses_on_every_broker_one_of_them_killed(java: Clients)
     wait_for_bodies(consumers, wanted["then"], RECOVERY_TIMEOUT_S)
     java.producer().send(topic, last, how="queue")
     found = wait_for_bodies(consumers, bodies(last), RECOVERY_TIMEOUT_S)
-    # What the killed broker had not been told to be consumed may come again.
+    # Messages whose offsets the killed broker had not received may come again.
     assert set(bodies(found)) == {*wanted["before"], *wanted["then"], *bodies(last)}

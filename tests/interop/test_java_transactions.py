@@ -96,7 +96,7 @@ def test_what_nobody_knows_is_parked(
     assert {body: len(asked) for body, asked in checks_of(producer).items()} == {"unknown-unknown-0": 5}
     assert clients.pull_consumer().read_all(topic) == []
 
-    # An operator has it asked for once more, from the first time on; another message there is none of these.
+    # An operator reopens it, and it is checked again from the first time on; any other message is refused.
     assert clients.admin.call("resume_half", topic=TOO_OFTEN, message_id=parked[0]["offset_id"]) is True
     asked_again = eventually(
         lambda: checks_of(producer)["unknown-unknown-0"][5:], bool, CHECK_TIMEOUT_S, "asked for once more"
@@ -133,7 +133,7 @@ def test_a_killed_broker_knows_its_open_transactions(
 
 
 def checks_of(producer: TransactionProducer) -> dict[str, list[Message]]:
-    """What it was asked so far, by body."""
+    """The checks that it received so far, by body."""
     found: dict[str, list[Message]] = {}
     for asked in producer.checks:
         found.setdefault(asked["body"], []).append(asked)

@@ -69,7 +69,7 @@ def _bare_python(home: Path) -> Path:
 
 
 def _packages_of_others(home: Path) -> Path:
-    """What the workers have: pyarrow and so on, and nothing of ours."""
+    """Makes the workers' Python: pyarrow and so on, and nothing of ours."""
     packages = home / "packages"
     packages.mkdir()
     for entry in Path(site.getsitepackages()[0]).iterdir():

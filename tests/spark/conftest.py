@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def spark_stderr(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the driver of the session writes, and every Python process that Spark starts for it."""
+    """The file for stderr of the session's driver and of every Python process that Spark starts for it."""
     return tmp_path_factory.mktemp("stderr") / "spark.log"
 
 
@@ -63,7 +63,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Itera
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Of this process, for those that it starts meanwhile and that keep it."""
+    """Redirects stderr of this process; processes that it starts meanwhile keep the redirection."""
     before = os.dup(2)
     sys.stderr.flush()
     with path.open("ab") as file:

@@ -45,7 +45,7 @@ class RunningPipeline:
             )
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Where Spark has given up on its own process meanwhile, it is started again."""
+        """Waits for the condition; restarts the pipeline if Spark gave up on its own process."""
         deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             said = self.log.read_text(errors="replace")

@@ -159,7 +159,7 @@ def _came_too_late(query: StreamingQuery) -> bool:
 
 
 def failure(query: StreamingQuery) -> str:
-    """What a query that has to fail says."""
+    """Returns the error of a query that has to fail."""
     try:
         query.awaitTermination(QUERY_TIMEOUT_S)
     except Exception as error:

@@ -76,7 +76,7 @@ def test_the_archive_holds_the_package_and_what_it_needs(tmp_path: Path) -> None
 
 
 def run(cluster: Cluster, *arguments: str) -> str:
-    """What the program prints."""
+    """Runs the program and returns its output."""
     outcome = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **cluster.environment},

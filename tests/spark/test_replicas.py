@@ -117,7 +117,7 @@ def refuses_to_write_exactly_once(pair: Pair) -> None:
 
 
 def measures_by_lines(pair: Pair) -> None:
-    """Such brokers do not count bytes, and do not say how old a message is."""
+    """Apache brokers count no bytes and do not report the age of a message."""
     most = 10_000
     given = {"nameservers": pair.nameserver, "subscribe": TOPIC, "startingOffsets": "earliest"}
     given |= {"columns": "body", "maxBytesPerTrigger": str(most)}

@@ -28,7 +28,7 @@ WITHOUT = {"failOnDataLoss": "false"}
 
 @pytest.fixture
 def server() -> Iterator[LocalMetaq]:
-    """Whose commit log is a new file every fifty messages."""
+    """Starts a broker whose commit log begins a new file every fifty messages."""
     with LocalMetaq(settings={"commit_log_file_bytes": 64 * 1024}) as started:
         yield started
 

@@ -108,7 +108,7 @@ def rows(batch: int, count: int = 40) -> list[str]:
 
 
 def crash_after(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
-    """The driver goes when it has ended so many half messages."""
+    """The driver dies after it has ended that many half messages."""
     end = half_ends._Ends._end
     left = iter(range(ends))
 
@@ -239,7 +239,7 @@ def test_of_two_drivers_the_first_marker_counts(query: Query, monkeypatch: pytes
 
 
 def hide_new_markers(monkeypatch: pytest.MonkeyPatch, reads: int) -> None:
-    """So many reads after an append do not see what was appended, although it was acknowledged."""
+    """That many reads after an append miss the appended record, although it was acknowledged."""
     append, read = Markers.append, Markers.read
     blind: list[int] = []
 

@@ -1,1 +1,1 @@
-"""What several test folders share: child processes, Maven, and Apache's own servers to compare with."""
+"""Helpers that several test folders share: child processes, Maven, databases, and Apache's own servers."""

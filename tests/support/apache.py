@@ -29,7 +29,7 @@ def apache_classpath() -> str:
 def java_command(
     main_class: str, home: Path, *arguments: str, heap: str = "512m", jvm_flags: Sequence[str] = ()
 ) -> list[str]:
-    """The command line of one Apache program; everything it writes of its own accord goes under `home`."""
+    """Returns the command line of one Apache program; all files that it writes go under `home`."""
     return [
         java(),
         f"-Xms{heap}",
@@ -46,7 +46,7 @@ def java_command(
 
 
 class ApacheServer:
-    """What name server and broker share: a home folder, a properties file and a line that says it is up."""
+    """A name server or broker: a home folder, a properties file and a line that says it is up."""
 
     def __init__(self, home: Path, command: list[str], address: str) -> None:
         self.home = home

@@ -1,4 +1,4 @@
-"""What a queue must keep of what its senders were told, judged without a line of the product.
+"""Checks that a queue keeps what it acknowledged, without a line of the product.
 
 A `History` is filled by the senders: every attempt before it goes out, every acknowledgement as it comes in.
 `violations` then compares it with what the broker serves:
@@ -60,7 +60,7 @@ class _Tried:
 
 
 class History:
-    """What was sent and what was promised; safe to fill from many threads."""
+    """The messages that were sent and acknowledged; safe to fill from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -40,7 +40,7 @@ class Database(ABC):
 
     name: str
     rights: str
-    """Those that binlog-sync needs."""
+    """The rights that binlog-sync needs."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -61,7 +61,7 @@ class Database(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """What starts it, with the options that only it has."""
+        """Returns the command that starts the server, with the options that only it has."""
 
     @abstractmethod
     def executed(self, cursor: Any) -> int:

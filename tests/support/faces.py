@@ -83,7 +83,7 @@ def _plain(loop: Loop, future: asyncio.Future[Any]) -> concurrent.futures.Future
 
 @contextmanager
 def opened(face: str) -> Iterator[Callable[..., Any]]:
-    """What makes clients of that face; the types are those of `metaq.Client`."""
+    """Makes clients of that face; the types match `metaq.Client`."""
     if face == "sync":
         yield metaq.Client
         return

@@ -26,7 +26,7 @@ def classpath(pom: Path, into: Path, properties: Mapping[str, str] | None = None
     """The class path of everything `pom` depends on.
 
     The answer is kept in `into`, named by a hash of the pom and the properties: Maven takes seconds to say
-    the same thing again, and needs no network only if it is told so.
+    the same thing again, and needs the network unless it runs offline.
     """
     properties = dict(properties or {})
     stamp = hashlib.sha256(pom.read_bytes() + repr(sorted(properties.items())).encode()).hexdigest()[:16]

@@ -18,7 +18,7 @@ class Mirror:
 
     tables: dict[str, dict[Key, tuple[str, dict[str, Any] | None]]] = field(default_factory=dict)
     floors: dict[str, str] = field(default_factory=dict)
-    """What has a smaller number is gone."""
+    """Rows with a smaller number are gone."""
     keys: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     definitions: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     statements: list[str] = field(default_factory=list)

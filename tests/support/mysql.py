@@ -65,6 +65,6 @@ class MySql(Database):
 
     @staticmethod
     def number(gtid: str) -> int:
-        """Of all servers and tags together: none has gaps once everything is committed."""
+        """Counts over all servers and tags; none has gaps once everything is committed."""
         found = re.findall(r":(\d+)(?:-(\d+))?(?=[:,\s]|$)", gtid)
         return sum(int(last or first) - int(first) + 1 for first, last in found)

@@ -13,7 +13,7 @@ PATIENCE_S = 60.0
 
 
 class Connection(remoting.Connection):
-    """Of three seconds, which clients have, a machine with other work can take more."""
+    """Waits longer than a client's three seconds, which a busy machine can exceed."""
 
     @classmethod
     async def open(

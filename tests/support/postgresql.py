@@ -31,7 +31,7 @@ class PostgreSql:
     """One server, stopped by its id. It refuses to run as root, who runs it as the user of its package."""
 
     def __init__(self, home: Path) -> None:
-        # Of its own user, who cannot enter `home`.
+        # The server runs as its own user, who cannot enter `home`.
         self._place = Path(tempfile.mkdtemp(prefix="pg"))
         self._as_user: list[str] = []
         secret = self._place / "password"

@@ -54,7 +54,7 @@ class Child:
         return self.process.poll() is None
 
     def wait_for(self, find: Callable[[str], str | None], timeout_s: float, what: str) -> str:
-        """What `find` makes of the output, as soon as it makes something of it, or an error with it."""
+        """Returns what `find` makes of the output, as soon as that is not None."""
         deadline = time.monotonic() + timeout_s
         while True:
             # Asked before the log is read: a line printed just before the end must not be missed.
@@ -69,7 +69,7 @@ class Child:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """Ends it as a crash does: nothing is flushed, nobody is told."""
+        """Ends it as a crash does: nothing is flushed, nobody is notified."""
         self._end(signal.SIGKILL, timeout_s=60)
 
     def stop(self, timeout_s: float = 60) -> int:

@@ -35,7 +35,7 @@ def stored(nameserver: str, topic: str) -> list[Message]:
 
 
 def stored_all(nameserver: str, topic: str, count: int) -> list[Message]:
-    """The same, once there are so many: Apache's broker shows them a moment after it acknowledged them."""
+    """Waits until there are that many: Apache's broker shows messages a moment after it acknowledges them."""
     eventually(lambda: len(stored(nameserver, topic)) >= count)
     return stored(nameserver, topic)
 

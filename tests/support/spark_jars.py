@@ -19,7 +19,7 @@ def delta_jars() -> tuple[str, ...]:
 
 
 def driver_jars() -> tuple[str, ...]:
-    """Of the databases that mirrors are written to."""
+    """JDBC drivers of the databases that mirrors are written to."""
     return _named(_DRIVERS)
 
 

@@ -1,4 +1,7 @@
-//! `metaq._core`: the one door between the planes. Nothing is decided here; values are turned and errors mapped.
+//! `metaq._core`: the one door between the planes. Values are converted here and errors mapped.
+//!
+//! Python owns configuration, membership and rare decisions. Rust applies rules per message, from data that Python gave
+//! it. Every rule has exactly one owner.
 
 use pyo3::prelude::*;
 
@@ -39,7 +42,11 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<client::unsent::UnsentBatch>()?;
     module.add_class::<server::store::Store>()?;
     module.add_class::<client::unsettled::Unsettled>()?;
-    module.add_class::<server::plane::Server>()?;
+    module.add_class::<server::broker_plane::BrokerPlane>()?;
+    module.add_class::<server::figures::ListenerFigures>()?;
+    module.add_class::<server::figures::PlaneFigures>()?;
+    module.add_class::<server::figures::StoreFigures>()?;
+    module.add_class::<server::listener::Listener>()?;
     module.add_class::<server::event::Request>()?;
     module.add_class::<server::event::Answer>()?;
     module.add_class::<server::event::Closed>()?;

@@ -55,7 +55,7 @@ fn main() {
         }
         other => panic!("no mode {other}"),
     }
-    println!("{mode}: {count} requests, {} frames handled", plane.counter("requests"));
+    println!("{mode}: {count} requests, {} frames handled", plane.counts().requests);
 }
 
 /// Sends the same request many times and reads all the answers, which must be successes.

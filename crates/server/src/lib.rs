@@ -1,7 +1,7 @@
 //! Bytes in motion: listeners, connections and the requests that touch every message.
 //!
 //! Reading order, which is the way of a request:
-//! [`server`] binds and accepts → [`connection`] reads all the socket has → [`route`] decides whether a frame is
+//! [`net::listener`] binds and accepts → [`connection`] reads all the socket has → [`route`] decides whether a frame is
 //! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`], [`end_transaction`] answer → [`output`] gathers the
 //! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
 //! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
@@ -12,6 +12,7 @@
 mod broker;
 mod limits;
 mod net;
+mod plane;
 mod policy;
 mod pull;
 mod rounds;
@@ -22,13 +23,16 @@ mod transaction;
 
 pub use broker::Broker;
 pub use limits::rate::{Limit, Rates};
+pub use net::counts::ListenerFigures;
 pub use net::crossing::{Crossed, Event};
-pub use net::listener::{Server, Shared};
+pub use net::listener::{HotRequests, Listener, Shared};
 pub use net::route::HOT_CODES;
+pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
 pub use send::copy::Resend;
 pub use settings::{BrokerSettings, ServerSettings};
+pub use timer::delivery::TimerFigures;
 pub use timer::recall::Recall;
 pub use transaction::open::Look;
 
@@ -62,6 +66,10 @@ pub enum ServerError {
     Bind { address: String, source: std::io::Error },
     #[error("cannot start the network threads: {0}")]
     Threads(std::io::Error),
+    #[error("another broker plane serves this listener: stop it first")]
+    SecondPlane,
+    #[error("this broker plane was stopped: build a new one")]
+    PlaneStopped,
     #[error("{what} is not an ip:port address: {text}")]
     BadAddress { what: &'static str, text: String },
     #[error("connection {0} has left")]

@@ -25,7 +25,6 @@ pub struct ServerSettings {
 pub struct BrokerSettings {
     pub cluster: String,
     pub name: String,
-    pub broker_id: i64,
     /// `ip:port`; port 0 stands for the bound port.
     pub store_host: String,
     pub region: String,

@@ -14,6 +14,7 @@ use crate::api::{Appended, AppendedBatch, Filter, Got, QueryResult, StoreEvents}
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskFile, memory_bytes};
 use crate::error::StoreError;
+use crate::figures::StoreFigures;
 use crate::housekeeping::Keep;
 use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
@@ -332,26 +333,26 @@ impl Store {
         deleted
     }
 
-    /// Numbers for an operator, by name.
-    pub fn figures(&self) -> Vec<(&'static str, i64)> {
+    /// Numbers for an operator.
+    pub fn figures(&self) -> StoreFigures {
         let parts = &self.parts;
         let relaxed = Ordering::Relaxed;
         let dispatch_damage = parts.dispatch.damaged_records.load(relaxed);
-        vec![
-            ("commit_log_min_offset", parts.log.start_offset()),
-            ("commit_log_max_offset", parts.log.appended_end()),
-            ("commit_log_files", parts.log.files().len() as i64),
-            ("flushed_offset", parts.log.progress.flushed()),
-            ("dispatched_offset", parts.dispatch.dispatched_end()),
-            ("indexed_offset", parts.index.indexed_end()),
-            ("disk_used_percent", parts.used_percent().map_or(-1, i64::from)),
-            ("recovered_from_offset", parts.recovered_from),
-            ("recovered_bytes", parts.recovered_bytes),
-            ("damaged_records", (dispatch_damage + parts.damage.count.load(relaxed)) as i64),
-            ("repaired_entries", parts.damage.repaired.load(relaxed) as i64),
-            ("syncs", parts.flush.syncs.load(relaxed) as i64),
-            ("queues_loaded", parts.queues.loaded().len() as i64),
-        ]
+        StoreFigures {
+            commit_log_min_offset: parts.log.start_offset(),
+            commit_log_max_offset: parts.log.appended_end(),
+            commit_log_files: parts.log.files().len() as i64,
+            flushed_offset: parts.log.progress.flushed(),
+            dispatched_offset: parts.dispatch.dispatched_end(),
+            indexed_offset: parts.index.indexed_end(),
+            disk_used_percent: parts.used_percent().map_or(-1, i64::from),
+            recovered_from_offset: parts.recovered_from,
+            recovered_bytes: parts.recovered_bytes,
+            damaged_records: (dispatch_damage + parts.damage.count.load(relaxed)) as i64,
+            repaired_entries: parts.damage.repaired.load(relaxed) as i64,
+            syncs: parts.flush.syncs.load(relaxed) as i64,
+            queues_loaded: parts.queues.loaded().len() as i64,
+        }
     }
 
     /// What an operator should read since the last call.

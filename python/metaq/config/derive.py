@@ -57,9 +57,8 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         )
     return BrokerOptions(
         broker=BrokerSettings(
-            broker_id=config["id"],
             store_host=join_endpoint(_advertised_host(config, server.host), server.port),
-            **_fields(config, BrokerSettings, without={"broker_id", "store_host"}),
+            **_fields(config, BrokerSettings, without={"store_host"}),
         ),
         server=server,
         store=store_settings(config),

@@ -7,7 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from metaq._core import Clock, Closed, Server
+from metaq._core import Clock, Closed, Listener
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
@@ -27,9 +27,9 @@ class NameServer:
     ) -> None:
         """Binds at once, so that `address` is known; OSError where the port is taken."""
         self._clock = clock
-        self._server = Server(settings)
+        self._listener = Listener(settings, serves_broker=False)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self._address = f"{host}:{self._server.port}"
+        self._address = f"{host}:{self._listener.port}"
         self.routes = RouteTable()
         self.key_values = KeyValues(key_values_file)
         self._options = Options(self._address)
@@ -39,7 +39,7 @@ class NameServer:
             self.key_values,
             self._options,
         )
-        self._pump = Pump(self._server, self._handlers, on_closed=self._on_closed)
+        self._pump = Pump(self._listener, self._handlers, on_closed=self._on_closed)
         self._scanning: asyncio.Task[None] | None = None
         self._scanned_ms = clock.now_ms()
 
@@ -51,7 +51,7 @@ class NameServer:
     async def start(self) -> None:
         """Returns once brokers and clients may connect."""
         self._pump.start()
-        self._server.start()
+        self._listener.start()
         self._scanned_ms = self._clock.now_ms()
         self._scanning = asyncio.create_task(self._scan(), name="expire silent brokers")
 
@@ -63,7 +63,7 @@ class NameServer:
                 await self._scanning
             self._scanning = None
         await self._pump.stop()
-        await asyncio.to_thread(self._server.stop)
+        await asyncio.to_thread(self._listener.stop)
 
     def _on_closed(self, closed: Closed) -> None:
         self.routes.connection_closed(closed.connection)

@@ -22,10 +22,10 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.names import MASTER_ID
 
 _log = logging.getLogger(__name__)
 
-MASTER_ID: Final = 0
 PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
 EXPIRY_MS: Final = 120_000

@@ -11,6 +11,7 @@ It returns a `Response` (or None for plain success), raises `Refused` to answer 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -136,9 +137,24 @@ class Handlers:
             await rest
 
 
+class Unavailable(Handlers):
+    """Refuses every request with SERVICE_NOT_AVAILABLE, which clients take as a reason to ask again
+    elsewhere."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__()
+        self._refusal = Response(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def begin(self, request: Request) -> None:
+        _respond(request, self._refusal)
+
+
 async def _finish(request: Request, outcome: Awaitable[Outcome]) -> None:
     try:
         response = await outcome
+    except asyncio.CancelledError:
+        _respond(request, Response(ResponseCode.SERVICE_NOT_AVAILABLE, "this server stops: ask again"))
+        raise
     except Exception as error:
         response = _answer_to(error, request)
     _respond(request, response)

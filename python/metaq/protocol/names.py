@@ -18,6 +18,9 @@ SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """Its committed offsets say from where on the half messages matter."""
 
+MASTER_ID = 0
+"""The broker id that a master registers with, whichever node it is."""
+
 TEMPLATE_TOPIC = "TBW102"
 """Producers ask for this topic's route where theirs does not exist yet; a new topic inherits from it."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

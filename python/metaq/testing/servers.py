@@ -87,7 +87,7 @@ class Servers:
         """A clean stop, and a start at the same addresses with what is in the store."""
         ports = {
             "namesrv_port": int(self.nameserver.address.rpartition(":")[2]),
-            "broker_port": self.broker.server.port,
+            "broker_port": self.broker.listener.port,
         }
         await self._stop()
         self._settings |= ports
@@ -104,7 +104,7 @@ class Servers:
 
     async def create_topic(self, name: str, queues: int, *, ordered: bool) -> None:
         """Raises Refused for what the broker would not take from an administrator either."""
-        broker = self.broker
+        topics = self.broker.master.state.topics
         wanted = TopicConfig(
             topic_name=name,
             read_queue_nums=queues,
@@ -112,8 +112,8 @@ class Servers:
             perm=READ | WRITE,
             order=ordered,
         )
-        broker.topics.update(wanted, {})
-        await broker.topics.publish([name])
+        topics.update(wanted, {})
+        await topics.publish([name])
 
     async def messages(self, topic: str) -> list[StoredMessage]:
         return await asyncio.to_thread(read_topic, self.broker.store, topic)

@@ -33,7 +33,7 @@ public class ApacheFilter {
             return "refused";
         }
         try {
-            // What the broker does with a message: whatever is not true is not delivered, an error included.
+            // The broker delivers a message only if the filter is true; an error counts as false.
             return String.valueOf(Boolean.TRUE.equals(compiled.evaluate(new MessageEvaluationContext(properties))));
         } catch (Throwable failed) {
             return "false";

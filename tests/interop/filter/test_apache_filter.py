@@ -136,7 +136,7 @@ def we_say(expression: str, properties: dict[str, str]) -> str:
         behind = re.search(r"line (\d+), column (\d+): .* was not expected here", bad.remark)
         if behind is None:
             return "refused"
-        # What follows a whole expression is refused here and ignored there.
+        # We refuse text after a whole expression; Apache's parser ignores it.
         line, column = map(int, behind.groups())
         at = sum(len(text) + 1 for text in expression.split("\n")[: line - 1]) + column - 1
         return we_say(expression[:at], properties) if 0 < at < len(expression) else "refused"

@@ -84,7 +84,7 @@ func describeError(err error) object {
 	return told
 }
 
-// tell writes one line; events are told before the client hears that their message was consumed.
+// tell writes one line; an event is written before the client hears that its message was consumed.
 func tell(line object) {
 	text, err := json.Marshal(line)
 	if err != nil {

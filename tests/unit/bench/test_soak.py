@@ -1,4 +1,4 @@
-"""What the soak calls growth."""
+"""Which changes the soak calls growth."""
 
 from __future__ import annotations
 

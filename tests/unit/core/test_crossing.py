@@ -134,7 +134,7 @@ def test_what_waited_too_long_is_answered_busy_and_not_worked_on(serve: Callable
         (late,) = read_frames(client, 1)
         assert (late.opaque, late.code) == (1, 2)
         assert "TIMEOUT_CLEAN_QUEUE" in (late.remark or "") and "crossing_age_ms_max" in (late.remark or "")
-        # Those that are new are worked on, as soon as one is drained in time.
+        # New requests are served as soon as one is drained in time.
         for opaque in range(3, 1000):
             client.sendall(_core.encode_frame(1, opaque=opaque))
             select.select([server.fileno()], [], [], 60)

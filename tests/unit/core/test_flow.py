@@ -266,7 +266,7 @@ def test_a_pull_that_does_not_wait_is_told_to_ask_again(plane: Callable[..., Pla
         assert len(bodies(wire.pull("orders", 0))) == 1
         answer = wire.pull("orders", 1)
         assert (answer.code, answer.fields["nextBeginOffset"]) == (20, "1")
-        assert wire.pull("orders", 100).code == 19, "the end of a queue is told at once"
+        assert wire.pull("orders", 100).code == 19, "a pull at the end of a queue is answered at once"
 
 
 def test_a_pull_that_waits_for_messages_then_waits_for_the_limit(plane: Callable[..., Plane]) -> None:

@@ -53,7 +53,7 @@ def buffer(network: Network, **options: object) -> SendBuffer:
 
 
 def put(made: SendBuffer, rows: Rows) -> list[tuple[bytes, dict[str, str], tuple[str, int] | None]]:
-    """What a broker would get: body, properties and queue of each message."""
+    """Returns what a broker would receive: body, properties and queue of each message."""
     assert made.put_rows(rows, 1.0)
     made.flush()
     left = made.close()

@@ -1,4 +1,4 @@
-"""What the pages for people point at is there."""
+"""Links, paths and make targets that the pages name exist."""
 
 from __future__ import annotations
 

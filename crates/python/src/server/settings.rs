@@ -96,7 +96,6 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
 pub struct BrokerSettings {
     cluster: String,
     name: String,
-    broker_id: i64,
     store_host: String,
     region: String,
     flush_timeout_ms: u64,
@@ -116,12 +115,11 @@ pub struct BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// What the store was told is not told twice.
+    /// Settings that the store has too are taken from there.
     pub fn with_store(self, store: &metaq_store::StoreSettings) -> metaq_server::BrokerSettings {
         metaq_server::BrokerSettings {
             cluster: self.cluster,
             name: self.name,
-            broker_id: self.broker_id,
             store_host: self.store_host,
             region: self.region,
             message_size_bytes_max: store.message_size_bytes_max,

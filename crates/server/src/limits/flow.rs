@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 use metaq_store::Clock;
 use metaq_wire::{SendHeader, batch_records};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use crate::broker::Broker;
 use crate::code;
@@ -27,6 +26,7 @@ use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
 use crate::net::sink::{Parcel, Sink};
 use crate::policy::Topic;
+use crate::rounds::Rounds;
 use crate::send::handler::Refusal;
 
 /// How often limits are looked after while something waits for one.
@@ -49,7 +49,7 @@ pub struct Flow {
     next: AtomicU64,
     answers_max: usize,
     pub(crate) paced: Paced,
-    wake: Notify,
+    pub(crate) rounds: Rounds,
 }
 
 impl Flow {
@@ -62,7 +62,7 @@ impl Flow {
             next: AtomicU64::new(0),
             answers_max,
             paced: Paced::new(pulls_max),
-            wake: Notify::new(),
+            rounds: Rounds::default(),
         }
     }
 
@@ -73,20 +73,13 @@ impl Flow {
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// Returns once there may be something to look after.
-    pub async fn wanted(&self) {
-        if self.answers_count.load(SeqCst) == 0 && self.paced.is_empty() {
-            self.wake.notified().await;
-        }
-    }
-
     /// Answers and pulls that wait for a limit now.
     pub fn waiting(&self) -> usize {
         self.answers_count.load(Relaxed) + self.paced.len()
     }
 
     pub fn wake(&self) {
-        self.wake.notify_one();
+        self.rounds.nudge();
     }
 
     fn has_room(&self, peer: &Peer) -> bool {

@@ -40,6 +40,7 @@ struct Table {
     groups: HashMap<String, Waiting, RandomState>,
     count: usize,
     next: u64,
+    is_closed: bool,
 }
 
 /// All pulls that wait for their group's limit.
@@ -70,7 +71,7 @@ impl Paced {
     /// Gives the pull back where there is no room for it.
     fn add(&self, held: Held) -> Result<(), Box<Held>> {
         let table = &mut *self.table.lock();
-        if table.count >= self.count_max {
+        if table.is_closed || table.count >= self.count_max {
             return Err(Box::new(held));
         }
         let group = match table.groups.get_mut(&held.pull.group) {
@@ -142,7 +143,9 @@ impl Paced {
         taken
     }
 
-    pub fn take_all(&self) -> Vec<Held> {
+    /// Takes out everything and has no room from now on.
+    pub fn close(&self) -> Vec<Held> {
+        self.table.lock().is_closed = true;
         self.take_where(|_| true)
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use metaq_wire::next_frame;
 use tokio::io::AsyncReadExt;
@@ -83,10 +84,12 @@ fn handle_frames(
     sink: &mut Sink,
 ) -> Result<(), metaq_wire::WireError> {
     let mut handled = Ok(());
+    let plane = shared.plane();
+    let broker = plane.as_ref().map(|plane| &plane.broker);
     loop {
         match next_frame(input.unread(), shared.settings.frame_bytes_max) {
             Ok(Some(frame)) => {
-                handled = shared.handle(peer, &frame, sink);
+                handled = shared.handle(broker, peer, &frame, sink);
                 let size = frame.size;
                 input.consume(size);
                 peer.mark_frame();
@@ -101,7 +104,7 @@ fn handle_frames(
             }
         }
     }
-    if let Some(broker) = &shared.broker {
+    if let Some(broker) = broker {
         broker.settle(sink);
     }
     peer.mark_active(!input.unread().is_empty());
@@ -111,23 +114,29 @@ fn handle_frames(
 
 /// Lets go of the answers that waited for the disk, and asks to be woken for those that still do.
 fn release_parked(shared: &Shared, peer: &Arc<Peer>, sink: &mut Sink) {
-    let Some(broker) = &shared.broker else {
-        return;
-    };
-    if sink.parked_count() == 0 {
-        return;
+    let settles = peer.settles.load(SeqCst);
+    if sink.parked_count() > 0 {
+        let broker = shared.answering();
+        if let Some(broker) = &broker {
+            // Ask first and look second: a flush in between then wakes us for nothing, but none is missed.
+            broker.wake_on_flush(peer);
+            sink.release_flushed(broker.store.confirmed_offset());
+            if broker.sync_failed() {
+                sink.fail_parked();
+            }
+            let patience_ms = broker.settings.flush_timeout_ms;
+            if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
+                sink.release_expired(older_than_ms);
+            }
+        }
+        if settles || broker.is_none() {
+            sink.release_expired(u64::MAX);
+        }
+        peer.mark_parked(sink.parked_since_ms());
     }
-    // Ask first and look second: a flush in between then wakes us for nothing, but none is missed.
-    broker.wake_on_flush(peer);
-    sink.release_flushed(broker.store.confirmed_offset());
-    if broker.sync_failed() {
-        sink.fail_parked();
+    if settles {
+        peer.settles.store(false, SeqCst);
     }
-    let patience_ms = broker.settings.flush_timeout_ms;
-    if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
-        sink.release_expired(older_than_ms);
-    }
-    peer.mark_parked(sink.parked_since_ms());
 }
 
 /// Writes until everything is out or the socket takes no more.

@@ -14,10 +14,14 @@ macro_rules! counts {
                 $(sum.$name.add(self.$name.get());)*
             }
 
-            pub fn named(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.get())),*]
+            pub fn figures(&self, connections: u64) -> ListenerFigures {
+                ListenerFigures { connections, $($name: self.$name.get()),* }
             }
         }
+
+        /// The connections that are open now, and the sums of all there have been.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct ListenerFigures { pub connections: u64, $(pub $name: u64),* }
     };
 }
 

@@ -33,6 +33,8 @@ pub struct Peer {
     parked_ms: AtomicU64,
     /// Answers that wait for a limit.
     pub(crate) answers_held: AtomicUsize,
+    /// The broker plane stops: whatever waits for the disk is to be answered now.
+    pub(crate) settles: AtomicBool,
 }
 
 impl Peer {
@@ -52,6 +54,7 @@ impl Peer {
             awaits_flush: AtomicBool::new(false),
             parked_ms: AtomicU64::new(0),
             answers_held: AtomicUsize::new(0),
+            settles: AtomicBool::new(false),
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use metaq_wire::{Encoding, Frame, Header, WireError};
 
+use crate::broker::Broker;
 use crate::code;
 use crate::net::crossing::{Crossed, Event};
 use crate::net::listener::Shared;
@@ -12,6 +13,9 @@ use crate::net::sink::Sink;
 
 /// Request codes that a broker's data plane answers itself.
 pub const HOT_CODES: [i32; 11] = [10, 310, 320, 11, 361, 14, 15, 29, 30, 31, 37];
+
+/// Said while a broker's listener has no plane.
+const NO_PLANE: &str = "[ROLE] this broker serves no messages now: it starts, stops or changes its role; try again later or ask another broker";
 
 /// A request as the hot handlers see it.
 pub struct Ask<'a> {
@@ -67,6 +71,7 @@ impl Shared {
     /// Handles one frame of a connection; an error means that the stream cannot be trusted any further.
     pub(crate) fn handle(
         &self,
+        broker: Option<&Arc<Broker>>,
         peer: &Arc<Peer>,
         frame: &Frame<'_>,
         sink: &mut Sink,
@@ -79,7 +84,7 @@ impl Shared {
             return Ok(());
         }
         let ask = Ask { peer, encoding: frame.encoding, header: &header, body: frame.body, again: false };
-        if self.handle_hot(&ask, sink) == Outcome::Done {
+        if self.handle_hot(broker, &ask, sink) == Outcome::Done {
             return Ok(());
         }
         peer.counts.crossed.add(1);
@@ -101,18 +106,23 @@ impl Shared {
             again: true,
         };
         let mut sink = Sink::default();
-        if self.handle_hot(&ask, &mut sink) == Outcome::Cross {
+        let plane = self.plane();
+        let broker = plane.as_ref().map(|plane| &plane.broker);
+        if self.handle_hot(broker, &ask, &mut sink) == Outcome::Cross {
             ask.refuse(&mut sink, code::SYSTEM_ERROR, "this request is not one the data plane can answer");
         }
-        if let Some(broker) = &self.broker {
+        if let Some(broker) = broker {
             broker.settle(&mut sink);
         }
         let _gone = crossed.peer.post(sink.into_parcel());
         Ok(())
     }
 
-    fn handle_hot(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
-        let Some(broker) = &self.broker else {
+    fn handle_hot(&self, broker: Option<&Arc<Broker>>, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+        let Some(broker) = broker else {
+            if self.lacks_plane() && (ask.again || HOT_CODES.contains(&ask.header.code)) {
+                return ask.refuse(sink, code::SERVICE_NOT_AVAILABLE, NO_PLANE);
+            }
             return Outcome::Cross;
         };
         match ask.header.code {

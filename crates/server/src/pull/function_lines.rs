@@ -27,6 +27,7 @@ struct Waiting {
 struct Lines {
     by_function: HashMap<String, VecDeque<Waiting>, RandomState>,
     count: usize,
+    is_closed: bool,
 }
 
 pub struct FunctionLines {
@@ -49,7 +50,7 @@ impl FunctionLines {
     /// Puts the pull at the end of the function's line; gives it back where there is no room.
     pub fn add(&self, function: &str, held: Held) -> Result<(), Box<Held>> {
         let mut lines = self.lines.lock();
-        if lines.count >= self.count_max {
+        if lines.is_closed || lines.count >= self.count_max {
             return Err(Box::new(held));
         }
         lines.count += 1;
@@ -91,7 +92,9 @@ impl FunctionLines {
         self.take_where(|waiting| waiting.answer_by <= now)
     }
 
-    pub fn take_all(&self) -> Vec<Held> {
+    /// Takes out everything and has no room from now on.
+    pub fn close(&self) -> Vec<Held> {
+        self.lines.lock().is_closed = true;
         self.take_where(|_| true)
     }
 

@@ -29,6 +29,7 @@ struct Table {
     by_queue: HashMap<String, HashMap<i32, Vec<Ticket>>, RandomState>,
     by_deadline: BTreeMap<Ticket, Held>,
     next: u64,
+    is_closed: bool,
 }
 
 /// All held pulls of a broker.
@@ -47,7 +48,7 @@ impl Holds {
     /// Gives the pull back where there is no room for it.
     pub fn add(&self, held: Held) -> Result<Ticket, Box<Held>> {
         let mut table = self.table.lock();
-        if table.by_deadline.len() >= self.count_max {
+        if table.is_closed || table.by_deadline.len() >= self.count_max {
             return Err(Box::new(held));
         }
         let ticket = (held.deadline, table.next);
@@ -110,8 +111,12 @@ impl Holds {
         })
     }
 
-    pub fn take_all(&self) -> Vec<Held> {
-        self.take_where(|table| std::mem::take(&mut table.by_deadline))
+    /// Takes out everything and has no room from now on.
+    pub fn close(&self) -> Vec<Held> {
+        self.take_where(|table| {
+            table.is_closed = true;
+            std::mem::take(&mut table.by_deadline)
+        })
     }
 
     /// Forgets the pulls of a peer that has left.

@@ -3,7 +3,6 @@
 //! All messages of a level wait equally long, so its queue is in the order of delivery and only its head has to be
 //! looked at. Where the head stands is kept by Python on disk, and never ahead of what is flushed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -46,7 +45,7 @@ impl Delays {
         (asked > 0 && !self.levels_ms.is_empty()).then(|| (asked as usize).min(self.levels_ms.len()))
     }
 
-    /// Where each level goes on, by level; before the thread starts.
+    /// Where each level goes on, by level; before the plane starts.
     pub fn load(&self, offsets: impl IntoIterator<Item = (usize, i64)>) {
         for (level, queue_offset) in offsets {
             if let Some(delivered) = level.checked_sub(1).and_then(|place| self.delivered.get(place)) {
@@ -58,7 +57,7 @@ impl Delays {
 
 impl Broker {
     /// The thread that delivers what is due.
-    pub(crate) fn run_delays(self: &Arc<Self>) {
+    pub(crate) fn run_delays(&self) {
         while self.delays.rounds.pause(POLL) {
             for level in 1..=self.delays.levels_ms.len() {
                 while !self.delays.rounds.is_stopped() && self.deliver_due(level) {}

@@ -58,17 +58,29 @@ pub struct Timers {
     pub(crate) rounds: Rounds,
 }
 
+/// Messages that wait for a given moment, in numbers; sums are since the plane started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimerFigures {
+    pub pending: u64,
+    pub read: u64,
+    pub delivered: u64,
+    pub recalled: u64,
+    /// Their queue has been read up to here.
+    pub queue_offset: i64,
+    /// How late the next one is.
+    pub behind_ms: i64,
+}
+
 impl Timers {
-    /// Numbers for an operator, by name.
-    pub fn figures(&self) -> [(&'static str, u64); 6] {
-        [
-            ("timers_pending", self.pending.load(Relaxed)),
-            ("timers_read", self.read.load(Relaxed)),
-            ("timers_delivered", self.delivered.load(Relaxed)),
-            ("timers_recalled", self.recalled.load(Relaxed)),
-            ("timers_queue_offset", self.queue_offset.load(Relaxed).max(0) as u64),
-            ("timers_behind_ms", self.behind_ms.load(Relaxed).max(0) as u64),
-        ]
+    pub fn figures(&self) -> TimerFigures {
+        TimerFigures {
+            pending: self.pending.load(Relaxed),
+            read: self.read.load(Relaxed),
+            delivered: self.delivered.load(Relaxed),
+            recalled: self.recalled.load(Relaxed),
+            queue_offset: self.queue_offset.load(Relaxed).max(0),
+            behind_ms: self.behind_ms.load(Relaxed).max(0),
+        }
     }
 }
 

@@ -301,7 +301,7 @@ impl Broker {
         self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
-    /// Before the server starts: finds the open transactions again, from the committed offsets on. Returns how many.
+    /// Before the plane starts: finds the open transactions again, from the committed offsets on. Returns how many.
     pub fn load_transactions(&self) -> usize {
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
         let mut ledger = self.transactions.ledger.lock();

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use metaq_server::Event;
+use metaq_server::{Event, HotRequests, Listener};
 use metaq_wire::Encoding;
 
 use crate::support::request_code::SEND_MESSAGE_V2;
@@ -44,7 +44,7 @@ fn a_connection_that_sends_no_frame_is_closed_and_others_are_not() {
     large.write(&[0; 16]);
     assert!(large.try_answer().is_none(), "longer than frame_bytes_max");
     good.put("two");
-    assert_eq!(plane.counter("connections"), 1);
+    assert_eq!(plane.counts().connections, 1);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn connections_are_bounded_in_all_and_per_address() {
         assert!(plane.connect().try_answer().is_none());
         first.put("m");
         drop(first);
-        eventually("the first one has left", || plane.counter("connections") == 0);
+        eventually("the first one has left", || plane.counts().connections == 0);
         plane.connect().put("m");
     }
 }
@@ -106,7 +106,7 @@ fn what_is_not_hot_crosses_with_all_its_parts_and_is_answered_from_there() {
     assert_eq!((answer.opaque, answer.code, answer.remark.as_str()), (opaque, 7, "remark"));
     assert_eq!((answer.field("answer"), &answer.body[..]), ("42", &b"back"[..]));
     client.send(COLD, &Vec::new(), b"");
-    plane.server.shared.handle_again(&plane.crossed()).unwrap();
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
     client.answer().refuses(response_code::SYSTEM_ERROR, "not one the data plane can answer");
 }
 
@@ -121,7 +121,7 @@ fn the_way_up_is_bounded_in_number_and_in_time() {
     client.ask(COLD, &Vec::new(), b"").refuses(response_code::SYSTEM_BUSY, "[OVERLOAD]");
     let crossed_at = Instant::now();
     eventually("the first one is too old", || crossed_at.elapsed() > Duration::from_millis(1));
-    assert!(plane.server.shared.crossing.drain(10).is_empty());
+    assert!(plane.listener.shared.crossing.drain(10).is_empty());
     let answer = client.answer();
     assert_eq!(answer.opaque, first);
     answer.refuses(response_code::SYSTEM_BUSY, "[TIMEOUT_CLEAN_QUEUE]");
@@ -134,7 +134,7 @@ fn the_server_asks_its_clients_and_hears_when_they_leave() {
     client.send(COLD, &Vec::new(), b"");
     let connection = plane.crossed().peer.id;
     let fields = [("topic".to_owned(), TOPIC.to_owned())];
-    let opaque = plane.server.invoke(connection, 40, &fields, Bytes::from_static(b"?"), false).unwrap();
+    let opaque = plane.listener.invoke(connection, 40, &fields, Bytes::from_static(b"?"), false).unwrap();
     let request = client.answer();
     assert_eq!((request.is_response, request.code, request.opaque), (false, 40, opaque));
     assert_eq!((request.field("topic"), &request.body[..]), (TOPIC, &b"?"[..]));
@@ -148,13 +148,13 @@ fn the_server_asks_its_clients_and_hears_when_they_leave() {
         Event::Closed(peer) => assert_eq!(peer.id, connection),
         _ => panic!("expected the end of the connection"),
     }
-    assert!(plane.server.invoke(connection, 40, &[], Bytes::new(), true).is_err());
+    assert!(plane.listener.invoke(connection, 40, &[], Bytes::new(), true).is_err());
 }
 
 #[test]
 fn a_server_without_a_broker_sends_everything_up() {
-    let settings = Plane::with(|_| ()).server.shared.settings.clone();
-    let server = metaq_server::Server::bind(settings, None).unwrap();
+    let settings = Plane::with(|_| ()).listener.shared.settings.clone();
+    let server = Listener::bind(settings, HotRequests::Cross).unwrap();
     server.start().unwrap();
     let mut client = Client::connect(server.port(), Encoding::Json);
     let opaque = client.send(SEND_MESSAGE_V2, &send_fields(""), b"m");
@@ -168,4 +168,16 @@ fn a_server_without_a_broker_sends_everything_up() {
     let answer = client.answer();
     assert_eq!((answer.opaque, answer.code), (opaque, 9));
     server.stop(PATIENCE);
+}
+
+#[test]
+fn between_two_planes_hot_requests_are_refused_and_connections_live_on() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    client.put("before");
+    plane.broker_plane.stop();
+    let answer = client.ask(SEND_MESSAGE_V2, &send_fields(""), b"m");
+    assert_eq!(answer.code, response_code::SERVICE_NOT_AVAILABLE);
+    assert_eq!(plane.bodies(TOPIC, 0), ["before"]);
+    assert_eq!(plane.counts().connections, 1);
 }

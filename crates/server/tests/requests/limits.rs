@@ -20,13 +20,13 @@ fn a_sender_over_the_limit_is_answered_when_its_message_is_paid_for() {
     let slowed = client.send(SEND_MESSAGE_V2, &send_fields(""), b"slowed");
     client.expect_silence();
     eventually("it is stored at once all the same", || plane.bodies(TOPIC, 0) == ["at once", "slowed"]);
-    assert_eq!((plane.counter("sends_slowed"), plane.counter("limits_waiting")), (1, 1));
+    assert_eq!((plane.counts().sends_slowed, plane.figures().limits_waiting), (1, 1));
     plane.clock.advance_ms(99);
     client.expect_silence();
     plane.clock.advance_ms(1);
     let answer = client.answer();
     assert_eq!((answer.opaque, answer.code), (slowed, response_code::SUCCESS));
-    assert_eq!(plane.counter("limits_waiting"), 0);
+    assert_eq!(plane.figures().limits_waiting, 0);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_sender_far_over_the_limit_is_refused_after_a_while() {
     assert_eq!(answer.code, response_code::SUCCESS, "a full bucket lets anything through, once");
     let refused = client.send(SEND_MESSAGE_V2, &send_fields(""), b"refused");
     client.expect_silence();
-    assert_eq!(plane.counter("sends_over_limit"), 1);
+    assert_eq!(plane.counts().sends_over_limit, 1);
     plane.clock.advance_ms(500);
     let answer = client.answer();
     assert_eq!(answer.opaque, refused, "the refusal is kept back for send_refusal_hold_ms");
@@ -55,7 +55,7 @@ fn a_oneway_over_the_limit_is_dropped_without_a_word() {
     client.send_oneway(SEND_BATCH_MESSAGE, &but(send_fields(""), &[("m", "true")]), &body);
     client.send_oneway(SEND_MESSAGE_V2, &send_fields(""), b"dropped");
     client.expect_silence();
-    assert_eq!(plane.counter("sends_over_limit"), 1);
+    assert_eq!(plane.counts().sends_over_limit, 1);
     eventually("the batch is stored", || plane.bodies(TOPIC, 0).len() == 20);
 }
 
@@ -83,7 +83,7 @@ fn a_group_reads_no_faster_than_its_limit() {
     let held = but(pull_fields(1), &[("sysFlag", "2"), ("suspendTimeoutMillis", "60000")]);
     client.send(PULL_MESSAGE, &held, b"");
     client.expect_silence();
-    assert_eq!(plane.counter("pulls_paced"), 1);
+    assert_eq!(plane.counts().pulls_paced, 1);
     plane.clock.advance_ms(100);
     assert_eq!(client.answer().bodies(), ["1"]);
 }

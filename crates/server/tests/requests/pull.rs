@@ -48,7 +48,7 @@ fn a_pull_gets_what_is_there_and_where_to_go_on() {
             assert_eq!(answer.number("suggestWhichBrokerId"), 0);
         }
     }
-    assert_eq!(plane.counter("messages_out"), 8);
+    assert_eq!(plane.counts().messages_out, 8);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_held_pull_is_woken_by_a_message_of_its_queue_alone() {
     let (mut reader, mut sender) = (plane.connect(), plane.connect());
     let opaque = reader.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
     reader.expect_silence();
-    assert_eq!(plane.counter("held"), 1);
+    assert_eq!(plane.counts().held, 1);
     sender.ask(SEND_MESSAGE_V2, &but(send_fields(""), &[("e", "1")]), b"another queue's");
     reader.expect_silence();
     sender.put("wanted");
@@ -161,11 +161,11 @@ fn held_pulls_leave_with_their_connection_and_are_answered_when_the_server_stops
     first.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
     first.expect_silence();
     drop(first);
-    eventually("the first connection has ended", || plane.counter("connections") == 0);
+    eventually("the first connection has ended", || plane.counts().connections == 0);
     let mut second = plane.connect();
     second.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
     second.expect_silence();
-    plane.server.stop(PATIENCE);
+    plane.stop();
     assert_eq!(second.answer().code, response_code::PULL_NOT_FOUND);
     assert!(second.try_answer().is_none());
 }
@@ -214,7 +214,7 @@ fn a_pull_of_an_unknown_group_crosses_and_is_refused_when_it_comes_back() {
     let plane = Plane::start();
     let mut client = plane.connect();
     client.send(PULL_MESSAGE, &but(pull_fields(0), &[("consumerGroup", "strangers")]), b"");
-    plane.server.shared.handle_again(&plane.crossed()).unwrap();
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
     client.answer().refuses(response_code::SUBSCRIPTION_GROUP_NOT_EXIST, "group[strangers] does not exist");
 }
 
@@ -261,11 +261,11 @@ fn an_expression_that_is_not_known_crosses_until_python_has_compiled_it() {
     let crossed = plane.crossed();
     let program = Program::build(vec![Operation::Null, Operation::IsNull]).unwrap();
     plane.broker().expressions.put("x IS NULL", Filter::Expression(Arc::new(program)));
-    plane.server.shared.handle_again(&crossed).unwrap();
+    plane.listener.shared.handle_again(&crossed).unwrap();
     assert_eq!(client.answer().bodies(), ["one"]);
     assert_eq!(client.ask(PULL_MESSAGE, &fields, b"").bodies(), ["one"], "known from now on");
     client.send(PULL_MESSAGE, &but(fields, &[("subscription", "y IS NULL")]), b"");
-    plane.server.shared.handle_again(&plane.crossed()).unwrap();
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
     client.answer().refuses(response_code::SUBSCRIPTION_PARSE_FAILED, "try again");
 }
 
@@ -278,7 +278,7 @@ fn a_pull_that_is_newer_than_its_heartbeat_gets_everything_or_waits_for_python()
     let newer = but(pull_fields(0), &[("subVersion", "2")]);
     assert_eq!(client.ask(PULL_MESSAGE, &newer, b"").bodies(), ["one"], "clients sort out tags themselves");
     client.send(PULL_MESSAGE, &but(newer, &[("expressionType", "SQL92")]), b"");
-    plane.server.shared.handle_again(&plane.crossed()).unwrap();
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
     client.answer().refuses(response_code::SUBSCRIPTION_NOT_LATEST, "newer than its last heartbeat");
 }
 

@@ -51,8 +51,8 @@ fn a_message_is_stored_and_acknowledged_in_either_form_and_encoding() {
             );
         }
     }
-    assert_eq!(plane.counter("messages_in"), 4);
-    assert_eq!(plane.counter("bytes_in"), 16);
+    assert_eq!(plane.counts().messages_in, 4);
+    assert_eq!(plane.counts().bytes_in, 16);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_batch_is_stored_message_by_message() {
     let named: Vec<i64> =
         answer.field("msgId").split(',').map(|id| parse_message_id(id).unwrap().1).collect();
     assert_eq!(named, stored);
-    assert_eq!(plane.counter("messages_in"), 4);
+    assert_eq!(plane.counts().messages_in, 4);
 }
 
 #[test]
@@ -156,8 +156,8 @@ fn a_message_that_may_not_be_stored_is_refused_with_its_reason() {
     client
         .ask(SEND_MESSAGE_V2, &plain(), b"m")
         .refuses(response_code::NO_PERMISSION, "broker[b1] does not accept messages");
-    assert_eq!(plane.counter("refused"), refused.len() as u64 + 1);
-    assert_eq!((plane.counter("messages_in"), plane.store.end_offset()), (0, 0));
+    assert_eq!(plane.counts().refused, refused.len() as u64 + 1);
+    assert_eq!((plane.counts().messages_in, plane.store.end_offset()), (0, 0));
 }
 
 #[test]
@@ -193,16 +193,16 @@ fn an_unknown_topic_crosses_and_does_not_exist_when_it_comes_back() {
     client.send(SEND_MESSAGE_V2, &fields, b"m");
     let crossed = plane.crossed();
     assert_eq!((crossed.code, &crossed.body[..]), (SEND_MESSAGE_V2, &b"m"[..]));
-    plane.server.shared.handle_again(&crossed).unwrap();
+    plane.listener.shared.handle_again(&crossed).unwrap();
     client.answer().refuses(response_code::TOPIC_NOT_EXIST, "topic[later] does not exist");
     // Python may also make it.
     client.send(SEND_MESSAGE_V2, &fields, b"m");
     let crossed = plane.crossed();
     plane.broker().policy.put_topics(vec![topic("later")]);
-    plane.server.shared.handle_again(&crossed).unwrap();
+    plane.listener.shared.handle_again(&crossed).unwrap();
     assert_eq!(client.answer().code, response_code::SUCCESS);
     assert_eq!(plane.bodies("later", 0), ["m"]);
-    assert_eq!(plane.counter("crossed"), 2);
+    assert_eq!(plane.counts().crossed, 2);
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_oneway_is_stored_or_refused_without_a_word() {
     client.send_oneway(SEND_BATCH_MESSAGE, &batch_fields(), &batch(&[("one", "")]));
     client.expect_silence();
     eventually("both messages can be read", || plane.bodies(TOPIC, 0) == ["kept", "one"]);
-    assert_eq!(plane.counter("refused"), 1);
+    assert_eq!(plane.counts().refused, 1);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn a_retry_topic_of_an_unknown_group_crosses() {
     let plane = Plane::start();
     let mut client = plane.connect();
     client.send(SEND_MESSAGE_V2, &but(send_fields(""), &[("b", "%RETRY%nobody"), ("j", "1")]), b"m");
-    plane.server.shared.handle_again(&plane.crossed()).unwrap();
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
     client.answer().refuses(response_code::SUBSCRIPTION_GROUP_NOT_EXIST, "%RETRY%nobody");
 }
 
@@ -257,8 +257,8 @@ fn a_reply_is_stored_only_when_python_hands_it_back() {
     for (code, fields) in [(SEND_REPLY_MESSAGE, long_fields("")), (SEND_REPLY_MESSAGE_V2, send_fields(""))] {
         client.send(code, &fields, b"reply");
         let crossed = plane.crossed();
-        assert_eq!(plane.counter("messages_in"), u64::from(code == SEND_REPLY_MESSAGE_V2));
-        plane.server.shared.handle_again(&crossed).unwrap();
+        assert_eq!(plane.counts().messages_in, u64::from(code == SEND_REPLY_MESSAGE_V2));
+        plane.listener.shared.handle_again(&crossed).unwrap();
         assert_eq!(client.answer().code, response_code::SUCCESS);
     }
     assert_eq!(

@@ -60,7 +60,7 @@ fn a_message_waits_for_any_moment() {
     plane.advance_ms(1_000);
     eventually("all are delivered", || plane.bodies(TOPIC, 0).len() == 4);
     assert!(!plane.read(TOPIC, 0)[3].properties.contains_key("TIMER_OUT_MS"));
-    assert_eq!(plane.counter("timers_delivered"), 3);
+    assert_eq!(plane.figures().timers.delivered, 3);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_waiting_message_can_be_recalled_until_it_is_due() {
     assert!(plane.broker().recall(&recall("K1", START_MS + 2_000)).unwrap());
     plane.advance_ms(2_000);
     eventually("the other one is delivered", || plane.bodies(TOPIC, 0) == ["kept"]);
-    assert_eq!(plane.counter("timers_recalled"), 1);
+    assert_eq!(plane.figures().timers.recalled, 1);
     assert!(!plane.broker().recall(&recall("K2", START_MS + 2_000)).unwrap(), "too late");
 }
 

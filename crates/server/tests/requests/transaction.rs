@@ -53,7 +53,7 @@ fn a_half_message_is_seen_by_consumers_when_it_is_committed() {
     let mut client = plane.connect();
     let end = begin(&plane, &mut client, "paid", &[]);
     assert_eq!(plane.bodies(TOPIC, 0), [""; 0]);
-    assert_eq!(plane.counter("transactions_open"), 1);
+    assert_eq!(plane.figures().transactions_open, 1);
     let answer = client.ask(END_TRANSACTION, &end, b"");
     assert_eq!((answer.code, answer.fields.len()), (response_code::SUCCESS, 0));
     let committed = plane.read(TOPIC, 0).remove(0);
@@ -62,7 +62,7 @@ fn a_half_message_is_seen_by_consumers_when_it_is_committed() {
         assert!(!committed.properties.contains_key(name), "{name}");
     }
     assert_eq!(committed.properties["__transactionId__"], "K");
-    assert_eq!(plane.counter("transactions_open"), 0);
+    assert_eq!(plane.figures().transactions_open, 0);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_producer_that_does_not_know_yet_is_heard_later() {
     let end = begin(&plane, &mut client, "paid", &[]);
     let unknown = but(end.clone(), &[("commitOrRollback", "0")]);
     assert_eq!(client.ask(END_TRANSACTION, &unknown, b"").code, response_code::SUCCESS);
-    assert_eq!(plane.counter("transactions_open"), 1);
+    assert_eq!(plane.figures().transactions_open, 1);
     assert_eq!(client.ask(END_TRANSACTION, &end, b"").code, response_code::SUCCESS);
     assert_eq!(plane.bodies(TOPIC, 0), ["paid"]);
 }
@@ -114,7 +114,7 @@ fn an_end_that_does_not_fit_its_half_message_is_refused() {
         let answer = client.ask(END_TRANSACTION, &but(end.clone(), &[(field, value)]), b"");
         answer.refuses(response_code::SYSTEM_ERROR, remark_part);
     }
-    assert_eq!((plane.counter("transactions_open"), plane.bodies(TOPIC, 0).len()), (1, 1));
+    assert_eq!((plane.figures().transactions_open, plane.bodies(TOPIC, 0).len()), (1, 1));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_checked_transaction_ends_under_its_first_and_its_newest_place() {
     assert_eq!(client.ask(END_TRANSACTION, &by_copy, b"").code, response_code::SUCCESS);
     assert_eq!(client.ask(END_TRANSACTION, &first, b"").code, response_code::SUCCESS, "ended the same way");
     assert_eq!(client.ask(END_TRANSACTION, &rollback(&second), b"").code, response_code::SUCCESS);
-    assert_eq!((plane.bodies(TOPIC, 0), plane.counter("transactions_open")), (vec!["one".to_owned()], 0));
+    assert_eq!((plane.bodies(TOPIC, 0), plane.figures().transactions_open), (vec!["one".to_owned()], 0));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn after_a_restart_open_transactions_are_open_and_ended_ones_ended() {
     assert_eq!(client.ask(END_TRANSACTION, &ended, b"").code, response_code::SUCCESS);
     drop(client);
     let plane = plane.restart(|_| ());
-    assert_eq!(plane.counter("transactions_open"), 1);
+    assert_eq!(plane.figures().transactions_open, 1);
     let mut client = plane.connect();
     client
         .ask(END_TRANSACTION, &rollback(&ended), b"")

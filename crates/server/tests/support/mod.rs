@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metaq_server::{
-    Broker, BrokerSettings, Crossed, Event, Group, Limit, Rates, Server, ServerSettings, Subscription, Topic,
+    Broker, BrokerPlane, BrokerSettings, Crossed, Event, Group, HotRequests, Limit, Listener,
+    ListenerFigures, PlaneFigures, Rates, ServerSettings, Subscription, Topic,
 };
 use metaq_store::faulty_disk::FaultyDisk;
 use metaq_store::{Clock, Filter, Store, StoreSettings};
@@ -59,7 +60,8 @@ pub struct Setup {
 
 /// A running data plane, with the topic [`TOPIC`] and the group [`GROUP`] unless the set-up says otherwise.
 pub struct Plane {
-    pub server: Server,
+    pub listener: Listener,
+    pub broker_plane: BrokerPlane,
     pub store: Arc<Store>,
     pub clock: Clock,
     pub disk: Arc<FaultyDisk>,
@@ -91,17 +93,19 @@ impl Plane {
         change(&mut setup);
         let disk = Arc::new(FaultyDisk::new());
         let store = Store::open(setup.store, setup.clock.clone(), Arc::<FaultyDisk>::clone(&disk)).unwrap();
-        let server = Server::bind(setup.server, Some((Arc::clone(&store), setup.broker))).unwrap();
-        let plane = Plane { server, store, clock: setup.clock, disk, directory };
+        let listener = Listener::bind(setup.server, HotRequests::Plane).unwrap();
+        let broker_plane = BrokerPlane::new(&listener, Arc::clone(&store), setup.broker).unwrap();
+        let plane = Plane { listener, broker_plane, store, clock: setup.clock, disk, directory };
         plane.broker().policy.put_topics(setup.topics);
         plane.broker().policy.put_groups(setup.groups);
         plane.broker().load_transactions();
-        plane.server.start().unwrap();
+        plane.broker_plane.start().unwrap();
+        plane.listener.start().unwrap();
         plane
     }
 
     pub fn broker(&self) -> &Arc<Broker> {
-        self.server.shared.broker.as_ref().unwrap()
+        &self.broker_plane.broker
     }
 
     pub fn connect(&self) -> Client {
@@ -109,7 +113,7 @@ impl Plane {
     }
 
     pub fn connect_with(&self, encoding: Encoding) -> Client {
-        Client::connect(self.server.port(), encoding)
+        Client::connect(self.listener.port(), encoding)
     }
 
     /// Moves the clock and waits until everything that is due by then has been delivered.
@@ -129,7 +133,7 @@ impl Plane {
     pub fn event(&self) -> Event {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(event) = self.server.shared.crossing.drain(1).pop() {
+            if let Some(event) = self.listener.shared.crossing.drain(1).pop() {
                 return event;
             }
             assert!(Instant::now() < deadline, "nothing crossed");
@@ -137,8 +141,19 @@ impl Plane {
         }
     }
 
-    pub fn counter(&self, name: &str) -> u64 {
-        self.server.counters().into_iter().find(|(known, _)| *known == name).expect("a known counter").1
+    /// What the connections did.
+    pub fn counts(&self) -> ListenerFigures {
+        self.listener.figures()
+    }
+
+    pub fn figures(&self) -> PlaneFigures {
+        self.broker_plane.figures()
+    }
+
+    /// Answers everything that waits and closes every connection.
+    pub fn stop(&self) {
+        self.broker_plane.stop();
+        self.listener.stop(PATIENCE);
     }
 
     /// Bodies and properties of everything that a consumer can read from a queue.
@@ -156,7 +171,7 @@ impl Plane {
 impl Drop for Plane {
     fn drop(&mut self) {
         self.disk.heal();
-        self.server.stop(Duration::from_secs(5));
+        self.stop();
         let _reported_by_the_test_itself = self.store.close();
     }
 }
@@ -195,7 +210,6 @@ fn setup(directory: &Path) -> Setup {
     let broker = BrokerSettings {
         cluster: "c1".to_owned(),
         name: "b1".to_owned(),
-        broker_id: 0,
         store_host: "127.0.0.1:10911".to_owned(),
         region: "r1".to_owned(),
         message_size_bytes_max: store.message_size_bytes_max,

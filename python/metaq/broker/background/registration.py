@@ -16,7 +16,7 @@ from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
 from metaq.protocol.command import Command
 from metaq.remoting import Connection
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
@@ -83,11 +83,13 @@ class Registration:
     def __init__(
         self,
         options: BrokerOptions,
+        broker_id: int,
         topics: Topics,
-        address: Callable[[], str],
+        address: str,
         permission: Callable[[], int],
     ) -> None:
         self._options = options
+        self._broker_id = broker_id
         self._topics = topics
         self._address = address
         self._permission = permission
@@ -162,10 +164,10 @@ class Registration:
         broker = self._options.broker
         command = RegisterBroker(
             broker_name=broker.name,
-            broker_addr=self._address(),
+            broker_addr=self._address,
             cluster_name=broker.cluster,
-            broker_id=broker.broker_id,
-            ha_server_addr=self._address(),  # Upstream's name servers insist on one, replicas or not.
+            broker_id=self._broker_id,
+            ha_server_addr=self._address,  # Upstream's name servers insist on one, replicas or not.
         )
         was_registered, is_first = link.is_registered, not link.tried.is_set()
         version = self._topics.data_version.counter
@@ -175,10 +177,10 @@ class Registration:
         except (MetaqError, ValueError) as error:
             link.is_registered = False
             if was_registered or is_first:
-                log.warning("not registered with name server %s, will try again: %s", link.address, error)
+                _log.warning("not registered with name server %s, will try again: %s", link.address, error)
         else:
             if not was_registered:
-                log.info("registered with name server %s", link.address)
+                _log.info("registered with name server %s", link.address)
         link.told(version)
         return link.is_registered
 
@@ -197,14 +199,14 @@ class Registration:
         broker = self._options.broker
         command = UnregisterBroker(
             broker_name=broker.name,
-            broker_addr=self._address(),
+            broker_addr=self._address,
             cluster_name=broker.cluster,
-            broker_id=broker.broker_id,
+            broker_id=self._broker_id,
         )
         try:
             if link.is_registered:
                 await link.call(command, b"", UNREGISTER_TIMEOUT_S)
         except (MetaqError, ValueError) as error:
-            log.warning("not unregistered from name server %s: %s", link.address, error)
+            _log.warning("not unregistered from name server %s: %s", link.address, error)
         link.left()
         await link.close()

@@ -20,7 +20,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 PAUSE_MS = 1_000
 """A consumer is asked no more often than that, whatever its pulls say."""
@@ -75,7 +75,7 @@ class Inquiry:
             reply = (await self._invoke(connection, question)).check()
             told = RunningSubscriptions.decode(reply.body).subscription_set
         except (Refused, Unreachable) as error:
-            log.info(
+            _log.info(
                 "consumer %s of %s did not tell its subscriptions: %s", member.client_id, group_name, error
             )
             return

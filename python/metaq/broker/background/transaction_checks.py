@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from enum import Enum
 
-from metaq._core import Clock, Record, Server, StoreFailure, decode_records
+from metaq._core import BrokerPlane, Clock, Record, StoreFailure, decode_records
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.relays import physical_offset_of
 from metaq.broker.state.clients import Clients
@@ -24,7 +24,7 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.messages import ResumeCheckHalfMessage
 from metaq.protocol.pump import Pump
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 BATCH_COUNT_MAX = 256
 TURN_COUNT_MAX = 10_000
@@ -47,11 +47,11 @@ class Transactions:
     """The checks of one broker's open transactions, and where a restart begins to look for them."""
 
     def __init__(
-        self, options: BrokerOptions, clock: Clock, server: Server, clients: Clients, pump: Pump
+        self, options: BrokerOptions, clock: Clock, plane: BrokerPlane, clients: Clients, pump: Pump
     ) -> None:
         self._options = options
         self._clock = clock
-        self._server = server
+        self._plane = plane
         self._clients = clients
         self._pump = pump
         self._checked_ms = clock.now_ms()
@@ -59,19 +59,19 @@ class Transactions:
         self._next_member: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
 
     async def load(self) -> None:
-        """After the committed offsets, before the server starts."""
-        count = await asyncio.to_thread(self._server.load_transactions)
+        """After the committed offsets, before the plane starts."""
+        count = await asyncio.to_thread(self._plane.load_transactions)
         if count:
-            log.info("%d transactions are open", count)
+            _log.info("%d transactions are open", count)
 
     async def keep_offsets(self) -> None:
         """Commits what is done with, as the group under which Apache's broker keeps it too."""
-        offsets = await asyncio.to_thread(self._server.transaction_offsets)
+        offsets = await asyncio.to_thread(self._plane.transaction_offsets)
         if offsets is None or offsets == (0, 0):
             return  # The disk was too slow, or nobody ever began a transaction.
         half_offset, done_offset = offsets
-        self._server.set_offset(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0, half_offset)
-        self._server.set_offset(names.TRANSACTION_GROUP, names.HALF_DONE_TOPIC, 0, done_offset)
+        self._plane.assign_offset(names.TRANSACTION_GROUP, names.HALF_TOPIC, 0, half_offset)
+        self._plane.assign_offset(names.TRANSACTION_GROUP, names.HALF_DONE_TOPIC, 0, done_offset)
 
     async def check(self) -> None:
         """Does a turn where it is time for one; cheap otherwise."""
@@ -86,7 +86,7 @@ class Transactions:
     async def _turn(self, began_ms: int) -> None:
         for _ in range(TURN_COUNT_MAX // BATCH_COUNT_MAX):
             due = await asyncio.to_thread(
-                self._server.due_transactions,
+                self._plane.due_transactions,
                 timeout_ms=self._options.broker.transaction_timeout_ms,
                 renew_ms=RENEW_AFTER_MS,
                 stored_before_ms=began_ms,
@@ -102,12 +102,12 @@ class Transactions:
         for half in halves:
             steps[next_step(half, now_ms, self._options)].append(half.queue_offset)
         parked = await asyncio.to_thread(
-            self._server.park_transactions, steps[Step.PARK], names.CHECKS_EXHAUSTED_TOPIC
+            self._plane.park_transactions, steps[Step.PARK], names.CHECKS_EXHAUSTED_TOPIC
         )
         if parked:
-            log.warning("%d transactions were given up: see %s", parked, names.CHECKS_EXHAUSTED_TOPIC)
-        renewed = await asyncio.to_thread(self._server.renew_transactions, steps[Step.RENEW], False)
-        asked = await asyncio.to_thread(self._server.renew_transactions, steps[Step.ASK], True)
+            _log.warning("%d transactions were given up: see %s", parked, names.CHECKS_EXHAUSTED_TOPIC)
+        renewed = await asyncio.to_thread(self._plane.renew_transactions, steps[Step.RENEW], False)
+        asked = await asyncio.to_thread(self._plane.renew_transactions, steps[Step.ASK], True)
         for copy in asked:
             self._ask(copy)
         return bool(parked or renewed or asked)
@@ -118,7 +118,7 @@ class Transactions:
         physical_offset = physical_offset_of(command.msg_id)
         try:
             has_room = await asyncio.to_thread(
-                self._server.resume_transaction, physical_offset, names.CHECKS_EXHAUSTED_TOPIC
+                self._plane.resume_transaction, physical_offset, names.CHECKS_EXHAUSTED_TOPIC
             )
         except LookupError:
             remark = f"message {command.msg_id[:64]} is not in {names.CHECKS_EXHAUSTED_TOPIC}"

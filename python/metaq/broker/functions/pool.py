@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 
-from metaq._core import FilterBatch, Server
+from metaq._core import BrokerPlane, FilterBatch
 from metaq.broker.functions.call import parse_call
 from metaq.broker.functions.process import Worker, WorkerLost, WorkerSettings
 from metaq.broker.functions.tally import Tally
 from metaq.filters.exchange import UNDER_WAY, UNSEEN, UNWANTED, Ask
 from metaq.protocol.codes import ResponseCode
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 """After so long without work a worker is ended."""
@@ -26,9 +26,9 @@ PAUSE_S_MAX = 5.0
 class Pool:
     """Takes batches while there are any, with as many workers at a time as are allowed."""
 
-    def __init__(self, function: str, server: Server, settings: WorkerSettings) -> None:
+    def __init__(self, function: str, plane: BrokerPlane, settings: WorkerSettings) -> None:
         self._function = function
-        self._server = server
+        self._plane = plane
         self._settings = settings
         self._runs: set[asyncio.Task[None]] = set()
         self._idle: list[tuple[float, Worker]] = []
@@ -65,7 +65,7 @@ class Pool:
     def _ended(self, run: asyncio.Task[None]) -> None:
         self._runs.discard(run)
         if not run.cancelled() and (error := run.exception()) is not None:
-            log.error("filter function %s: a run ended", self._function, exc_info=error)
+            _log.error("filter function %s: a run ended", self._function, exc_info=error)
             # What stands in line is not to wait for the next arrival.
             asyncio.get_running_loop().call_later(1.0, self.wake)
 
@@ -88,7 +88,7 @@ class Pool:
 
     def _take(self) -> FilterBatch | None:
         settings = self._settings
-        return self._server.take_batch(self._function, settings.batch_messages_max, settings.batch_bytes_max)
+        return self._plane.take_batch(self._function, settings.batch_messages_max, settings.batch_bytes_max)
 
     async def _verdicts(self, batch: FilterBatch) -> bytes:
         """One byte for each message that was looked at, at least one: whatever a function does, pulls go on.
@@ -153,6 +153,6 @@ class Pool:
         except WorkerLost as lost:
             self._unusable_until = time.monotonic() + PAUSE_S_MAX
             self._unusable_because = str(lost)
-            log.error("filter function %s cannot be run: %s", self._function, lost)
+            _log.error("filter function %s cannot be run: %s", self._function, lost)
             raise
         return worker

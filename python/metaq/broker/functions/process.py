@@ -28,7 +28,7 @@ from metaq.filters.exchange import (
 )
 from metaq.settings import MIB
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 20.0
 """For the interpreter and whatever the operator's modules import; clients wait 30 s for a pull's answer."""
@@ -202,7 +202,7 @@ async def describe_functions(settings: WorkerSettings) -> dict[str, Description]
         worker = await Worker.start(settings, keep)
     except WorkerLost as lost:
         if printed:
-            log.error("filter functions: %s", printed.decode("utf-8", "replace").strip())
+            _log.error("filter functions: %s", printed.decode("utf-8", "replace").strip())
         raise ConfigError(f"filter_functions cannot be loaded: {lost}") from None
     await worker.kill()
     return worker.functions

@@ -7,7 +7,7 @@ import time
 
 from metaq._core import FilterBatch
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 TELL_INTERVAL_S = 10.0
 LINE_CHARACTERS_MAX = 300
@@ -51,4 +51,4 @@ class Tally:
         self._told[kind] = (now, 0)
         where = f" (topic {batch.topic}, group {batch.group})" if batch is not None else ""
         more = f"; {untold} more since the last such line" if untold else ""
-        log.warning("filter function %s%s %s%s", self._function, where, what, more)
+        _log.warning("filter function %s%s %s%s", self._function, where, what, more)

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from metaq._core import Clock, Server, Store
+from metaq._core import BrokerPlane, Clock, Listener, Store
 from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
-from metaq.broker.requests.runtime_info import runtime_info
+from metaq.broker.requests.runtime_info import Sources, runtime_info
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
 from metaq.broker.state.stats import Statistics
@@ -29,7 +29,7 @@ from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CONFIG_BYTES_MAX = 64 * 1024
 
@@ -39,14 +39,17 @@ class Parts:
     """What the administration looks at."""
 
     options: BrokerOptions
+    broker_id: int
     clock: Clock
-    server: Server
+    listener: Listener
+    plane: BrokerPlane
     store: Store
     topics: Topics
     groups: Groups
     statistics: Statistics
     switches: Switches
-    address: Callable[[], str]
+    address: str
+    started_ms: int
     filter_figures: Callable[[], Mapping[str, str]] = dict
     """What the filter functions have done so far."""
 
@@ -56,8 +59,7 @@ class Admin:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._started_ms = parts.clock.now_ms()
-        self._config_version = DataVersion(timestamp=self._started_ms)
+        self._config_version = DataVersion(timestamp=parts.clock.now_ms())
         self.permission = parts.options.permission
 
     # Configuration
@@ -69,10 +71,10 @@ class Admin:
         values: dict[str, str | int | bool] = {
             "brokerName": broker.name,
             "brokerClusterName": broker.cluster,
-            "brokerId": broker.broker_id,
+            "brokerId": self._parts.broker_id,
             "brokerPermission": self.permission,
-            "brokerIP1": self._parts.address().rpartition(":")[0],
-            "listenPort": self._parts.server.port,
+            "brokerIP1": self._parts.address.rpartition(":")[0],
+            "listenPort": self._parts.listener.port,
             "namesrvAddr": ";".join(options.nameservers),
             "regionId": broker.region,
             "autoCreateTopicEnable": topics.auto_create,
@@ -110,7 +112,7 @@ class Admin:
         wanted = parse_properties(request.body)
         changes = [(key, value, self._change_of(key, value)) for key, value in wanted.items()]
         for key, value, apply in changes:
-            log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
+            _log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
             apply()
         if changes:
             self._config_version = DataVersion(
@@ -144,7 +146,7 @@ class Admin:
 
     def _set_permission(self, permission: int) -> None:
         self.permission = permission
-        self._parts.server.set_permission(permission)
+        self._parts.plane.set_permission(permission)
 
     # Figures
 
@@ -155,14 +157,14 @@ class Admin:
 
     def _runtime_info(self) -> dict[str, str]:
         parts = self._parts
-        info = runtime_info(parts.options, parts.server, parts.store, parts.statistics, self._started_ms)
-        return {**info, **parts.filter_figures()}
+        sources = Sources(parts.listener, parts.plane, parts.store, parts.statistics)
+        return {**runtime_info(parts.options, sources, parts.started_ms), **parts.filter_figures()}
 
     @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
     async def clean(self, command: Command, request: Request) -> None:
         # An administrator's word counts at any hour; only what is past its age goes all the same.
         deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
-        log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
+        _log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
 
 
 def parse_properties(body: bytes) -> dict[str, str]:

@@ -36,7 +36,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 HEARTBEAT_BYTES_MAX = 4 * 1024 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
@@ -111,7 +111,7 @@ class Heartbeats:
             if topics:
                 await self._topics.publish(topics)
         except OSError as error:
-            log.error("new groups or retry topics are not written yet: %s", error)
+            _log.error("new groups or retry topics are not written yet: %s", error)
         return RESPONDED
 
     @handles(UnregisterClient)

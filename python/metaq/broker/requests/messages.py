@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
 from metaq.broker.requests.retry import ensure_dead_letters, retries_max
@@ -28,7 +28,7 @@ from metaq.protocol.messages import (
 )
 from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SUBSCRIPTION_GIVEN = 4
 """Bit of a pull's system flag: it carries its filter itself."""
@@ -48,14 +48,14 @@ class Messages:
         topics: Topics,
         groups: Groups,
         store: Store,
-        server: Server,
+        plane: BrokerPlane,
         filters: Filters,
         inquiry: Inquiry,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._store = store
-        self._server = server
+        self._plane = plane
         self._filters = filters
         self._inquiry = inquiry
 
@@ -84,7 +84,7 @@ class Messages:
             await self._make_retry_topic(topic.removeprefix(names.RETRY_PREFIX))
         else:
             self._topics.create_from_template(topic, command.default_topic, command.default_topic_queue_nums)
-        log.info("topic %s created because %s sent to it", topic, request.remote)
+        _log.info("topic %s created because %s sent to it", topic, request.remote)
 
     async def _make_retry_topic(self, group: str) -> None:
         config = self._groups.find_or_create(group)
@@ -109,9 +109,9 @@ class Messages:
             compiled = self._filters.compile(expression_type, expression)
             if isinstance(compiled, Call):
                 key = carried_key(expression_type, expression)
-                self._server.put_function(key, compiled.function, compiled.text)
+                self._plane.put_function(key, compiled.function, compiled.text)
             elif compiled is not None:
-                self._server.put_expression(expression, compiled)
+                self._plane.put_expression(expression, compiled)
         fault = names.group_fault(command.consumer_group)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
@@ -121,7 +121,7 @@ class Messages:
             await self._groups.publish([command.consumer_group])
         except OSError as error:
             # A full disk keeps nobody from reading; the group is written down when there is room again.
-            log.error("group %s is not on disk yet: %s", command.consumer_group, error)
+            _log.error("group %s is not on disk yet: %s", command.consumer_group, error)
         if not command.sys_flag & SUBSCRIPTION_GIVEN:
             await self._inquiry.ask(
                 request.connection, command.consumer_group, command.topic, command.sub_version

@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaq._core import Clock, Server, StoreFailure
+from metaq._core import BrokerPlane, Clock, StoreFailure
 from metaq.broker.options import WRITE, BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.protocol.codes import ResponseCode
@@ -58,14 +58,14 @@ class Recalls:
         self,
         options: BrokerOptions,
         clock: Clock,
-        server: Server,
+        plane: BrokerPlane,
         topics: Topics,
         permission: Callable[[], int],
     ) -> None:
         self._options = options
         self._permission = permission
         self._clock = clock
-        self._server = server
+        self._plane = plane
         self._topics = topics
 
     @handles(RecallMessage)
@@ -84,7 +84,7 @@ class Recalls:
         handle = self._checked(command)
         try:
             recalled = await asyncio.to_thread(
-                self._server.recall,
+                self._plane.recall,
                 handle.topic,
                 handle.unique_key,
                 handle.due_ms,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from metaq._core import Clock
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.runtime_switches import Switches
@@ -30,7 +28,7 @@ class Replies:
         topics: Topics,
         clock: Clock,
         switches: Switches,
-        address: Callable[[], str],
+        address: str,
         region: str,
     ) -> None:
         self._pump = pump
@@ -69,7 +67,7 @@ class Replies:
             born_timestamp=command.born_timestamp,
             flag=command.flag,
             born_host=request.remote,
-            store_host=self._address(),
+            store_host=self._address,
             store_timestamp=now_ms,
             properties=format_properties(properties),
             reconsume_times=command.reconsume_times,

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Store
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.offsets import Offsets, topics_of_group
@@ -24,7 +24,7 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CPP = 1
 """The number of that language in a header."""
@@ -39,7 +39,7 @@ Tell = Callable[[int, Command, bytes], object]
 class Parts:
     """What a reset looks at and changes."""
 
-    server: Server
+    plane: BrokerPlane
     store: Store
     topics: Topics
     groups: Groups
@@ -73,7 +73,7 @@ class Resets:
             self._tell(command, request, live, wanted)
         else:
             await self._put(command.group, command.topic, wanted)
-        log.warning(
+        _log.warning(
             "group %s on topic %s reset by %s: %s", command.group, command.topic, request.remote, wanted
         )
         return Response(body=ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted)).encode())
@@ -90,7 +90,7 @@ class Resets:
         if queue_id >= 0 and command.queue_offset not in (None, -1):
             return {queue_id: self._within(command.topic, queue_id, command.queue_offset or 0)}
         chosen = range(topic.read_queue_nums) if queue_id < 0 else (queue_id,)
-        committed = self._parts.server.offsets().get(f"{command.topic}@{command.group}", {})
+        committed = self._parts.plane.offsets().get(f"{command.topic}@{command.group}", {})
         wanted: dict[int, int] = {}
         for queue in chosen:
             found = self._at(command.topic, queue, command.timestamp)
@@ -117,7 +117,7 @@ class Resets:
     async def _put(self, group: str, topic: str, wanted: dict[int, int]) -> None:
         def reset() -> None:
             for queue_id, queue_offset in wanted.items():
-                self._parts.server.reset_offset(group, topic, queue_id, queue_offset)
+                self._parts.plane.reset_offset(group, topic, queue_id, queue_offset)
 
         await asyncio.to_thread(reset)
         self._parts.statistics.moved(topic, group, wanted)
@@ -162,7 +162,7 @@ class Resets:
         if self._parts.groups.find_or_create(command.dest_group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.dest_group))
         await self._parts.groups.publish([command.dest_group])
-        offsets = self._parts.server.offsets()
+        offsets = self._parts.plane.offsets()
         topics = [command.topic] if command.topic else topics_of_group(offsets, command.src_group)
         source = self._parts.clients.consumer_group(command.src_group)
         for topic in topics:
@@ -172,7 +172,7 @@ class Resets:
                 continue
             committed = offsets.get(f"{topic}@{command.src_group}", {})
             await self._put(command.dest_group, topic, dict(committed))
-        log.warning(
+        _log.warning(
             "offsets of group %s copied to %s by %s", command.src_group, command.dest_group, request.remote
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from metaq._core import Server, Store, StoreFailure, decode_records
+from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
@@ -22,11 +22,11 @@ FIRST_RETRY_LEVEL = 3
 class Retries:
     """Takes messages back from consumers."""
 
-    def __init__(self, topics: Topics, groups: Groups, store: Store, server: Server) -> None:
+    def __init__(self, topics: Topics, groups: Groups, store: Store, plane: BrokerPlane) -> None:
         self._topics = topics
         self._groups = groups
         self._store = store
-        self._server = server
+        self._plane = plane
 
     @handles(ConsumerSendMsgBack)
     async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> None:
@@ -57,7 +57,7 @@ class Retries:
                 await self._topics.publish([topic])
         try:
             await asyncio.to_thread(
-                self._server.resend,
+                self._plane.resend,
                 command.physical_offset,
                 topic,
                 queue_id,

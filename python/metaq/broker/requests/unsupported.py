@@ -20,7 +20,7 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.groups import GetAllMessageRequestMode, SetMessageRequestMode
 
 
-class Absent:
+class Unsupported:
     """No replicas, no slowed reads, no users, and one way to consume."""
 
     def __init__(self, store: Store) -> None:
@@ -29,9 +29,8 @@ class Absent:
     @handles(GetBrokerHaStatus)
     async def get_broker_ha_status(self, command: GetBrokerHaStatus, request: Request) -> Response:
         figures = await asyncio.to_thread(self._store.figures)
-        return Response(
-            body=HaStatus(master_commit_log_max_offset=figures.get("commit_log_max_offset", 0)).encode()
-        )
+        status = HaStatus(master_commit_log_max_offset=figures.commit_log_max_offset)
+        return Response(body=status.encode())
 
     @handles(ResetMasterFlushOffset)
     def reset_master_flush_offset(self, command: ResetMasterFlushOffset, request: Request) -> None:

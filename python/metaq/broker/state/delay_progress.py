@@ -6,7 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from metaq._core import Clock, Server
+from metaq._core import BrokerPlane, Clock
 from metaq.broker.state.offsets import quoted_keys
 from metaq.metadata import MetadataFile
 from metaq.protocol.bodies import DataVersion, DelayOffsets
@@ -31,8 +31,8 @@ def parse_levels(text: str) -> tuple[int, ...]:
 class DelayProgress:
     """delayOffset.json."""
 
-    def __init__(self, server: Server, clock: Clock, directory: Path) -> None:
-        self._server = server
+    def __init__(self, plane: BrokerPlane, clock: Clock, directory: Path) -> None:
+        self._plane = plane
         self._clock = clock
         self._file = MetadataFile(directory / "delayOffset.json")
         self._data_version = DataVersion(timestamp=clock.now_ms())
@@ -40,17 +40,17 @@ class DelayProgress:
         self._writing = asyncio.Lock()
 
     def load(self) -> None:
-        """Before the server starts."""
+        """Before the plane starts."""
         stored = self._file.load(lambda content: DelayOffsets.decode(quoted_keys(content)))
         if stored is not None:
             self._data_version = stored.data_version or self._data_version
-            self._server.load_delay_offsets(stored.offset_table)
+            self._plane.load_delay_offsets(stored.offset_table)
 
     async def persist(self) -> bool:
         """Writes the offsets where they have changed; True where it did. What was delivered is flushed
         before, so a power failure can repeat a delivery but never lose one."""
         async with self._writing:
-            offsets = await asyncio.to_thread(self._server.delay_offsets)
+            offsets = await asyncio.to_thread(self._plane.delay_offsets)
             if offsets is None or offsets == self._kept:
                 return False
             self._data_version = DataVersion(
@@ -64,7 +64,7 @@ class DelayProgress:
 
     @handles(GetAllDelayOffset)
     async def get_all_delay_offset(self, command: GetAllDelayOffset, request: Request) -> Response:
-        offsets = await asyncio.to_thread(self._server.delay_offsets)
+        offsets = await asyncio.to_thread(self._plane.delay_offsets)
         return Response(body=self._encode(offsets or {}))
 
     def _encode(self, offsets: dict[int, int]) -> bytes:

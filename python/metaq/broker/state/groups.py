@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from metaq._core import Clock, Server
+from metaq._core import BrokerPlane, Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import GROUP_KEYS, altered
@@ -34,7 +34,7 @@ from metaq.protocol.groups import (
     UpdateAndGetGroupForbidden,
 )
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 GROUPS_MAX = 100_000
 LIST_MAX = 10_000
@@ -116,7 +116,7 @@ class Groups:
             return None
         if not self.auto_create and not names.is_system_group(name):
             return None
-        log.info("group %s created on first use", name)
+        _log.info("group %s created on first use", name)
         return self.put(SubscriptionGroupConfig(group_name=name))
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
@@ -184,7 +184,7 @@ class Groups:
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
             self._forbid(command.group, command.topic, not command.readable)
-            log.warning(
+            _log.warning(
                 "group %s may %sread topic %s, says %s",
                 command.group,
                 "" if command.readable else "not ",
@@ -223,7 +223,7 @@ class Groups:
                     ResponseCode.SYSTEM_ERROR, f"this broker has {GROUPS_MAX} groups, which is the limit"
                 )
             self.put(self._with_attributes(config))
-        log.info("groups created or changed by %s: %d", request.remote, len(wanted))
+        _log.info("groups created or changed by %s: %d", request.remote, len(wanted))
         await self.publish([config.group_name for config in wanted])
 
     def _with_attributes(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
@@ -254,9 +254,9 @@ class Groups:
 class GroupDeletion:
     """Deletes groups; apart from the table because their offsets live in the data plane."""
 
-    def __init__(self, groups: Groups, server: Server) -> None:
+    def __init__(self, groups: Groups, plane: BrokerPlane) -> None:
         self._groups = groups
-        self._server = server
+        self._plane = plane
 
     @handles(DeleteSubscriptionGroup)
     async def delete_group(self, command: DeleteSubscriptionGroup, request: Request) -> None:
@@ -265,9 +265,9 @@ class GroupDeletion:
                 ResponseCode.INVALID_PARAMETER, f"group {command.group_name} is the system's own and stays"
             )
         if self._groups.remove(command.group_name):
-            log.info("group %s deleted by %s", command.group_name, request.remote)
+            _log.info("group %s deleted by %s", command.group_name, request.remote)
         if command.clean_offset or command.remove_offset:
-            self._server.remove_offsets(group=command.group_name)
+            self._plane.remove_offsets(group=command.group_name)
         await self._groups.publish([command.group_name])
 
 

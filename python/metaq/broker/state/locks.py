@@ -26,19 +26,31 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Lease:
-    """Whose queue it is and how long still."""
+    """The client that may read a queue, and until when."""
 
     client_id: str
     ends_ms: int
 
 
+Leases = dict[str, dict[Place, Lease]]
+"""By group and queue."""
+
+
 class QueueLocks:
     """Leases by group and queue. They live in memory: after a restart every consumer simply asks again."""
 
-    def __init__(self, clock: Clock, topics: Topics) -> None:
+    def __init__(self, clock: Clock, topics: Topics, leases: Leases | None = None) -> None:
         self._clock = clock
         self._topics = topics
-        self._leases: dict[str, dict[Place, Lease]] = {}
+        self._leases: Leases = {} if leases is None else leases
+
+    def restart_leases(self) -> None:
+        """Gives every owner a whole lease from now on. Nobody could renew while there was no master, and a
+        queue whose lease ran out meanwhile may still have its reader."""
+        ends_ms = self._clock.now_ms() + LEASE_MS
+        for leases in self._leases.values():
+            for lease in leases.values():
+                lease.ends_ms = ends_ms
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Takes or renews what is free, expired or the client's own, and returns that. A queue that this

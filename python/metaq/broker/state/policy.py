@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metaq._core import Server, tag_code
+from metaq._core import BrokerPlane, tag_code
 from metaq.broker.functions.call import Call
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.filters import TAG, Filters, is_tags
@@ -24,7 +24,7 @@ class PolicyFeed:
 
     def __init__(
         self,
-        server: Server,
+        plane: BrokerPlane,
         topics: Topics,
         groups: Groups,
         clients: Clients,
@@ -32,7 +32,7 @@ class PolicyFeed:
         send_default: Rates = NO_LIMIT,
         consume_default: Rates = NO_LIMIT,
     ) -> None:
-        self._server = server
+        self._plane = plane
         self._topics = topics
         self._groups = groups
         self._clients = clients
@@ -53,14 +53,14 @@ class PolicyFeed:
             config = self._topics.get(name)
             if config is None:
                 if self._topics_sent.pop(name, None) is not None:
-                    self._server.remove_topic(name)
+                    self._plane.remove_topic(name)
                 continue
             policy = compile_topic(config, self._send_default)
             if self._topics_sent.get(name) != policy:
                 self._topics_sent[name] = policy
                 changed.append(policy)
         if changed:
-            self._server.put_topics(changed)
+            self._plane.put_topics(changed)
 
     def send_groups(self, touched: Iterable[str]) -> None:
         changed: list[GroupPolicy] = []
@@ -68,7 +68,7 @@ class PolicyFeed:
             config = self._groups.get(name)
             if config is None:
                 if self._groups_sent.pop(name, None) is not None:
-                    self._server.remove_group(name)
+                    self._plane.remove_group(name)
                 continue
             policy = compile_group(
                 config,
@@ -81,7 +81,7 @@ class PolicyFeed:
                 self._groups_sent[name] = policy
                 changed.append(policy)
         if changed:
-            self._server.put_groups(changed)
+            self._plane.put_groups(changed)
 
 
 def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy:

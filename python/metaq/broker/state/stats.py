@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from metaq._core import Clock, Server, Store
+from metaq._core import BrokerPlane, Clock, Listener, ListenerFigures, Store
 from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import BrokerStatsData, BrokerStatsItem
 from metaq.protocol.codes import ResponseCode
@@ -72,10 +72,13 @@ class Series:
 
 
 class Statistics:
-    """Samples queue ends, committed offsets and the data plane's counters."""
+    """Samples queue ends, committed offsets and the listener's figures."""
 
-    def __init__(self, server: Server, store: Store, clock: Clock, cluster: str) -> None:
-        self._server = server
+    def __init__(
+        self, plane: BrokerPlane, listener: Listener, store: Store, clock: Clock, cluster: str
+    ) -> None:
+        self._plane = plane
+        self._listener = listener
         self._store = store
         self._clock = clock
         self._cluster = cluster
@@ -94,16 +97,16 @@ class Statistics:
         for topic, ends in self._store.queue_ends().items():
             grown[TOPIC_PUT, topic] = self._put_since(topic, ends)
             self._ends[topic] = dict(ends)
-        for key, committed in self._server.offsets().items():
+        for key, committed in self._plane.offsets().items():
             known = self._committed.get(key, {})
             grown[GROUP_GET, key] = sum(
                 max(place - known.get(queue_id, place), 0) for queue_id, place in committed.items()
             )
             self._committed[key] = dict(committed)
-        counters = self._server.counters()
+        figures = self._listener.figures()
         self._sampled_ms = now_ms
-        self._note(grown, counters, now_ms)
-        self._turn_day(counters, now_ms)
+        self._note(grown, figures, now_ms)
+        self._turn_day(figures, now_ms)
 
     def _put_since(self, topic: str, ends: Mapping[int, int]) -> int:
         if self._sampled_ms is None:
@@ -118,9 +121,9 @@ class Statistics:
             total += max(end - before, 0)
         return total
 
-    def _note(self, grown: Mapping[tuple[str, str], int], counters: Mapping[str, int], now_ms: int) -> None:
-        for name, counter in ((BROKER_PUT, "messages_in"), (BROKER_GET, "messages_out")):
-            self._series.setdefault((name, self._cluster), Series()).total = counters.get(counter, 0)
+    def _note(self, grown: Mapping[tuple[str, str], int], figures: ListenerFigures, now_ms: int) -> None:
+        for name, total in ((BROKER_PUT, figures.messages_in), (BROKER_GET, figures.messages_out)):
+            self._series.setdefault((name, self._cluster), Series()).total = total
         for key, amount in grown.items():
             if amount and key not in self._series:
                 self._series[key] = Series()
@@ -132,14 +135,14 @@ class Statistics:
         for series in self._series.values():
             series.note(now_ms)
 
-    def _turn_day(self, counters: Mapping[str, int], now_ms: int) -> None:
+    def _turn_day(self, figures: ListenerFigures, now_ms: int) -> None:
         day = time.localtime(now_ms / 1000)[:3]
         if self._day and day != self._day:
             self.mornings = {
                 "put_yesterday": self.mornings["put_today"],
-                "put_today": counters.get("messages_in", 0),
+                "put_today": figures.messages_in,
                 "get_yesterday": self.mornings["get_today"],
-                "get_today": counters.get("messages_out", 0),
+                "get_today": figures.messages_out,
             }
         self._day = day
 

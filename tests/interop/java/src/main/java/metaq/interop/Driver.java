@@ -23,7 +23,7 @@ import org.apache.rocketmq.client.exception.MQClientException;
  *
  * <p>A request is {@code {"id": 1, "do": "send", …}}; its answer carries the same id and either {@code result} or
  * {@code error}. What happens on its own (a message consumed, a send acknowledged) is a line with {@code event} and
- * the {@code handle} of the client it happened to, written before the client is told that it is done: a test that
+ * the {@code handle} of the client it happened to, written before the client hears that it is done: a test that
  * kills this process still sees all that it had seen. Stories and judgements are the test's.
  */
 public final class Driver {

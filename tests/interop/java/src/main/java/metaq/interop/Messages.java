@@ -18,7 +18,7 @@ import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Messages, queues and results as JSON; a body past this many bytes is told by its digest alone. */
+/** Messages, queues and results as JSON; a body longer than this is reported as its digest alone. */
 final class Messages {
     private static final int BODY_SHOWN_BYTES_MAX = 1024;
 

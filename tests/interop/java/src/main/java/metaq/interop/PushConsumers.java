@@ -16,7 +16,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Push consumers: every message is an event, told before the client is told that it was consumed. */
+/** Push consumers: every message is an event, written before the client hears that it was consumed. */
 final class PushConsumers {
     private PushConsumers() {
     }

@@ -15,8 +15,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 /**
  * Apache's {@code mqadmin}, one command after the other in this process: a JVM for each would take most of the time.
  *
- * <p>What a command prints is its result, standard output and standard error apart. One that runs until it is
- * stopped is given so many milliseconds and then interrupted.
+ * <p>The result of a command is its output, standard output and standard error apart. One that runs until it is
+ * stopped is interrupted after a number of milliseconds.
  */
 final class Tools {
     private static final Object ONE_AT_A_TIME = new Object();
@@ -61,7 +61,7 @@ final class Tools {
                 boolean ended = !command.isAlive();
                 if (!ended) {
                     command.interrupt();
-                    // What it says at its end is its own: the next command must not be blamed for it.
+                    // Output at its end belongs to this command, not to the next one.
                     command.join(ENDING_MS);
                 }
                 return Map.of(
