@@ -10,13 +10,14 @@ use metaq_wire::MessageIds;
 use parking_lot::Mutex;
 
 use crate::limits::flow::Flow;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 use crate::policy::Policy;
 use crate::pull::expressions::Expressions;
 use crate::pull::function_lines::FunctionLines;
 use crate::pull::hold::Holds;
 use crate::pull::offsets::Offsets;
+use crate::send::answer::Origin;
 use crate::settings::BrokerSettings;
 use crate::timer::delay_levels::Delays;
 use crate::timer::delivery::Timers;
@@ -38,10 +39,9 @@ pub struct Broker {
     pub(crate) flow: Flow,
     /// What every stored message gets besides its own properties, after a separator.
     pub(crate) added_properties: Vec<u8>,
-    /// The text of its records' ids, ready but for the offset.
-    pub(crate) message_ids: MessageIds,
+    pub(crate) origin: Arc<Origin>,
     next_queue: AtomicU32,
-    awaiting_flush: Mutex<Vec<Arc<Peer>>>,
+    awaiting_confirmation: Mutex<Vec<Arc<Peer>>>,
     sync_failed: AtomicBool,
 }
 
@@ -55,7 +55,9 @@ impl Broker {
             "\u{2}MSG_REGION\u{1}{}\u{2}TRACE_ON\u{1}true\u{2}CLUSTER\u{1}{}\u{2}",
             settings.region, settings.cluster
         );
+        let origin = Origin { region: settings.region.clone(), message_ids: MessageIds::of(store_host) };
         let broker = Arc::new(Broker {
+            origin: Arc::new(origin),
             store: Arc::clone(&store),
             holds: Holds::new(settings.hold_max),
             function_lines: FunctionLines::new(settings.hold_max)?,
@@ -69,9 +71,8 @@ impl Broker {
             offsets: Offsets::default(),
             expressions: Expressions::default(),
             added_properties: added_properties.into_bytes(),
-            message_ids: MessageIds::of(store_host),
             next_queue: AtomicU32::new(0),
-            awaiting_flush: Mutex::default(),
+            awaiting_confirmation: Mutex::default(),
             sync_failed: AtomicBool::new(false),
         });
         // Until the timer log says what waits, everything may.
@@ -87,18 +88,18 @@ impl Broker {
     }
 
     /// Once per pass: what its requests owe the store together.
-    pub(crate) fn settle(&self, sink: &mut Sink) {
-        if sink.take_end() {
+    pub(crate) fn finish_pass(&self, answers: &mut Answers) {
+        if answers.take_ended() {
             self.write_ends();
-            sink.note_append();
+            answers.note_appended();
         }
-        sink.settle(&self.store);
+        answers.finish_pass(&self.store);
     }
 
     /// Has `peer` woken at the next flush; to be asked again after every wake-up.
-    pub(crate) fn wake_on_flush(&self, peer: &Arc<Peer>) {
-        if !peer.awaits_flush.swap(true, SeqCst) {
-            self.awaiting_flush.lock().push(Arc::clone(peer));
+    pub(crate) fn wake_on_confirmation(&self, peer: &Arc<Peer>) {
+        if !peer.awaits_confirmation.swap(true, SeqCst) {
+            self.awaiting_confirmation.lock().push(Arc::clone(peer));
         }
     }
 
@@ -131,10 +132,10 @@ impl StoreEvents for Events {
         if failed {
             broker.sync_failed.store(true, Relaxed);
         }
-        let waiting = std::mem::take(&mut *broker.awaiting_flush.lock());
+        let waiting = std::mem::take(&mut *broker.awaiting_confirmation.lock());
         for peer in waiting {
             // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
-            peer.awaits_flush.store(false, SeqCst);
+            peer.awaits_confirmation.store(false, SeqCst);
             peer.wake();
         }
     }

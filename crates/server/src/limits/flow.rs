@@ -22,9 +22,9 @@ use crate::broker::Broker;
 use crate::code;
 use crate::limits::paced::Paced;
 use crate::limits::rate::Limit;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
-use crate::net::sink::{Parcel, Sink};
 use crate::policy::Topic;
 use crate::rounds::Rounds;
 use crate::send::handler::Refusal;
@@ -37,7 +37,7 @@ const MILLISECOND_NS: i64 = 1_000_000;
 
 struct HeldAnswer {
     peer: Arc<Peer>,
-    parcel: Parcel,
+    answers: Answers,
 }
 
 /// What waits for a limit, of a whole broker.
@@ -87,11 +87,11 @@ impl Flow {
             && peer.answers_held.load(Relaxed) < HELD_PER_CONNECTION_MAX
     }
 
-    fn hold(&self, due_ns: i64, peer: &Arc<Peer>, parcel: Parcel) {
+    fn hold(&self, due_ns: i64, peer: &Arc<Peer>, held: Answers) {
         peer.answers_held.fetch_add(1, Relaxed);
         let ticket = self.next.fetch_add(1, Relaxed);
         let mut answers = self.answers.lock();
-        answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), parcel });
+        answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), answers: held });
         self.answers_count.store(answers.len(), SeqCst);
         drop(answers);
         self.wake();
@@ -106,9 +106,9 @@ impl Flow {
             self.answers_count.store(answers.len(), SeqCst);
             due
         };
-        for HeldAnswer { peer, parcel } in due.into_values() {
+        for HeldAnswer { peer, answers } in due.into_values() {
             peer.answers_held.fetch_sub(1, Relaxed);
-            let _gone = peer.post(parcel);
+            let _gone = peer.post(answers);
         }
     }
 }
@@ -121,8 +121,8 @@ impl Broker {
         topic: &Topic,
         ask: &Ask<'_>,
         header: &SendHeader<'_>,
-        sink: &mut Sink,
-        store: impl FnOnce(&mut Sink) -> Result<(), Refusal>,
+        answers: &mut Answers,
+        store: impl FnOnce(&mut Answers) -> Result<(), Refusal>,
     ) -> Outcome {
         let now_ns = self.flow.now_ns();
         let debt_ns = limit.debt_ns(now_ns);
@@ -131,33 +131,33 @@ impl Broker {
         if debt_ns > hold_ns_max || (debt_ns > 0 && !has_room) {
             let remark = self.over_limit(limit, topic, debt_ns);
             if !has_room || ask.header.is_oneway() {
-                return self.refuse_flow(ask, &remark, sink);
+                return self.refuse_flow(ask, &remark, answers);
             }
-            let mut own = Sink::default();
+            let mut own = Answers::default();
             let outcome = self.refuse_flow(ask, &remark, &mut own);
             let refusal_ns = self.settings.send_refusal_hold_ms as i64 * MILLISECOND_NS;
-            self.flow.hold(now_ns.saturating_add(refusal_ns), ask.peer, own.into_parcel());
+            self.flow.hold(now_ns.saturating_add(refusal_ns), ask.peer, own);
             return outcome;
         }
-        let mut own = Sink::default();
+        let mut own = Answers::default();
         if let Err((code, remark)) = store(&mut own) {
-            return ask.refuse(sink, code, &remark);
+            return ask.refuse(answers, code, &remark);
         }
         let messages = if header.batch { batch_records(ask.body).count() } else { 1 };
         let wait_ns = limit.charge(messages as u64, ask.body.len() as u64, now_ns);
-        sink.take_debts(&mut own);
+        answers.take_store_work(&mut own);
         if wait_ns == 0 || ask.header.is_oneway() {
-            sink.absorb(own.into_parcel());
+            answers.absorb(own);
         } else {
             ask.peer.counts.sends_slowed.add(1);
-            self.flow.hold(now_ns.saturating_add(wait_ns), ask.peer, own.into_parcel());
+            self.flow.hold(now_ns.saturating_add(wait_ns), ask.peer, own);
         }
         Outcome::Done
     }
 
-    fn refuse_flow(&self, ask: &Ask<'_>, remark: &str, sink: &mut Sink) -> Outcome {
+    fn refuse_flow(&self, ask: &Ask<'_>, remark: &str, answers: &mut Answers) -> Outcome {
         ask.peer.counts.sends_over_limit.add(1);
-        ask.refuse(sink, code::SYSTEM_BUSY, remark)
+        ask.refuse(answers, code::SYSTEM_BUSY, remark)
     }
 
     fn over_limit(&self, limit: &Limit, topic: &Topic, debt_ns: i64) -> String {

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::code;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 
 /// A request that Python is to answer; it owns its bytes.
 pub struct Crossed {
@@ -63,14 +63,14 @@ impl Crossed {
         if self.oneway {
             return;
         }
-        let mut sink = Sink::default();
+        let mut answers = Answers::default();
         let fill = |frame: &mut FrameEncoder<'_>| {
             for (name, value) in fields {
                 frame.field(name, value);
             }
         };
-        sink.respond(self.encoding, self.opaque, code, remark, fill, vec![body]);
-        let _gone = self.peer.post(sink.into_parcel());
+        answers.add_with_body(self.encoding, self.opaque, code, remark, fill, vec![body]);
+        let _gone = self.peer.post(answers);
     }
 
     fn len(&self) -> usize {

@@ -8,7 +8,7 @@ use metaq_wire::layout;
 
 use crate::broker::Broker;
 use crate::code;
-use crate::net::sink::Sink;
+use crate::net::answers::Answers;
 use crate::pull::handler::{Pull, post_pull};
 use crate::pull::hold::Held;
 
@@ -94,9 +94,9 @@ impl Batch {
     }
 
     pub fn refuse(self, code: i32, remark: &str) {
-        let mut sink = Sink::default();
-        sink.answer(self.held.pull.encoding, self.held.pull.opaque, code, remark, &[]);
-        let _gone = self.held.peer.post(sink.into_parcel());
+        let mut answers = Answers::default();
+        answers.add(self.held.pull.encoding, self.held.pull.opaque, code, remark, &[]);
+        let _gone = self.held.peer.post(answers);
     }
 
     /// What the pull gets, and from where it goes on: behind the last message with a verdict, or at the first wanted

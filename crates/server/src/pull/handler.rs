@@ -8,9 +8,9 @@ use metaq_wire::{Encoding, FrameEncoder, PullHeader, tag_code};
 
 use crate::broker::Broker;
 use crate::code;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
-use crate::net::sink::Sink;
 use crate::policy::{Group, PERMISSION_READ, Snapshot};
 use crate::pull::function::{is_function, is_unjudged, without_candidates};
 use crate::pull::hold::Held;
@@ -51,10 +51,10 @@ pub struct Pull {
 }
 
 impl Broker {
-    pub(crate) fn handle_pull(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+    pub(crate) fn handle_pull(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match PullHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, code::SYSTEM_ERROR, &error.to_string()),
         };
         let policy = self.policy.read();
         let Some(group) = policy.group(&header.consumer_group) else {
@@ -63,17 +63,17 @@ impl Broker {
                     "group[{}] does not exist; create it or let its consumers send a heartbeat",
                     header.consumer_group
                 );
-                return ask.refuse(sink, code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
+                return ask.refuse(answers, code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
             }
             return Outcome::Cross;
         };
         let pull = match self.admit_pull(&policy, group, &header, ask) {
             Ok(pull) => pull,
-            Err(Denial::Refused(code, remark)) => return ask.refuse(sink, code, &remark),
+            Err(Denial::Refused(code, remark)) => return ask.refuse(answers, code, &remark),
             Err(Denial::UnknownExpression) => return Outcome::Cross,
         };
         if let Some(elsewhere) = self.redirect(&pull) {
-            answer_pull(&pull, ask.peer, code::PULL_OFFSET_MOVED, elsewhere, sink);
+            answer_pull(&pull, ask.peer, code::PULL_OFFSET_MOVED, elsewhere, answers);
             return Outcome::Done;
         }
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
@@ -83,16 +83,16 @@ impl Broker {
         let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
         let Some(got) = self.get_within(&pull, ask.peer, false) else {
             let kept = self.pace(self.paced_pull(ask, pull, wait));
-            return self.held_or_refused(kept, sink);
+            return self.held_or_refused(kept, answers);
         };
         let code = response_code(&got, pull.queue_offset);
         if is_unjudged(&pull, &got) {
-            return self.hold(ask, pull, wait.unwrap_or_default(), Broker::line_up, sink);
+            return self.hold(ask, pull, wait.unwrap_or_default(), Broker::line_up, answers);
         }
         if let (code::PULL_NOT_FOUND, Some(wait)) = (code, wait) {
-            return self.hold(ask, pull, wait, Broker::keep, sink);
+            return self.hold(ask, pull, wait, Broker::keep, answers);
         }
-        answer_pull(&pull, ask.peer, code, got, sink);
+        answer_pull(&pull, ask.peer, code, got, answers);
         Outcome::Done
     }
 
@@ -182,21 +182,21 @@ impl Broker {
         pull: Pull,
         wait: Duration,
         put: fn(&Broker, Held) -> Result<(), Box<Held>>,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) -> Outcome {
         let deadline = Instant::now() + wait;
         let kept = put(self, Held { peer: Arc::clone(ask.peer), deadline, pull, advanced: false });
         if kept.is_ok() {
             ask.peer.counts.held.add(1);
         }
-        self.held_or_refused(kept, sink)
+        self.held_or_refused(kept, answers)
     }
 
-    fn held_or_refused(&self, kept: Result<(), Box<Held>>, sink: &mut Sink) -> Outcome {
+    fn held_or_refused(&self, kept: Result<(), Box<Held>>, answers: &mut Answers) -> Outcome {
         if let Err(held) = kept {
             let remark =
                 format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
-            sink.answer(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
+            answers.add(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
         }
         Outcome::Done
     }
@@ -358,12 +358,12 @@ impl Broker {
 
 /// Answers a pull from outside its connection's own pass.
 pub(crate) fn post_pull(held: &Held, code: i32, got: Got) {
-    let mut sink = Sink::default();
-    answer_pull(&held.pull, &held.peer, code, got, &mut sink);
-    let _gone = held.peer.post(sink.into_parcel());
+    let mut answers = Answers::default();
+    answer_pull(&held.pull, &held.peer, code, got, &mut answers);
+    let _gone = held.peer.post(answers);
 }
 
-fn answer_pull(pull: &Pull, peer: &Arc<Peer>, code: i32, got: Got, sink: &mut Sink) {
+fn answer_pull(pull: &Pull, peer: &Arc<Peer>, code: i32, got: Got, answers: &mut Answers) {
     peer.counts.messages_out.add(got.count as u64);
     peer.counts.bytes_out.add(got.bytes as u64);
     let fill = |frame: &mut FrameEncoder<'_>| {
@@ -372,7 +372,7 @@ fn answer_pull(pull: &Pull, peer: &Arc<Peer>, code: i32, got: Got, sink: &mut Si
         frame.field_i64("minOffset", got.min_offset);
         frame.field_i64("maxOffset", got.max_offset);
     };
-    sink.respond(pull.encoding, pull.opaque, code, None, fill, got.slices);
+    answers.add_with_body(pull.encoding, pull.opaque, code, None, fill, got.slices);
 }
 
 /// What the store found, in the words of the protocol.

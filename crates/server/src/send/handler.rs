@@ -4,13 +4,14 @@ use std::borrow::Cow;
 
 use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
 use metaq_wire::properties::{find, separator};
-use metaq_wire::{FrameEncoder, NewRecord, SendHeader, batch_records, body_crc, layout};
+use metaq_wire::{NewRecord, SendHeader, batch_records, body_crc, layout};
 
 use crate::broker::Broker;
 use crate::code;
+use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
-use crate::net::sink::Sink;
 use crate::policy::{PERMISSION_WRITE, Snapshot, Topic};
+use crate::send::answer::{SendAnswer, Stored};
 use crate::send::properties::{self, Marks};
 use crate::timer::due_time::TIMER_NAMES;
 use crate::timer::recall::handle;
@@ -32,15 +33,15 @@ const DEAD_LETTER_PREFIX: &str = "%DLQ%";
 pub(crate) type Refusal = (i32, String);
 
 impl Broker {
-    pub(crate) fn handle_send(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+    pub(crate) fn handle_send(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let mut header = match SendHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, code::SYSTEM_ERROR, &error.to_string()),
         };
         let policy = self.policy.read();
         let Some(dead_letters) = dead_letter_topic(&policy, &header) else {
             return ask.unknown(
-                sink,
+                answers,
                 code::SUBSCRIPTION_GROUP_NOT_EXIST,
                 "the retry topic's group",
                 &header.topic,
@@ -51,25 +52,25 @@ impl Broker {
             header.queue_id = 0;
         }
         let Some(topic) = policy.topic(&header.topic) else {
-            return ask.unknown(sink, code::TOPIC_NOT_EXIST, "topic", &header.topic);
+            return ask.unknown(answers, code::TOPIC_NOT_EXIST, "topic", &header.topic);
         };
         let queue_id = match self.admit(topic, &header, policy.permission) {
             Ok(queue_id) => queue_id,
-            Err((code, remark)) => return ask.refuse(sink, code, &remark),
+            Err((code, remark)) => return ask.refuse(answers, code, &remark),
         };
-        let store = |sink: &mut Sink| {
+        let store = |answers: &mut Answers| {
             if header.batch {
-                self.store_batch(ask, &header, queue_id, sink)
+                self.store_batch(ask, &header, queue_id, answers)
             } else {
-                self.store_one(ask, &header, queue_id, topic.write_queues, sink)
+                self.store_one(ask, &header, queue_id, topic.write_queues, answers)
             }
         };
         if let Some(limit) = &topic.send_limit {
-            return self.send_within(limit, topic, ask, &header, sink, store);
+            return self.send_within(limit, topic, ask, &header, answers, store);
         }
-        match store(sink) {
+        match store(answers) {
             Ok(()) => Outcome::Done,
-            Err((code, remark)) => ask.refuse(sink, code, &remark),
+            Err((code, remark)) => ask.refuse(answers, code, &remark),
         }
     }
 
@@ -109,7 +110,7 @@ impl Broker {
         header: &SendHeader<'_>,
         queue_id: i32,
         write_queues: i32,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) -> Result<(), Refusal> {
         self.check_body(ask.body.len())?;
         let marks = properties::scan(header.properties.as_bytes());
@@ -159,23 +160,20 @@ impl Broker {
         } else {
             self.store.append(&record).map_err(refusal)?
         };
-        sink.note_append();
+        answers.note_appended();
         ask.peer.counts.messages_in.add(1);
         ask.peer.counts.bytes_in.add(ask.body.len() as u64);
         if ask.header.is_oneway() {
             return Ok(());
         }
-        let mut ids = self.message_ids;
-        let id = ids.at(appended.physical_offset);
-        let transaction_id = String::from_utf8_lossy(marks.unique_key.unwrap_or_default());
-        let answer = Answer {
-            id,
+        let answer = SendAnswer {
+            physical_offset: Stored::At(appended.physical_offset),
             queue_id,
             queue_offset: appended.queue_offset,
-            transaction_id: &transaction_id,
+            transaction_id: String::from_utf8_lossy(marks.unique_key.unwrap_or_default()),
             recall_handle: due_ms.and_then(|due_ms| self.recall_handle(header, &marks, &more, due_ms)),
         };
-        self.acknowledge(ask, &answer, appended.end_offset, marks.no_wait, sink);
+        self.acknowledge(ask, answer, appended.end_offset, marks.no_wait, answers);
         Ok(())
     }
 
@@ -194,7 +192,7 @@ impl Broker {
         ask: &Ask<'_>,
         header: &SendHeader<'_>,
         queue_id: i32,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) -> Result<(), Refusal> {
         self.check_body(ask.body.len())?;
         if header.topic.starts_with(RETRY_PREFIX) {
@@ -235,21 +233,20 @@ impl Broker {
             records.push(record);
         }
         let appended = self.store.append_batch(&records).map_err(refusal)?;
-        sink.note_append();
+        answers.note_appended();
         ask.peer.counts.messages_in.add(records.len() as u64);
         ask.peer.counts.bytes_in.add(ask.body.len() as u64);
         if ask.header.is_oneway() {
             return Ok(());
         }
-        let ids = self.batch_ids(&appended.physical_offsets);
-        let answer = Answer {
-            id: &ids,
+        let answer = SendAnswer {
+            physical_offset: Stored::AllAt(appended.physical_offsets),
             queue_id,
             queue_offset: appended.first.queue_offset,
-            transaction_id: "",
+            transaction_id: Cow::Borrowed(""),
             recall_handle: None,
         };
-        self.acknowledge(ask, &answer, appended.end_offset, no_wait, sink);
+        self.acknowledge(ask, answer, appended.end_offset, no_wait, answers);
         Ok(())
     }
 
@@ -340,58 +337,19 @@ impl Broker {
         )
     }
 
-    fn batch_ids(&self, physical_offsets: &[i64]) -> String {
-        let mut ids = self.message_ids;
-        let mut text = Vec::with_capacity(physical_offsets.len() * 33);
-        for physical_offset in physical_offsets {
-            text.extend_from_slice(ids.bytes_at(*physical_offset));
-            text.push(b',');
-        }
-        text.pop();
-        String::from_utf8(text).unwrap_or_default()
-    }
-
     fn acknowledge(
         &self,
         ask: &Ask<'_>,
-        answer: &Answer<'_>,
+        answer: SendAnswer<'_>,
         end_offset: i64,
         no_wait: bool,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) {
-        if !no_wait && !self.store.is_confirmed(end_offset) {
-            let mut frame = Vec::with_capacity(256);
-            answer.encode(ask, &self.settings.region, &mut frame);
-            sink.park(end_offset, ask.peer.now_ms(), frame);
+        if no_wait || self.store.is_confirmed(end_offset) {
+            answers.add_sent(ask, &self.origin, &answer);
         } else {
-            answer.encode(ask, &self.settings.region, sink.output.tail());
+            answers.add_sent_when_confirmed(ask, &self.origin, answer, end_offset);
         }
-    }
-}
-
-struct Answer<'a> {
-    id: &'a str,
-    queue_id: i32,
-    queue_offset: i64,
-    transaction_id: &'a str,
-    recall_handle: Option<String>,
-}
-
-impl Answer<'_> {
-    fn encode(&self, ask: &Ask<'_>, region: &str, out: &mut Vec<u8>) {
-        let mut frame = FrameEncoder::response(out, ask.encoding, code::SUCCESS, ask.header.opaque);
-        frame.field("msgId", self.id);
-        frame.field_i64("queueId", i64::from(self.queue_id));
-        frame.field_i64("queueOffset", self.queue_offset);
-        if !self.transaction_id.is_empty() {
-            frame.field("transactionId", self.transaction_id);
-        }
-        if let Some(handle) = &self.recall_handle {
-            frame.field("recallHandle", handle);
-        }
-        frame.field("MSG_REGION", region);
-        frame.field("TRACE_ON", "true");
-        let _never_too_long = frame.finish(0);
     }
 }
 

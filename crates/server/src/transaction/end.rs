@@ -5,8 +5,8 @@ use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
 
 use crate::broker::Broker;
 use crate::code;
+use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
-use crate::net::sink::Sink;
 use crate::send::copy::changed_properties;
 use crate::send::handler::{Refusal, refusal};
 use crate::send::properties;
@@ -18,24 +18,24 @@ use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
 impl Broker {
-    pub(crate) fn handle_end_transaction(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+    pub(crate) fn handle_end_transaction(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match EndTransactionHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, code::SYSTEM_ERROR, &error.to_string()),
         };
         let end = match header.commit_or_rollback {
             layout::TRANSACTION_COMMIT => End::Committed,
             layout::TRANSACTION_ROLLBACK => End::RolledBack,
             // The producer does not know yet: it will be asked again.
-            0 => return ask.done(sink),
+            0 => return ask.done(answers),
             other => {
                 let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
-                return ask.refuse(sink, code::SYSTEM_ERROR, &remark);
+                return ask.refuse(answers, code::SYSTEM_ERROR, &remark);
             }
         };
-        match self.end_transaction(&header, end, sink) {
-            Ok(end_offset) => self.confirm(ask, end_offset, sink),
-            Err((code, remark)) => ask.refuse(sink, code, &remark),
+        match self.end_transaction(&header, end, answers) {
+            Ok(end_offset) => self.confirm(ask, end_offset, answers),
+            Err((code, remark)) => ask.refuse(answers, code, &remark),
         }
     }
 
@@ -44,7 +44,7 @@ impl Broker {
         &self,
         header: &EndTransactionHeader<'_>,
         end: End,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) -> Result<i64, Refusal> {
         let stored = self.store.record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
@@ -74,10 +74,10 @@ impl Broker {
         if end == End::Committed {
             end_offset = self.append_all(&record, newest, &mut ledger).map_err(refusal)?;
             ledger.note_appended(end_offset);
-            sink.note_append();
+            answers.note_appended();
         }
         ledger.end(newest, end);
-        sink.note_end();
+        answers.note_ended();
         Ok(end_offset)
     }
 
@@ -149,15 +149,11 @@ impl Broker {
     }
 
     /// Answers a producer that waits, which is rare: once what was written is as safe as `flush` says.
-    fn confirm(&self, ask: &Ask<'_>, end_offset: i64, sink: &mut Sink) -> Outcome {
+    fn confirm(&self, ask: &Ask<'_>, end_offset: i64, answers: &mut Answers) -> Outcome {
         if ask.header.is_oneway() || self.store.is_confirmed(end_offset) {
-            return ask.done(sink);
+            return ask.done(answers);
         }
-        let mut frame = Vec::with_capacity(128);
-        let answer =
-            metaq_wire::FrameEncoder::response(&mut frame, ask.encoding, code::SUCCESS, ask.header.opaque);
-        let _never_too_long = answer.finish(0);
-        sink.park(end_offset, ask.peer.now_ms(), frame);
+        answers.add_ended_when_confirmed(ask, end_offset);
         Outcome::Done
     }
 }

@@ -1,7 +1,7 @@
 //! Half messages that hold many: checked when they come, and taken apart when they are committed.
 //!
 //! The body is that of SEND_BATCH_MESSAGE, the property `METAQ_HALF_BATCH` says how many messages it holds. Whoever
-//! decides about millions of messages at once, as Spark's sink does, would otherwise pay two requests and an open
+//! decides about millions of messages at once, as Spark's answers does, would otherwise pay two requests and an open
 //! transaction for each of them.
 
 use std::collections::HashSet;
