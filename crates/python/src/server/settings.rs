@@ -205,7 +205,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
             Some(Ok(program)) => metaq_store::Filter::Expression(Arc::new(program)),
             Some(Err(remark)) => {
                 // One subscription that cannot be served must not keep the others of the group from being so.
-                refusal = Some((metaq_server::code::SUBSCRIPTION_PARSE_FAILED, remark));
+                refusal = Some((metaq_server::response_code::SUBSCRIPTION_PARSE_FAILED, remark));
                 metaq_store::Filter::Tags(Vec::new())
             }
             None if from.function.is_some() => call_filter(from.function.unwrap_or_default()),

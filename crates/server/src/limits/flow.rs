@@ -19,7 +19,7 @@ use metaq_wire::{SendHeader, batch_records};
 use parking_lot::Mutex;
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::response_code;
 use crate::limits::paced::Paced;
 use crate::limits::rate::Limit;
 use crate::net::answers::Answers;
@@ -157,7 +157,7 @@ impl Broker {
 
     fn refuse_flow(&self, ask: &Ask<'_>, remark: &str, answers: &mut Answers) -> Outcome {
         ask.peer.counts.sends_over_limit.add(1);
-        ask.refuse(answers, code::SYSTEM_BUSY, remark)
+        ask.refuse(answers, response_code::SYSTEM_BUSY, remark)
     }
 
     fn over_limit(&self, limit: &Limit, topic: &Topic, debt_ns: i64) -> String {

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use metaq_store::Store;
 use metaq_wire::{Encoding, FrameEncoder};
 
-use crate::code;
+use crate::codes::response_code;
 use crate::net::output::Output;
 use crate::net::route::Ask;
 use crate::send::answer::{Origin, SendAnswer};
@@ -44,9 +44,9 @@ enum Verdict {
 impl Verdict {
     fn code(self) -> i32 {
         match self {
-            Verdict::Confirmed => code::SUCCESS,
-            Verdict::TimedOut => code::FLUSH_DISK_TIMEOUT,
-            Verdict::SyncFailed => code::SYSTEM_ERROR,
+            Verdict::Confirmed => response_code::SUCCESS,
+            Verdict::TimedOut => response_code::FLUSH_DISK_TIMEOUT,
+            Verdict::SyncFailed => response_code::SYSTEM_ERROR,
         }
     }
 
@@ -91,7 +91,7 @@ impl Answers {
         fill(&mut frame);
         match frame.finish(body.iter().map(Bytes::len).sum()) {
             Ok(_) => self.output.append(body),
-            Err(error) => self.add(encoding, opaque, code::SYSTEM_ERROR, &error.to_string(), &[]),
+            Err(error) => self.add(encoding, opaque, response_code::SYSTEM_ERROR, &error.to_string(), &[]),
         }
     }
 
@@ -110,7 +110,7 @@ impl Answers {
     /// Acknowledges a send at once.
     pub fn add_sent(&mut self, ask: &Ask<'_>, origin: &Origin, answer: &SendAnswer<'_>) {
         let out = self.output.tail();
-        let mut frame = FrameEncoder::response(out, ask.encoding, code::SUCCESS, ask.header.opaque);
+        let mut frame = FrameEncoder::response(out, ask.encoding, response_code::SUCCESS, ask.header.opaque);
         answer.encode(origin, &mut frame);
         let _never_too_long = frame.finish(0);
     }

@@ -9,7 +9,7 @@ use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::code;
+use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 
@@ -170,7 +170,7 @@ impl Crossing {
             "[TIMEOUT_CLEAN_QUEUE] the request waited {age_ms} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
             self.age_ms_max
         );
-        crossed.respond(code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
+        crossed.respond(response_code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
         true
     }
 }

@@ -5,14 +5,11 @@ use std::sync::Arc;
 use metaq_wire::{Encoding, Frame, Header, WireError};
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::{HotRequest, hot_request, is_reply, response_code};
 use crate::net::answers::Answers;
 use crate::net::crossing::{Crossed, Event};
 use crate::net::listener::Shared;
 use crate::net::peer::Peer;
-
-/// Request codes that a broker's data plane answers itself.
-pub const HOT_CODES: [i32; 11] = [10, 310, 320, 11, 361, 14, 15, 29, 30, 31, 37];
 
 /// Said while a broker's listener has no plane.
 const NO_PLANE: &str = "[ROLE] this broker serves no messages now: it starts, stops or changes its role; try again later or ask another broker";
@@ -54,14 +51,14 @@ impl Ask<'_> {
 
     pub fn offset(&self, answers: &mut Answers, value: i64) -> Outcome {
         if !self.header.is_oneway() {
-            answers.add(self.encoding, self.header.opaque, code::SUCCESS, "", &[("offset", value)]);
+            answers.add(self.encoding, self.header.opaque, response_code::SUCCESS, "", &[("offset", value)]);
         }
         Outcome::Done
     }
 
     pub fn done(&self, answers: &mut Answers) -> Outcome {
         if !self.header.is_oneway() {
-            answers.add(self.encoding, self.header.opaque, code::SUCCESS, "", &[]);
+            answers.add(self.encoding, self.header.opaque, response_code::SUCCESS, "", &[]);
         }
         Outcome::Done
     }
@@ -90,7 +87,7 @@ impl Shared {
         peer.counts.crossed.add(1);
         if self.crossing.offer(Event::Request(Crossed::new(peer, frame, &header))).is_err() {
             let remark = "[OVERLOAD] too many requests wait for the broker's control plane; try again later";
-            ask.refuse(answers, code::SYSTEM_BUSY, remark);
+            ask.refuse(answers, response_code::SYSTEM_BUSY, remark);
         }
         Ok(())
     }
@@ -109,7 +106,11 @@ impl Shared {
         let plane = self.plane();
         let broker = plane.as_ref().map(|plane| &plane.broker);
         if self.handle_hot(broker, &ask, &mut answers) == Outcome::Cross {
-            ask.refuse(&mut answers, code::SYSTEM_ERROR, "this request is not one the data plane can answer");
+            ask.refuse(
+                &mut answers,
+                response_code::SYSTEM_ERROR,
+                "this request is not one the data plane can answer",
+            );
         }
         if let Some(broker) = broker {
             broker.finish_pass(&mut answers);
@@ -119,20 +120,20 @@ impl Shared {
     }
 
     fn handle_hot(&self, broker: Option<&Arc<Broker>>, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
+        let hot = hot_request(ask.header.code);
         let Some(broker) = broker else {
-            if self.lacks_plane() && (ask.again || HOT_CODES.contains(&ask.header.code)) {
-                return ask.refuse(answers, code::SERVICE_NOT_AVAILABLE, NO_PLANE);
+            if self.lacks_plane() && (ask.again || hot.is_some()) {
+                return ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, NO_PLANE);
             }
             return Outcome::Cross;
         };
-        match ask.header.code {
-            10 | 310 | 320 => broker.handle_send(ask, answers),
-            // A reply that has been pushed to its requester and is to be kept besides.
-            324 | 325 if ask.again => broker.handle_send(ask, answers),
-            11 | 361 => broker.handle_pull(ask, answers),
-            14 | 15 | 29 | 30 | 31 => broker.handle_queue(ask, answers),
-            37 => broker.handle_end_transaction(ask, answers),
-            _ => Outcome::Cross,
+        match hot {
+            Some(HotRequest::Send) => broker.handle_send(ask, answers),
+            Some(HotRequest::Pull) => broker.handle_pull(ask, answers),
+            Some(HotRequest::Offsets) => broker.handle_queue(ask, answers),
+            Some(HotRequest::EndTransaction) => broker.handle_end_transaction(ask, answers),
+            None if ask.again && is_reply(ask.header.code) => broker.handle_send(ask, answers),
+            None => Outcome::Cross,
         }
     }
 }

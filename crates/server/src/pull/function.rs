@@ -7,7 +7,7 @@ use metaq_store::{Filter, GetStatus, Got};
 use metaq_wire::layout;
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::pull::handler::{Pull, post_pull};
 use crate::pull::hold::Held;
@@ -43,7 +43,7 @@ impl Broker {
                 continue;
             }
             if let Some(elsewhere) = self.redirect(&held.pull) {
-                post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+                post_pull(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
                 continue;
             }
             let pull = &held.pull;
@@ -71,7 +71,7 @@ impl Broker {
         let got = batch.choose(verdicts);
         let held = batch.held;
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            post_pull(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return;
         }
         self.charge_consumed(&held.pull.group, &got);

@@ -7,7 +7,7 @@ use metaq_store::{Filter, GetStatus, Got};
 use metaq_wire::{Encoding, FrameEncoder, PullHeader, tag_code};
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
@@ -54,7 +54,7 @@ impl Broker {
     pub(crate) fn handle_pull(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match PullHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(answers, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
         let policy = self.policy.read();
         let Some(group) = policy.group(&header.consumer_group) else {
@@ -63,7 +63,7 @@ impl Broker {
                     "group[{}] does not exist; create it or let its consumers send a heartbeat",
                     header.consumer_group
                 );
-                return ask.refuse(answers, code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
+                return ask.refuse(answers, response_code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
             }
             return Outcome::Cross;
         };
@@ -73,7 +73,7 @@ impl Broker {
             Err(Denial::UnknownExpression) => return Outcome::Cross,
         };
         if let Some(elsewhere) = self.redirect(&pull) {
-            answer_pull(&pull, ask.peer, code::PULL_OFFSET_MOVED, elsewhere, answers);
+            answer_pull(&pull, ask.peer, response_code::PULL_OFFSET_MOVED, elsewhere, answers);
             return Outcome::Done;
         }
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
@@ -85,11 +85,11 @@ impl Broker {
             let kept = self.pace(self.paced_pull(ask, pull, wait));
             return self.held_or_refused(kept, answers);
         };
-        let code = response_code(&got, pull.queue_offset);
+        let code = pull_code(&got, pull.queue_offset);
         if is_unjudged(&pull, &got) {
             return self.hold(ask, pull, wait.unwrap_or_default(), Broker::line_up, answers);
         }
-        if let (code::PULL_NOT_FOUND, Some(wait)) = (code, wait) {
+        if let (response_code::PULL_NOT_FOUND, Some(wait)) = (code, wait) {
             return self.hold(ask, pull, wait, Broker::keep, answers);
         }
         answer_pull(&pull, ask.peer, code, got, answers);
@@ -108,31 +108,31 @@ impl Broker {
                 "broker[{}] does not serve messages: its permission is {}",
                 self.settings.name, policy.permission
             );
-            return Err(Denial::Refused(code::NO_PERMISSION, remark));
+            return Err(Denial::Refused(response_code::NO_PERMISSION, remark));
         }
         if !group.consume_enabled {
             let remark = format!("group[{}] is not allowed to consume", group.name);
-            return Err(Denial::Refused(code::NO_PERMISSION, remark));
+            return Err(Denial::Refused(response_code::NO_PERMISSION, remark));
         }
         let Some(topic) = policy.topic(&header.topic) else {
             let remark = format!("topic[{}] does not exist; create it first", header.topic);
-            return Err(Denial::Refused(code::TOPIC_NOT_EXIST, remark));
+            return Err(Denial::Refused(response_code::TOPIC_NOT_EXIST, remark));
         };
         if topic.permission & PERMISSION_READ == 0 {
             let remark =
                 format!("topic[{}] is not readable: its permission is {}", topic.name, topic.permission);
-            return Err(Denial::Refused(code::NO_PERMISSION, remark));
+            return Err(Denial::Refused(response_code::NO_PERMISSION, remark));
         }
         if group.forbidden_topics.contains(&topic.name) {
             let remark = format!("group[{}] is forbidden to consume topic[{}]", group.name, topic.name);
-            return Err(Denial::Refused(code::NO_PERMISSION, remark));
+            return Err(Denial::Refused(response_code::NO_PERMISSION, remark));
         }
         if header.queue_id < 0 || header.queue_id >= topic.read_queues {
             let remark = format!(
                 "queue {} is outside topic[{}], which has {} queues to read",
                 header.queue_id, topic.name, topic.read_queues
             );
-            return Err(Denial::Refused(code::INVALID_PARAMETER, remark));
+            return Err(Denial::Refused(response_code::INVALID_PARAMETER, remark));
         }
         let filter = if header.system_flag & FLAG_SUBSCRIPTION != 0 {
             self.carried_filter(header, ask.again)?
@@ -196,7 +196,7 @@ impl Broker {
         if let Err(held) = kept {
             let remark =
                 format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
-            answers.add(held.pull.encoding, held.pull.opaque, code::SYSTEM_BUSY, &remark, &[]);
+            answers.add(held.pull.encoding, held.pull.opaque, response_code::SYSTEM_BUSY, &remark, &[]);
         }
         Outcome::Done
     }
@@ -241,7 +241,7 @@ impl Broker {
     /// from there; any other is answered.
     fn look(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            post_pull(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
         match self.get_within(&held.pull, &held.peer, false) {
@@ -258,7 +258,7 @@ impl Broker {
     /// The same for a pull that waited for its group's limit; it comes back where its turn has come too early.
     pub(crate) fn look_in_turn(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            post_pull(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
         let Some(got) = self.get_within(&held.pull, &held.peer, true) else {
@@ -283,9 +283,9 @@ impl Broker {
 
     /// Gives a pull back that is to be held on from where it found nothing; any other is answered.
     pub(crate) fn wait_on_or_answer(&self, mut held: Held, got: Got) -> Option<Held> {
-        let waits_on = match response_code(&got, held.pull.queue_offset) {
-            code::PULL_NOT_FOUND => true,
-            code::PULL_RETRY_IMMEDIATELY => {
+        let waits_on = match pull_code(&got, held.pull.queue_offset) {
+            response_code::PULL_NOT_FOUND => true,
+            response_code::PULL_RETRY_IMMEDIATELY => {
                 got.next_offset > held.pull.queue_offset && got.next_offset >= got.max_offset
             }
             _ => false,
@@ -304,7 +304,7 @@ impl Broker {
     /// Runs a held pull for the last time and answers whatever it finds.
     pub(crate) fn finish_held(&self, held: Held) {
         match self.redirect(&held.pull) {
-            Some(elsewhere) => post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere),
+            Some(elsewhere) => post_pull(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
             None => {
                 let got = self.get_within(&held.pull, &held.peer, false);
                 let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
@@ -316,7 +316,7 @@ impl Broker {
     /// Answers a pull whose time ran out while it waited for its group's limit.
     pub(crate) fn finish_paced(&self, held: Held) {
         match self.redirect(&held.pull) {
-            Some(elsewhere) => post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere),
+            Some(elsewhere) => post_pull(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
             None => {
                 let got = self.not_yet(&held.pull);
                 self.answer_held(held, got);
@@ -325,9 +325,9 @@ impl Broker {
     }
 
     fn answer_held(&self, held: Held, got: Got) {
-        let code = match response_code(&got, held.pull.queue_offset) {
+        let code = match pull_code(&got, held.pull.queue_offset) {
             // There were messages, only none it wanted: the client goes on behind them.
-            code::PULL_NOT_FOUND if held.advanced => code::PULL_RETRY_IMMEDIATELY,
+            response_code::PULL_NOT_FOUND if held.advanced => response_code::PULL_RETRY_IMMEDIATELY,
             code => code,
         };
         post_pull(&held, code, got);
@@ -350,7 +350,7 @@ impl Broker {
         }
         if again {
             let remark = "the expression of this pull could not be kept in mind; try again".to_owned();
-            return Err(Denial::Refused(code::SUBSCRIPTION_PARSE_FAILED, remark));
+            return Err(Denial::Refused(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
         }
         Err(Denial::UnknownExpression)
     }
@@ -376,14 +376,14 @@ fn answer_pull(pull: &Pull, peer: &Arc<Peer>, code: i32, got: Got, answers: &mut
 }
 
 /// What the store found, in the words of the protocol.
-fn response_code(got: &Got, queue_offset: i64) -> i32 {
+fn pull_code(got: &Got, queue_offset: i64) -> i32 {
     match got.status {
-        GetStatus::Found => code::SUCCESS,
-        GetStatus::NoMatch => code::PULL_RETRY_IMMEDIATELY,
-        GetStatus::NoQueue | GetStatus::EmptyQueue if queue_offset == 0 => code::PULL_NOT_FOUND,
-        GetStatus::AtEnd => code::PULL_NOT_FOUND,
+        GetStatus::Found => response_code::SUCCESS,
+        GetStatus::NoMatch => response_code::PULL_RETRY_IMMEDIATELY,
+        GetStatus::NoQueue | GetStatus::EmptyQueue if queue_offset == 0 => response_code::PULL_NOT_FOUND,
+        GetStatus::AtEnd => response_code::PULL_NOT_FOUND,
         GetStatus::NoQueue | GetStatus::EmptyQueue | GetStatus::PastEnd | GetStatus::BeforeStart => {
-            code::PULL_OFFSET_MOVED
+            response_code::PULL_OFFSET_MOVED
         }
     }
 }
@@ -402,7 +402,7 @@ fn tags_filter(expression: &str) -> Filter {
 fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
     if group.broadcasting && !group.broadcast_enabled {
         let remark = format!("group[{}] may not consume in broadcast mode", group.name);
-        return Err(Denial::Refused(code::NO_PERMISSION, remark));
+        return Err(Denial::Refused(response_code::NO_PERMISSION, remark));
     }
     let Some(subscription) =
         group.subscriptions.iter().find(|subscription| subscription.topic == header.topic)
@@ -411,7 +411,7 @@ fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Resul
             "group[{}] has no subscription to topic[{}]; send a heartbeat first",
             group.name, header.topic
         );
-        return Err(Denial::Refused(code::SUBSCRIPTION_NOT_EXIST, remark));
+        return Err(Denial::Refused(response_code::SUBSCRIPTION_NOT_EXIST, remark));
     };
     if subscription.version < header.subscription_version {
         let expression_type = header.expression_type.as_deref().unwrap_or_default();
@@ -425,7 +425,7 @@ fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Resul
                 "the subscription of group[{}] to topic[{}] is newer than its last heartbeat; try again after the next",
                 group.name, header.topic
             );
-            return Err(Denial::Refused(code::SUBSCRIPTION_NOT_LATEST, remark));
+            return Err(Denial::Refused(response_code::SUBSCRIPTION_NOT_LATEST, remark));
         }
         // The client has changed its tags, or only rebalanced, and its heartbeat is still to come. It sorts out by
         // itself what it does not want, so it gets everything rather than an error that would stop it till then.

@@ -3,7 +3,7 @@
 use metaq_wire::QueueHeader;
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::{request_code, response_code};
 use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
 
@@ -11,18 +11,20 @@ impl Broker {
     pub(crate) fn handle_queue(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match QueueHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(answers, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
         match ask.header.code {
-            14 => self.query_committed(ask, &header, answers),
-            15 => self.update_committed(ask, &header, answers),
-            29 => {
+            request_code::QUERY_CONSUMER_OFFSET => self.query_committed(ask, &header, answers),
+            request_code::UPDATE_CONSUMER_OFFSET => self.update_committed(ask, &header, answers),
+            request_code::SEARCH_OFFSET_BY_TIMESTAMP => {
                 let timestamp_ms = header.timestamp_ms.unwrap_or(0);
                 let found =
                     self.store.search_offset(&header.topic, header.queue_id, timestamp_ms, header.upper);
                 ask.offset(answers, found)
             }
-            30 => ask.offset(answers, self.store.max_offset(&header.topic, header.queue_id)),
+            request_code::GET_MAX_OFFSET => {
+                ask.offset(answers, self.store.max_offset(&header.topic, header.queue_id))
+            }
             _ => ask.offset(answers, self.store.min_offset(&header.topic, header.queue_id)),
         }
     }
@@ -40,7 +42,7 @@ impl Broker {
             "group[{group}] has committed no offset of topic[{}] queue {}",
             header.topic, header.queue_id
         );
-        ask.refuse(answers, code::QUERY_NOT_FOUND, &remark)
+        ask.refuse(answers, response_code::QUERY_NOT_FOUND, &remark)
     }
 
     fn begins_in_memory(&self, topic: &str, queue_id: i32) -> bool {
@@ -55,11 +57,11 @@ impl Broker {
         let policy = self.policy.read();
         if policy.topic(&header.topic).is_none() {
             let remark = format!("topic[{}] does not exist", header.topic);
-            return ask.refuse(answers, code::TOPIC_NOT_EXIST, &remark);
+            return ask.refuse(answers, response_code::TOPIC_NOT_EXIST, &remark);
         }
         if policy.group(group).is_none() {
             let remark = format!("group[{group}] does not exist; a heartbeat of its consumers creates it");
-            return ask.refuse(answers, code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
+            return ask.refuse(answers, response_code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
         }
         match header.commit_offset {
             Some(committed_offset) if committed_offset >= 0 && header.queue_id >= 0 => {
@@ -68,7 +70,7 @@ impl Broker {
             }
             _ => ask.refuse(
                 answers,
-                code::INVALID_PARAMETER,
+                response_code::INVALID_PARAMETER,
                 "queueId and commitOffset must be given and not negative",
             ),
         }

@@ -7,7 +7,7 @@ use metaq_wire::properties::{find, separator};
 use metaq_wire::{NewRecord, SendHeader, batch_records, body_crc, layout};
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
 use crate::policy::{PERMISSION_WRITE, Snapshot, Topic};
@@ -36,13 +36,13 @@ impl Broker {
     pub(crate) fn handle_send(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let mut header = match SendHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(answers, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
         let policy = self.policy.read();
         let Some(dead_letters) = dead_letter_topic(&policy, &header) else {
             return ask.unknown(
                 answers,
-                code::SUBSCRIPTION_GROUP_NOT_EXIST,
+                response_code::SUBSCRIPTION_GROUP_NOT_EXIST,
                 "the retry topic's group",
                 &header.topic,
             );
@@ -52,7 +52,7 @@ impl Broker {
             header.queue_id = 0;
         }
         let Some(topic) = policy.topic(&header.topic) else {
-            return ask.unknown(answers, code::TOPIC_NOT_EXIST, "topic", &header.topic);
+            return ask.unknown(answers, response_code::TOPIC_NOT_EXIST, "topic", &header.topic);
         };
         let queue_id = match self.admit(topic, &header, policy.permission) {
             Ok(queue_id) => queue_id,
@@ -81,16 +81,16 @@ impl Broker {
                 "broker[{}] does not accept messages: its permission is {permission}",
                 self.settings.name
             );
-            return Err((code::NO_PERMISSION, remark));
+            return Err((response_code::NO_PERMISSION, remark));
         }
         if !topic.client_writable {
             let remark = format!("topic[{}] is a system topic: clients may not send to it", topic.name);
-            return Err((code::NO_PERMISSION, remark));
+            return Err((response_code::NO_PERMISSION, remark));
         }
         if topic.permission & PERMISSION_WRITE == 0 {
             let remark =
                 format!("topic[{}] is not writable: its permission is {}", topic.name, topic.permission);
-            return Err((code::NO_PERMISSION, remark));
+            return Err((response_code::NO_PERMISSION, remark));
         }
         check_group(&header.producer_group)?;
         let queues = topic.write_queues.max(topic.read_queues);
@@ -99,7 +99,7 @@ impl Broker {
                 "queue {} is outside topic[{}], which has {queues} queues",
                 header.queue_id, topic.name
             );
-            return Err((code::INVALID_PARAMETER, remark));
+            return Err((response_code::INVALID_PARAMETER, remark));
         }
         Ok(if header.queue_id < 0 { self.choose_queue(topic.write_queues) } else { header.queue_id })
     }
@@ -183,7 +183,7 @@ impl Broker {
         appended.ok_or_else(|| {
             let limit = self.settings.transactions_open_max;
             let remark = format!("[OVERLOAD] {limit} transactions are open already (transactions_open_max)");
-            (code::SYSTEM_BUSY, remark)
+            (response_code::SYSTEM_BUSY, remark)
         })
     }
 
@@ -197,21 +197,21 @@ impl Broker {
         self.check_body(ask.body.len())?;
         if header.topic.starts_with(RETRY_PREFIX) {
             let remark = "a batch may not go to a retry topic: send its messages one by one";
-            return Err((code::MESSAGE_ILLEGAL, remark.to_string()));
+            return Err((response_code::MESSAGE_ILLEGAL, remark.to_string()));
         }
         let mut parts = Vec::with_capacity(64);
         for part in batch_records(ask.body) {
-            let part = part.map_err(|error| (code::MESSAGE_ILLEGAL, error.to_string()))?;
+            let part = part.map_err(|error| (response_code::MESSAGE_ILLEGAL, error.to_string()))?;
             if parts.len() == BATCH_MESSAGES_MAX {
                 return Err((
-                    code::MESSAGE_ILLEGAL,
+                    response_code::MESSAGE_ILLEGAL,
                     format!("a batch holds at most {BATCH_MESSAGES_MAX} messages"),
                 ));
             }
             parts.push(part);
         }
         if parts.is_empty() {
-            return Err((code::MESSAGE_ILLEGAL, "the batch holds no message".to_string()));
+            return Err((response_code::MESSAGE_ILLEGAL, "the batch holds no message".to_string()));
         }
         let mut no_wait = true;
         let mut records = Vec::with_capacity(parts.len());
@@ -221,7 +221,7 @@ impl Broker {
             if marks.delay_level > 0 || marks.transactional || marks.timing.is_asked() {
                 let remark =
                     "a batch may not be delayed or part of a transaction: send its messages one by one";
-                return Err((code::MESSAGE_ILLEGAL, remark.to_string()));
+                return Err((response_code::MESSAGE_ILLEGAL, remark.to_string()));
             }
             no_wait &= marks.no_wait;
             let record = NewRecord {
@@ -280,7 +280,7 @@ impl Broker {
             let remark = format!(
                 "the message body has {size} bytes; this broker takes at most {limit} (message_size_bytes_max)"
             );
-            return Err((code::MESSAGE_ILLEGAL, remark));
+            return Err((response_code::MESSAGE_ILLEGAL, remark));
         }
         Ok(())
     }
@@ -294,11 +294,11 @@ impl Broker {
         }
         if timing.recalls.is_some() && !self.settings.recall_messages {
             let remark = "this broker does not let messages be recalled (recall_messages)";
-            return Err((code::NO_PERMISSION, remark.to_string()));
+            return Err((response_code::NO_PERMISSION, remark.to_string()));
         }
         let now_ms = self.store.clock().now_ms();
         let due_ms = timing.due_ms(now_ms, self.settings.timer_max_delay_ms);
-        due_ms.map_err(|remark| (code::MESSAGE_ILLEGAL, remark))
+        due_ms.map_err(|remark| (response_code::MESSAGE_ILLEGAL, remark))
     }
 
     /// None for what cannot be recalled by a handle: retries, recalls themselves, and a key that would not come back
@@ -373,7 +373,7 @@ fn check_group(group: &str) -> Result<(), Refusal> {
         let remark = format!(
             "the producer group must have 1 to {PRODUCER_GROUP_BYTES_MAX} letters, digits or any of % | _ -"
         );
-        return Err((code::MESSAGE_ILLEGAL, remark));
+        return Err((response_code::MESSAGE_ILLEGAL, remark));
     }
     Ok(())
 }
@@ -429,16 +429,16 @@ fn check_properties(record: &NewRecord<'_>, free: usize) -> Result<(), Refusal> 
     let limit = PROPERTIES_BYTES_MAX - free;
     if size > limit {
         let remark = format!("the message's properties have {size} bytes; at most {limit} can be stored");
-        return Err((code::MESSAGE_ILLEGAL, remark));
+        return Err((response_code::MESSAGE_ILLEGAL, remark));
     }
     Ok(())
 }
 
 pub(crate) fn refusal(error: StoreError) -> Refusal {
     let code = match error {
-        StoreError::TooLarge { .. } => code::MESSAGE_ILLEGAL,
-        StoreError::Busy { .. } => code::SYSTEM_BUSY,
-        _ => code::SERVICE_NOT_AVAILABLE,
+        StoreError::TooLarge { .. } => response_code::MESSAGE_ILLEGAL,
+        StoreError::Busy { .. } => response_code::SYSTEM_BUSY,
+        _ => response_code::SERVICE_NOT_AVAILABLE,
     };
     (code, error.to_string())
 }

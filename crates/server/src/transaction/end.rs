@@ -4,7 +4,7 @@ use metaq_store::StoreError;
 use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
 use crate::send::copy::changed_properties;
@@ -21,7 +21,7 @@ impl Broker {
     pub(crate) fn handle_end_transaction(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match EndTransactionHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(answers, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
         let end = match header.commit_or_rollback {
             layout::TRANSACTION_COMMIT => End::Committed,
@@ -30,7 +30,7 @@ impl Broker {
             0 => return ask.done(answers),
             other => {
                 let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
-                return ask.refuse(answers, code::SYSTEM_ERROR, &remark);
+                return ask.refuse(answers, response_code::SYSTEM_ERROR, &remark);
             }
         };
         match self.end_transaction(&header, end, answers) {
@@ -49,7 +49,7 @@ impl Broker {
         let stored = self.store.record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
-            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+            return Err((response_code::SYSTEM_ERROR, no_half_message(header)));
         };
         self.check_end(header, &record)?;
         let mut ledger = self.transactions.ledger.lock();
@@ -57,10 +57,12 @@ impl Broker {
             Standing::Open(newest) => newest,
             // The first request may still wait for the disk, and this one must not be answered before it.
             Standing::Ended(before) if before == end => return Ok(ledger.appended_end),
-            Standing::Ended(before) => return Err((code::SYSTEM_ERROR, ended_otherwise(before).to_string())),
+            Standing::Ended(before) => {
+                return Err((response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
+            }
             Standing::Forgotten => {
                 let remark = "the transaction has ended long ago; how is no longer known";
-                return Err((code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
+                return Err((response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
             }
         };
         let is_itself = match ledger.half(newest).filter(|_| newest == record.queue_offset) {
@@ -68,7 +70,7 @@ impl Broker {
             None => self.is_half_at(record.queue_offset, record.physical_offset),
         };
         if !is_itself {
-            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+            return Err((response_code::SYSTEM_ERROR, no_half_message(header)));
         }
         let mut end_offset = 0;
         if end == End::Committed {
@@ -86,14 +88,14 @@ impl Broker {
         if record.property("PGROUP") != Some(header.producer_group.as_bytes()) {
             let remark =
                 format!("the half message does not belong to producer group[{}]", header.producer_group);
-            return Err((code::SYSTEM_ERROR, remark));
+            return Err((response_code::SYSTEM_ERROR, remark));
         }
         if record.queue_offset != header.queue_offset {
             let remark = format!(
                 "tranStateTableOffset is {}, but the half message there has {}",
                 header.queue_offset, record.queue_offset
             );
-            return Err((code::SYSTEM_ERROR, remark));
+            return Err((response_code::SYSTEM_ERROR, remark));
         }
         let immunity = record.property("CHECK_IMMUNITY_TIME_IN_SECONDS");
         if header.from_check || immunity.is_none() {
@@ -105,7 +107,7 @@ impl Broker {
             let remark = format!(
                 "the transaction is {age_ms} ms old and was to be decided within {immunity_ms} ms: wait for the check"
             );
-            return Err((code::ILLEGAL_OPERATION, remark));
+            return Err((response_code::ILLEGAL_OPERATION, remark));
         }
         Ok(())
     }

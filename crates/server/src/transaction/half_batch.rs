@@ -12,7 +12,7 @@ use metaq_wire::properties::push_bytes;
 use metaq_wire::{NewRecord, Record, SendHeader, batch_records, body_crc, layout};
 
 use crate::broker::Broker;
-use crate::code;
+use crate::codes::response_code;
 use crate::send::handler::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX, Refusal};
 use crate::send::properties::{self, Marks};
 use crate::transaction::half::destination;
@@ -46,7 +46,7 @@ impl Broker {
         count: &[u8],
         body: &[u8],
     ) -> Result<(), Refusal> {
-        let illegal = |remark: &str| (code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
+        let illegal = |remark: &str| (response_code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
         if header.topic.starts_with('%') {
             return Err(illegal("no batch may go to a retry topic or to dead letters"));
         }

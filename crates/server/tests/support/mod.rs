@@ -30,23 +30,8 @@ pub const GROUP: &str = "readers";
 pub const PRODUCER_GROUP: &str = "writers";
 pub const READ_WRITE: u8 = 6;
 
-pub mod request_code {
-    pub const SEND_MESSAGE: i32 = 10;
-    pub const PULL_MESSAGE: i32 = 11;
-    pub const QUERY_CONSUMER_OFFSET: i32 = 14;
-    pub const UPDATE_CONSUMER_OFFSET: i32 = 15;
-    pub const SEARCH_OFFSET_BY_TIMESTAMP: i32 = 29;
-    pub const GET_MAX_OFFSET: i32 = 30;
-    pub const GET_MIN_OFFSET: i32 = 31;
-    pub const END_TRANSACTION: i32 = 37;
-    pub const SEND_MESSAGE_V2: i32 = 310;
-    pub const SEND_BATCH_MESSAGE: i32 = 320;
-    pub const SEND_REPLY_MESSAGE: i32 = 324;
-    pub const SEND_REPLY_MESSAGE_V2: i32 = 325;
-    pub const LITE_PULL_MESSAGE: i32 = 361;
-}
 #[allow(unused_imports)]
-pub use metaq_server::code as response_code;
+pub use metaq_server::{request_code, response_code};
 
 /// Everything that a test may want different before the server starts.
 pub struct Setup {
