@@ -28,11 +28,14 @@ pub use limits::rate::{Limit, Rates};
 pub use net::counts::ListenerFigures;
 pub use net::crossing::{Crossed, Event};
 pub use net::listener::{HotRequests, Listener, Shared};
+pub use net::route::Refusal;
 pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
 pub use send::copy::Resend;
-pub use settings::{BrokerSettings, ServerSettings};
+pub use settings::{
+    BrokerSettings, LimitSettings, PullSettings, ServerSettings, TimerSettings, TransactionSettings,
+};
 pub use timer::delivery::TimerFigures;
 pub use timer::recall::Recall;
 pub use transaction::open::Look;

@@ -9,6 +9,7 @@ use metaq_store::Filter;
 use parking_lot::Mutex;
 
 use crate::limits::rate::Limit;
+use crate::net::route::Refusal;
 
 pub const PERMISSION_READ: u8 = 4;
 pub const PERMISSION_WRITE: u8 = 2;
@@ -32,8 +33,8 @@ pub struct Subscription {
     pub version: i64,
     pub expression_type: String,
     pub filter: Filter,
-    /// Why this subscription cannot be served: a response code and a remark.
-    pub refusal: Option<(i32, String)>,
+    /// Why this subscription cannot be served.
+    pub refusal: Option<Refusal>,
 }
 
 /// What may be done for one consumer group.

@@ -18,16 +18,15 @@ use metaq_store::Clock;
 use metaq_wire::{SendHeader, batch_records};
 use parking_lot::Mutex;
 
-use crate::broker::Broker;
 use crate::codes::response_code;
 use crate::limits::paced::Paced;
 use crate::limits::rate::Limit;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::route::{Ask, Outcome};
+use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::Topic;
 use crate::rounds::Rounds;
-use crate::send::handler::Refusal;
+use crate::settings::LimitSettings;
 
 /// How often limits are looked after while something waits for one.
 pub const TICK: Duration = Duration::from_millis(5);
@@ -47,20 +46,22 @@ pub struct Flow {
     answers: Mutex<BTreeMap<(i64, u64), HeldAnswer>>,
     answers_count: AtomicUsize,
     next: AtomicU64,
-    answers_max: usize,
+    broker_name: String,
+    settings: LimitSettings,
     pub(crate) paced: Paced,
     pub(crate) rounds: Rounds,
 }
 
 impl Flow {
-    pub fn new(clock: Clock, answers_max: usize, pulls_max: usize) -> Self {
+    pub fn new(clock: Clock, broker_name: String, settings: LimitSettings, pulls_max: usize) -> Self {
         Flow {
             clock,
             started: Instant::now(),
             answers: Mutex::default(),
             answers_count: AtomicUsize::new(0),
             next: AtomicU64::new(0),
-            answers_max,
+            broker_name,
+            settings,
             paced: Paced::new(pulls_max),
             rounds: Rounds::default(),
         }
@@ -83,7 +84,7 @@ impl Flow {
     }
 
     fn has_room(&self, peer: &Peer) -> bool {
-        self.answers_count.load(Relaxed) < self.answers_max
+        self.answers_count.load(Relaxed) < self.settings.send_hold_max
             && peer.answers_held.load(Relaxed) < HELD_PER_CONNECTION_MAX
     }
 
@@ -95,6 +96,11 @@ impl Flow {
         self.answers_count.store(answers.len(), SeqCst);
         drop(answers);
         self.wake();
+    }
+
+    /// Lets the answers go whose limit has room by now.
+    pub fn release_due(&self) {
+        self.release(self.now_ns());
     }
 
     /// Lets the answers go that are due by then.
@@ -111,11 +117,9 @@ impl Flow {
             let _gone = peer.post(answers);
         }
     }
-}
 
-impl Broker {
     /// Stores a message of a limited topic, where its limit has room for it.
-    pub(crate) fn send_within(
+    pub fn send_within(
         &self,
         limit: &Limit,
         topic: &Topic,
@@ -124,10 +128,10 @@ impl Broker {
         answers: &mut Answers,
         store: impl FnOnce(&mut Answers) -> Result<(), Refusal>,
     ) -> Outcome {
-        let now_ns = self.flow.now_ns();
+        let now_ns = self.now_ns();
         let debt_ns = limit.debt_ns(now_ns);
         let hold_ns_max = self.settings.send_hold_ms_max as i64 * MILLISECOND_NS;
-        let has_room = self.flow.has_room(ask.peer);
+        let has_room = self.has_room(ask.peer);
         if debt_ns > hold_ns_max || (debt_ns > 0 && !has_room) {
             let remark = self.over_limit(limit, topic, debt_ns);
             if !has_room || ask.header.is_oneway() {
@@ -136,12 +140,12 @@ impl Broker {
             let mut own = Answers::default();
             let outcome = self.refuse_flow(ask, &remark, &mut own);
             let refusal_ns = self.settings.send_refusal_hold_ms as i64 * MILLISECOND_NS;
-            self.flow.hold(now_ns.saturating_add(refusal_ns), ask.peer, own);
+            self.hold(now_ns.saturating_add(refusal_ns), ask.peer, own);
             return outcome;
         }
         let mut own = Answers::default();
-        if let Err((code, remark)) = store(&mut own) {
-            return ask.refuse(answers, code, &remark);
+        if let Err(refusal) = store(&mut own) {
+            return ask.refuse_with(answers, &refusal);
         }
         let messages = if header.batch { batch_records(ask.body).count() } else { 1 };
         let wait_ns = limit.charge(messages as u64, ask.body.len() as u64, now_ns);
@@ -150,7 +154,7 @@ impl Broker {
             answers.absorb(own);
         } else {
             ask.peer.counts.sends_slowed.add(1);
-            self.flow.hold(now_ns.saturating_add(wait_ns), ask.peer, own);
+            self.hold(now_ns.saturating_add(wait_ns), ask.peer, own);
         }
         Outcome::Done
     }
@@ -172,14 +176,8 @@ impl Broker {
             "[FLOW] topic[{}] takes at most {} a second on broker[{}] and is {} ms behind: send slower, or raise the limit (metaq topic limit)",
             topic.name,
             parts.join(" and "),
-            self.settings.name,
+            self.broker_name,
             debt_ns / MILLISECOND_NS
         )
-    }
-
-    /// One look at everything that waits for a limit.
-    pub(crate) fn look_after_limits(&self) {
-        self.flow.release(self.flow.now_ns());
-        self.serve_paced();
     }
 }

@@ -124,7 +124,7 @@ fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
             if broker.sync_failed() {
                 answers.fail_unconfirmed();
             }
-            let patience_ms = broker.settings.flush_timeout_ms;
+            let patience_ms = broker.flush_timeout_ms;
             if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
                 answers.release_expired(older_than_ms);
             }

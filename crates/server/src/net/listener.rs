@@ -298,9 +298,7 @@ impl Shared {
         }
         drop(per_address);
         if let Some(plane) = self.plane().as_ref() {
-            plane.broker.holds.drop_peer(peer);
-            plane.broker.function_lines.drop_peer(peer);
-            plane.broker.flow.paced.drop_peer(peer);
+            plane.broker.pulls.drop_peer(peer);
         }
         let _never_refused = self.crossing.offer(Event::Closed(Arc::clone(peer)));
     }
@@ -323,7 +321,7 @@ async fn take_care(shared: Arc<Shared>) {
     while !shared.stopping.load(Relaxed) {
         ticks.tick().await;
         let flush_timeout_ms =
-            shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.settings.flush_timeout_ms);
+            shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
         for peer in shared.peers.lock().values() {
             let slow_frame = peer.partial_for_ms().is_some_and(|ms| ms > shared.settings.frame_deadline_ms);
             if slow_frame || peer.idle_ms() > shared.settings.idle_timeout_ms {

@@ -24,6 +24,19 @@ pub struct Ask<'a> {
     pub again: bool,
 }
 
+/// Why a request is not served: a response code, and a remark for the person who reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: i32,
+    pub remark: String,
+}
+
+impl Refusal {
+    pub fn new(code: i32, remark: impl Into<String>) -> Self {
+        Refusal { code, remark: remark.into() }
+    }
+}
+
 /// What became of a request.
 #[derive(PartialEq, Eq)]
 pub enum Outcome {
@@ -39,6 +52,10 @@ impl Ask<'_> {
             answers.add(self.encoding, self.header.opaque, code, remark, &[]);
         }
         Outcome::Done
+    }
+
+    pub fn refuse_with(&self, answers: &mut Answers, refusal: &Refusal) -> Outcome {
+        self.refuse(answers, refusal.code, &refusal.remark)
     }
 
     /// Something that the policy does not hold: Python may know or make it; asked again, it does not exist.
@@ -128,11 +145,11 @@ impl Shared {
             return Outcome::Cross;
         };
         match hot {
-            Some(HotRequest::Send) => broker.handle_send(ask, answers),
-            Some(HotRequest::Pull) => broker.handle_pull(ask, answers),
-            Some(HotRequest::Offsets) => broker.handle_queue(ask, answers),
-            Some(HotRequest::EndTransaction) => broker.handle_end_transaction(ask, answers),
-            None if ask.again && is_reply(ask.header.code) => broker.handle_send(ask, answers),
+            Some(HotRequest::Send) => broker.sends.handle(ask, answers),
+            Some(HotRequest::Pull) => broker.pulls.handle(ask, answers),
+            Some(HotRequest::Offsets) => broker.offset_requests.handle(ask, answers),
+            Some(HotRequest::EndTransaction) => broker.transactions.handle_end(ask, answers),
+            None if ask.again && is_reply(ask.header.code) => broker.sends.handle(ask, answers),
             None => Outcome::Cross,
         }
     }

@@ -1,14 +1,29 @@
 //! The small requests about one queue: committed offsets (14, 15), its ends (30, 31) and search by time (29).
 
+use std::sync::Arc;
+
+use metaq_store::Store;
 use metaq_wire::QueueHeader;
 
-use crate::broker::Broker;
 use crate::codes::{request_code, response_code};
 use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
+use crate::policy::Policy;
+use crate::pull::offsets::Offsets;
 
-impl Broker {
-    pub(crate) fn handle_queue(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
+/// Answers the small requests about one queue.
+pub struct OffsetRequests {
+    store: Arc<Store>,
+    policy: Arc<Policy>,
+    offsets: Arc<Offsets>,
+}
+
+impl OffsetRequests {
+    pub fn new(store: Arc<Store>, policy: Arc<Policy>, offsets: Arc<Offsets>) -> Self {
+        OffsetRequests { store, policy, offsets }
+    }
+
+    pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match QueueHeader::scan(ask.header) {
             Ok(header) => header,
             Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),

@@ -3,13 +3,12 @@
 use metaq_store::StoreError;
 use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
 
-use crate::broker::Broker;
 use crate::codes::response_code;
 use crate::net::answers::Answers;
-use crate::net::route::{Ask, Outcome};
+use crate::net::route::{Ask, Outcome, Refusal};
 use crate::send::copy::changed_properties;
-use crate::send::handler::{Refusal, refusal};
 use crate::send::properties;
+use crate::transaction::Transactions;
 use crate::transaction::half::destination;
 use crate::transaction::half_batch::HALF_BATCH;
 use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
@@ -17,8 +16,8 @@ use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 /// What the message no longer carries once it is a message like any other.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
-impl Broker {
-    pub(crate) fn handle_end_transaction(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
+impl Transactions {
+    pub fn handle_end(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match EndTransactionHeader::scan(ask.header) {
             Ok(header) => header,
             Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
@@ -35,7 +34,7 @@ impl Broker {
         };
         match self.end_transaction(&header, end, answers) {
             Ok(end_offset) => self.confirm(ask, end_offset, answers),
-            Err((code, remark)) => ask.refuse(answers, code, &remark),
+            Err(refusal) => ask.refuse_with(answers, &refusal),
         }
     }
 
@@ -49,20 +48,20 @@ impl Broker {
         let stored = self.store.record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
-            return Err((response_code::SYSTEM_ERROR, no_half_message(header)));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         };
         self.check_end(header, &record)?;
-        let mut ledger = self.transactions.ledger.lock();
+        let mut ledger = self.ledger.lock();
         let newest = match ledger.standing(record.queue_offset) {
             Standing::Open(newest) => newest,
             // The first request may still wait for the disk, and this one must not be answered before it.
             Standing::Ended(before) if before == end => return Ok(ledger.appended_end),
             Standing::Ended(before) => {
-                return Err((response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
+                return Err(Refusal::new(response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
             }
             Standing::Forgotten => {
                 let remark = "the transaction has ended long ago; how is no longer known";
-                return Err((response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
+                return Err(Refusal::new(response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
             }
         };
         let is_itself = match ledger.half(newest).filter(|_| newest == record.queue_offset) {
@@ -70,11 +69,11 @@ impl Broker {
             None => self.is_half_at(record.queue_offset, record.physical_offset),
         };
         if !is_itself {
-            return Err((response_code::SYSTEM_ERROR, no_half_message(header)));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         }
         let mut end_offset = 0;
         if end == End::Committed {
-            end_offset = self.append_all(&record, newest, &mut ledger).map_err(refusal)?;
+            end_offset = self.append_all(&record, newest, &mut ledger)?;
             ledger.note_appended(end_offset);
             answers.note_appended();
         }
@@ -88,26 +87,26 @@ impl Broker {
         if record.property("PGROUP") != Some(header.producer_group.as_bytes()) {
             let remark =
                 format!("the half message does not belong to producer group[{}]", header.producer_group);
-            return Err((response_code::SYSTEM_ERROR, remark));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, remark));
         }
         if record.queue_offset != header.queue_offset {
             let remark = format!(
                 "tranStateTableOffset is {}, but the half message there has {}",
                 header.queue_offset, record.queue_offset
             );
-            return Err((response_code::SYSTEM_ERROR, remark));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, remark));
         }
         let immunity = record.property("CHECK_IMMUNITY_TIME_IN_SECONDS");
         if header.from_check || immunity.is_none() {
             return Ok(());
         }
-        let immunity_ms = immunity_ms(immunity).max(self.settings.transaction_timeout_ms);
+        let immunity_ms = immunity_ms(immunity).max(self.settings.timeout_ms);
         let age_ms = self.store.clock().now_ms().saturating_sub(record.born_timestamp_ms);
         if age_ms > immunity_ms {
             let remark = format!(
                 "the transaction is {age_ms} ms old and was to be decided within {immunity_ms} ms: wait for the check"
             );
-            return Err((response_code::ILLEGAL_OPERATION, remark));
+            return Err(Refusal::new(response_code::ILLEGAL_OPERATION, remark));
         }
         Ok(())
     }
@@ -126,7 +125,7 @@ impl Broker {
     }
 
     /// Stores the message where its consumers, or its delay, will find it.
-    pub(crate) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
+    pub(super) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
         let Some((topic, queue_id)) = destination(record) else {
             return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
         };

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use metaq_wire::Record;
-use parking_lot::Mutex;
 
 use crate::transaction::half_batch::HALF_BATCH;
 
@@ -113,27 +112,6 @@ pub enum Standing {
     Forgotten,
 }
 
-/// The open transactions of a broker. Appends of half messages and ends happen inside the lock, so that what it says
-/// is what the log holds.
-pub struct Transactions {
-    pub(crate) ledger: Mutex<Ledger>,
-}
-
-impl Transactions {
-    pub fn new(open_max: usize) -> Self {
-        Transactions { ledger: Mutex::new(Ledger { open_max, ..Ledger::default() }) }
-    }
-
-    pub fn open_count(&self) -> usize {
-        self.ledger.lock().open_count()
-    }
-
-    /// Where a commit's last trace in the log ends: what should reach the disk soon.
-    pub fn appended_end(&self) -> i64 {
-        self.ledger.lock().appended_end
-    }
-}
-
 /// What became of a half message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -203,6 +181,10 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    pub fn new(open_max: usize) -> Self {
+        Ledger { open_max, ..Ledger::default() }
+    }
+
     pub fn is_full(&self) -> bool {
         self.open.len() >= self.open_max
     }

@@ -140,6 +140,6 @@ fn a_copy_that_the_disk_does_not_confirm_is_an_error() {
         drop: Vec::new(),
         set: Vec::new(),
     };
-    let error = plane.broker().resend(&resend).unwrap_err();
+    let error = plane.broker().sends.resend(&resend).unwrap_err();
     assert!(error.to_string().contains("did not confirm it in time"), "{error}");
 }

@@ -63,7 +63,7 @@ fn a_oneway_over_the_limit_is_dropped_without_a_word() {
 fn where_no_more_answers_may_wait_the_refusal_comes_at_once() {
     let plane = Plane::with(|setup| {
         setup.topics[0].send_limit = messages_per_second(10);
-        setup.broker.send_hold_max = 1;
+        setup.broker.limits.send_hold_max = 1;
     });
     let mut client = plane.connect();
     client.put("at once");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use metaq_server::Refusal;
 use metaq_store::expression::Operation;
 use metaq_store::{Call, Filter, Program};
 use metaq_wire::{Encoding, tag_code};
@@ -53,7 +54,7 @@ fn a_pull_gets_what_is_there_and_where_to_go_on() {
 
 #[test]
 fn a_pull_gets_no_more_than_it_asks_for_or_the_broker_allows() {
-    let plane = Plane::with(|setup| setup.broker.pull_messages_max = 3);
+    let plane = Plane::with(|setup| setup.broker.pull.messages_max = 3);
     let mut client = plane.connect();
     for number in 0..5 {
         client.put(&format!("{number}{}", "x".repeat(1_000)));
@@ -121,7 +122,9 @@ fn a_held_pull_whose_time_is_over_is_answered() {
 
 #[test]
 fn without_long_polling_a_pull_waits_as_long_as_the_broker_says() {
-    let plane = Plane::with(|setup| (setup.broker.long_polling, setup.broker.short_polling_ms) = (false, 1));
+    let plane = Plane::with(|setup| {
+        (setup.broker.pull.long_polling, setup.broker.pull.short_polling_ms) = (false, 1)
+    });
     let mut client = plane.connect();
     let answer = client.ask(PULL_MESSAGE, &held_fields(0, 3_600_000), b"");
     assert_eq!(answer.code, response_code::PULL_NOT_FOUND);
@@ -146,7 +149,7 @@ fn a_held_pull_goes_on_behind_messages_that_its_tags_do_not_want() {
 
 #[test]
 fn held_pulls_are_bounded() {
-    let plane = Plane::with(|setup| setup.broker.hold_max = 1);
+    let plane = Plane::with(|setup| setup.broker.pull.hold_max = 1);
     let mut client = plane.connect();
     client.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
     client
@@ -156,7 +159,7 @@ fn held_pulls_are_bounded() {
 
 #[test]
 fn held_pulls_leave_with_their_connection_and_are_answered_when_the_server_stops() {
-    let plane = Plane::with(|setup| setup.broker.hold_max = 1);
+    let plane = Plane::with(|setup| setup.broker.pull.hold_max = 1);
     let mut first = plane.connect();
     first.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
     first.expect_silence();
@@ -178,7 +181,7 @@ fn a_pull_that_may_not_be_served_is_refused_with_its_reason() {
         setup.topics.extend([write_only, topic("forbidden"), topic("unsubscribed"), topic("broken")]);
         setup.groups[0].forbidden_topics = vec!["forbidden".to_owned()];
         let mut broken = subscription("broken");
-        broken.refusal = Some((response_code::SUBSCRIPTION_PARSE_FAILED, "cannot be parsed".to_owned()));
+        broken.refusal = Some(Refusal::new(response_code::SUBSCRIPTION_PARSE_FAILED, "cannot be parsed"));
         setup.groups[0].subscriptions.push(broken);
         let mut disabled = group("disabled");
         disabled.consume_enabled = false;
@@ -260,7 +263,7 @@ fn an_expression_that_is_not_known_crosses_until_python_has_compiled_it() {
     client.send(PULL_MESSAGE, &fields, b"");
     let crossed = plane.crossed();
     let program = Program::build(vec![Operation::Null, Operation::IsNull]).unwrap();
-    plane.broker().expressions.put("x IS NULL", Filter::Expression(Arc::new(program)));
+    plane.broker().pulls.expressions.put("x IS NULL", Filter::Expression(Arc::new(program)));
     plane.listener.shared.handle_again(&crossed).unwrap();
     assert_eq!(client.answer().bodies(), ["one"]);
     assert_eq!(client.ask(PULL_MESSAGE, &fields, b"").bodies(), ["one"], "known from now on");
@@ -291,12 +294,12 @@ fn a_reset_sends_running_consumers_elsewhere_once() {
     }
     client.send(PULL_MESSAGE, &held_fields(3, 60_000), b"");
     client.expect_silence();
-    plane.broker().reset_offset(GROUP, TOPIC, 0, 1);
+    plane.broker().pulls.reset_offset(GROUP, TOPIC, 0, 1);
     let answer = client.answer();
     assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_OFFSET_MOVED, 1));
     let answer = client.ask(PULL_MESSAGE, &pull_fields(1), b"");
     assert_eq!(answer.bodies(), ["two", "three"]);
-    plane.broker().reset_offset(GROUP, TOPIC, 0, 0);
+    plane.broker().pulls.reset_offset(GROUP, TOPIC, 0, 0);
     let answer = client.ask(PULL_MESSAGE, &pull_fields(3), b"");
     assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_OFFSET_MOVED, 0));
     assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(3), b"").code, response_code::PULL_NOT_FOUND);
@@ -314,23 +317,23 @@ fn a_function_decides_which_messages_a_pull_gets() {
         sender.put(body);
     }
     reader.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
-    eventually("the pull stands in line", || plane.broker().function_lines.wanted() == ["large"]);
-    let batch = plane.broker().take_batch("large", 3, 1 << 20).unwrap();
+    eventually("the pull stands in line", || plane.broker().pulls.function_lines.wanted() == ["large"]);
+    let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();
     assert_eq!((batch.records.len(), batch.call(), batch.more), (3, "large(3)", false));
-    plane.broker().answer_batch(batch, &[0, 0, 1]);
+    plane.broker().pulls.answer_batch(batch, &[0, 0, 1]);
     let answer = reader.answer();
     assert_eq!((answer.bodies(), answer.number("nextBeginOffset")), (vec!["three".to_owned()], 3));
     // A batch without a wanted message lets the pull wait on behind it.
     reader.send(PULL_MESSAGE, &held_fields(3, 60_000), b"");
-    eventually("the pull stands in line again", || plane.broker().function_lines.wanted() == ["large"]);
-    let batch = plane.broker().take_batch("large", 3, 1 << 20).unwrap();
-    plane.broker().answer_batch(batch, &[0]);
+    eventually("the pull stands in line again", || plane.broker().pulls.function_lines.wanted() == ["large"]);
+    let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();
+    plane.broker().pulls.answer_batch(batch, &[0]);
     reader.expect_silence();
     sender.put("five");
     eventually("the pull stands in line for the new one", || {
-        plane.broker().function_lines.wanted() == ["large"]
+        plane.broker().pulls.function_lines.wanted() == ["large"]
     });
-    let batch = plane.broker().take_batch("large", 3, 1 << 20).unwrap();
+    let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();
     batch.refuse(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
     reader.answer().refuses(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
 }

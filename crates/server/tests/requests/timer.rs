@@ -28,7 +28,7 @@ fn a_message_waits_for_its_delay_level() {
     plane.advance_ms(4_000);
     eventually("everything is delivered", || plane.bodies(TOPIC, 0) == ["now", "soon", "later", "latest"]);
     assert!(!plane.read(TOPIC, 0)[1].properties.contains_key("DELAY"));
-    let offsets = plane.broker().delay_offsets(PATIENCE).unwrap();
+    let offsets = plane.broker().delay_levels.offsets(PATIENCE).unwrap();
     assert_eq!(offsets, [(1, 1), (2, 2)], "where a restart goes on");
 }
 
@@ -88,16 +88,16 @@ fn a_waiting_message_can_be_recalled_until_it_is_due() {
         producer_group: PRODUCER_GROUP.to_owned(),
         born_host: ([127, 0, 0, 1], 1).into(),
     };
-    assert!(plane.broker().recall(&recall("K1", START_MS + 2_000)).unwrap());
+    assert!(plane.broker().timers.recall(&recall("K1", START_MS + 2_000)).unwrap());
     plane.advance_ms(2_000);
     eventually("the other one is delivered", || plane.bodies(TOPIC, 0) == ["kept"]);
     assert_eq!(plane.figures().timers.recalled, 1);
-    assert!(!plane.broker().recall(&recall("K2", START_MS + 2_000)).unwrap(), "too late");
+    assert!(!plane.broker().timers.recall(&recall("K2", START_MS + 2_000)).unwrap(), "too late");
 }
 
 #[test]
 fn without_recalls_there_are_no_handles() {
-    let plane = Plane::with(|setup| setup.broker.recall_messages = false);
+    let plane = Plane::with(|setup| setup.broker.timer.recall_messages = false);
     let mut client = plane.connect();
     let answer = put(&mut client, &[("TIMER_DELAY_SEC", "2")], "m");
     assert!(!answer.fields.contains_key("recallHandle"));
@@ -137,15 +137,15 @@ fn a_stored_message_is_stored_again_under_another_topic_at_once_or_after_a_delay
         drop: vec!["X".to_owned()],
         set: vec![("RETRY_TOPIC".to_owned(), TOPIC.to_owned())],
     };
-    plane.broker().resend(&resend(0)).unwrap();
+    plane.broker().sends.resend(&resend(0)).unwrap();
     let copy = plane.read("%RETRY%readers", 1).remove(0);
     assert_eq!((copy.body.as_str(), copy.reconsume_times), ("m", 2));
     assert_eq!((copy.properties["UNIQ_KEY"].as_str(), copy.properties["RETRY_TOPIC"].as_str()), ("K", TOPIC));
     assert!(!copy.properties.contains_key("X"));
-    plane.broker().resend(&resend(1)).unwrap();
+    plane.broker().sends.resend(&resend(1)).unwrap();
     assert_eq!(plane.store.max_offset("%RETRY%readers", 1), 1);
     plane.advance_ms(1_000);
     eventually("the delayed copy is delivered", || plane.store.max_offset("%RETRY%readers", 1) == 2);
     let nowhere = Resend { physical_offset: 1, ..resend(0) };
-    assert!(plane.broker().resend(&nowhere).is_err());
+    assert!(plane.broker().sends.resend(&nowhere).is_err());
 }

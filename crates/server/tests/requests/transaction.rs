@@ -43,7 +43,7 @@ fn look(plane: &Plane) -> Look {
 
 /// The places of the half messages that are due for a check.
 fn due(plane: &Plane) -> Vec<i64> {
-    let records = plane.broker().due_transactions(&look(plane));
+    let records = plane.broker().transactions.due(&look(plane));
     records.iter().flat_map(|record| messages(record)).map(|half| half.queue_offset).collect()
 }
 
@@ -119,7 +119,7 @@ fn an_end_that_does_not_fit_its_half_message_is_refused() {
 
 #[test]
 fn open_transactions_are_bounded() {
-    let plane = Plane::with(|setup| setup.broker.transactions_open_max = 1);
+    let plane = Plane::with(|setup| setup.broker.transaction.open_max = 1);
     let mut client = plane.connect();
     let end = begin(&plane, &mut client, "one", &[]);
     client
@@ -150,7 +150,7 @@ fn a_checked_transaction_ends_under_its_first_and_its_newest_place() {
     assert_eq!(due(&plane), [0_i64; 0]);
     plane.clock.advance_ms(6_001);
     assert_eq!(due(&plane), [0, 1]);
-    let copies = plane.broker().renew_transactions(&[0, 1], true).unwrap();
+    let copies = plane.broker().transactions.renew(&[0, 1], true).unwrap();
     let copies: Vec<Message> = copies.iter().flat_map(|copy| messages(copy)).collect();
     let seen: Vec<_> =
         copies.iter().map(|copy| (copy.topic.as_str(), copy.queue_id, copy.queue_offset)).collect();
@@ -168,12 +168,12 @@ fn a_transaction_that_was_given_up_can_be_resumed() {
     let plane = Plane::with(|setup| setup.topics.push(topic("given_up")));
     let mut client = plane.connect();
     let end = begin(&plane, &mut client, "paid", &[]);
-    assert_eq!(plane.broker().park_transactions(&[0], "given_up").unwrap(), 1);
+    assert_eq!(plane.broker().transactions.give_up(&[0], "given_up").unwrap(), 1);
     client.ask(END_TRANSACTION, &end, b"").refuses(response_code::SYSTEM_ERROR, "was given up");
     eventually("the message can be looked at", || plane.bodies("given_up", 0) == ["paid"]);
     let parked = plane.read("given_up", 0).remove(0);
-    assert!(plane.broker().resume_transaction(parked.physical_offset, "orders").is_err(), "another topic");
-    assert!(plane.broker().resume_transaction(parked.physical_offset, "given_up").unwrap());
+    assert!(plane.broker().transactions.resume(parked.physical_offset, "orders").is_err(), "another topic");
+    assert!(plane.broker().transactions.resume(parked.physical_offset, "given_up").unwrap());
     let half = plane.read(HALF_TOPIC, 0).pop().unwrap();
     assert_eq!(client.ask(END_TRANSACTION, &end_fields(&half), b"").code, response_code::SUCCESS);
     assert_eq!(plane.bodies(TOPIC, 0), ["paid"]);

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use metaq_server::{
-    Broker, BrokerPlane, BrokerSettings, Crossed, Event, Group, HotRequests, Limit, Listener,
-    ListenerFigures, PlaneFigures, Rates, ServerSettings, Subscription, Topic,
+    Broker, BrokerPlane, BrokerSettings, Crossed, Event, Group, HotRequests, Limit, LimitSettings, Listener,
+    ListenerFigures, PlaneFigures, PullSettings, Rates, ServerSettings, Subscription, TimerSettings, Topic,
+    TransactionSettings,
 };
 use metaq_store::faulty_disk::FaultyDisk;
 use metaq_store::{Clock, Filter, Store, StoreSettings};
@@ -83,7 +84,7 @@ impl Plane {
         let plane = Plane { listener, broker_plane, store, clock: setup.clock, disk, directory };
         plane.broker().policy.put_topics(setup.topics);
         plane.broker().policy.put_groups(setup.groups);
-        plane.broker().load_transactions();
+        plane.broker().transactions.load();
         plane.broker_plane.start().unwrap();
         plane.listener.start().unwrap();
         plane
@@ -199,20 +200,21 @@ fn setup(directory: &Path) -> Setup {
         region: "r1".to_owned(),
         message_size_bytes_max: store.message_size_bytes_max,
         flush_timeout_ms: 60_000,
-        pull_bytes_max: 1 << 20,
-        pull_messages_max: 32,
-        hold_max: 100,
-        send_hold_ms_max: 1_000,
-        send_refusal_hold_ms: 500,
-        send_hold_max: 100,
-        long_polling: true,
-        short_polling_ms: 20,
-        delay_levels_ms: store.delay_levels_ms.clone(),
-        transaction_timeout_ms: 6_000,
-        transactions_open_max: 10,
-        timer_max_delay_ms: 3_600_000,
-        timer_roll_ms: 3_600_000,
-        recall_messages: true,
+        limits: LimitSettings { send_hold_ms_max: 1_000, send_refusal_hold_ms: 500, send_hold_max: 100 },
+        pull: PullSettings {
+            bytes_max: 1 << 20,
+            messages_max: 32,
+            hold_max: 100,
+            long_polling: true,
+            short_polling_ms: 20,
+        },
+        transaction: TransactionSettings { timeout_ms: 6_000, open_max: 10 },
+        timer: TimerSettings {
+            delay_levels_ms: store.delay_levels_ms.clone(),
+            delay_ms_max: 3_600_000,
+            roll_ms: 3_600_000,
+            recall_messages: true,
+        },
     };
     Setup {
         store,
