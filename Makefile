@@ -95,9 +95,16 @@ fuzz: ## Fuzz every decoder in turn, FUZZ_SECONDS each (needs a nightly Rust and
 	    done; \
 	done
 
+# The interpreter of .venv, as in `maturin develop`: with another one everything would be compiled again.
+.PHONY: wheel
+wheel: $(INSTALLED) ## Build a wheel into dist/, to install where there is no Rust
+	@scripts/require.sh rust
+	@rm -f dist/*.whl
+	VIRTUAL_ENV=$(abspath $(VENV)) $(BIN)/maturin build --release --interpreter $(BIN)/python --out dist
+
 .PHONY: clean
 clean: ## Remove everything that was built (data/ stays)
-	rm -rf $(VENV) target build python/metaq/_core*.so .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) target build dist python/metaq/_core*.so .pytest_cache .mypy_cache .ruff_cache
 	find python tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Only the tests need these: they run unmodified Java and Go clients against MetaQ and mirror real databases.

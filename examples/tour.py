@@ -1,9 +1,9 @@
 """Two minutes with MetaQ and Spark: produce, stream, window, Delta Lake, query.
 
-    python examples/tour.py                           # with a broker of its own, in this process
-    python examples/tour.py --namesrv 127.0.0.1:9876  # with yours (`metaq serve`)
+    python examples/tour.py                           # starts a broker in this process
+    python examples/tour.py --namesrv 127.0.0.1:9876  # uses a running broker (`metaq serve`)
 
-Needs `pip install 'pymetaq[spark]'` and a Java 17. What it writes stays in the directory `tour`.
+Needs the extra `spark` (docs/install.md) and Java 17. Its files stay in the directory `tour`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHOPS = ("Berlin", "Lyon", "Oslo")
 
 
 def produce(namesrv: str, begins: datetime, minutes: int) -> None:
-    """Twenty orders for each minute. `send_soon` does not wait for each of them; `flush` does for all."""
+    """Sends twenty orders per minute. `send_soon` waits for none of them; `flush` waits for all."""
     chance = random.Random(7)
     with metaq.Client(namesrv) as client, client.producer("tour") as producer:
         for number in range(minutes * 20):
@@ -38,14 +38,14 @@ def produce(namesrv: str, begins: datetime, minutes: int) -> None:
                 "price": chance.randrange(100, 10_000) / 100,
                 "at": (begins + timedelta(seconds=3 * number)).isoformat(),
             }
-            # Orders of one shop go to one queue, and stay in their order.
+            # Orders of one shop go to one queue and stay in order.
             producer.send_soon(TOPIC, json.dumps(order).encode(), tag="order", key=shop)
         producer.flush()
     print(f"sent {minutes * 20:,} orders from {begins:%H:%M} on")
 
 
 def orders(spark: SparkSession, namesrv: str) -> DataFrame:
-    """The topic as a stream of rows."""
+    """Returns the topic as a stream of rows."""
     messages = (
         spark.readStream.format("metaq")
         .option("nameservers", namesrv)
@@ -58,10 +58,10 @@ def orders(spark: SparkSession, namesrv: str) -> DataFrame:
 
 
 def write_windows(spark: SparkSession, namesrv: str, home: Path) -> None:
-    """Revenue by shop and ten minutes into a Delta table, as far as the topic goes now.
+    """Writes revenue per shop and ten minutes into a Delta table, up to the current end of the topic.
 
-    A window is written when no order counts for it any more: when the newest one is five minutes behind its
-    end. The checkpoint holds offsets and open windows, so the next call goes on with them.
+    A window is written when it is closed: when the newest order is five minutes later than its end. The
+    checkpoint holds offsets and open windows, so the next call continues with them.
     """
     windows = (
         orders(spark, namesrv)
@@ -91,12 +91,12 @@ def show(spark: SparkSession, home: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Produce, stream, window, Delta Lake, query.")
     parser.add_argument(
-        "--namesrv", help="name server of a broker that runs; without it, one is started here"
+        "--namesrv", help="name server of a running broker; by default a broker is started here"
     )
-    parser.add_argument("--home", type=Path, default=Path("tour"), help="where tables and checkpoint are")
+    parser.add_argument("--home", type=Path, default=Path("tour"), help="directory for tables and checkpoint")
     arguments = parser.parse_args()
     if arguments.home.exists():
-        parser.error(f"{arguments.home} is there already: name another --home, or remove it")
+        parser.error(f"{arguments.home} exists already: choose another --home, or remove it")
     with ExitStack() as stack:
         namesrv = arguments.namesrv
         if namesrv is None:
@@ -105,7 +105,7 @@ def main() -> None:
         produce(namesrv, BEGINS, minutes=30)
         write_windows(spark, namesrv, arguments.home)
         show(spark, arguments.home)
-        # The windows that were open are still known, and get the rest of their orders.
+        # Windows that were still open get the rest of their orders.
         produce(namesrv, BEGINS + timedelta(minutes=30), minutes=30)
         write_windows(spark, namesrv, arguments.home)
         show(spark, arguments.home)

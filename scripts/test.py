@@ -24,8 +24,8 @@ TOOLS = Path(sys.executable).parent
 # Lines that are repeated at the end, so that a reader of the end knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
-# The longest suites run beside the others, with which they share nothing. The interop tests mostly wait, so those
-# of the newest Java client run beside those of the others.
+# The longest suites run beside the others and share nothing with them. The interop tests mostly wait, so they
+# run in two lines: the newest Java client, and everything else.
 APART = {
     "pytest spark": ("tests/spark",),
     "pytest interop 5.5.0": ("tests/interop", "-k", "5.5.0"),

@@ -157,7 +157,7 @@ class Listener:
 
 @final
 class ListenerFigures:
-    """What the connections of a listener did, summed since it was bound."""
+    """The traffic of a listener, summed over all connections since it was bound."""
 
     @property
     def connections(self) -> int:
@@ -340,9 +340,10 @@ class BrokerPlane:
         everything that has ended is flushed. None if that takes too long."""
     def due_transactions(
         self, *, timeout_ms: int, renew_ms: int, stored_before_ms: int, count_max: int
-    ) -> list[bytes]:
-        """The oldest half messages, as stored, that have been open for longer than `timeout_ms` (or than
-        their own property allows), or that were stored more than `renew_ms` ago."""
+    ) -> list[tuple[bytes, int, bool]]:
+        """The oldest half messages that have been open for longer than `timeout_ms` (or than their own
+        property allows), or that were stored more than `renew_ms` ago. Each comes as stored, with the time at
+        which its transaction began, and whether it is immune, so that its producer must not be asked yet."""
     def renew_transactions(self, queue_offsets: Sequence[int], checked: bool) -> list[bytes]:
         """Stores these half messages again at the end of their queue and returns the copies, with their real
         topic and queue. `checked` counts one more check. Transactions that have ended meanwhile are left
@@ -488,7 +489,7 @@ class StoreFigures:
         """−1 if the disk does not say."""
     @property
     def recovered_from_offset(self) -> int:
-        """Where the last start began to read the log."""
+        """The physical offset at which the last start began to read the log."""
     @property
     def recovered_bytes(self) -> int: ...
     @property

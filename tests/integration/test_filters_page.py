@@ -1,4 +1,4 @@
-"""docs/filters.md, typed in; and a list of the pages that have Python on them, so that none is forgotten."""
+"""Runs the blocks of docs/filters.md, and checks that every page with Python has a test that runs it."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILI
 
 RUN_BY = {
     "README.md": "tests/integration/test_readme.py",
+    "README.zh-CN.md": "tests/unit/docs/test_readme.py",
     "docs/filters.md": "tests/integration/test_filters_page.py",
     "docs/log-lake.md": "tests/spark/test_pipeline_pages.py",
     "docs/pipelines.md": "tests/integration/pipelines/test_pipelines_page.py",

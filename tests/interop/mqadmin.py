@@ -213,7 +213,7 @@ REFUSED = (
 )
 
 NOT_TRIED = {
-    "dumpCompactionLog": "reads a file of a compacted topic, of which MetaQ has none, and asks no server",
-    "exportMetadataInRocksDB": "reads a RocksDB directory and asks no server",
-    "remappingStaticTopic": "needs a static topic to begin with, and there are none",
+    "dumpCompactionLog": "reads a file of a compacted topic on disk; MetaQ has no compacted topics",
+    "exportMetadataInRocksDB": "reads a RocksDB directory on disk; MetaQ has none",
+    "remappingStaticTopic": "needs a static topic; MetaQ has none",
 }

@@ -1,4 +1,4 @@
-"""docs/spark.md and the README's Spark example, typed in."""
+"""Runs docs/spark.md and the Spark example of the README."""
 
 from __future__ import annotations
 

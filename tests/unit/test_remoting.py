@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from metaq._core import Closed, Frame, Server, encode_frame
+from metaq._core import Closed, Frame, Listener, encode_frame
 from metaq.protocol.clients import GetConsumerListByGroup, GetConsumerRunningInfo, NotifyConsumerIdsChanged
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Handlers, Request, Response, handles
@@ -54,7 +54,7 @@ class Echo:
 
 @dataclass
 class Running:
-    server: Server
+    server: Listener
     pump: Pump
     echo: Echo
     closed: list[Closed] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Running:
 async def running(tasks_max: int = 1024) -> AsyncIterator[Running]:
     echo = Echo()
     closed: list[Closed] = []
-    server = Server(ServerSettings("127.0.0.1", 0))
+    server = Listener(ServerSettings("127.0.0.1", 0), serves_broker=False)
     pump = Pump(server, Handlers(echo), on_closed=closed.append, tasks_max=tasks_max)
     pump.start()
     server.start()

@@ -15,7 +15,7 @@ pyo3::create_exception!(metaq._core, FrameError, CoreError);
 pyo3::create_exception!(metaq._core, ConnectionGone, CoreError);
 pyo3::create_exception!(metaq._core, CompressionFailure, CoreError);
 
-/// Everything the crates below may answer with.
+/// Every error of the crates below.
 pub enum Failure {
     Store(StoreError),
     Server(ServerError),

@@ -116,8 +116,12 @@ impl Broker {
         });
         // Until the timer log has been read, any record may still be needed.
         store.keep_from(0);
-        store.set_events(Arc::new(Events { broker: Arc::downgrade(&broker) }));
         Ok(broker)
+    }
+
+    /// Hears of arrivals and confirmations from now on, in place of whoever heard of them before.
+    pub(crate) fn follow_store(self: &Arc<Self>) {
+        self.store.set_events(Arc::new(Events { broker: Arc::downgrade(self) }));
     }
 
     /// Hands the store, once per pass, the work that its requests left together.
@@ -133,6 +137,16 @@ impl Broker {
     pub(crate) fn wake_on_confirmation(&self, peer: &Arc<Peer>) {
         if !peer.awaits_confirmation.swap(true, SeqCst) {
             self.confirmations.waiting.lock().push(Arc::clone(peer));
+        }
+    }
+
+    /// Wakes every peer that asked for it, and remembers none.
+    pub(crate) fn wake_unconfirmed(&self) {
+        let waiting = std::mem::take(&mut *self.confirmations.waiting.lock());
+        for peer in waiting {
+            // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
+            peer.awaits_confirmation.store(false, SeqCst);
+            peer.wake();
         }
     }
 
@@ -162,15 +176,9 @@ impl StoreEvents for Events {
         let Some(broker) = self.broker.upgrade() else {
             return;
         };
-        let confirmations = &broker.confirmations;
         if failed {
-            confirmations.sync_failed.store(true, Relaxed);
+            broker.confirmations.sync_failed.store(true, Relaxed);
         }
-        let waiting = std::mem::take(&mut *confirmations.waiting.lock());
-        for peer in waiting {
-            // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
-            peer.awaits_confirmation.store(false, SeqCst);
-            peer.wake();
-        }
+        broker.wake_unconfirmed();
     }
 }

@@ -121,6 +121,8 @@ impl BrokerPlane {
         if was_attached {
             self.shared.settle_parked();
         }
+        // Whoever waited for this plane's store must be free to wait for the next one's.
+        broker.wake_unconfirmed();
     }
 }
 

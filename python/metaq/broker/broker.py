@@ -104,7 +104,7 @@ class Broker:
             undo.push_async_callback(self.step_down)
             self._master = master
             await master.start()
-            # Clients are let in before they are told the address, so none of them finds the door shut.
+            # Before the address is announced, so that no client finds the port closed.
             node.let_clients_in()
             await master.announce()
             undo.pop_all()

@@ -15,10 +15,9 @@ from metaq._core import BrokerPlane
 from metaq.broker.background.housekeeping import Housekeeping
 from metaq.broker.background.rebalance_notices import Notices
 from metaq.broker.background.registration import Registration
-from metaq.broker.background.transaction_checks import Transactions
+from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import NO_ROLE, Node
-from metaq.broker.requests import admin
-from metaq.broker.requests.admin import Admin
+from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.state.clients import Change, ConsumerGroup
 from metaq.broker.state.master_state import MasterState
@@ -26,7 +25,6 @@ from metaq.protocol import names
 
 _log = logging.getLogger(__name__)
 
-FIRST_REGISTRATION_WAIT_S = 2.0
 CATCH_UP_TIMEOUT_MS = 60_000
 
 
@@ -41,7 +39,7 @@ class Master:
         self.plane = BrokerPlane(node.listener, node.store, node.options.broker)
         self.state = MasterState(node, self.plane, self._announce)
         self.admin = Admin(
-            admin.Parts(
+            AdminParts(
                 options=node.options,
                 broker_id=self.broker_id,
                 clock=node.clock,
@@ -57,7 +55,7 @@ class Master:
                 filter_figures=node.functions.figures,
             )
         )
-        self.transactions = Transactions(node.options, node.clock, self.plane, node.clients, node.pump)
+        self.transactions = TransactionChecks(node.options, node.clock, self.plane, node.clients, node.pump)
         self.handlers = master_handlers(node, self.plane, self.state, self.admin)
         self.handlers.add(self.transactions)
         self.notices = Notices(node.pump, node.clients, self.state.groups)
@@ -87,7 +85,7 @@ class Master:
     async def announce(self) -> None:
         """Tells the name servers that clients may come, and begins the regular work."""
         self._undo.push_async_callback(self.registration.stop)
-        await self.registration.start(FIRST_REGISTRATION_WAIT_S)
+        await self.registration.start()
         self._undo.callback(self.notices.stop)
         self._undo.push_async_callback(self.housekeeping.stop)
         self.housekeeping.start()

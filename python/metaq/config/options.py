@@ -76,6 +76,12 @@ _ALL: list[Option] = [
             None,
             "Where a name server keeps values that tools set; else in memory, or with serve under data.",
         ),
+        (
+            "broker_expiry_s",
+            Seconds(1, 86_400),
+            120.0,
+            "Silence after which a name server counts a broker as gone.",
+        ),
         ("namesrv", Endpoints(), (), "Name servers that the broker registers with and that commands ask."),
         (
             "advertised_host",
@@ -131,6 +137,7 @@ _ALL: list[Option] = [
             "Most bytes of such a batch; its first message goes whatever its size.",
         ),
         ("filter_workers", Number(1, 64), 2, "Most processes that run one function at a time."),
+        ("filter_idle_s", Seconds(1, 86_400), 60.0, "Time without work after which such a process ends."),
         ("default_topic_queues", Number(1, 1024), 8, "Most queues that an auto-created topic gets."),
         ("flush_timeout_ms", Number(1), "How long a sender waits for the disk before it is told code 10."),
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Most bytes that one pull returns."),
@@ -172,6 +179,12 @@ _ALL: list[Option] = [
             15,
             "Checks after which the message goes to TRANS_CHECK_MAX_TIME_TOPIC.",
         ),
+        (
+            "transaction_renew_s",
+            Seconds(1, 86_400),
+            120.0,
+            "Age at which an open half message is stored again, so that a restart reads little.",
+        ),
         ("transactions_open_max", Number(1, 100_000_000), "Most transactions that are open at one time."),
         (
             "timer_max_delay_s",
@@ -186,6 +199,25 @@ _ALL: list[Option] = [
         ("recall_messages", Flag(), "Let a sender take back a message that waits for a given moment."),
         ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
         ("offsets_persist_interval_s", Seconds(0.1, 3600), 5.0, "How often committed offsets are written."),
+        ("register_timeout_s", Seconds(0.1, 60), 3.0, "How long a name server may take to answer."),
+        (
+            "register_wait_s",
+            Seconds(0.1, 600),
+            2.0,
+            "How long the start of a broker waits for name servers that do not answer.",
+        ),
+        (
+            "announce_timeout_s",
+            Seconds(0.1, 600),
+            1.0,
+            "How long a new topic waits until the name servers know it.",
+        ),
+        (
+            "queue_lease_s",
+            Seconds(31, 3600),
+            60.0,
+            "Time without renewal after which a consumer loses its lock on a queue.",
+        ),
         ("client_expiry_s", Seconds(1, 3600), 120.0, "Silence after which a client counts as gone."),
     ),
     *_section(

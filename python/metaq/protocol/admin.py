@@ -49,7 +49,7 @@ class GetBrokerHaStatus(Command, code=907, permission="describe", resources={}):
 
 
 class ResetMasterFlushOffset(Command, code=908, permission="cluster", resources={}):
-    """Tells a replica how far its master has flushed; says nothing to a master."""
+    """Tells a replica how far its master has flushed; a master ignores it."""
 
     master_flush_offset: Int64
 

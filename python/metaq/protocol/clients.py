@@ -1,4 +1,4 @@
-"""Clients of one broker: heartbeats, who is there, queue locks, and what the broker tells its clients."""
+"""Clients of one broker: heartbeats, members, queue locks, and commands from the broker to its clients."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class UnlockBatchQueues(Command, code=42, permission="read", resources="body"):
 class GetConsumerConnectionList(
     Command, code=203, permission="describe", resources={"consumer_group": "group"}
 ):
-    """Body of the answer: ConsumerConnection; 206 where none is online."""
+    """Body of the answer: ConsumerConnection; code 206 if none is online."""
 
     consumer_group: str
 
@@ -88,7 +88,7 @@ class ResetConsumerClientOffset(Command, code=220, permission="none", resources=
 
 
 class PushReplyMessageToClient(Command, code=326, permission="none", resources={}, to="client"):
-    """Body: that of the reply. The client answers once its requester has it."""
+    """Body: the body of the reply. The client answers once its requester has it."""
 
     producer_group: str
     topic: str

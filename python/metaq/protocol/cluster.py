@@ -1,4 +1,4 @@
-"""What brokers and name servers say to each other."""
+"""Commands between brokers and name servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RegisterBroker(
 
 
 class UnregisterBroker(Command, code=104, permission="cluster", resources={}, to="nameserver"):
-    """A broker that stops says so."""
+    """Sent by a broker that stops."""
 
     broker_name: str
     broker_addr: str
@@ -45,7 +45,7 @@ class DataVersionCompared(Fields):
 class QueryDataVersion(
     Command, code=322, permission="cluster", resources={}, to="nameserver", reply=DataVersionCompared
 ):
-    """Body both ways: DataVersion. Lets a broker skip a registration that would say nothing new."""
+    """Body both ways: DataVersion. Lets a broker skip a registration without news."""
 
     broker_name: str
     broker_addr: str

@@ -1,7 +1,7 @@
-"""The base of every command: its code, the fields of its header, who may call it and who answers it.
+"""The base of every command: its code, the fields of its header, its callers and the side that answers it.
 
-A header is a flat map of strings. A subclass of `Fields` gives it types; names become camelCase on the wire
-unless `msgspec.field(name=…)` says otherwise, and unknown fields are ignored, since every release adds some.
+A header is a flat map of strings. A subclass of `Fields` gives it types. Names become camelCase on the wire
+unless `msgspec.field(name=…)` says otherwise. Unknown fields are ignored, because every release adds some.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class FieldsMeta(msgspec.StructMeta):
-    """Takes a command's own keywords out of the class statement, which msgspec would not accept."""
+    """Takes a command's own keywords out of the class statement, because msgspec would not accept them."""
 
     def __new__(
         mcls,
@@ -76,7 +76,7 @@ class Fields(msgspec.Struct, metaclass=FieldsMeta, rename="camel"):
 
     @classmethod
     def parse(cls, fields: Mapping[str, str]) -> Self:
-        """Raises ProtocolError, naming the field, where one is missing or has a value of the wrong kind."""
+        """Raises ProtocolError, which names the field that is missing or has the wrong type."""
         try:
             return msgspec.convert(fields, cls, strict=False)
         except msgspec.ValidationError:
@@ -87,7 +87,7 @@ class Fields(msgspec.Struct, metaclass=FieldsMeta, rename="camel"):
             raise ProtocolError(f"{cls.__name__}: {_explain(error)}") from None
 
     def to_fields(self) -> dict[str, str]:
-        """The header as it goes onto the wire; None stays out."""
+        """The header as it is sent; None is left out."""
         fields: dict[str, str] = {}
         for name, wire_name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, name)
@@ -109,9 +109,9 @@ class Command(Fields):
     resources: ClassVar[Resources]
     to: ClassVar[Peer] = "broker"
     hot: ClassVar[bool] = False
-    """The data plane answers it; Python sees only what the policy snapshot does not know."""
+    """Whether the data plane answers it. Python then sees only requests that the policy does not cover."""
     reply: ClassVar[type[Fields] | None] = None
-    """The header of its answer, where that has one."""
+    """The header of its answer, if it has one."""
 
 
 def commands(base: type[Command] = Command) -> Iterator[type[Command]]:

@@ -1,6 +1,6 @@
-"""From a request to its handler, and from what the handler says to the one answer.
+"""Finds the handler of a request and turns its result into the answer.
 
-A handler stands beside the state it touches:
+A handler is a method of the object whose state it touches:
 
     @handles(GetRouteInfoByTopic)
     def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response: …
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Request(Protocol):
-    """What a handler sees of a request; `_core.Request` is one, a test may bring its own."""
+    """A request as a handler sees it. `_core.Request` is one; tests bring their own."""
 
     @property
     def code(self) -> int: ...
@@ -72,7 +72,7 @@ class Response:
 
 
 RESPONDED: Final = Response()
-"""Returned (this very object) by a handler that has answered or handed back the request itself, or will."""
+"""A handler returns this object if it answers the request itself, now or later, or has handed it back."""
 
 Outcome = Response | None
 Handler = Callable[[Any, Request], Outcome | Awaitable[Outcome]]
@@ -90,7 +90,7 @@ def handles(*commands: type[Command]) -> Callable[[_Method], _Method]:
 
 
 def handled_by(kind: type) -> Iterator[tuple[type[Command], str]]:
-    """The commands that a class handles and the names of the methods which do."""
+    """The commands that a class handles, each with the name of its method."""
     for name, member in inspect.getmembers(kind):
         for command in getattr(member, "handled_commands", ()):
             yield command, name
@@ -115,7 +115,7 @@ class Handlers:
         return [command for command, _ in self._by_code.values()]
 
     def begin(self, request: Request) -> Awaitable[None] | None:
-        """Handles the request; what an asynchronous handler leaves to be done is given back to be awaited."""
+        """Handles the request. Returns the rest of the work of an asynchronous handler, to be awaited."""
         try:
             found = self._by_code.get(request.code)
             if found is None:

@@ -19,7 +19,7 @@ class Sent(Fields):
 
 
 class SendMessage(Command, code=10, permission="write", resources={"topic": "topic"}, hot=True, reply=Sent):
-    """Body: the message's own."""
+    """Body: the body of the message."""
 
     producer_group: str
     topic: str
@@ -39,7 +39,7 @@ class SendMessage(Command, code=10, permission="write", resources={"topic": "top
 class SendMessageV2(
     Command, code=310, permission="write", resources={"topic": "topic"}, hot=True, reply=Sent
 ):
-    """The same with names of one letter."""
+    """The same command with one-letter names."""
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -66,11 +66,11 @@ class SendReplyMessage(SendMessage, code=324, reply=Sent, hot=False):
 
 
 class SendReplyMessageV2(SendMessageV2, code=325, reply=Sent, hot=False):
-    """The same with names of one letter."""
+    """The same command with one-letter names."""
 
 
 class Pulled(Fields):
-    """Header of the answer to a pull, also where it found nothing."""
+    """Header of the answer to a pull, also of one that found nothing."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -138,7 +138,7 @@ class Recalled(Fields):
 
 
 class RecallMessage(Command, code=370, permission="write", resources={"topic": "topic"}, reply=Recalled):
-    """Take back a message that waits for its time; `recall_handle` is what its send was answered with."""
+    """Recall a message that waits for its time. Its send was answered with `recall_handle`."""
 
     topic: str
     recall_handle: str
@@ -146,7 +146,7 @@ class RecallMessage(Command, code=370, permission="write", resources={"topic": "
 
 
 class ResumeCheckHalfMessage(Command, code=323, permission="admin", resources={"topic": "topic"}):
-    """Open a transaction that was given up again, by the offset id of its parked message."""
+    """Reopen a transaction that was given up, by the offset id of its message in the topic for those."""
 
     msg_id: str
     topic: str | None = None
@@ -176,22 +176,23 @@ class QueryMessage(Command, code=12, permission="read", resources={"topic": "top
 
 
 class QueueMeasured(Fields):
-    """What the part of the queue up to `end_offset` holds."""
+    """The measure of the part of a queue up to `end_offset`."""
 
     end_offset: Int64
     size_bytes: Int64
-    """Of its records as stored."""
+    """The size of its records as stored."""
     before_physical_offset: Int64 = -1
-    """Of the record before the part; −1 where there is none any more."""
+    """The record before the part; −1 if it is gone."""
     last_physical_offset: Int64 = -1
     delay_ms: Int64 = 0
-    """How long the record at `end_offset` has been there; 0 where there is none."""
+    """The age of the record at `end_offset`; 0 if there is none."""
 
 
 class MeasureQueue(
     Command, code=30_321, permission="read", resources={"topic": "topic"}, reply=QueueMeasured
 ):
-    """How many messages from `queue_offset` on fit into so many bytes. MetaQ's brokers alone know it."""
+    """Measures how many messages from `queue_offset` on fit into a number of bytes. Only MetaQ's brokers know
+    this command."""
 
     topic: str
     queue_id: Int32

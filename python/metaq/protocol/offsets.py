@@ -19,7 +19,7 @@ class QueryConsumerOffset(
     hot=True,
     reply=QueueOffset,
 ):
-    """22 where the group has none."""
+    """Code 22 if the group has none."""
 
     consumer_group: str
     topic: str
@@ -70,7 +70,7 @@ class StoreTime(Fields):
 class GetEarliestMessageStoreTime(
     Command, code=32, permission="describe", resources={"topic": "topic"}, reply=StoreTime
 ):
-    """−1 where the queue is empty."""
+    """−1 if the queue is empty."""
 
     topic: str
     queue_id: Int32
@@ -104,7 +104,7 @@ class GetBrokerConsumeStats(Command, code=317, permission="describe", resources=
 class QueryConsumeTimeSpan(
     Command, code=303, permission="describe", resources={"topic": "topic", "group": "group"}
 ):
-    """How far a group is in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
+    """The progress of a group in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
 
     topic: str
     group: str
@@ -113,8 +113,8 @@ class QueryConsumeTimeSpan(
 class QueryCorrectionOffset(
     Command, code=308, permission="describe", resources={"topic": "topic", "compare_group": "group"}
 ):
-    """The lowest offset per queue of all groups but `filter_groups` (comma-separated), where that of
-    `compare_group` is not lower still; body of the answer: CorrectionOffsets."""
+    """The lowest offset per queue of all groups but `filter_groups` (comma-separated), unless `compare_group`
+    has a lower one; body of the answer: CorrectionOffsets."""
 
     topic: str
     compare_group: str

@@ -1,4 +1,4 @@
-"""Between the data plane's threads and the event loop: requests up, answers and our own requests down."""
+"""Connects the data plane's threads to the event loop: requests up, answers and our own requests down."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metaq.protocol.reply import Reply
 _log = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 256
-"""How many events one turn takes, so that timers and other sockets get theirs."""
+"""The most events of one turn, so that timers and other sockets get their turn."""
 
 
 class Pump:
@@ -76,7 +76,7 @@ class Pump:
     async def invoke(
         self, connection: int, command: Command, body: bytes = b"", timeout: float = 3.0
     ) -> Reply:
-        """Asks a connected client; raises Unreachable where it has left or stays silent."""
+        """Asks a connected client. Raises Unreachable if it has left or does not answer."""
         loop = asyncio.get_running_loop()
         try:
             opaque = self._listener.invoke(connection, command.code, fields=command.to_fields(), body=body)
@@ -93,7 +93,7 @@ class Pump:
             self._forget(connection, opaque)
 
     def send_oneway(self, connection: int, command: Command, body: bytes = b"") -> bool:
-        """Tells a connected client; False where it has left."""
+        """Sends a connected client a command that it does not answer; False if it has left."""
         try:
             self._listener.invoke(
                 connection, command.code, fields=command.to_fields(), body=body, oneway=True

@@ -1,4 +1,4 @@
-"""Where topics live, as the name server tells it."""
+"""Commands to a name server: routes of topics, clusters and configured values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WritePermissionsWiped(Fields):
 class WipeWritePermissionOfBroker(
     Command, code=205, permission="admin", resources={}, to="nameserver", reply=WritePermissionsWiped
 ):
-    """Takes a broker's topics out of the producers' sight, as before a restart."""
+    """Hides a broker's topics from producers, for example before a restart."""
 
     broker_name: str
 
@@ -69,7 +69,7 @@ class WritePermissionsAdded(Fields):
 class AddWritePermissionOfBroker(
     Command, code=327, permission="admin", resources={}, to="nameserver", reply=WritePermissionsAdded
 ):
-    """The reverse of the wipe."""
+    """Undoes the wipe."""
 
     broker_name: str
 
@@ -77,7 +77,7 @@ class AddWritePermissionOfBroker(
 class DeleteTopicInNameServer(
     Command, code=216, permission="admin", resources={"topic": "topic"}, to="nameserver"
 ):
-    """Forgets the topic's queues, of one cluster's brokers or of all."""
+    """Forgets the topic's queues on the brokers of one cluster or on all brokers."""
 
     topic: str
     cluster_name: str | None = None
@@ -86,7 +86,7 @@ class DeleteTopicInNameServer(
 class RegisterTopicInNameServer(
     Command, code=217, permission="admin", resources={"topic": "topic"}, to="nameserver"
 ):
-    """Body: TopicRouteData, of which the queues count."""
+    """Body: TopicRouteData; only its queues count."""
 
     topic: str
 
@@ -104,21 +104,21 @@ class ValueOfKey(Fields):
 
 
 class GetKeyValue(Command, code=101, permission="describe", resources={}, to="nameserver", reply=ValueOfKey):
-    """22 where there is none."""
+    """Code 22 if there is none."""
 
     namespace: str
     key: str
 
 
 class DeleteKeyValue(Command, code=102, permission="admin", resources={}, to="nameserver"):
-    """Succeeds also where there was none."""
+    """Succeeds even if there was none."""
 
     namespace: str
     key: str
 
 
 class GetKeyValuesByNamespace(Command, code=219, permission="describe", resources={}, to="nameserver"):
-    """Body of the answer: KVTable; 22 where the namespace is unknown."""
+    """Body of the answer: KVTable; code 22 if the namespace is unknown."""
 
     namespace: str
 

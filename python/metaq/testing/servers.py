@@ -34,6 +34,9 @@ SETTINGS: Mapping[str, object] = {
     "index_slots": 1_000,
     "index_entries": 4_000,
     "allocation_step_bytes": MIB,
+    # Both servers run here: one that is slow to answer is not gone.
+    "register_wait_s": 60.0,
+    "announce_timeout_s": 60.0,
     # How full the disk of whoever runs the tests is says nothing about what they test.
     "disk_clean_percent": 95,
     "disk_force_clean_percent": 98,

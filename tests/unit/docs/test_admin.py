@@ -1,4 +1,4 @@
-"""docs/admin.md names every command of mqadmin, in the table where it belongs."""
+"""docs/admin.md names every command of mqadmin in the right table."""
 
 from __future__ import annotations
 

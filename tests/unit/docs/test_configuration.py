@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the table of options says."""
+"""docs/configuration.md is up to date with the table of options."""
 
 from __future__ import annotations
 

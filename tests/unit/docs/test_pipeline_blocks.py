@@ -1,4 +1,4 @@
-"""TOML files and commands of pipelines in the pages for people are read by what reads those of users."""
+"""The TOML files and pipeline commands in the documentation are valid."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SYNC = ("binlog-sync",)
 BOTH = ("binlog-sync", "binlog-mirror")
 
 READ_BY: dict[str, list[tuple[str, ...]]] = {
-    "README.md": [()],
+    "operation.md": [()],
     "configuration.md": [()],
     "pipelines.md": [SYNC, BOTH, BOTH],
     "log-transport.md": [("log-transport",)],
     "log-lake.md": [("log-lake",)],
     "stream-sql.md": [("stream-sql",)],
 }
-"""The pipelines that read each TOML block of a page; none reads that of a broker."""
+"""The pipelines that read each TOML block of a page. A block without a pipeline configures a broker."""
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
@@ -36,7 +36,7 @@ def blocks(page: Path, *languages: str) -> list[str]:
     return [text for language, text in found if language in languages]
 
 
-PAGES = {page.name: page for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+PAGES = {page.name: page for page in sorted((ROOT / "docs").glob("*.md"))}
 TOML = {name: found for name, page in PAGES.items() if (found := blocks(page, "toml"))}
 
 
@@ -58,7 +58,7 @@ def test_toml_blocks_are_configurations(
     text = TOML[page][number]
     readers = READ_BY[page][number]
     if readers == BOTH:
-        # More sections for the file that the page begins with.
+        # The block adds sections to the first file of the page.
         text = f"{TOML[page][0]}\n{text}"
     file.write_text(text, encoding="utf-8")
     for name in readers:
@@ -71,7 +71,7 @@ def test_toml_blocks_are_configurations(
 
 
 class Anything:
-    """A pipeline that does whatever the command asks, and nothing."""
+    """A pipeline that accepts every command and does nothing."""
 
     @classmethod
     def from_file(cls, path: Path) -> Self:

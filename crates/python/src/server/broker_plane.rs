@@ -192,12 +192,12 @@ impl BrokerPlane {
         renew_ms: i64,
         stored_before_ms: i64,
         count_max: usize,
-    ) -> Vec<Bound<'py, PyBytes>> {
+    ) -> Vec<(Bound<'py, PyBytes>, i64, bool)> {
         let broker = &self.inner.broker;
         let now_ms = broker.store.clock().now_ms();
         let look = Look { now_ms, timeout_ms, renew_ms, stored_before_ms, count_max };
         let records = enter_infallible(py, || broker.transactions.due(&look));
-        records.iter().map(|record| PyBytes::new(py, record)).collect()
+        records.iter().map(|due| (PyBytes::new(py, &due.record), due.began_ms, due.is_immune)).collect()
     }
 
     fn renew_transactions<'py>(

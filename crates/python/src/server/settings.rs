@@ -33,7 +33,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
     fn from(from: StoreSettings) -> Self {
         metaq_store::StoreSettings {
             directory: from.directory,
-            // Whatever is not named as the weaker mode is the stronger one.
+            // Only the exact word chooses the weaker mode.
             sync_flush: from.flush != "async",
             commit_log_file_bytes: from.commit_log_file_bytes,
             consume_queue_file_entries: from.consume_queue_file_entries,
@@ -143,7 +143,7 @@ impl BrokerSettings {
             timer: metaq_server::TimerSettings {
                 delay_levels_ms: store.delay_levels_ms.clone(),
                 delay_ms_max: self.timer_max_delay_s.saturating_mul(1_000),
-                // Half of what retention leaves, so that a broker that was off for a while is still in time.
+                // Half of the retention time, so that a broker that was off for a while is still in time.
                 roll_ms: self
                     .timer_roll_s
                     .min(store.file_reserved_hours as i64 * 1_800)
@@ -212,7 +212,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
         let filter = match from.program.map(build) {
             Some(Ok(program)) => metaq_store::Filter::Expression(Arc::new(program)),
             Some(Err(remark)) => {
-                // One subscription that cannot be served must not keep the others of the group from being so.
+                // One bad subscription must not stop the other subscriptions of the group.
                 refusal = Some(Refusal::new(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
                 metaq_store::Filter::Tags(Vec::new())
             }
@@ -230,7 +230,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
     }
 }
 
-/// The filter that a function's name and the text of its call make.
+/// The filter for a call of a function.
 pub fn call_filter((function, text): (String, String)) -> metaq_store::Filter {
     metaq_store::Filter::Function(Arc::new(metaq_store::Call { function, text }))
 }

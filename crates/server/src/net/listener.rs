@@ -38,10 +38,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 const SETTLE_POLL: Duration = Duration::from_micros(200);
 
-/// Who answers the hot requests of a listener.
+/// The side that answers the hot requests of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HotRequests {
-    /// Nobody here: they cross to Python like all others. For name servers.
+    /// Python: they cross like all others. For name servers.
     Cross,
     /// The attached broker plane. While there is none, they are refused.
     Plane,
@@ -53,12 +53,13 @@ pub struct Attached {
     pub broker: Arc<Broker>,
 }
 
-/// What every connection of a listener shares.
+/// The state that all connections of a listener share.
 pub struct Shared {
     pub settings: ServerSettings,
     pub crossing: Crossing,
     hot: HotRequests,
     attached: ArcSwapOption<Attached>,
+    attaching: Mutex<()>,
     /// The plane that is being stopped: answers may still wait for its store.
     leaving: ArcSwapOption<Broker>,
     peers: Mutex<HashMap<u64, Arc<Peer>, RandomState>>,
@@ -95,6 +96,7 @@ impl Listener {
             crossing,
             hot,
             attached: ArcSwapOption::empty(),
+            attaching: Mutex::new(()),
             leaving: ArcSwapOption::empty(),
             peers: Mutex::default(),
             per_address: Mutex::default(),
@@ -220,9 +222,14 @@ impl Shared {
 
     /// Has a plane answer the hot requests from now on; false where there is one already.
     pub(crate) fn attach(&self, broker: &Arc<Broker>) -> bool {
-        let plane = Some(Arc::new(Attached { broker: Arc::clone(broker) }));
-        let before = self.attached.compare_and_swap(&None::<Arc<Attached>>, plane);
-        before.is_none()
+        let _one_at_a_time = self.attaching.lock();
+        if !self.is_free() {
+            return false;
+        }
+        // First, because the first request may already wait for an arrival or a flush.
+        broker.follow_store();
+        self.attached.store(Some(Arc::new(Attached { broker: Arc::clone(broker) })));
+        true
     }
 
     /// Refuses hot requests from now on, and returns once no pass over requests uses the plane any more. False where it
@@ -262,7 +269,7 @@ impl Shared {
         self.peers.lock().values().cloned().collect()
     }
 
-    /// Lets a socket in where the limits allow it.
+    /// Admits a socket if the limits allow it.
     fn admit(self: &Arc<Self>, stream: TcpStream, remote: SocketAddr) {
         if self.peers.lock().len() >= self.settings.connections_max {
             return;
@@ -282,7 +289,7 @@ impl Shared {
         tokio::spawn(connection::run(Arc::clone(self), stream, peer));
     }
 
-    /// A connection has ended: nothing may wait for it any longer, and Python is told.
+    /// Ends a connection: nothing waits for it any longer, and Python hears of it.
     pub(crate) fn forget(&self, peer: &Arc<Peer>) {
         {
             let mut peers = self.peers.lock();

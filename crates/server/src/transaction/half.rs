@@ -33,6 +33,14 @@ const READ_BYTES: usize = 4 * 1024 * 1024;
 /// What only this broker may note on a half message.
 pub(crate) const COPY_NOTES: [&str; 3] = [BEFORE, FIRST, APACHE_BEFORE];
 
+/// A half message that is due for a check, or for another copy because it has lain at one place for long.
+pub struct DueTransaction {
+    pub record: bytes::Bytes,
+    pub began_ms: i64,
+    /// Its producer must not be asked yet.
+    pub is_immune: bool,
+}
+
 impl Transactions {
     /// Stores a half message; None where too many transactions are open.
     pub fn append_half(&self, record: &NewRecord<'_>, kind: Kind) -> Result<Option<Appended>, StoreError> {
@@ -94,8 +102,8 @@ impl Transactions {
         }
     }
 
-    /// The half messages of a turn of checks, as stored. One whose record is gone is given up.
-    pub fn due(&self, look: &Look) -> Vec<bytes::Bytes> {
+    /// The half messages of a turn of checks. One whose record is gone is given up.
+    pub fn due(&self, look: &Look) -> Vec<DueTransaction> {
         let mut ledger = self.ledger.lock();
         let (mut records, mut bytes) = (Vec::new(), 0);
         for (queue_offset, half) in ledger.due(look) {
@@ -105,7 +113,8 @@ impl Transactions {
             match self.store.record_at(half.physical_offset) {
                 Some(record) => {
                     bytes += record.len();
-                    records.push(record);
+                    let is_immune = half.is_immune(look);
+                    records.push(DueTransaction { record, began_ms: half.since_ms, is_immune });
                 }
                 None => ledger.end(queue_offset, End::GivenUp),
             }

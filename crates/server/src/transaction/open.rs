@@ -85,14 +85,22 @@ impl Half {
     /// Each look at a half message stores it again, and one that holds many is large. So those are looked at when their
     /// age has doubled since the last time: who decides about them may be away for a day, and finds them still there.
     fn is_wanted(&self, look: &Look) -> bool {
-        let patience_ms = if self.kind.immunity_ms < 0 { look.timeout_ms } else { self.kind.immunity_ms };
         let lain_ms = look.now_ms.saturating_sub(self.stored_ms);
         if self.kind.is_batch {
             // Of one that was stored once both times are the same, but for a producer's clock that is wrong.
             let age_ms = if self.before < 0 { 0 } else { self.stored_ms - self.since_ms };
-            return lain_ms > patience_ms.max(look.renew_ms).max(age_ms);
+            return lain_ms > self.patience_ms(look).max(look.renew_ms).max(age_ms);
         }
-        look.now_ms.saturating_sub(self.since_ms) > patience_ms || lain_ms > look.renew_ms
+        !self.is_immune(look) || lain_ms > look.renew_ms
+    }
+
+    /// Whether its producer must not be asked yet.
+    pub fn is_immune(&self, look: &Look) -> bool {
+        look.now_ms.saturating_sub(self.since_ms) <= self.patience_ms(look)
+    }
+
+    fn patience_ms(&self, look: &Look) -> i64 {
+        if self.kind.immunity_ms < 0 { look.timeout_ms } else { self.kind.immunity_ms }
     }
 }
 
@@ -480,6 +488,17 @@ mod tests {
         assert_eq!(places(&ledger, &Look { count_max: 1, ..look(31_001) }), [0]);
         ledger.replace(0, 3, Half::new(9, 1_000, 40_000, PLAIN));
         assert_eq!(places(&ledger, &look(40_000)), [1, 2]);
+    }
+
+    #[test]
+    fn a_half_message_is_immune_for_the_time_that_its_producer_or_the_broker_gives() {
+        let immune = |immunity_ms, now_ms| {
+            let kind = Kind { immunity_ms, is_batch: false };
+            Half::new(0, 1_000, 1_000, kind).is_immune(&look(now_ms))
+        };
+        assert!(immune(-1, 7_000) && !immune(-1, 7_001));
+        assert!(immune(7_000, 8_000) && !immune(7_000, 8_001));
+        assert!(!immune(0, 1_001));
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn look(plane: &Plane) -> Look {
 /// The places of the half messages that are due for a check.
 fn due(plane: &Plane) -> Vec<i64> {
     let records = plane.broker().transactions.due(&look(plane));
-    records.iter().flat_map(|record| messages(record)).map(|half| half.queue_offset).collect()
+    records.iter().flat_map(|due| messages(&due.record)).map(|half| half.queue_offset).collect()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""All filter functions of a broker: which there are, and who wants them."""
+"""All filter functions of a broker, and the pulls that wait for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class Functions:
-    """Loads their descriptions, once; after that, brings each function that is wanted its batches."""
+    """Loads the descriptions once, and brings batches to the functions of each plane that is started."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
@@ -25,7 +25,7 @@ class Functions:
         self.known: Mapping[str, Description] = {}
 
     async def load(self) -> None:
-        """Raises ConfigError: a broker without its functions is not what the operator asked for."""
+        """Raises ConfigError: a broker must not start without the functions that its operator registered."""
         self.known = await describe_functions(self._settings)
         if self.known:
             _log.info("filter functions: %s", ", ".join(sorted(self.known)))
@@ -51,7 +51,7 @@ class Functions:
         return {name: pool.tally for name, pool in self._pools.items()}
 
     def figures(self) -> dict[str, str]:
-        """For those who ask for the broker's figures, a line for each function that has been called."""
+        """A line for each function that has been called, for the broker's runtime info."""
         return {
             f"filterFunction_{name}": f"messages {tally.messages}, wanted {tally.wanted}, "
             f"failures {tally.failures}, workers lost {tally.workers_lost}"

@@ -1,4 +1,4 @@
-"""What a function has done, counted, and told to the operator now and then."""
+"""Counts what a function does, and logs its failures now and then."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE_CHARACTERS_MAX = 300
 
 
 class Tally:
-    """Sums since the start; of what goes wrong, one line at a time and the number of those not told."""
+    """Sums since the start. Failures are logged one line at a time, with the number of lines left out."""
 
     def __init__(self, function: str) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""What tools ask of a broker as a whole: its configuration and its figures."""
+"""The configuration and the figures of a broker, for tools."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ CONFIG_BYTES_MAX = 64 * 1024
 
 
 @dataclass(slots=True)
-class Parts:
-    """What the administration looks at."""
+class AdminParts:
+    """The parts that administration reads and changes."""
 
     options: BrokerOptions
     broker_id: int
@@ -51,13 +51,13 @@ class Parts:
     address: str
     started_ms: int
     filter_figures: Callable[[], Mapping[str, str]] = dict
-    """What the filter functions have done so far."""
+    """Returns a line for each filter function that has been called."""
 
 
 class Admin:
-    """Configuration and figures of the running broker. What is changed here lasts until the next start."""
+    """Configuration and figures of the running broker. Changes last until the next start."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
         self._config_version = DataVersion(timestamp=parts.clock.now_ms())
         self.permission = parts.options.permission
@@ -65,7 +65,7 @@ class Admin:
     # Configuration
 
     def config(self) -> dict[str, str]:
-        """By upstream's names, so that its tools show them."""
+        """The settings under Apache's names, so that its tools show them."""
         options, topics, groups = self._parts.options, self._parts.topics, self._parts.groups
         broker, server, store = options.broker, options.server, options.store
         values: dict[str, str | int | bool] = {
@@ -122,7 +122,8 @@ class Admin:
             await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
 
     def _change_of(self, key: str, value: str) -> Callable[[], None]:
-        """What to do for one setting, checked before anything is done; none is a path or a command."""
+        """The change of one setting, checked before anything is applied. No such setting is a path or a
+        command."""
         if key == "brokerPermission":
             permission = _whole_number(key, value, READ | WRITE | INHERIT)
             return lambda: self._set_permission(permission)
@@ -162,13 +163,13 @@ class Admin:
 
     @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
     async def clean(self, command: Command, request: Request) -> None:
-        # An administrator's word counts at any hour; only what is past its age goes all the same.
+        # An administrator may clean at any hour, but files that are not old enough stay.
         deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
         _log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
-    """`key=value` lines; raises Refused for anything else."""
+    """Reads `key=value` lines. Raises Refused for anything else."""
     if len(body) > CONFIG_BYTES_MAX:
         raise Refused(
             ResponseCode.INVALID_PARAMETER,

@@ -1,4 +1,4 @@
-"""Who consumes what, how far each group is and how far behind, in messages and in time."""
+"""The progress of consumer groups: who consumes what, and how far behind, in messages and in time."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What is looked at; nothing here is changed."""
+class ConsumptionParts:
+    """The parts that are read; none of them is changed."""
 
     broker_name: str
     clock: Clock
@@ -63,7 +63,7 @@ class Parts:
 class Consumption:
     """Answers about the groups of this broker."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ConsumptionParts) -> None:
         self._parts = parts
 
     @handles(QueryTopicConsumeByWho)
@@ -118,7 +118,7 @@ class Consumption:
     def _not_given_up(self, group: str, topics: list[str]) -> list[str]:
         live = self._parts.clients.consumer_group(group)
         if live is not None and live.subscriptions:
-            # A topic that a live group has given up is history, not backlog.
+            # A topic that a live group no longer subscribes to is not backlog.
             return [name for name in topics if name in live.subscriptions]
         return topics
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from metaq._core import BrokerPlane
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.node import Node
-from metaq.broker.requests import consumption, resets
 from metaq.broker.requests.admin import Admin
-from metaq.broker.requests.consumption import Consumption
+from metaq.broker.requests.consumption import Consumption, ConsumptionParts
 from metaq.broker.requests.heartbeats import Heartbeats
 from metaq.broker.requests.messages import Messages
 from metaq.broker.requests.recall import Recalls
 from metaq.broker.requests.relays import Relays
 from metaq.broker.requests.replies import Replies
-from metaq.broker.requests.resets import Resets
+from metaq.broker.requests.resets import ResetParts, Resets
 from metaq.broker.requests.retry import Retries
 from metaq.broker.requests.topics import TopicRequests
 from metaq.broker.requests.unsupported import Unsupported
@@ -23,7 +22,7 @@ from metaq.protocol.dispatch import Handlers
 
 
 def master_handlers(node: Node, plane: BrokerPlane, state: MasterState, admin: Admin) -> Handlers:
-    """Whatever handles requests and has no other part in a master."""
+    """Everything that handles requests, apart from the transaction checks, which a master runs as well."""
     handlers = Handlers(
         state.groups,
         state.locks,
@@ -58,7 +57,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: MasterState) -> tuple[obje
     return (
         GroupDeletion(state.groups, plane),
         Consumption(
-            consumption.Parts(
+            ConsumptionParts(
                 broker_name=name,
                 clock=node.clock,
                 plane=plane,
@@ -71,7 +70,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: MasterState) -> tuple[obje
             )
         ),
         Resets(
-            resets.Parts(
+            ResetParts(
                 plane=plane,
                 store=node.store,
                 topics=state.topics,

@@ -1,4 +1,4 @@
-"""Hot requests that the data plane could not answer by itself, and looking messages up."""
+"""Hot requests that the data plane could not answer alone, and searches for single messages."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 _log = logging.getLogger(__name__)
 
 SUBSCRIPTION_GIVEN = 4
-"""Bit of a pull's system flag: it carries its filter itself."""
+"""The bit of a pull's system flag that says: this pull carries its filter."""
 QUERY_COUNT_MAX = 64
 UNIQUE_KEY_COUNT = 32
 """A unique key is unique up to resends and retries of the same message."""
 KEY_CHARACTERS_MAX = 32_767
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""Well below what a client takes as one frame; the first record goes whatever its size."""
+"""Well below the frame size of clients. The first record is sent whatever its size."""
 
 
 class Messages:
-    """Makes topics and groups on first use, where that is allowed, and finds single messages."""
+    """Creates topics and groups on first use, if that is allowed, and finds single messages."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Messages:
 
     @handles(SendMessage, SendMessageV2, SendBatchMessage)
     async def send_message(self, command: SendMessage | SendMessageV2, request: Request) -> Response:
-        """Comes up only for a topic that the data plane does not know, be it the dead letters of a group
+        """Crosses only for a topic that the data plane does not know, such as the dead letters of a group
         whose client has tried a message too often."""
         if command.topic not in self._topics:
             await self._make_topic(command, request)
@@ -101,7 +101,7 @@ class Messages:
 
     @handles(PullMessage, LitePullMessage)
     async def pull_message(self, command: PullMessage, request: Request) -> Response:
-        """Comes up only for a group that the data plane does not know, and for an expression that it does not
+        """Crosses only for a group that the data plane does not know, and for an expression that it does not
         know or that may have changed."""
         if command.sys_flag & SUBSCRIPTION_GIVEN:
             expression = command.subscription or ""
@@ -120,7 +120,7 @@ class Messages:
         try:
             await self._groups.publish([command.consumer_group])
         except OSError as error:
-            # A full disk keeps nobody from reading; the group is written down when there is room again.
+            # A full disk must not keep anybody from reading; the group is written once there is room again.
             _log.error("group %s is not on disk yet: %s", command.consumer_group, error)
         if not command.sys_flag & SUBSCRIPTION_GIVEN:
             await self._inquiry.ask(
@@ -176,7 +176,7 @@ class Messages:
 
 
 def _fitting(records: list[bytes]) -> list[bytes]:
-    """As many of the newest records as one answer may carry."""
+    """The newest records that fit into one answer."""
     fitting: list[bytes] = []
     size = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""The second half of a request: its reply goes back to the very client that asked."""
+"""Replies to requests between clients: each reply goes back to the client that asked."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Replies:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`name 0x01 value 0x02` repeated."""
+    """Reads `name 0x01 value 0x02`, repeated."""
     pairs = (entry.partition("\x01") for entry in text.split("\x02"))
     return {name: value for name, separator, value in pairs if name and separator}
 

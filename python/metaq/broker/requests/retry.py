@@ -1,4 +1,5 @@
-"""Messages that a consumer could not handle: once more later, after too many tries to the dead letters."""
+"""Messages that a consumer failed to handle: they come again later, or go to the dead letters after too many
+tries."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.messages import ConsumerSendMsgBack
 
 FIRST_RETRY_LEVEL = 3
-"""The first retry waits as long as delay level 3 (10 s), each later one a level more."""
+"""The first retry waits for delay level 3 (10 s), each later one for the next level."""
 
 
 class Retries:
@@ -34,7 +35,7 @@ class Retries:
         if config is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
-            return  # The group does not want what it failed at again.
+            return  # The group does not want failed messages again.
         stored = await asyncio.to_thread(self._store.record_at, command.physical_offset)
         if stored is None:
             raise Refused(
@@ -71,11 +72,11 @@ class Retries:
 
 
 def retries_max(config: SubscriptionGroupConfig, asked: int | None) -> int:
-    """How often the group gets a message again before it is given up; the client may say so itself."""
+    """How often the group gets a message again before it is given up. The client may set this itself."""
     return config.retry_max_times if asked is None else asked
 
 
 async def ensure_dead_letters(topics: Topics, group: str) -> None:
-    """Makes the group's dead-letter topic, on disk and known to the data plane."""
+    """Creates the group's dead-letter topic, on disk and in the data plane."""
     topics.ensure_dead_letter_topic(group)
     await topics.publish([names.dead_letter_topic(group)])

@@ -78,7 +78,7 @@ def runtime_info(options: BrokerOptions, sources: Sources, started_ms: int) -> d
 
 
 def _no_pools() -> dict[str, str | int]:
-    """Requests do not queue for threads here; tools want the figures all the same."""
+    """Figures of thread pools. There are none here, but tools expect the figures."""
     figures: dict[str, str | int] = {}
     for pool in POOLS:
         figures |= {f"{pool}ThreadPoolQueueSize": 0, f"{pool}ThreadPoolQueueCapacity": 0}
@@ -87,8 +87,8 @@ def _no_pools() -> dict[str, str | int]:
 
 
 def _timers(waiting: PlaneFigures, store: Store) -> dict[str, str | int]:
-    """Of the messages that wait for a given moment: how late the next one is, how many are not read yet, how
-    many wait, and what has come and gone since the start."""
+    """Messages that wait for a given moment: how late the next one is, how many are unread, how many wait,
+    and how many were delivered or recalled since the start."""
     behind = store.max_offset(names.TIMER_TOPIC, 0) - waiting.timers_queue_offset
     return {
         "timerReadBehind": waiting.timers_behind_ms // 1000,
@@ -102,7 +102,7 @@ def _timers(waiting: PlaneFigures, store: Store) -> dict[str, str | int]:
 
 
 def _delays(plane: BrokerPlane, store: Store) -> dict[str, str | int]:
-    """Of each delay level that is in use: how far it is delivered, and how far it reaches."""
+    """The delivered offset and the end of each delay level in use."""
     offsets = plane.delay_offsets() or {}
     return {
         f"scheduleMessageOffset_{level}": f"{delivered},{store.max_offset(names.SCHEDULE_TOPIC, level - 1)}"

@@ -1,4 +1,4 @@
-"""What administrators and tools ask about topics."""
+"""Topics, as administrators and tools see them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class TopicRequests:
     async def clean_unused_topic(self, command: CleanUnusedTopic, request: Request) -> None:
         unused = [topic for topic in await asyncio.to_thread(self._store.topics) if topic not in self._topics]
         for topic in unused:
-            if topic not in self._topics:  # It may have come back while another one was deleted.
+            if topic not in self._topics:  # It may have come back while another topic was deleted.
                 await asyncio.to_thread(self._store.delete_topic, topic)
         _log.warning("queues of topics that are gone deleted by %s: %s", request.remote, unused)
 

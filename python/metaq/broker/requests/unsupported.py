@@ -1,4 +1,4 @@
-"""What Apache's broker has and this one does not: asked about it, it says truthfully that there is none."""
+"""Features of Apache's broker that this one does not have. The answers say so truthfully."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from metaq.protocol.groups import GetAllMessageRequestMode, SetMessageRequestMod
 
 
 class Unsupported:
-    """No replicas, no slowed reads, no users, and one way to consume."""
+    """No replicas, no slowed reads, no users, and one mode of consumption."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Unsupported:
 
     @handles(ResetMasterFlushOffset)
     def reset_master_flush_offset(self, command: ResetMasterFlushOffset, request: Request) -> None:
-        """A master is its own measure."""
+        """Does nothing: there is no replica whose offset could be reset."""
 
     @handles(GetColdDataFlowControlInfo)
     def get_cold_data_info(self, command: GetColdDataFlowControlInfo, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""The consumer groups of one broker and what each may do."""
+"""The consumer groups of one broker and their rights."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ GROUPS_MAX = 100_000
 LIST_MAX = 10_000
 RETRY_QUEUES_MAX = 1_000
 FORBIDDEN_MAX = 10_000
-"""Topics that one group may be kept from."""
+"""The most topics that one group can be kept from."""
 NO_READING = 1 << 2
-"""As Apache writes it: the bit that has the number of the read permission."""
+"""Apache's encoding: the bit whose number is the read permission."""
 
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER",
@@ -90,7 +90,7 @@ class Groups:
         return msgspec.json.format(self.table().encode(), indent=2)
 
     def table(self, of: Collection[str] | None = None) -> SubscriptionGroupTable:
-        """All groups, or those of the given names."""
+        """All groups, or only the named ones."""
         wanted = self._table if of is None else of
         return SubscriptionGroupTable(
             data_version=self._data_version,
@@ -108,7 +108,7 @@ class Groups:
         return self._table.get(name)
 
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, made on the spot where that is allowed; None where it is not."""
+        """The group, created on the spot if that is allowed; None if it is not."""
         existing = self._table.get(name)
         if existing is not None:
             return existing
@@ -125,7 +125,7 @@ class Groups:
         return config
 
     async def publish(self, touched: Collection[str]) -> None:
-        """The data plane learns of the change at once; the call returns when it is on disk as well."""
+        """Sends the change to the data plane at once, and returns when it is on disk as well."""
         self._changed(touched)
         await self._keeper.keep()
 
@@ -169,7 +169,7 @@ class Groups:
         return Response(body=config.encode())
 
     def forbidden_topics(self, group: str) -> list[str]:
-        """What the group may not read for now."""
+        """The topics that the group may not read for now."""
         topics = self._forbidden.get(group, {})
         return sorted(topic for topic, bits in topics.items() if bits & NO_READING)
 
@@ -227,8 +227,9 @@ class Groups:
         await self.publish([config.group_name for config in wanted])
 
     def _with_attributes(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """What a request carries are changes, `+` or `-` before each name; what it repeats as it was told is
-        none. So an attribute stays until it is taken away. Raises Refused."""
+        """Applies the changes that a request carries, with `+` or `-` before each name. A name without a sign
+        repeats the current value and changes nothing, so an attribute stays until it is removed. Raises
+        Refused."""
         existing = self._table.get(wanted.group_name)
         current = {} if existing is None else existing.attributes
         changes = {key: value for key, value in wanted.attributes.items() if current.get(key) != value}
@@ -252,7 +253,7 @@ class Groups:
 
 
 class GroupDeletion:
-    """Deletes groups; apart from the table because their offsets live in the data plane."""
+    """Deletes groups. It is not part of the table because the offsets of a group live in the data plane."""
 
     def __init__(self, groups: Groups, plane: BrokerPlane) -> None:
         self._groups = groups
@@ -279,7 +280,7 @@ def missing_group(name: str) -> str:
 
 
 def _fault(config: SubscriptionGroupConfig) -> str | None:
-    # None at all is a choice: what such a group failed at does not come again.
+    # Zero is allowed: messages that such a group fails at do not come again.
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
         return (
             f"group {config.group_name} asks for {config.retry_queue_nums} retry queues, "

@@ -31,7 +31,7 @@ class MasterState:
         self._announce = announce
         self.topics = Topics(options, clock, directory, self._topics_changed)
         self.groups = Groups(options, clock, directory, self._groups_changed)
-        self.locks = QueueLocks(clock, self.topics, node.leases)
+        self.locks = QueueLocks(clock, self.topics, node.leases, int(options.queue_lease_s * 1000))
         self.filters = Filters(options.enable_property_filter, node.functions.known)
         self.policy = PolicyFeed(
             plane,
@@ -60,7 +60,7 @@ class MasterState:
         await self.topics.publish(())
         await self.groups.publish(())
         await self.offsets.protect()
-        # What comes from now on counts, also before the first regular sample.
+        # Messages count from now on, also those before the first regular sample.
         await asyncio.to_thread(self.statistics.sample)
 
     async def persist(self) -> None:

@@ -1,4 +1,4 @@
-"""From what is decided here to what the data plane works by."""
+"""Compiles topics and groups into the policy that the data plane works by."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TAGS_MAX = 10_000
 
 
 class PolicyFeed:
-    """Sends the data plane what has changed, and only that."""
+    """Sends the data plane the entries that have changed, and no others."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PolicyFeed:
         self.send_groups([group.group_name for group in self._groups])
 
     def send_topics(self, touched: Iterable[str]) -> None:
-        """Brings these topics up to date over there, the deleted ones included."""
+        """Brings these topics up to date in the data plane; deleted ones are removed."""
         changed: list[TopicPolicy] = []
         for name in touched:
             config = self._topics.get(name)
@@ -104,7 +104,7 @@ def compile_group(
     forbidden_topics: Iterable[str] = (),
     default: Rates = NO_LIMIT,
 ) -> GroupPolicy:
-    # Tools are not to be slowed by what is meant for consumers.
+    # A limit for consumers must not slow down tools.
     default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
     rates = consume_rates(config.attributes, default)
     subscriptions = live.subscriptions if live is not None else {}
@@ -125,7 +125,8 @@ def compile_group(
 
 
 def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:
-    """A filter that is wrong refuses the pulls of this subscription; the group's others go on."""
+    """Compiles one subscription. A bad filter refuses its pulls only; the group's other subscriptions go
+    on."""
     compiled, refusal = None, None
     try:
         compiled = filters.compile(subscription.expression_type, subscription.sub_string)
@@ -143,14 +144,14 @@ def compile_subscription(subscription: SubscriptionData, filters: Filters) -> Su
 
 
 def wanted_tag_codes(subscription: SubscriptionData) -> tuple[int, ...]:
-    """The hash codes of the tags that a subscription names; none means every message, or another filter."""
+    """The hash codes of the tags that a subscription names. Empty: every message, or another filter."""
     tags = wanted_tags(subscription) if is_tags(subscription.expression_type) else ()
     return tuple(sorted({tag_code(tag) for tag in tags}))
 
 
 def wanted_tags(subscription: SubscriptionData) -> tuple[str, ...]:
-    """The tags that `a || b` names; none means every message. Clients also send the tags as a list and their
-    hash codes, but not all of them fill those in, and the expression says the same."""
+    """The tags that `a || b` names; empty means every message. Clients also send a list of tags and their
+    hash codes, but not all clients fill them in, and the expression says the same."""
     expression = subscription.sub_string.strip()
     if subscription.class_filter_mode or expression in ("", "*"):
         return ()

@@ -1,7 +1,7 @@
-"""How much goes in and out, by topic and group, over the last minute, hour and day.
+"""Messages in and out by topic and group, over the last minute, hour and day.
 
-Nothing is counted per message here: every few seconds the ends of the queues and the committed offsets are
-looked at, and what they have grown by is what happened.
+Nothing is counted per message here. Every few seconds the queue ends and the committed offsets are sampled;
+their growth is the number of messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KEPT = (TOPIC_PUT, GROUP_GET, BROKER_PUT, BROKER_GET)
 
 
 class Window:
-    """A growing sum as it was at some moments, as far back as the window reaches."""
+    """Samples of a growing sum, as far back as the window reaches."""
 
     def __init__(self, step_ms: int, steps: int) -> None:
         self._step_ms = step_ms
@@ -39,7 +39,7 @@ class Window:
             self._moments.append((now_ms, total))
 
     def since_begin(self, now_ms: int, total: int) -> BrokerStatsItem:
-        """What came in the window, up to now."""
+        """The growth within the window, up to now."""
         if not self._moments:
             return BrokerStatsItem()
         began_ms, before = self._moments[0]
@@ -88,10 +88,10 @@ class Statistics:
         self._sampled_ms: int | None = None
         self._day: tuple[int, ...] = ()
         self.mornings = {"put_yesterday": 0, "put_today": 0, "get_yesterday": 0, "get_today": 0}
-        """The sums as they were when this day and the one before began, or this broker started."""
+        """The sums at the beginning of today and of yesterday, or at the start of this broker."""
 
     def sample(self) -> None:
-        """Looks once; called every `SAMPLE_INTERVAL_S` from one thread at a time."""
+        """Takes one sample; called every `SAMPLE_INTERVAL_S`, from one thread at a time."""
         now_ms = self._clock.now_ms()
         grown: dict[tuple[str, str], int] = {}
         for topic, ends in self._store.queue_ends().items():
@@ -116,7 +116,7 @@ class Statistics:
         for queue_id, end in ends.items():
             before = known.get(queue_id)
             if before is None:
-                # New, or only now looked at: the messages themselves tell when they came.
+                # A queue without a sample so far: the store times of its messages tell when they came.
                 before = self._store.search_offset(topic, queue_id, self._sampled_ms)
             total += max(end - before, 0)
         return total
@@ -147,7 +147,7 @@ class Statistics:
         self._day = day
 
     def moved(self, topic: str, group: str, places: Mapping[int, int]) -> None:
-        """An administrator moved the group: the way it skipped was not consumed."""
+        """Notes a reset by an administrator: the messages that it skipped were not consumed."""
         self._committed.setdefault(f"{topic}@{group}", {}).update(places)
 
     def data(self, name: str, key: str) -> BrokerStatsData | None:
@@ -155,12 +155,12 @@ class Statistics:
         return series.data() if series is not None else None
 
     def per_second(self, name: str, key: str) -> float:
-        """Over the last minute."""
+        """The rate over the last minute."""
         data = self.data(name, key)
         return float(data.stats_minute.tps) if data is not None else 0.0
 
     def broker_triple(self, name: str) -> str:
-        """The broker's rate as tools show it: now, and over longer spans."""
+        """The broker's rates over a minute, an hour and a day, as tools show them."""
         data = self.data(name, self._cluster) or BrokerStatsData()
         return f"{data.stats_minute.tps} {data.stats_hour.tps} {data.stats_day.tps}"
 

@@ -1,0 +1,100 @@
+"""The two ways of docs/from-rocketmq.md to replace a broker of Apache's with one of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import metaq
+from tests.interop.driver import eventually
+from tests.interop.servers import uses_apache
+from tests.support import apache
+from tests.support.metaq import Metaq, run
+from tests.support.processes import free_port
+
+pytestmark = pytest.mark.skipif(uses_apache(), reason="these tests start both kinds of servers")
+OLD, NEW = "broker-old", "broker-new"
+
+
+@pytest.fixture(scope="module")
+def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = apache.start_nameserver(tmp_path_factory.mktemp("nameserver"))
+    yield server.address
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory, nameserver: str) -> Iterator[apache.ApacheServer]:
+    broker = apache.start_broker(tmp_path_factory.mktemp("old"), [nameserver], name=OLD, heap="512m")
+    yield broker
+    broker.stop()
+
+
+def mqadmin(home: Path, *arguments: str) -> None:
+    command = apache.java_command(
+        "org.apache.rocketmq.tools.command.MQAdminStartup", home, *arguments, heap="128m"
+    )
+    environment = {**os.environ, "ROCKETMQ_HOME": str(home)}
+    subprocess.run(command, capture_output=True, timeout=120, check=True, env=environment)
+
+
+def create_topic(nameserver: str, topic: str) -> None:
+    """On every broker. Apache's tells its name server a little later."""
+    command = ("topic", "create", topic, "--queues", "2", "--namesrv", nameserver)
+    eventually(lambda: run(*command).returncode, lambda code: code == 0, 60, "created")
+    show = ("topic", "show", topic, "--namesrv", nameserver)
+    eventually(lambda: run(*show).returncode, lambda code: code == 0, 60, "in the route")
+
+
+def brokers_of(nameserver: str, topic: str) -> set[str]:
+    """The brokers that store the next messages of a client that has just started."""
+    with metaq.Client(nameserver) as client, client.producer("moving") as producer:
+        return {producer.send(topic, b"new").queue.broker for _ in range(20)}
+
+
+def consume(nameserver: str, topic: str) -> list[bytes]:
+    with (
+        metaq.Client(nameserver) as client,
+        client.subscribe(topic, group=f"{topic}-billing", start="first", idle_timeout=6) as orders,
+    ):
+        return [message.body for message in orders]
+
+
+def test_brokers_beside_each_other(tmp_path: Path, nameserver: str, old: apache.ApacheServer) -> None:
+    create_topic(nameserver, "Beside")
+    assert brokers_of(nameserver, "Beside") == {OLD}
+    listen = f"127.0.0.1:{free_port(neighbours=(-2,))}"
+    arguments = ("--name", NEW, "--listen", listen, "--namesrv", nameserver)
+    new = Metaq("broker", *arguments, "--data", str(tmp_path / "new"), home=tmp_path)
+    try:
+        create_topic(nameserver, "Beside")
+        eventually(lambda: brokers_of(nameserver, "Beside"), lambda found: found == {OLD, NEW}, 60, "on both")
+        mqadmin(tmp_path, "wipeWritePerm", "-n", nameserver, "-b", OLD)
+        eventually(
+            lambda: brokers_of(nameserver, "Beside"), lambda found: found == {NEW}, 60, "on the new one"
+        )
+        # Messages on the old broker are still read.
+        found = consume(nameserver, "Beside")
+        assert len(found) >= 60 and set(found) == {b"new"}
+    finally:
+        mqadmin(tmp_path, "addWritePerm", "-n", nameserver, "-b", OLD)
+        assert new.stop() == 0, new.child.tail()
+
+
+def test_the_store_of_a_stopped_broker(tmp_path: Path, nameserver: str, old: apache.ApacheServer) -> None:
+    create_topic(nameserver, "Store")
+    with metaq.Client(nameserver) as client, client.producer("moving") as producer:
+        producer.send_many([metaq.Message("Store", b"read") for _ in range(10)])
+        assert consume(nameserver, "Store") == [b"read"] * 10
+        producer.send_many([metaq.Message("Store", b"waiting") for _ in range(10)])
+    old.stop()
+    new = Metaq("broker", "--config", str(old.home / "broker.conf"), home=tmp_path)
+    try:
+        assert consume(nameserver, "Store") == [b"waiting"] * 10
+        assert brokers_of(nameserver, "Store") == {OLD}
+    finally:
+        assert new.stop() == 0, new.child.tail()
