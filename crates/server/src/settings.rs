@@ -54,8 +54,17 @@ pub struct PullSettings {
     pub messages_max: usize,
     /// Pulls that are held at one time.
     pub hold_max: usize,
+    /// A pull is held no longer than this, whatever it asks for.
+    pub hold_ms_max: u64,
     pub long_polling: bool,
     pub short_polling_ms: u64,
+    /// Bytes that a pull returns that does not say how many it takes.
+    pub bytes_default: usize,
+    /// A pull that asked for no wait is held this long for its group's limit: an empty answer would say that the queue
+    /// is empty.
+    pub limit_hold_ms: u64,
+    /// A pull waits at most this long for a filter function, well below what clients wait for an answer.
+    pub filter_hold_ms_max: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -63,6 +72,8 @@ pub struct TransactionSettings {
     /// The shortest time that a producer has to end a transaction before it is checked.
     pub timeout_ms: i64,
     pub open_max: usize,
+    /// Ended transactions that are remembered, so that a repeated request gets a true answer.
+    pub ended_kept: usize,
 }
 
 #[derive(Debug, Clone)]

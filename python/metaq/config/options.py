@@ -142,7 +142,19 @@ _ALL: list[Option] = [
         ("flush_timeout_ms", Number(1), "How long a sender waits for the disk before it is told code 10."),
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Most bytes that one pull returns."),
         ("pull_messages_max", Number(1, 1024), "Most messages that one pull returns."),
+        ("pull_bytes_default", Bytes(1, 16 * MIB), "Bytes that a pull returns that names no size."),
         ("hold_max", Number(0), "Most pulls that wait for messages at one time."),
+        ("pull_hold_ms_max", Number(1, 3_600_000), "Longest wait of one pull, whatever it asks for."),
+        (
+            "pull_limit_hold_ms",
+            Number(0, 60_000),
+            "Wait of a pull for its group's limit, if it asks for no wait itself.",
+        ),
+        (
+            "filter_hold_ms_max",
+            Number(100, 60_000),
+            "Longest wait of a pull for a filter function; past it, the client asks again.",
+        ),
         (
             "send_hold_ms_max",
             Number(0, 60_000),
@@ -186,6 +198,11 @@ _ALL: list[Option] = [
             "Age at which an open half message is stored again, so that a restart reads little.",
         ),
         ("transactions_open_max", Number(1, 100_000_000), "Most transactions that are open at one time."),
+        (
+            "transactions_ended_kept",
+            Number(1, 100_000_000),
+            "Ended transactions that are remembered, so that a repeated request gets a true answer.",
+        ),
         (
             "timer_max_delay_s",
             Number(1, 10 * 366 * 86_400),

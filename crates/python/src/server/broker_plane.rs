@@ -57,6 +57,11 @@ impl BrokerPlane {
         self.inner.broker.policy.remove_group(name);
     }
 
+    #[pyo3(signature = (group, reconsume_times, times_max=None))]
+    fn retries_exhausted(&self, group: &str, reconsume_times: i32, times_max: Option<i32>) -> Option<bool> {
+        self.inner.broker.policy.read().retries_exhausted(group, reconsume_times, times_max)
+    }
+
     fn put_expression(&self, text: &str, program: Vec<Pair>) -> PyResult<()> {
         let program = build(program).map_err(PyValueError::new_err)?;
         self.inner.broker.pulls.expressions.put(text, metaq_store::Filter::Expression(Arc::new(program)));

@@ -14,8 +14,6 @@ const SQL92: &str = "SQL92";
 const FUNCTION: &str = "FUNCTION";
 /// What begins the text of a call where it does not stand under a type of its own.
 const FUNCTION_PREFIX: &str = "function:";
-/// What a pull returns that does not say how many bytes it takes: as much as an Apache broker would give it.
-const UNASKED_BYTES_MAX: usize = 256 * 1024;
 
 /// Why a pull is not served.
 pub(super) enum Denial {
@@ -74,8 +72,10 @@ impl Puller {
         } else {
             standing_filter(group, header, ask.again)?
         };
-        let bytes_max =
-            header.bytes_max.filter(|bytes| *bytes > 0).map_or(UNASKED_BYTES_MAX, |bytes| bytes as usize);
+        let bytes_max = header
+            .bytes_max
+            .filter(|bytes| *bytes > 0)
+            .map_or(self.settings.bytes_default, |bytes| bytes as usize);
         Ok(Pull {
             encoding: ask.encoding,
             opaque: ask.header.opaque,

@@ -23,8 +23,6 @@ use crate::settings::PullSettings;
 
 const FLAG_COMMIT: i32 = 1;
 const FLAG_SUSPEND: i32 = 2;
-/// The longest a client may have its pull held, whatever it asks for.
-const SUSPEND_MS_MAX: u64 = 5 * 60 * 1000;
 
 /// A pull that was admitted; one that is held keeps it to run again.
 pub struct Pull {
@@ -65,7 +63,10 @@ impl Puller {
     ) -> std::io::Result<Self> {
         Ok(Puller {
             expressions: Expressions::default(),
-            function_lines: FunctionLines::new(settings.hold_max)?,
+            function_lines: FunctionLines::new(
+                settings.hold_max,
+                Duration::from_millis(settings.filter_hold_ms_max),
+            )?,
             holds: Holds::new(settings.hold_max),
             store,
             broker_name,
@@ -134,7 +135,7 @@ impl Puller {
     /// How long a pull is held that asks for `suspend_ms`.
     fn suspension(&self, suspend_ms: u64) -> Duration {
         Duration::from_millis(if self.settings.long_polling {
-            suspend_ms.min(SUSPEND_MS_MAX)
+            suspend_ms.min(self.settings.hold_ms_max)
         } else {
             self.settings.short_polling_ms
         })

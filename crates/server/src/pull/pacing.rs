@@ -12,9 +12,6 @@ use crate::pull::Puller;
 use crate::pull::handler::Pull;
 use crate::pull::hold::Held;
 
-/// How long a pull that asked for no wait is kept all the same: an empty answer would say that the queue is empty.
-const UNASKED_WAIT: Duration = Duration::from_secs(1);
-
 impl Puller {
     /// Reads for a pull as much as its group's limit has room for; None where it has to wait. Those who wait already
     /// come before those who do not, unless it is their turn.
@@ -67,7 +64,7 @@ impl Puller {
     pub(super) fn paced_pull(&self, ask: &Ask<'_>, pull: Pull, suspend: Option<Duration>) -> Held {
         Held {
             peer: Arc::clone(ask.peer),
-            deadline: Instant::now() + suspend.unwrap_or(UNASKED_WAIT),
+            deadline: Instant::now() + suspend.unwrap_or(Duration::from_millis(self.settings.limit_hold_ms)),
             pull,
             advanced: false,
         }

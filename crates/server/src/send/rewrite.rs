@@ -28,11 +28,8 @@ pub fn dead_letter_topic(policy: &Snapshot, header: &SendHeader<'_>) -> Option<O
     let Some(group) = header.topic.strip_prefix(RETRY_PREFIX) else {
         return Some(None);
     };
-    let times_max = match header.max_reconsume_times {
-        Some(times_max) => times_max,
-        None => policy.group(group)?.retry_times_max,
-    };
-    Some((header.reconsume_times >= times_max).then(|| format!("{DEAD_LETTER_PREFIX}{group}")))
+    let is_dead = policy.retries_exhausted(group, header.reconsume_times, header.max_reconsume_times)?;
+    Some(is_dead.then(|| format!("{DEAD_LETTER_PREFIX}{group}")))
 }
 
 /// What keeps a message from its consumers for now.

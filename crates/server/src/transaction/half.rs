@@ -26,8 +26,8 @@ const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
 /// The same of a copy that Apache's broker made while its origin was immune.
 const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 const READ_RECORDS: usize = 512;
-/// About as many ends as are remembered in memory.
-const DONE_RECORDS_REMEMBERED: i64 = 512;
+/// About the number of ends in one record of the done topic of a busy broker.
+const ENDS_PER_RECORD: usize = 128;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
 /// What only this broker may note on a half message.
@@ -314,8 +314,8 @@ impl Transactions {
         let mut past = Past::default();
         let mut firsts = Vec::new();
         // A little of what no longer matters is read too, so that a repeated request gets a true answer.
-        let past_from =
-            done_from.saturating_sub(DONE_RECORDS_REMEMBERED).max(self.store.min_offset(DONE_TOPIC, 0));
+        let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
+        let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
         self.each_record(DONE_TOPIC, past_from, |record| {
             let places = std::str::from_utf8(record.body).unwrap_or_default().split(',');
             let places: Vec<i64> = places.filter_map(|place| place.trim().parse().ok()).collect();

@@ -40,7 +40,7 @@ impl Transactions {
         due_times: DueTimes,
         added: Arc<AddedProperties>,
     ) -> Self {
-        let ledger = Mutex::new(Ledger::new(settings.open_max));
+        let ledger = Mutex::new(Ledger::new(settings.open_max, settings.ended_kept));
         Transactions {
             store,
             store_host,

@@ -207,8 +207,12 @@ fn setup(directory: &Path) -> Setup {
             hold_max: 100,
             long_polling: true,
             short_polling_ms: 20,
+            hold_ms_max: 300_000,
+            bytes_default: 256 * 1024,
+            limit_hold_ms: 1_000,
+            filter_hold_ms_max: 5_000,
         },
-        transaction: TransactionSettings { timeout_ms: 6_000, open_max: 10 },
+        transaction: TransactionSettings { timeout_ms: 6_000, open_max: 10, ended_kept: 1_024 },
         timer: TimerSettings {
             delay_levels_ms: store.delay_levels_ms.clone(),
             delay_ms_max: 3_600_000,
