@@ -1,9 +1,9 @@
-"""Sync calls of a process that do nothing, or fail, from the moment a test says so.
+"""Sync calls of a process that do nothing, fail or hang, from the moment a test says so.
 
 A seccomp filter hands `fsync`, `fdatasync`, `msync`, `sync_file_range`, `syncfs` and `sync` of the started
 process, and of nothing else on the machine, to this one, which lets them pass, answers them with success
-without doing them, or fails them with EIO. Being at the system call it also sees the calls that never go
-through the C library. Linux only; needs no privilege.
+without doing them, fails them with EIO, or lets them hang. Being at the system call it also sees the calls
+that never go through the C library. Linux only; needs no privilege.
 
     test process                        started process
     a thread of SyncFaults  ◄─listener─  this file as a script: installs the filter, passes its listener
@@ -55,6 +55,7 @@ class Sync(Enum):
     HONEST = "passes"
     IGNORED = "answers success and does nothing"
     FAILING = "answers EIO and does nothing"
+    HANGING = "does not return until the mode changes"
 
 
 class SyncFaults:
@@ -63,6 +64,7 @@ class SyncFaults:
     def __init__(self, mode: Sync = Sync.HONEST) -> None:
         self.mode = mode
         self.calls = 0
+        self.hanging = False
         self._ended = threading.Event()
         # A name in the abstract space: no path that could be too long, nothing to remove afterwards.
         self._name = f"metaq-sync-faults-{os.getpid()}-{secrets.token_hex(8)}"
@@ -108,6 +110,10 @@ class SyncFaults:
                 continue
             self.calls += 1
             number = _NOTIFICATION.unpack(notification.raw)[0]
+            while self.mode is Sync.HANGING and not self._ended.is_set():
+                self.hanging = True
+                self._ended.wait(_POLL_MS / 1_000)
+            self.hanging = False
             reply = ctypes.create_string_buffer(self._answer(number), _REPLY.size)
             libc.ioctl(listener, ctypes.c_ulong(_SEND), reply)
 

@@ -26,7 +26,7 @@ PULL_NOT_FOUND = 19
 PULL_RETRY_IMMEDIATELY = 20
 
 _RESPONSE = 1
-_SUBSCRIPTION_GIVEN = 4
+_SUSPEND, _SUBSCRIPTION_GIVEN = 2, 4
 _BORN_HOST_V6, _STORE_HOST_V6 = 1 << 4, 1 << 5
 _MAGIC_V1, _MAGIC_V2 = 0xDAA320A7, 0xDAA320AB
 _CHECKER_GROUP = "fault_checker"
@@ -190,7 +190,16 @@ def queue_end(client: PlainClient, topic: str, queue_id: int, code: int = GET_MA
     return int(reply.fields["offset"])
 
 
-def pull(client: PlainClient, topic: str, queue_id: int, queue_offset: int, count_max: int = 32) -> Reply:
+def pull(
+    client: PlainClient,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    count_max: int = 32,
+    *,
+    hold_ms: int = 0,
+) -> Reply:
+    """With `hold_ms` the broker holds a pull that finds nothing for that long."""
     return client.call(
         PULL_MESSAGE,
         {
@@ -199,9 +208,9 @@ def pull(client: PlainClient, topic: str, queue_id: int, queue_offset: int, coun
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
             "maxMsgNums": str(count_max),
-            "sysFlag": str(_SUBSCRIPTION_GIVEN),
+            "sysFlag": str(_SUBSCRIPTION_GIVEN | (_SUSPEND if hold_ms else 0)),
             "commitOffset": "0",
-            "suspendTimeoutMillis": "0",
+            "suspendTimeoutMillis": str(hold_ms),
             "subscription": "*",
             "subVersion": "0",
             "expressionType": "TAG",

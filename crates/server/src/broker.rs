@@ -19,7 +19,7 @@ use crate::send::Sender;
 use crate::send::rewrite::AddedProperties;
 use crate::settings::BrokerSettings;
 use crate::timer::delay_levels::DelayLevels;
-use crate::timer::delivery::Timers;
+use crate::timer::delivery::{TIMERS_PIN, Timers};
 use crate::timer::due_time::DueTimes;
 use crate::transaction::Transactions;
 
@@ -115,7 +115,7 @@ impl Broker {
             confirmations: Confirmations::default(),
         });
         // Until the timer log has been read, any record may still be needed.
-        store.keep_from(0);
+        store.pin(TIMERS_PIN, 0);
         Ok(broker)
     }
 

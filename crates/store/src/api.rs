@@ -1,4 +1,4 @@
-//! What callers hand in and get back; no behaviour.
+//! Types that callers pass in and get back, without behaviour.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::expression::Program;
 
-/// Told what the store's own threads have done. Calls come from inside the store, some with its locks held: be brief,
-/// never block, never append or delete from here (reading is fine), and expect `arrived` on whatever thread called
-/// [`crate::Store::dispatch`].
+/// Receives what happens in the store. Calls come from inside the store, some with its locks held: be brief, never
+/// block, never append or delete from here (reading is fine). `arrived` comes on the thread that dispatches: with
+/// asynchronous flush the one that called [`crate::Store::dispatch`], with synchronous flush the one that synced.
 pub trait StoreEvents: Send + Sync {
     /// New entries of a queue can be read: it now ends at `max_offset`, and these are the tag codes of the
     /// new entries in their order.
@@ -17,7 +17,7 @@ pub trait StoreEvents: Send + Sync {
     fn confirmed(&self, physical_offset: i64, failed: bool);
 }
 
-/// Where a record went.
+/// Where a record was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub physical_offset: i64,
@@ -27,7 +27,7 @@ pub struct Appended {
     pub store_timestamp_ms: i64,
 }
 
-/// Where the records of a batch went; their queue offsets follow `first.queue_offset` one by one.
+/// Where the records of a batch were stored. Their queue offsets follow `first.queue_offset` one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendedBatch {
     pub first: Appended,
@@ -35,7 +35,7 @@ pub struct AppendedBatch {
     pub end_offset: i64,
 }
 
-/// Which entries of a queue a pull wants.
+/// Selects the entries of a queue that a pull wants.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
     All,
@@ -43,7 +43,7 @@ pub enum Filter {
     Tags(Vec<i64>),
     /// Only records whose properties the program accepts.
     Expression(Arc<Program>),
-    /// Every record, as a candidate: whether it is wanted is found out elsewhere.
+    /// Every record, as a candidate; the function decides elsewhere.
     Function(Arc<Call>),
 }
 
@@ -55,7 +55,7 @@ pub struct Call {
 }
 
 impl Filter {
-    /// What the queue's entry alone can tell; an expression needs the record.
+    /// Whether the entry can be wanted, judged by its tag code alone; an expression needs the record.
     pub fn matches(&self, tag_code: i64) -> bool {
         match self {
             Self::All | Self::Expression(_) | Self::Function(_) => true,
@@ -68,7 +68,7 @@ impl Filter {
 pub enum GetStatus {
     /// At least one record.
     Found,
-    /// Entries were there, but all were filtered out, deleted meanwhile or damaged: ask again at `next_offset`.
+    /// All entries were filtered out, deleted meanwhile or damaged: ask again at `next_offset`.
     NoMatch,
     NoQueue,
     EmptyQueue,

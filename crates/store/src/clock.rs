@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Milliseconds since 1970, from the system or from a test's hand.
+/// Milliseconds since 1970, from the system or set by a test.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     hand: Hand,
@@ -16,7 +16,7 @@ enum Hand {
     System,
     /// The time itself.
     Manual(Arc<AtomicI64>),
-    /// What is added to the system's time.
+    /// Milliseconds added to the system's time.
     Ahead(Arc<AtomicI64>),
 }
 
@@ -25,12 +25,12 @@ impl Clock {
         Self { hand: Hand::System }
     }
 
-    /// A clock that stands still until [`Clock::advance_ms`] moves it; clones share the hand.
+    /// A clock that stands still until [`Clock::advance_ms`] moves it; clones share its time.
     pub fn manual(start_ms: i64) -> Self {
         Self { hand: Hand::Manual(Arc::new(AtomicI64::new(start_ms))) }
     }
 
-    /// A clock that goes as the system's does, and jumps when [`Clock::advance_ms`] moves it.
+    /// A clock that runs like the system's, and jumps when [`Clock::advance_ms`] moves it.
     pub fn ahead(by_ms: i64) -> Self {
         Self { hand: Hand::Ahead(Arc::new(AtomicI64::new(by_ms))) }
     }
@@ -48,7 +48,7 @@ impl Clock {
         !matches!(self.hand, Hand::System)
     }
 
-    /// Moves a test's clock (backwards too); false on the system's clock, which nobody moves.
+    /// Moves a test's clock, forwards or back; returns false for the system's clock, which cannot be moved.
     pub fn advance_ms(&self, by_ms: i64) -> bool {
         match &self.hand {
             Hand::System => false,

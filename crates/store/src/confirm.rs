@@ -1,8 +1,8 @@
-//! From an append to an answer: the log is synced, records are dispatched to their queues, and whoever waits is told.
+//! From an append to an answer: syncs the log, dispatches records to their queues, and wakes whoever waits.
 //!
-//! With asynchronous flush an append confirms itself and its own thread dispatches it. With synchronous flush the thread
-//! that synced the log dispatches what it made safe, then publishes `confirmed`, then wakes the waiters. Replication will
-//! call [`Parts::confirm`] whenever a replica's acknowledgement moves the mark.
+//! With asynchronous flush an append confirms itself and its own thread dispatches it. With synchronous flush the
+//! thread that synced the log dispatches what it made safe, then publishes `confirmed`, then wakes the waiters.
+//! Replication will call [`OpenStore::confirm`] whenever a replica's acknowledgement moves the mark.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,14 +11,34 @@ use crate::error::StoreError;
 use crate::log::flush::sync_files;
 use crate::log::gate::Refusal;
 use crate::queue::dispatch::Replay;
-use crate::store::Parts;
+use crate::store::OpenStore;
 
-impl Parts {
+impl OpenStore {
     /// To be called after one or several appends: dispatches them, or asks for the sync that will.
     #[inline]
     pub(crate) fn dispatch_appended(&self) {
+        if self.log.progress.is_confirmed_by_append() {
+            self.dispatch.run(&self.context(Replay::No));
+            self.index.notify();
+        } else {
+            self.flush.request(self.log.appended_end());
+        }
+    }
+
+    /// For records that were left behind: their appender died before it asked for dispatch, or dispatch failed.
+    pub(crate) fn finish_dispatch(&self) {
         self.dispatch.run(&self.context(Replay::No));
-        self.index.notify();
+        if self.log.progress.confirmed() < self.log.appended_end() {
+            self.dispatch_appended();
+        }
+    }
+
+    /// Confirms everything appended so far, whatever that takes, and returns once it is in its queues.
+    pub(crate) fn confirm_appended(&self) -> Result<(), StoreError> {
+        if !self.log.progress.is_confirmed_by_append() {
+            self.sync_log()?;
+        }
+        self.dispatch.run_to_end(&self.context(Replay::No))
     }
 
     /// Syncs the log up to its end and confirms what that made safe.
@@ -59,6 +79,11 @@ impl Parts {
             return;
         }
         let end = progress.confirmable();
+        if let Err(error) = self.dispatch.run_to_end(&self.context(Replay::No)) {
+            // The records are safe, so their senders get their answer; housekeeping tries the queues again.
+            self.reports.add(format!("dispatch stands still: {error}"));
+        }
+        self.index.notify();
         progress.set_confirmed(end);
     }
 }

@@ -1,5 +1,5 @@
-//! The one door to the file system: every file call of the store goes through [`Disk`], so that syncs report
-//! their errors in one place and a test can make any call fail ([`crate::faulty_disk::FaultyDisk`]).
+//! The only way to the file system: every file call of the store goes through [`Disk`], so that syncs report their
+//! errors in one place and a test can make any call fail ([`crate::faulty_disk::FaultyDisk`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -36,7 +36,7 @@ pub struct Space {
 }
 
 impl Space {
-    /// Rounded up, so that a level is crossed rather early than late.
+    /// The used part, rounded up so that a limit is reached early rather than late.
     pub fn used_percent(&self) -> u8 {
         if self.total_bytes == 0 {
             return 0;
@@ -49,36 +49,36 @@ impl Space {
 pub trait Disk: Send + Sync {
     /// Opens an existing file for reading and writing.
     fn open(&self, path: &Path) -> io::Result<DiskFile>;
-    /// Opens a file for reading and writing, making an empty one where none is.
+    /// Opens a file for reading and writing, and creates an empty one if there is none.
     fn create(&self, path: &Path) -> io::Result<DiskFile>;
     fn len(&self, file: &DiskFile) -> io::Result<u64>;
     /// Sets the length; a longer file gets a hole that takes no blocks.
     fn set_len(&self, file: &DiskFile, len: u64) -> io::Result<()>;
-    /// Takes blocks for the range, so that no later write to it can find the disk full.
+    /// Allocates blocks for the range, so that a later write to it cannot find the disk full.
     fn allocate(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
-    /// Makes the range read as zeros, giving its blocks back where the file system can.
+    /// Makes the range read as zeros, and frees its blocks if the file system can.
     fn zero(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
-    /// The end of what may hold anything but zeros at or behind `from`: the rest is a hole.
+    /// The end of the data from `from` on; everything behind it is a hole.
     fn data_end(&self, file: &DiskFile, from: u64) -> io::Result<u64>;
-    /// Fills the buffer as far as the file reaches and tells how far that was.
+    /// Fills the buffer as far as the file reaches and returns how many bytes that were.
     fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize>;
     fn write_at(&self, file: &DiskFile, data: &[u8], from: u64) -> io::Result<()>;
     fn sync_data(&self, file: &DiskFile) -> io::Result<()>;
-    /// Syncs part of a mapped file: `sync` does it, this is the place to step in.
+    /// Syncs part of a mapped file by calling `sync`; a test can step in here.
     fn sync_mapped(&self, file: &DiskFile, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()>;
     /// Syncs the whole file system that holds the directory: cheaper than one call each for many files.
     fn sync_file_system(&self, directory: &Path) -> io::Result<()>;
     /// Makes names in the directory (created, renamed, removed files) survive a power loss.
     fn sync_directory(&self, directory: &Path) -> io::Result<()>;
     fn create_directory(&self, path: &Path) -> io::Result<()>;
-    /// What the directory holds, by name; nothing where it does not exist. Names that are not text are left out.
+    /// The directory's entries, sorted by name; empty if it does not exist. Names that are not text are left out.
     fn read_directory(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>>;
     fn exists(&self, path: &Path) -> bool;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     fn remove_directory(&self, path: &Path) -> io::Result<()>;
     fn space(&self, directory: &Path) -> io::Result<Space>;
-    /// Takes the file for this process alone until it is closed; false when another has it.
+    /// Locks the file for this process until it is closed; false if another process has it.
     fn lock(&self, file: &DiskFile) -> io::Result<bool>;
     /// Changes when the machine restarts: what was written but not synced before that may be gone.
     fn boot_id(&self) -> [u8; 16];
@@ -136,7 +136,7 @@ impl Disk for SystemDisk {
             let data = match rustix::fs::seek(&file.file, SeekFrom::Data(end)) {
                 Ok(data) => data,
                 Err(rustix::io::Errno::NXIO) => return Ok(end),
-                // A file system that cannot tell: everything may be data.
+                // The file system cannot tell, so everything may be data.
                 Err(rustix::io::Errno::INVAL) => return Ok(self.len(file)?.max(from)),
                 Err(error) => return Err(error.into()),
             };
@@ -223,7 +223,7 @@ impl Disk for SystemDisk {
 
     fn space(&self, directory: &Path) -> io::Result<Space> {
         let figures = rustix::fs::statvfs(directory)?;
-        // Blocks kept back for the superuser count neither as ours nor as used, as df does it.
+        // Blocks reserved for the superuser count neither as available nor as used, as in df.
         let used = figures.f_blocks.saturating_sub(figures.f_bfree);
         Ok(Space {
             total_bytes: (used + figures.f_bavail) * figures.f_frsize,
@@ -259,8 +259,8 @@ impl Disk for SystemDisk {
     }
 }
 
-/// Takes blocks by writing back what the range holds, for systems without a better way. The range lies ahead of the
-/// writer, so nobody changes it meanwhile.
+/// Writes the content of the range back, which allocates its blocks and makes its pages dirty. Nobody else may change
+/// the range meanwhile.
 pub(crate) fn rewrite(disk: &dyn Disk, file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     let end = from + len;
@@ -287,7 +287,7 @@ fn write_zeros(file: &DiskFile, from: u64, len: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The machine's memory, read once; a guess of 4 GiB where it cannot be read.
+/// The machine's memory, read once; 4 GiB if it cannot be read.
 pub(crate) fn memory_bytes() -> u64 {
     static BYTES: OnceLock<u64> = OnceLock::new();
     *BYTES.get_or_init(|| {

@@ -25,12 +25,14 @@ pub enum StoreError {
     BadRecord(metaq_wire::WireError),
     #[error("{0:?} cannot be the name of a topic's directory")]
     BadTopic(String),
-    #[error("{0} is no queue id")]
+    #[error("{0} is not a valid queue id")]
     BadQueue(i32),
-    #[error("an empty batch")]
+    #[error("the batch is empty")]
     EmptyBatch,
     #[error("the records of a batch belong to different queues")]
     MixedBatch,
+    #[error("the bytes for commit log {physical_offset} cannot be appended: {detail}")]
+    BadRawBytes { physical_offset: i64, detail: String },
     #[error(
         "[PCBUSY] an append has been under way for more than {waited_ms} ms (append_wait_ms_max): the disk or the page cache cannot keep up; send slower or to another broker"
     )]
@@ -42,7 +44,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// An error of a file call; a full disk gets its own kind because callers treat it differently.
+    /// Wraps an error of a file call. A full disk gets its own kind because callers treat it differently.
     pub(crate) fn io(path: &Path, source: io::Error) -> Self {
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

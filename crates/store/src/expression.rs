@@ -1,7 +1,7 @@
 //! Message filters beyond tags: a compiled SQL92 expression, run over the properties of one record.
 //!
-//! The control plane parses; what arrives here is a flat list of operations in postfix order, which
-//! [`Program::build`] checks once, so that [`Program::matches`] can neither fail nor allocate.
+//! The control plane parses the expression into a flat list of operations in postfix order. [`Program::build`] checks
+//! it once, so that [`Program::matches`] can neither fail nor allocate.
 
 mod number;
 #[cfg(test)]
@@ -12,11 +12,11 @@ use metaq_wire::properties::entries;
 
 use value::{Search, Value};
 
-/// Operations of one program.
+/// The most operations of one program.
 pub const OPERATIONS_MAX: usize = 8192;
-/// Values that a program may have in hand at a time.
+/// The most values on the stack at a time.
 pub const STACK_MAX: usize = 128;
-/// Different properties that a program may ask for.
+/// The most different properties that a program may read.
 pub const PROPERTIES_MAX: usize = 128;
 /// Programs within these bounds, which is nearly all of them, run in an eighth of the space.
 const SMALL: usize = 8;
@@ -33,7 +33,7 @@ pub enum Operation {
     /// The value of a property, or null.
     Property(String),
     Negate,
-    /// A property where a truth value is due.
+    /// A property that is used as a truth value.
     Truth,
     Not,
     IsNull,
@@ -56,7 +56,7 @@ pub enum Operation {
     NotEndsWith(String),
 }
 
-/// Why a list of operations is no program.
+/// The reasons why a list of operations is not a valid program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExpressionError {
     #[error("the expression has {count} operations, the limit is {OPERATIONS_MAX}")]
@@ -75,7 +75,7 @@ pub enum ExpressionError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     steps: Vec<Step>,
-    /// Names of the properties that it asks for, sorted; steps know them by their place.
+    /// Names of the properties that it reads, sorted; steps refer to them by index.
     names: Vec<Box<[u8]>>,
     depth: usize,
 }
@@ -129,7 +129,7 @@ impl Program {
         Ok(Self { steps, names, depth })
     }
 
-    /// How many operations it has; never none.
+    /// How many operations it has, at least one.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.steps.len()
@@ -185,7 +185,8 @@ impl Program {
         stack.pop()
     }
 
-    /// The values of all properties that are asked for, found in one pass. Of a name that comes twice the last counts.
+    /// The values of all properties that the program reads, found in one pass. If a name comes twice, the last one
+    /// counts.
     fn look_up<'a, const NAMES: usize>(&self, properties: &'a [u8]) -> [Value<'a>; NAMES] {
         let mut values = [Value::Null; NAMES];
         for entry in entries(properties) {
@@ -261,7 +262,7 @@ impl Step {
             Operation::Double(value) => Self::Constant(Value::Double(value)),
             Operation::Text(text) => Self::Text(bytes(text)),
             Operation::Property(name) => {
-                // Always there; a place past the end would read as null.
+                // Always there; an index past the end would read as null.
                 let place = names.binary_search_by(|other| (**other).cmp(name.as_bytes()));
                 Self::Property(place.unwrap_or(usize::MAX))
             }
@@ -319,7 +320,7 @@ fn between<'a>(value: Value<'a>, low: Value<'a>, high: Value<'a>, negated: bool)
     }
 }
 
-/// Its bounds were checked when the program was built; what cannot happen is answered with null, never with a panic.
+/// The bounds were checked when the program was built, so the fallback to null never happens.
 struct Stack<'a, const DEPTH: usize> {
     values: [Value<'a>; DEPTH],
     len: usize,

@@ -1,7 +1,7 @@
-//! A disk for tests: the real one underneath, and any call can be made to fail or to hang.
+//! A disk for tests: the real one underneath, and any call can be made to fail or to hang. It can also lose its power.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
@@ -37,12 +37,12 @@ pub enum Call {
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub call: Call,
-    /// Only where the path contains this text; empty means everywhere.
+    /// Only for paths that contain this text; empty means all paths.
     pub path_part: &'static str,
     pub kind: io::ErrorKind,
-    /// So many matching calls pass first.
+    /// How many matching calls pass first.
     pub after: u64,
-    /// Then so many fail.
+    /// How many then fail.
     pub times: u64,
 }
 
@@ -55,6 +55,13 @@ pub struct FaultyDisk {
     boot_id: Mutex<Option<[u8; 16]>>,
     syncs: AtomicU64,
     faults_met: AtomicU64,
+    survivor: Mutex<Option<Survivor>>,
+}
+
+/// A copy of a directory that holds only what was synced.
+struct Survivor {
+    from: PathBuf,
+    to: PathBuf,
 }
 
 impl FaultyDisk {
@@ -83,7 +90,27 @@ impl FaultyDisk {
         self.resumed.notify_all();
     }
 
-    /// Pretends that the file system is so full; None shows the real figures again.
+    /// From now on copies every file below `from` to the same path below `to` whenever it is synced, as it is when the
+    /// sync begins. So `to` is what a power cut would leave.
+    pub fn keep_synced(&self, from: &Path, to: &Path) {
+        *self.survivor.lock() = Some(Survivor { from: from.to_owned(), to: to.to_owned() });
+    }
+
+    /// Cuts the power: what is synced from now on no longer survives.
+    pub fn cut_power(&self) {
+        *self.survivor.lock() = None;
+    }
+
+    fn survive(&self, path: &Path) -> io::Result<()> {
+        let survivor = self.survivor.lock();
+        let Some(Survivor { from, to }) = &*survivor else { return Ok(()) };
+        let Ok(part) = path.strip_prefix(from) else { return Ok(()) };
+        let to = to.join(part);
+        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
+        std::fs::copy(path, to).map(|_| ())
+    }
+
+    /// Pretends that the file system has this space; None shows the real figures again.
     pub fn set_space(&self, space: Option<Space>) {
         *self.space.lock() = space;
     }
@@ -174,12 +201,14 @@ impl Disk for FaultyDisk {
     fn sync_data(&self, file: &DiskFile) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.check(Call::SyncData, file.path())?;
+        self.survive(file.path())?;
         SystemDisk.sync_data(file)
     }
 
     fn sync_mapped(&self, file: &DiskFile, sync: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         self.check(Call::SyncMapped, file.path())?;
+        self.survive(file.path())?;
         sync()
     }
 

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::StoreError;
 use crate::log::gate::Refusal;
 use crate::recovery::checkpoint::{Bound, Checkpoint, Times};
-use crate::store::Parts;
+use crate::store::OpenStore;
 
 /// Queue flushes between two checkpoints.
 const FLUSHES_PER_CHECKPOINT: u32 = 3;
@@ -16,33 +16,33 @@ const FLUSHES_PER_CHECKPOINT: u32 = 3;
 const CHECKPOINTS_PER_INDEX_SYNC: u32 = 10;
 const DISK_LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
-/// Of the commit log's mapping so much stays resident; more only while somebody reads it.
+/// Bytes of the commit log that stay mapped in memory; older ones only while they are read.
 const MAPPED_BYTES_KEPT: i64 = 64 << 20;
-/// Flushes of queues that may fail in a row, for another reason than a full disk, before appends are refused: what is
-/// short for a moment, such as file descriptors, is there again a moment later.
+/// Flushes of queues that may fail in a row before appends are refused, unless the disk is full. A brief shortage, of
+/// file descriptors for example, is over by the next flush.
 const FLUSH_FAILURES_MAX: u32 = 1;
-/// A round that took long is followed by a pause so many times longer: many queues must not eat a core.
+/// A long round is followed by a pause this many times longer, so that many queues do not occupy a core.
 const REST_FACTOR: u32 = 10;
 
-pub(crate) struct Keep {
+pub(crate) struct Housekeeping {
     checkpoint: Checkpoint,
-    /// What the last checkpoint said.
+    /// The bound in the last checkpoint, or −1.
     saved_end: AtomicI64,
-    /// After a failed sync of queue files the bound stays where it is: what they hold is unknown.
+    /// After a failed sync of queue files their content is unknown, so the bound stays where it is.
     queues_doubtful: AtomicBool,
     /// Nothing may be appended before the next checkpoint.
     must_save: AtomicBool,
-    /// Flushes of queues that failed since the last that did not.
+    /// Flushes of queues that failed since the last successful one.
     flush_failures: AtomicU32,
-    /// What a checkpoint says about the queues' files: something at an orderly stop only.
+    /// The digest of the queues' files for the checkpoint; 0 except at an orderly stop.
     pub(crate) queue_files: AtomicI64,
     saving: Mutex<()>,
     stop: Mutex<bool>,
     wake: Condvar,
 }
 
-impl Keep {
-    /// `saved_end` is what an earlier checkpoint is still believed for, or −1.
+impl Housekeeping {
+    /// `saved_end` is the bound of an earlier checkpoint if it still holds, else −1.
     pub(crate) fn new(checkpoint: Checkpoint, saved_end: i64) -> Self {
         Self {
             checkpoint,
@@ -57,7 +57,7 @@ impl Keep {
         }
     }
 
-    /// Up to here records and their queue entries are on the disk.
+    /// Records below this offset, and their queue entries, are on the disk.
     pub(crate) fn saved_end(&self) -> i64 {
         self.saved_end.load(Ordering::Acquire)
     }
@@ -71,7 +71,7 @@ impl Keep {
         self.wake.notify_all();
     }
 
-    /// Sleeps; false when it is time to stop.
+    /// Sleeps; returns false when it is time to stop.
     fn sleep(&self, pause: Duration) -> bool {
         let mut stop = self.stop.lock();
         if !*stop {
@@ -81,21 +81,20 @@ impl Keep {
     }
 }
 
-impl Parts {
+impl OpenStore {
     /// The housekeeping thread.
-    pub(crate) fn keep_house(&self) {
+    pub(crate) fn run_housekeeping(&self) {
         let interval = Duration::from_millis(self.settings.queue_flush_interval_ms);
         let mut pause = interval.min(DISK_LOOK_INTERVAL);
         let mut disk_due = Instant::now();
         let mut retention_due = Instant::now() + RETENTION_INTERVAL;
         let mut rounds = 0_u32;
-        while self.keep.sleep(pause) {
+        while self.housekeeping.sleep(pause) {
             let begin = Instant::now();
             rounds = rounds.wrapping_add(1);
             let with_checkpoint = rounds % FLUSHES_PER_CHECKPOINT == 0;
             let with_index = rounds % (FLUSHES_PER_CHECKPOINT * CHECKPOINTS_PER_INDEX_SYNC) == 0;
-            // Whoever appends dispatches; this is for one that died in between.
-            self.dispatch_appended();
+            self.finish_dispatch();
             self.flush_queues();
             if with_checkpoint {
                 if let Err(error) = self.save_checkpoint(with_index, false) {
@@ -104,11 +103,11 @@ impl Parts {
             }
             if begin >= disk_due {
                 disk_due = begin + DISK_LOOK_INTERVAL;
-                self.look_at_disk();
+                self.check_disk_level();
             }
             if begin >= retention_due {
                 retention_due = begin + RETENTION_INTERVAL;
-                self.log.relax(MAPPED_BYTES_KEPT);
+                self.log.release_memory(MAPPED_BYTES_KEPT);
                 if let Err(error) = self.clean(false) {
                     self.reports.add(format!("retention failed: {error}"));
                 }
@@ -117,22 +116,22 @@ impl Parts {
         }
     }
 
-    /// Writes the queue entries that wait in memory; where they cannot be written, no more appends are let in.
+    /// Writes the queue entries that wait in memory. If they cannot be written, appends are refused.
     pub(crate) fn flush_queues(&self) {
         let mut outcome = self.queues.flush();
-        let must_save = self.keep.must_save.load(Ordering::Acquire);
+        let must_save = self.housekeeping.must_save.load(Ordering::Acquire);
         if outcome.is_ok() && must_save {
             outcome = self.save_checkpoint(false, false);
         }
         match outcome {
             Ok(()) => {
-                self.keep.flush_failures.store(0, Ordering::Relaxed);
+                self.housekeeping.flush_failures.store(0, Ordering::Relaxed);
                 if self.gate.lift(Refusal::QueuesStuck) {
                     self.reports.add("queue entries can be written again, appends are taken".to_owned());
                 }
             }
             Err(error) => {
-                let failures = self.keep.flush_failures.fetch_add(1, Ordering::Relaxed);
+                let failures = self.housekeeping.flush_failures.fetch_add(1, Ordering::Relaxed);
                 let is_disk_full = matches!(error, StoreError::DiskFull { .. });
                 if must_save || is_disk_full || failures >= FLUSH_FAILURES_MAX {
                     self.gate.shut_for_queues(&error, &self.reports);
@@ -144,24 +143,24 @@ impl Parts {
         }
     }
 
-    /// Makes everything dispatched so far safe, log first, then queues, and only then says so in the checkpoint.
-    /// `forced`: also where nothing was dispatched since the last one.
+    /// Syncs everything dispatched so far, the log first and then the queues, and only then says so in the checkpoint.
+    /// With `forced` it does so even if nothing was dispatched since the last one.
     pub(crate) fn save_checkpoint(&self, with_index: bool, forced: bool) -> Result<(), StoreError> {
-        let _one_at_a_time = self.keep.saving.lock();
+        let _one_at_a_time = self.housekeeping.saving.lock();
         let (end, last_record) = self.dispatch.position();
-        let is_saved = end == self.keep.saved_end();
-        if is_saved && !forced && !with_index && !self.keep.must_save.load(Ordering::Acquire) {
+        let is_saved = end == self.housekeeping.saved_end();
+        if is_saved && !forced && !with_index && !self.housekeeping.must_save.load(Ordering::Acquire) {
             return Ok(());
         }
         if self.log.progress.flushed() < end {
             self.sync_log()?;
         }
         self.queues.flush()?;
-        if self.keep.queues_doubtful.load(Ordering::Acquire) {
+        if self.housekeeping.queues_doubtful.load(Ordering::Acquire) {
             return Ok(());
         }
         if let Err(error) = self.queues.disk.sync() {
-            self.keep.queues_doubtful.store(true, Ordering::Release);
+            self.housekeeping.queues_doubtful.store(true, Ordering::Release);
             return Err(error);
         }
         if with_index {
@@ -181,17 +180,17 @@ impl Parts {
             synced_end: self.log.progress.flushed(),
             index_synced_end: self.index.synced_end(),
             queue_count: self.queues.disk.directory_count.load(Ordering::Acquire),
-            queue_files: self.keep.queue_files.load(Ordering::Acquire),
+            queue_files: self.housekeeping.queue_files.load(Ordering::Acquire),
             boot_id: self.boot_id,
         };
-        self.keep.checkpoint.save(&*self.disk, &times, &bound)?;
-        self.keep.saved_end.store(end, Ordering::Release);
-        self.keep.must_save.store(false, Ordering::Release);
+        self.housekeeping.checkpoint.save(&*self.disk, &times, &bound)?;
+        self.housekeeping.saved_end.store(end, Ordering::Release);
+        self.housekeeping.must_save.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Refuses writes while the disk is past its limit, and takes them again when it is not.
-    pub(crate) fn look_at_disk(&self) {
+    /// Refuses appends while the disk is fuller than `disk_refuse_percent`.
+    pub(crate) fn check_disk_level(&self) {
         let Ok(used_percent) = self.used_percent() else { return };
         if used_percent >= self.settings.disk_refuse_percent {
             if self.gate.shut(Refusal::DiskLevel) {

@@ -1,17 +1,17 @@
-//! What tools look at: which queues there are, how far they reach, and their entries.
+//! Queries of tools: which queues exist, how far they reach, and their entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::StoreError;
 use crate::store::Store;
 
-/// Entries that one look may ask for.
+/// The most entries that one query returns.
 const ENTRIES_MAX: usize = 10_000;
-/// Entries that one measurement goes through (20 bytes each); who wants more asks again from where it ended.
+/// The most entries (of 20 bytes) that one measurement reads. For more, ask again from where it ended.
 const MEASURED_MAX: i64 = 1_000_000;
 const MEASURED_CHUNK: usize = 1_000;
 
-/// One line of a consume queue.
+/// One entry of a consume queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueEntry {
     pub physical_offset: i64,
@@ -22,22 +22,21 @@ pub struct QueueEntry {
 /// How much a part of a queue holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// Behind the last record that was counted.
+    /// The queue offset behind the last record that was counted.
     pub end_offset: i64,
-    /// Of the records as stored.
+    /// The size of the records as stored.
     pub bytes: i64,
-    /// Where the record before the part lies in the commit log, and the last one of it; that of another record would
-    /// be elsewhere.
+    /// The physical offsets of the record before the part and of its last record. They identify the records: if a queue
+    /// was deleted and created again, they differ.
     pub before_physical_offset: Option<i64>,
     pub last_physical_offset: Option<i64>,
 }
 
 impl Store {
-    /// Topic → queue → the offset of its next record, for the queues that something was written to or read from since
-    /// the store was opened.
+    /// Topic → queue → the offset of its next record, for the queues that were used since the store was opened.
     pub fn queue_ends(&self) -> BTreeMap<String, BTreeMap<i32, i64>> {
         let mut ends: BTreeMap<String, BTreeMap<i32, i64>> = BTreeMap::new();
-        for queue in self.parts.queues.loaded() {
+        for queue in self.shared.queues.loaded() {
             let end = queue.max_offset();
             match ends.get_mut(&*queue.topic) {
                 Some(queues) => {
@@ -54,12 +53,12 @@ impl Store {
     /// Every topic that has a queue, in memory or on the disk.
     pub fn topics(&self) -> Result<BTreeSet<String>, StoreError> {
         let mut topics: BTreeSet<String> =
-            self.parts.queues.list_on_disk()?.into_iter().map(|(topic, _)| topic).collect();
-        topics.extend(self.parts.queues.loaded().iter().map(|queue| queue.topic.to_string()));
+            self.shared.queues.list_on_disk()?.into_iter().map(|(topic, _)| topic).collect();
+        topics.extend(self.shared.queues.loaded().iter().map(|queue| queue.topic.to_string()));
         Ok(topics)
     }
 
-    /// Up to `count_max` lines of a queue from `queue_offset` on; none where it does not reach that far.
+    /// Up to `count_max` entries of a queue from `queue_offset` on; none if it does not reach that far.
     pub fn queue_entries(
         &self,
         topic: &str,
@@ -70,7 +69,7 @@ impl Store {
         let mut entries = Vec::new();
         let from = queue_offset.max(self.min_offset(topic, queue_id));
         self.with_queue(topic, queue_id, |queue| {
-            queue.read(&self.parts.queues.disk, from, count_max.min(ENTRIES_MAX), &mut entries)
+            queue.read(&self.shared.queues.disk, from, count_max.min(ENTRIES_MAX), &mut entries)
         });
         entries
             .iter()
@@ -82,8 +81,8 @@ impl Store {
             .collect()
     }
 
-    /// How far from `from_offset` records go that together have at most `bytes_max` bytes, but not past `to_offset`. A
-    /// hole counts as nothing.
+    /// Measures how many records from `from_offset` on fit in `bytes_max` bytes, but not past `to_offset`. Holes have
+    /// no size.
     pub fn measure(
         &self,
         topic: &str,
@@ -94,13 +93,13 @@ impl Store {
     ) -> Measured {
         let from_offset = from_offset.max(0);
         let mut measured = Measured { end_offset: from_offset, ..Measured::default() };
-        measured.before_physical_offset = self.entry_place(topic, queue_id, from_offset - 1);
+        measured.before_physical_offset = self.entry_physical_offset(topic, queue_id, from_offset - 1);
         let to_offset = to_offset.min(from_offset.saturating_add(MEASURED_MAX));
         let mut entries = Vec::new();
         self.with_queue(topic, queue_id, |queue| {
             while measured.end_offset < to_offset {
                 let count = (to_offset - measured.end_offset).clamp(0, MEASURED_CHUNK as i64) as usize;
-                queue.read(&self.parts.queues.disk, measured.end_offset, count, &mut entries)?;
+                queue.read(&self.shared.queues.disk, measured.end_offset, count, &mut entries)?;
                 for entry in &entries {
                     let size = if entry.is_void() { 0 } else { i64::from(entry.size) };
                     if measured.bytes + size > bytes_max {
@@ -119,8 +118,8 @@ impl Store {
         measured
     }
 
-    /// Where the record of an entry lies in the commit log; none for what is deleted or was never there.
-    fn entry_place(&self, topic: &str, queue_id: i32, queue_offset: i64) -> Option<i64> {
+    /// The physical offset of an entry's record; None if it is deleted or never existed.
+    fn entry_physical_offset(&self, topic: &str, queue_id: i32, queue_offset: i64) -> Option<i64> {
         if queue_offset < self.min_offset(topic, queue_id) {
             return None;
         }

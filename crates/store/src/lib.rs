@@ -1,22 +1,24 @@
 //! The store of MetaQ: bytes at rest.
 //!
-//! Records of all topics go one behind the other into the commit log; consume queues say where the records of one queue
-//! lie in it, the key index where those with a key do. Formats are those of Apache RocketMQ's store, so each opens the
+//! The commit log holds the records of all topics, one after the other. Consume queues list the records of one queue,
+//! and the key index finds records by key. The file formats are those of Apache RocketMQ, so either store opens the
 //! other's directory.
 //!
-//! Reading order, which is a record's way through the store:
+//! `crates/server` calls [`Store`] for every hot request, `crates/python` for everything else. Both see the store only
+//! through the types that are exported here.
 //!
-//! 1. [`settings`], [`error`], [`clock`], `api`: what comes in and goes out;
-//! 2. [`disk`] and `mapped`: file calls and memory maps; `unsafe` lives in `mapped` alone;
-//! 3. `store`, the surface, and `commit_log` with `ahead`: append, and disk blocks before they are needed;
-//! 4. `flush`: the group commit; `gate`: when writes are refused;
-//! 5. `log_walk`, `dispatch`, `queue`, `queue_disk`, `queues`: from the log to the consume queues;
-//! 6. `index`, `index_file`: from the log to the keys;
-//! 7. `read` with [`expression`]: pulls, their filters, searches; `inspect`: what tools look at; `repair`: queue
-//!    entries that do not fit;
-//! 8. `checkpoint`, `keep`, `open`, `recovery`, `queue_load`: what is true after a stop of any kind;
-//! 9. `retention`: what is deleted, and when;
-//! 10. [`timer`]: which waiting message's time comes next.
+//! Follow a record through the store to read the code:
+//!
+//! 1. [`settings`], [`error`], [`clock`] and `api` define what callers pass in and get back. [`disk`] is the only way to
+//!    the file system; tests use its twin, [`faulty_disk`].
+//! 2. `store` is the public surface. It keeps everything its threads share in one `OpenStore`.
+//! 3. `log` appends records, allocates files in advance, syncs them and knows how far they are confirmed.
+//! 4. `confirm` connects the two halves: it syncs, dispatches and then lets the answers go.
+//! 5. `queue` dispatches confirmed records to consume queues, `index` to the key index.
+//! 6. `read` serves pulls, filtered by [`expression`]; `inspect` serves tools.
+//! 7. `recovery` opens a store after any kind of stop. `housekeeping` writes queue entries and checkpoints while it runs.
+//! 8. `retention` deletes old files, except those that `pins` protect.
+//! 9. [`timer`] sorts waiting messages by the time they are due.
 
 mod api;
 pub mod clock;
@@ -30,6 +32,7 @@ mod housekeeping;
 mod index;
 mod inspect;
 mod log;
+mod pins;
 mod queue;
 mod read;
 mod recovery;
@@ -48,4 +51,4 @@ pub use inspect::{Measured, QueueEntry};
 pub use queue::dispatch::SCHEDULE_TOPIC;
 pub use settings::StoreSettings;
 pub use store::Store;
-pub use timer::timer_log::{Place, TIMER_TOPIC, TimerEntry, TimerLog, TimerStart};
+pub use timer::timer_log::{TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition, TimerStart};

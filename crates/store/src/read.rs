@@ -15,13 +15,13 @@ use crate::log::mapped::MappedFile;
 use crate::queue::consume_queue::Queue;
 use crate::queue::files::Entry;
 use crate::queue::table::Queues;
-use crate::recovery::log_walk::{Place, look};
+use crate::recovery::log_walk::{Content, content_at};
 
 /// A pull looks at no more entries than this (16,000 bytes of the queue) or what it asks for, whichever is more.
 const SCAN_ENTRIES_MIN: usize = 800;
 /// Entries read at a time.
 const CHUNK_ENTRIES: usize = 128;
-/// Damaged places remembered, so that each is reported once.
+/// Damaged entries that are remembered, so that each is reported once.
 const DAMAGE_REMEMBERED_MAX: usize = 10_000;
 
 pub(crate) struct Reader<'a> {
@@ -31,17 +31,17 @@ pub(crate) struct Reader<'a> {
     pub(crate) reports: &'a Reports,
 }
 
-/// What was found damaged while reading.
+/// Damage that reads have found.
 #[derive(Default)]
 pub(crate) struct Damage {
     /// By queue (its serial) and queue offset.
     seen: Mutex<HashSet<(u64, i64)>>,
     pub(crate) count: AtomicU64,
-    /// Queue entries that were put right.
+    /// Queue entries that were corrected.
     pub(crate) repaired: AtomicU64,
 }
 
-/// What one pull is after.
+/// The part of a queue that one pull asks for.
 pub(crate) struct Wanted<'a> {
     pub(crate) queue_offset: i64,
     pub(crate) count_max: usize,
@@ -56,7 +56,7 @@ impl Reader<'_> {
             Ok(Some(queue)) => queue,
             Ok(None) => return Got::nothing(GetStatus::NoQueue, 0, 0, 0),
             Err(error) => {
-                // Nothing is known of the queue, so nothing may be concluded: the caller asks again.
+                // Nothing is known about the queue, so the caller has to ask again.
                 self.reports.add(format!("queue {queue_id} of {topic} cannot be read: {error}"));
                 return Got::nothing(GetStatus::NoMatch, queue_offset, 0, 0);
             }
@@ -110,7 +110,7 @@ impl Reader<'_> {
                     continue;
                 }
                 let found = self.find_sound(queue, got.next_offset, entry, &gathered).filter(|(sound, _)| {
-                    // An entry that had to be put right leads to another record.
+                    // A corrected entry leads to another record, which has not been checked yet.
                     let is_same = accepted.is_some() && sound.physical_offset == entry.physical_offset;
                     is_same
                         || self.accepts(wanted.filter, queue, got.next_offset, sound, &gathered) == Some(true)
@@ -137,7 +137,7 @@ impl Reader<'_> {
         got
     }
 
-    /// What an expression says to the record, before its body is read and checked; None where there is no such record.
+    /// Whether the filter accepts the record, before its body is read and checked; None if there is no such record.
     #[inline]
     fn accepts(
         &self,
@@ -155,15 +155,15 @@ impl Reader<'_> {
         }
         let file = gathered.file_at(self.log, entry.physical_offset)?;
         let position = (entry.physical_offset - file.start_offset) as u64;
-        match look(file.slice(position, entry.size as usize)?, entry.physical_offset, false) {
-            Place::Record(record) if fits(&record, queue, queue_offset, entry) => {
+        match content_at(file.slice(position, entry.size as usize)?, entry.physical_offset, false) {
+            Content::Record(record) if fits(&record, queue, queue_offset, entry) => {
                 Some(program.matches(record.properties))
             }
             _ => None,
         }
     }
 
-    /// The entry and the file with its record; where they do not fit, the right entry, if there is one.
+    /// The entry and the file with its record. If the two do not fit, the corrected entry, if there is one.
     #[inline]
     fn find_sound(
         &self,
@@ -188,7 +188,7 @@ impl Reader<'_> {
     ) -> Option<(Entry, Arc<MappedFile>)> {
         let min_offset = queue.min_offset(&self.queues.disk, self.log.start_offset()).ok()?;
         if queue_offset < min_offset || self.damage.is_known(queue, queue_offset) {
-            // Deleted meanwhile, or looked for in vain before.
+            // Deleted meanwhile, or searched for in vain before.
             return None;
         }
         let found = self
@@ -200,7 +200,7 @@ impl Reader<'_> {
         found
     }
 
-    /// The file with the entry's record, when everything about the record fits.
+    /// The file with the entry's record, if everything about the record fits.
     fn find_record(
         &self,
         queue: &Queue,
@@ -214,8 +214,8 @@ impl Reader<'_> {
         let file = gathered.file_at(self.log, entry.physical_offset)?;
         let position = (entry.physical_offset - file.start_offset) as u64;
         let bytes = file.slice(position, entry.size as usize)?;
-        match look(bytes, entry.physical_offset, true) {
-            Place::Record(record) if fits(&record, queue, queue_offset, entry) => Some(file),
+        match content_at(bytes, entry.physical_offset, true) {
+            Content::Record(record) if fits(&record, queue, queue_offset, entry) => Some(file),
             _ => None,
         }
     }
@@ -225,8 +225,8 @@ impl Reader<'_> {
         let file = self.log.file_at(physical_offset)?;
         let position = (physical_offset - file.start_offset) as u64;
         let bytes = file.readable().get(position as usize..)?;
-        match look(bytes, physical_offset, true) {
-            Place::Record(record) => file.bytes(position, record.size),
+        match content_at(bytes, physical_offset, true) {
+            Content::Record(record) => file.bytes(position, record.size),
             _ => None,
         }
     }
@@ -246,8 +246,8 @@ impl Reader<'_> {
         (own_offset == physical_offset).then_some(time_ms)
     }
 
-    /// Lower: the first offset stored at or after the time, else the end. Upper: the last one stored at or before it,
-    /// else 0.
+    /// The first queue offset stored at or after the time, or the end; with `upper` the last one stored at or before
+    /// it, or 0.
     pub(crate) fn search_offset(
         &self,
         queue: &Queue,
@@ -289,7 +289,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// The file of the current slice when it has the offset, else the one the log knows.
+    /// The file that contains the offset: that of the current slice if possible, else one from the log.
     fn file_at(&self, log: &CommitLog, physical_offset: i64) -> Option<Arc<MappedFile>> {
         match &self.file {
             Some(file) if (file.start_offset..file.end_offset()).contains(&physical_offset) => {
@@ -323,7 +323,7 @@ impl Damage {
         seen.contains(&(queue.serial, queue_offset)) || seen.len() >= DAMAGE_REMEMBERED_MAX
     }
 
-    /// Counts and reports a record that cannot be served, once.
+    /// Counts and reports a damaged record, but only once.
     fn note(&self, reports: &Reports, queue: &Queue, queue_offset: i64, entry: &Entry) {
         if self.seen.lock().insert((queue.serial, queue_offset)) {
             self.count.fetch_add(1, Ordering::Relaxed);

@@ -1,25 +1,27 @@
-//! Deleting old files: by age at given hours, by how full the disk is, and never, to make room, what nobody consumed.
+//! Retention: deletes old files by age at certain hours, or when the disk fills up. It never deletes unconsumed records
+//! to make room, unless `delete_unconsumed` says so.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::Ordering;
 
 use crate::error::StoreError;
 use crate::log::mapped::MappedFile;
-use crate::recovery::log_walk::{Place, look};
-use crate::store::Parts;
+use crate::recovery::log_walk::{Content, content_at};
+use crate::store::OpenStore;
 use crate::timer::timer_log::TIMER_TOPIC;
 
 const HOUR_MS: i64 = 3_600_000;
-/// To make room, so many files go in one run at most; the level is looked at again between them.
+/// The most files that one run deletes to make room; it checks the disk again after each.
 const FORCED_FILES_MAX: usize = 32;
 
-/// The lowest committed queue offset of each queue, as the control plane last told it.
+/// The lowest committed queue offset of each queue, as the control plane last reported it.
 pub(crate) type Consumed = HashMap<(String, i32), i64>;
 
-impl Parts {
-    /// Applies retention: at the hours of `delete_when`, or past `disk_clean_percent`, or when `now`, files go whose
-    /// records are all older than `file_reserved_hours`; past `disk_force_clean_percent` the oldest files go whatever
-    /// their age, as long as they are consumed.
+impl OpenStore {
+    /// Applies retention and returns how many files of the log it deleted.
+    ///
+    /// At the hours of `delete_when`, past `disk_clean_percent`, or with `now`, it deletes files whose records are all
+    /// older than `file_reserved_hours`. Past `disk_force_clean_percent` it deletes the oldest files whatever their
+    /// age, provided that they are consumed.
     pub(crate) fn clean(&self, now: bool) -> Result<usize, StoreError> {
         let _one_at_a_time = self.cleaning.lock();
         let mut used_percent = self.used_percent()?;
@@ -31,13 +33,15 @@ impl Parts {
             expired = self.expired_files();
         }
         if expired > 0 || used_percent >= self.settings.disk_force_clean_percent {
-            // Queue entries must be on the disk before their records go: nothing could rebuild the offsets. Where the
-            // full disk itself is in the way, files that an earlier checkpoint covers can still go.
+            // Queue entries must be on the disk before their records are deleted, because nothing could rebuild their
+            // offsets. If the full disk prevents that, files below an earlier checkpoint can still be deleted.
             let saved = self.save_checkpoint(false, false);
             saved.unwrap_or_else(|error| {
                 self.reports.add(format!("the checkpoint could not be saved: {error}"))
             });
-            deleted += self.log.remove_first(expired, self.keep.saved_end().min(self.needed_from()))?;
+            deleted += self.pins.while_fixed(|lowest| {
+                self.log.remove_first(expired, self.housekeeping.saved_end().min(lowest))
+            })?;
         }
         if deleted > 0 {
             used_percent = self.used_percent()?;
@@ -54,7 +58,10 @@ impl Parts {
                 break;
             }
             drop(files);
-            let removed = self.log.remove_first(1, self.keep.saved_end())?;
+            let removed = self.pins.while_fixed(|lowest| {
+                let limit = if self.settings.delete_unconsumed { i64::MAX } else { lowest };
+                self.log.remove_first(1, self.housekeeping.saved_end().min(limit))
+            })?;
             if removed == 0 {
                 break;
             }
@@ -75,16 +82,11 @@ impl Parts {
         Ok(space.used_percent())
     }
 
-    /// The first record that waits for its time.
-    fn needed_from(&self) -> i64 {
-        self.needed_from.load(Ordering::Acquire)
-    }
-
-    /// How many files, from the first on, hold nothing younger than the reserve.
+    /// How many files, from the first on, hold only records older than `file_reserved_hours`.
     fn expired_files(&self) -> usize {
         let files = self.log.files();
         let oldest_kept_ms = self.clock.now_ms() - self.settings.file_reserved_hours as i64 * HOUR_MS;
-        // A file is as young as the first record behind it; the file that is written to never expires.
+        // A file counts as young as the first record of the next file. The last file never expires.
         files
             .iter()
             .skip(1)
@@ -92,12 +94,12 @@ impl Parts {
             .count()
     }
 
-    /// The first record, in the log's order, that some queue's consumers have not committed; a queue of which nobody
-    /// committed anything is unconsumed from its start.
+    /// The physical offset of the first record that is pinned or that some queue's consumers have not committed. A
+    /// queue without commits is unconsumed from its start.
     fn lowest_unconsumed(&self) -> Result<i64, StoreError> {
         let consumed = self.consumed.lock().clone();
         let log_start = self.log.start_offset();
-        let mut lowest = self.needed_from();
+        let mut lowest = self.pins.lowest();
         for (topic, queue_id) in self.all_queues()? {
             if topic == TIMER_TOPIC {
                 continue;
@@ -120,7 +122,7 @@ impl Parts {
         Ok(self.queues.list_on_disk()?.into_iter().chain(loaded).collect())
     }
 
-    /// Deletes queue and index files that only speak of records which are gone.
+    /// Deletes queue and index files whose records are all gone.
     fn trim(&self) -> Result<(), StoreError> {
         let log_start = self.log.start_offset();
         for (topic, queue_id) in self.all_queues()? {
@@ -138,8 +140,8 @@ impl Parts {
 }
 
 fn first_time_ms(file: &MappedFile) -> Option<i64> {
-    match look(file.readable(), file.start_offset, false) {
-        Place::Record(record) => Some(record.store_timestamp_ms),
+    match content_at(file.readable(), file.start_offset, false) {
+        Content::Record(record) => Some(record.store_timestamp_ms),
         _ => None,
     }
 }

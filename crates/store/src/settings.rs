@@ -1,4 +1,4 @@
-//! What an operator may choose about a store; checked once, before any file is touched.
+//! The settings of a store; checked once, before any file is touched.
 
 use std::path::PathBuf;
 
@@ -15,14 +15,14 @@ const RECORD_OVERHEAD_BYTES_MAX: u64 = 120 + 0xFFFF + 0x7FFF;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     pub directory: PathBuf,
-    /// True: an append is safe when [`crate::StoreEvents::confirmed`] has passed its end; false: data is
-    /// synced every `flush_interval_ms` and nobody waits for it.
+    /// True: a record is confirmed once it is synced. False: it is confirmed once it is appended, and data is synced
+    /// every `flush_interval_ms`.
     pub sync_flush: bool,
     pub commit_log_file_bytes: u64,
     pub consume_queue_file_entries: u64,
     pub index_slots: u32,
     pub index_entries: u32,
-    /// Disk blocks are taken in steps of this size ahead of the writer, inside a full-length file.
+    /// Disk blocks are allocated in steps of this size before the writer needs them.
     pub allocation_step_bytes: u64,
     pub flush_interval_ms: u64,
     pub queue_flush_interval_ms: u64,
@@ -35,9 +35,9 @@ pub struct StoreSettings {
     pub disk_refuse_percent: u8,
     /// Lets a full disk delete records that no group has consumed.
     pub delete_unconsumed: bool,
-    /// How long an append waits for those before it; from then on others are refused at once until it moves again.
+    /// How long an append waits for another one. After that, others are refused at once until appends continue.
     pub append_wait_ms_max: u64,
-    /// How long a message of each delay level waits, level 1 first.
+    /// The delay of each level, level 1 first.
     pub delay_levels_ms: Vec<i64>,
 }
 
@@ -66,7 +66,7 @@ impl StoreSettings {
         }
     }
 
-    /// Refuses what could not work, naming the setting and the limit.
+    /// Refuses settings that cannot work; the error names the setting and the limit.
     pub fn check(&self) -> Result<(), StoreError> {
         let bad = |text: String| Err(StoreError::BadSettings(text));
         if self.directory.as_os_str().is_empty() {
@@ -135,7 +135,7 @@ impl StoreSettings {
         }
     }
 
-    /// The largest record that is stored: bounded by the message limit and by what fits one file.
+    /// The size of the largest record: limited by the message size and by the size of a file.
     pub(crate) fn record_bytes_max(&self) -> usize {
         let by_message = self.message_size_bytes_max as u64 + RECORD_OVERHEAD_BYTES_MAX;
         by_message.min(self.commit_log_file_bytes - 8) as usize

@@ -219,7 +219,7 @@ fn keys_find_records_newest_first_within_the_time_range() {
 #[test]
 fn a_deleted_topic_starts_again_at_zero() {
     let directory = tempfile::tempdir().unwrap();
-    let settings = small(directory.path());
+    let settings = synced(directory.path());
     let store = open(&settings);
     for _ in 0..40 {
         send(&store, "gone", 0, b"old");
@@ -246,7 +246,7 @@ fn a_deleted_topic_starts_again_at_zero() {
 #[test]
 fn one_process_at_a_time_and_closing_is_final() {
     let directory = tempfile::tempdir().unwrap();
-    let settings = small(directory.path());
+    let settings = synced(directory.path());
     let store = open(&settings);
     match Store::open(settings.clone(), Clock::system(), Arc::new(SystemDisk)) {
         Err(StoreError::Locked { path }) => assert!(path.ends_with("lock")),

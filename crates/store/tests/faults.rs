@@ -39,11 +39,10 @@ impl StoreEvents for Flushes {
 fn after_a_failed_sync_nothing_is_ever_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FaultyDisk::new());
-    let store = open_on(&disk, &small(directory.path()));
+    let store = open_on(&disk, &synced(directory.path()));
     let events = Arc::new(Flushes::default());
     store.set_events(events.clone());
     let good = send(&store, "t", 0, b"good");
-    assert!(store.wait_confirmed(good.end_offset, Duration::from_secs(60)));
 
     // One sync fails; the disk is fine again right after.
     disk.add(Fault {
@@ -53,7 +52,8 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
         after: 0,
         times: 1,
     });
-    let bad = send(&store, "t", 0, b"bad");
+    let bad = store.append(&record("t", 0, b"bad", "")).unwrap();
+    store.dispatch();
     assert!(!store.wait_confirmed(bad.end_offset, Duration::from_secs(60)));
     assert_eq!(disk.faults_met(), 1);
     assert!(matches!(store.append(&record("t", 0, b"late", "")), Err(StoreError::FailedSync)));
@@ -64,7 +64,7 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
     assert!(!store.wait_confirmed(bad.end_offset, Duration::from_millis(50)));
     assert!(!events.after_failure.load(Ordering::SeqCst));
     assert_eq!(store.confirmed_offset(), good.end_offset);
-    assert_eq!(bodies(&store, "t", 0)[0], b"good", "reads go on");
+    assert_eq!(bodies(&store, "t", 0), [b"good"], "reads go on");
     assert!(matches!(store.close(), Err(StoreError::FailedSync)));
     assert!(directory.path().join("abort").exists(), "the next start must recover");
     assert!(store.take_reports().iter().any(|line| line.contains("sync")));
@@ -216,6 +216,42 @@ fn one_queue_flush_that_fails_refuses_nothing_and_the_second_tells_why() {
 }
 
 #[test]
+fn a_crowded_queue_survives_a_failed_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = StoreSettings {
+        commit_log_file_bytes: 32 << 20,
+        consume_queue_file_entries: 300_000,
+        queue_flush_interval_ms: 600_000,
+        ..small(directory.path())
+    };
+    let store = open_on(&disk, &settings);
+    let records = vec![record("t", 0, b"x", ""); 1_000];
+    let fill = |batches: usize| {
+        for _ in 0..batches {
+            store.append_batch(&records)?;
+            store.dispatch();
+        }
+        Ok::<(), StoreError>(())
+    };
+    disk.add(Fault {
+        call: Call::Write,
+        path_part: "consumequeue",
+        kind: ErrorKind::PermissionDenied,
+        after: 0,
+        times: 2,
+    });
+    fill(75).unwrap();
+    assert_eq!(disk.faults_met(), 2);
+    assert!(store.take_reports().iter().any(|line| line.contains("to be tried again")));
+    // Memory is bounded all the same.
+    disk.fail(Call::Write, "consumequeue", ErrorKind::PermissionDenied);
+    let refusal = fill(150).unwrap_err();
+    assert!(matches!(refusal, StoreError::QueuesStuck { .. }), "{refusal}");
+    assert!(store.max_offset("t", 0) < 75_000 + 150_000);
+}
+
+#[test]
 fn a_failed_sync_of_queues_freezes_the_bound_only() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FaultyDisk::new());
@@ -279,6 +315,7 @@ fn opening_fails_cleanly_whatever_call_fails() {
         Call::DataEnd,
         Call::Read,
         Call::Write,
+        Call::SyncMapped,
         Call::SyncDirectory,
         Call::CreateDirectory,
         Call::ReadDirectory,
@@ -287,12 +324,13 @@ fn opening_fails_cleanly_whatever_call_fails() {
     for call in calls {
         for after in 0..12 {
             let directory = tempfile::tempdir().unwrap();
-            let settings = small(directory.path());
+            let settings = StoreSettings { sync_flush: after % 2 == 0, ..small(directory.path()) };
             let disk = Arc::new(FaultyDisk::new());
             let store = open_on(&disk, &settings);
             for number in 0..100 {
-                send(&store, "t", number % 3, &[b'x'; 200]);
+                store.append(&record("t", number % 3, &[b'x'; 200], "")).unwrap();
             }
+            confirm(&store, store.end_offset());
             drop(store);
             disk.add(Fault { call, path_part: "", kind: ErrorKind::Other, after, times: 1 });
             let opened = Store::open(settings.clone(), Clock::system(), disk.clone());

@@ -58,23 +58,25 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn sizes() -> impl Strategy<Value = (u64, u64, u64, u32, u32)> {
+fn sizes() -> impl Strategy<Value = (u64, u64, u64, u32, u32, bool)> {
     (
         4_096..40_000_u64,
         2..60_u64,
         prop_oneof![Just(4_096_u64), Just(8_192), Just(1 << 20)],
         1..40_u32,
         2..60_u32,
+        any::<bool>(),
     )
 }
 
-fn settings(directory: &std::path::Path, sizes: (u64, u64, u64, u32, u32)) -> StoreSettings {
+fn settings(directory: &std::path::Path, sizes: (u64, u64, u64, u32, u32, bool)) -> StoreSettings {
     StoreSettings {
         commit_log_file_bytes: sizes.0,
         consume_queue_file_entries: sizes.1,
         allocation_step_bytes: sizes.2,
         index_slots: sizes.3,
         index_entries: sizes.4,
+        sync_flush: sizes.5,
         ..small(directory)
     }
 }
@@ -155,7 +157,7 @@ proptest! {
                     let body = body(number, body_bytes);
                     let queue = model.entry((topic.clone(), queue_id)).or_default();
                     let batch = store.append_batch(&vec![record(&topic, queue_id, &body, "KEYS\u{1}k\u{2}"); count]).unwrap();
-                    store.dispatch();
+                    confirm(&store, batch.end_offset);
                     prop_assert_eq!(batch.first.queue_offset, queue.len() as i64);
                     queue.extend(std::iter::repeat_n(body, count));
                 }
@@ -163,8 +165,8 @@ proptest! {
                     let topic = topic_name(topic);
                     let mut half = record(&topic, 0, b"half", "");
                     half.system_flag = 4;
-                    store.append(&half).unwrap();
-                    store.dispatch();
+                    let appended = store.append(&half).unwrap();
+                    confirm(&store, appended.end_offset);
                 }
                 Step::CloseAndOpen => store = reopen(&mut settings, store, false, false, number),
                 Step::KillAndOpen => store = reopen(&mut settings, store, true, false, number),
@@ -194,8 +196,8 @@ proptest! {
         store.close().unwrap();
     }
 
-    /// Cuts the log's tail anywhere, after a kill or a clean stop: what is left is a prefix of every queue, everything in
-    /// front of the cut is there, and the queues go on densely.
+    /// Cuts the log's tail anywhere, after a kill or a clean stop: what is left is a prefix of every queue, everything
+    /// in front of the cut is there, and the queues go on densely.
     #[test]
     fn a_cut_tail_leaves_a_prefix(
         sizes in sizes(),

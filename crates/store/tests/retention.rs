@@ -161,7 +161,8 @@ fn what_waits_for_its_time_is_kept_whatever_its_age() {
     fixture.clock.advance_ms(100 * HOUR_MS);
     fixture.fill("t", 1);
     let waiting = fixture.settings.commit_log_file_bytes as i64 * 2 + 5;
-    fixture.store.keep_from(waiting);
+    fixture.store.pin("timers", waiting);
+    fixture.store.pin("replica", waiting + 1);
     assert_eq!(fixture.store.clean(true).unwrap(), 2);
     assert_eq!(figure(&fixture.store, "commit_log_min_offset"), waiting - 5);
     // A full disk does not change that, although the queue of what waits has no committed offset at all.
@@ -170,6 +171,8 @@ fn what_waits_for_its_time_is_kept_whatever_its_age() {
     fixture.store.dispatch();
     fixture.disk.set_space(Some(Space { total_bytes: 1_000, available_bytes: 100 }));
     assert_eq!(fixture.store.clean(true).unwrap(), 0);
-    fixture.store.keep_from(fixture.store.end_offset());
+    fixture.store.pin("timers", fixture.store.end_offset());
+    assert_eq!(fixture.store.clean(true).unwrap(), 0, "the replica is still behind");
+    fixture.store.unpin("replica");
     assert!(fixture.store.clean(true).unwrap() > 0);
 }

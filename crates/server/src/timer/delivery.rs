@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use metaq_store::{Filter, GetStatus, Place, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog};
+use metaq_store::{Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
 use metaq_wire::Record;
 
 use crate::rounds::Rounds;
@@ -32,6 +32,8 @@ const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 const OPEN_RETRY: Duration = Duration::from_secs(1);
 /// After a loss of the timer log, what was due so shortly before the end may not have been delivered.
 const REBUILD_MARGIN_MS: i64 = 2_000;
+/// What retention must keep for messages that wait.
+pub(crate) const TIMERS_PIN: &str = "timers";
 const ROLL_TIMES: &str = "TIMER_ROLL_TIMES";
 /// What a delivered message no longer carries.
 const WAITING_PROPERTIES: [&str; 9] = [
@@ -121,7 +123,7 @@ struct Run {
 struct Rebuild {
     up_to: i64,
     /// What is due by then, and its record no later, was delivered.
-    done: Place,
+    done: TimerPosition,
     /// How often what was stored again was, by its key and time: older copies do not count.
     copies: HashMap<(u64, i64), i64, RandomState>,
 }
@@ -283,7 +285,7 @@ impl Timers {
     /// Reads and delivers until nothing is left to do now.
     fn turn(&self, run: &mut Run) -> Result<(), StoreError> {
         while !self.rounds.is_stopped() {
-            let end_before = self.store.end_offset();
+            let end_before = self.store.confirmed_offset();
             let is_at_end = self.read_queue(run)?;
             if is_at_end {
                 run.has_begun = true;
@@ -300,7 +302,7 @@ impl Timers {
                     self.deliver(run, &due)?;
                 } else if is_at_end {
                     self.recalls.forget_before(now_ms);
-                    self.store.keep_from(run.log.needed_from().unwrap_or(i64::MAX).min(end_before));
+                    self.store.pin(TIMERS_PIN, run.log.needed_from().unwrap_or(i64::MAX).min(end_before));
                     self.save_now_and_then(run)?;
                     run.last_failure.clear();
                     return Ok(());
@@ -374,7 +376,7 @@ impl Timers {
             if outcome.is_err() {
                 break;
             }
-            finished = Some(entry.place());
+            finished = Some(entry.position());
         }
         if let Some(place) = finished {
             self.store.dispatch();
@@ -403,6 +405,8 @@ impl Timers {
             return Ok(());
         }
         if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
+            // Nothing may say that this is done before the recall is on the disk.
+            run.written_end = run.written_end.max(self.store.end_offset());
             self.recalled.fetch_add(1, Relaxed);
             return Ok(());
         }
@@ -457,7 +461,7 @@ impl Rebuild {
             return true;
         }
         let newest = self.copies.get(&(waiting.key_hash, waiting.due_ms)).copied().unwrap_or(0);
-        let place = Place { wake_ms: waiting.due_ms, physical_offset: record.physical_offset };
+        let place = TimerPosition { wake_ms: waiting.due_ms, physical_offset: record.physical_offset };
         place > self.done && waiting.roll_times >= newest
     }
 }

@@ -128,7 +128,7 @@ impl Timers {
         let Some(physical_offset) = self.recalls.find(key_hash, due_ms) else {
             return false;
         };
-        let Some(stored) = self.store.record_at(physical_offset) else {
+        let Some(stored) = self.store.appended_record_at(physical_offset) else {
             return false;
         };
         // The hash alone could be that of another key.

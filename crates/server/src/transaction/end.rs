@@ -45,7 +45,8 @@ impl Transactions {
         end: End,
         answers: &mut Answers,
     ) -> Result<i64, Refusal> {
-        let stored = self.store.record_at(header.commit_log_offset);
+        // Its producer may be quicker than the disk. What is appended for it is confirmed after it.
+        let stored = self.store.appended_record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
             return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));

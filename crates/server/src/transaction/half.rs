@@ -110,6 +110,9 @@ impl Transactions {
             if bytes >= READ_BYTES {
                 break;
             }
+            if !self.store.is_confirmed(half.physical_offset + 1) {
+                continue;
+            }
             match self.store.record_at(half.physical_offset) {
                 Some(record) => {
                     bytes += record.len();
@@ -123,8 +126,8 @@ impl Transactions {
     }
 
     /// Stores these half messages again at the end of their queue, so that they hold up nothing, and marks the old
-    /// ones done. Returns the copies as their producer shall see them: with their own topic and queue. One that has
-    /// ended meanwhile is left out.
+    /// ones done. Returns the copies, once they are confirmed, as their producer shall see them: with their own topic
+    /// and queue. One that has ended meanwhile is left out.
     pub fn renew(&self, places: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
         let mut ledger = self.ledger.lock();
         let mut copies = Vec::with_capacity(places.len());
@@ -139,8 +142,12 @@ impl Transactions {
             }
         }
         self.write_ends_of(&mut ledger);
+        let end = ledger.appended_end;
         drop(ledger);
         self.store.dispatch();
+        if !copies.is_empty() && !self.store.wait_confirmed(end, self.flush_timeout) {
+            return Err(ServerError::NotFlushed);
+        }
         // What was stored again is checked in the next turn where this one got no further.
         if copies.is_empty() { outcome.map(|()| copies) } else { Ok(copies) }
     }

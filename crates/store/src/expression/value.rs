@@ -1,8 +1,8 @@
 //! The values of an expression and what may be done with them.
 //!
-//! Three-valued logic with a fourth value below it: where Apache's broker gives up on a message, because a property
-//! that is no number meets one, the result is `Failed`, and the message is not delivered unless an `AND` or `OR`
-//! to its left had decided already.
+//! Three-valued logic with a fourth value. Apache's broker gives up on a message if a property that is not a number is
+//! compared with one. The result is then `Failed`, and the message is not delivered unless an `AND` or `OR` to the left
+//! was already decided.
 
 use std::cmp::Ordering;
 
@@ -19,7 +19,7 @@ pub(super) enum Value<'a> {
     Text(&'a [u8]),
 }
 
-/// Where a text is looked for.
+/// Where to search for a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
     Anywhere,
@@ -38,7 +38,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A property is a text and never a truth value, so all it can be is false or unknown.
+    /// A property is a text and never a truth value, so it is either false or unknown.
     pub(super) fn truth(self) -> Self {
         match self {
             Self::Failed | Self::Null | Self::Bool(_) => self,
@@ -106,7 +106,7 @@ impl<'a> Value<'a> {
         order.map_or(Self::Failed, |order| Self::Bool(wanted(order)))
     }
 
-    /// None where the two cannot be compared. A property becomes whatever it is compared with.
+    /// Compares two values; None if that is impossible. A property is converted to the type of the other value.
     fn compare(self, right: Self) -> Option<Ordering> {
         match (self, right) {
             (Self::Bool(left), Self::Bool(right)) => Some(left.cmp(&right)),
@@ -155,7 +155,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// False, and never unknown, for whatever is no text; an empty text is found nowhere and missed nowhere.
+    /// False, and never unknown, for a value that is not a text; an empty text is neither found nor missed.
     pub(super) fn search(self, search: Search, text: &[u8], negated: bool) -> Self {
         match self {
             _ if text.is_empty() => Self::Bool(false),

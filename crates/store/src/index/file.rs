@@ -19,7 +19,7 @@ use crate::log::mapped::MappedTable;
 const HEADER_BYTES: u64 = 40;
 const SLOT_BYTES: u64 = 4;
 const ENTRY_BYTES: u64 = 20;
-/// Blocks for entries are taken in such steps.
+/// Blocks for entries are allocated in steps of this size.
 const ALLOCATION_STEP_BYTES: u64 = 1 << 20;
 
 mod at {
@@ -51,27 +51,27 @@ impl IndexSizes {
     }
 }
 
-/// What a file covers.
+/// The part of the log that a file covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) begin_time_ms: i64,
     pub(crate) end_time_ms: i64,
     pub(crate) begin_offset: i64,
-    /// The last record that has an entry here, not its end.
+    /// The start of the last record that has an entry here.
     pub(crate) end_offset: i64,
 }
 
 pub(crate) struct IndexFile {
     table: MappedTable,
     sizes: IndexSizes,
-    /// From the header, kept in step with it.
+    /// A copy of the header's numbers.
     span: Span,
     used_slots: i32,
     count: i32,
 }
 
 impl IndexFile {
-    /// Opens the file (a new one is empty); an error of kind `Damaged` where its header cannot be right.
+    /// Opens the file; a new one is empty. Returns `Damaged` if its header cannot be right.
     pub(crate) fn open(disk: &dyn Disk, path: &Path, sizes: IndexSizes) -> Result<Self, StoreError> {
         let table = MappedTable::open(disk, path, sizes.file_bytes())?;
         let long = |at| table.read::<8>(at).map_or(0, i64::from_be_bytes);
@@ -117,8 +117,8 @@ impl IndexFile {
         self.table.sync(disk)
     }
 
-    /// Adds an entry; the file is not full. The header moves on before the slot does: a kill in between leaves the entry
-    /// out of its chain, and the record is indexed again at the next start.
+    /// Adds an entry to a file that is not full. The header changes before the slot: a kill in between leaves the entry
+    /// out of its chain, and the next start indexes the record again.
     pub(crate) fn put(
         &mut self,
         disk: &dyn Disk,
@@ -158,8 +158,8 @@ impl IndexFile {
         Ok(())
     }
 
-    /// Reads the slots of keys that are about to be put. Slots lie anywhere in many megabytes: fetched one by one, each
-    /// put would wait for memory; read together, the waits overlap.
+    /// Reads the slots of keys that are about to be added. Slots are scattered over many megabytes: if they are read
+    /// together, the waits for memory overlap.
     #[inline]
     pub(crate) fn bring_in(&self, key_hashes: impl Iterator<Item = i32>) {
         let slots = key_hashes.fold(0, |slots, hash| slots ^ self.slot(self.sizes.slot_at(hash)));
@@ -178,13 +178,13 @@ impl IndexFile {
         self.table.write(0, &header);
     }
 
-    /// The newest entry of a slot; a number that no entry has counts as none.
+    /// The newest entry of a slot; None if the number in the slot belongs to no entry.
     fn slot(&self, slot_at: u64) -> i32 {
         let number = self.table.read::<4>(slot_at).map_or(0, i32::from_be_bytes);
         if (1..self.count).contains(&number) { number } else { 0 }
     }
 
-    /// Physical offsets of records that may have the key, newest first, until `visit` has enough.
+    /// Visits the physical offsets of records that may have the key, newest first, until `visit` returns false.
     pub(crate) fn find(&self, key_hash: i32, mut visit: impl FnMut(i64) -> bool) {
         let mut number = self.slot(self.sizes.slot_at(key_hash));
         while number > 0 {
@@ -196,7 +196,7 @@ impl IndexFile {
             if int(0) == key_hash && !visit(physical_offset) {
                 return;
             }
-            // Chains run to older entries only; anything else is damage and would never end.
+            // Chains lead to older entries only. Anything else is damage and might never end.
             let previous = int(16);
             number = if previous < number { previous } else { 0 };
         }
@@ -208,7 +208,7 @@ pub(crate) fn topic_hash(topic: &str) -> i32 {
     java_hash_on(java_hash(topic), "#")
 }
 
-/// The hash that the index keeps of `topic#key`: never negative.
+/// The hash of `topic#key` in the index, which is never negative.
 #[inline]
 pub(crate) fn key_hash(topic_hash: i32, key: &str) -> i32 {
     java_hash_on(topic_hash, key).checked_abs().unwrap_or(0)

@@ -1,5 +1,5 @@
-//! The key index: finds records by `UNIQ_KEY` and by every word of `KEYS`. Built by a thread of its own that follows the
-//! commit log a few milliseconds behind, in batches; what it missed at a kill it reads again at the next start.
+//! Builds and queries the key index. A thread of its own follows dispatch in batches, a few milliseconds behind. What
+//! it missed at a kill it reads again at the next start.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::error::StoreError;
 use crate::index::file::{IndexFile, IndexSizes, key_hash, topic_hash};
 use crate::log::commit_log::CommitLog;
 use crate::log::gate::Reports;
-use crate::recovery::log_walk::{Place, Step, look, walk};
+use crate::recovery::log_walk::{Content, Step, content_at, walk};
 use crate::settings::StoreSettings;
 
-/// How long new records may gather before they are indexed together.
+/// How long new records are collected before they are indexed together.
 const BATCH_PAUSE: Duration = Duration::from_millis(3);
-/// After a failure (a full disk) the follower waits so long.
+/// Pause of the thread after a failure, such as a full disk.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// Records between two looks at whether to stop.
+/// Records indexed between two checks whether to stop.
 const PASS_RECORDS_MAX: usize = 2_048;
-/// At the stop no more of the log than this is indexed: about a tenth of a second.
+/// The most bytes of the log that are indexed at a stop, which takes about a tenth of a second.
 const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
 
-/// Entries written under one lock, and whose slots are fetched from memory together.
+/// Entries that are written under one lock and whose slots are read together.
 const GROUP_KEYS: usize = 32;
 
-/// A key of a record, as the index keeps it.
-struct KeyPlace {
+/// A key of a record, as the index stores it.
+struct IndexedKey {
     hash: i32,
     physical_offset: i64,
     store_timestamp_ms: i64,
@@ -41,8 +41,8 @@ struct KeyPlace {
 /// The keys of a stretch of the log.
 #[derive(Default)]
 struct Found {
-    keys: Vec<KeyPlace>,
-    /// The topic of the last record and the hash of `topic#`: neighbours mostly share it.
+    keys: Vec<IndexedKey>,
+    /// The topic of the last record and the hash of `topic#`, which neighbouring records mostly share.
     topic: Vec<u8>,
     topic_hash: Option<i32>,
 }
@@ -59,7 +59,7 @@ impl Found {
             self.topic.extend_from_slice(record.topic);
         }
         let Some(topic_hash) = self.topic_hash else { return };
-        self.keys.extend(keys(record).map(|key| KeyPlace {
+        self.keys.extend(keys(record).map(|key| IndexedKey {
             hash: key_hash(topic_hash, key),
             physical_offset: record.physical_offset,
             store_timestamp_ms: record.store_timestamp_ms,
@@ -71,7 +71,7 @@ pub(crate) struct Index {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     sizes: IndexSizes,
-    /// Oldest first; the last one is written to.
+    /// Sorted by age, oldest first. New entries go to the last one.
     files: RwLock<Vec<IndexFile>>,
     indexed_end: AtomicI64,
     synced_end: AtomicI64,
@@ -83,8 +83,9 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens the files there are and decides from where on the log has to be read again. Files that may hold lies are
-    /// deleted: damaged ones, ones of another size, and ones that run past the end of the log or past `synced_end`.
+    /// Opens the existing files and decides from where the log has to be indexed again. Files that cannot be trusted
+    /// are deleted: damaged ones, ones of another size, and ones that reach past the end of the log or past
+    /// `synced_end`.
     pub(crate) fn open(
         settings: &StoreSettings,
         disk: Arc<dyn Disk>,
@@ -117,7 +118,7 @@ impl Index {
             reports.add(format!("index file {} cannot be relied on and is built again", path.display()));
             disk.remove_file(&path).map_err(fail)?;
         }
-        // The last record is read once more: a kill may have come between its keys.
+        // The last record is indexed again, because a kill may have come between its keys.
         let indexed_end = files.last().map_or(log_start, |file| file.span().end_offset.max(log_start));
         Ok(Self {
             disk,
@@ -147,7 +148,7 @@ impl Index {
         self.synced_time_ms.load(Ordering::Acquire)
     }
 
-    /// Wakes the follower where it sleeps; called after a dispatch.
+    /// Wakes the thread if it sleeps; called after a dispatch.
     #[inline]
     pub(crate) fn notify(&self) {
         if self.idle.load(Ordering::Relaxed) && self.idle.swap(false, Ordering::AcqRel) {
@@ -156,7 +157,7 @@ impl Index {
         }
     }
 
-    /// The follower's thread; it indexes what `dispatched_end` allows.
+    /// The thread. It indexes records below `dispatched_end`.
     pub(crate) fn run(&self, log: &CommitLog, dispatched_end: impl Fn() -> i64, reports: &Reports) {
         while !self.stop.load(Ordering::Acquire) {
             let end = dispatched_end();
@@ -175,9 +176,9 @@ impl Index {
         {
             let mut sleeping = self.sleeping.lock();
             self.idle.store(true, Ordering::SeqCst);
-            // Not before looking again: a dispatch that saw us awake does not wake us.
+            // Check again before sleeping: a dispatch that saw this thread awake does not wake it.
             if self.indexed_end() >= dispatched_end() && !self.stop.load(Ordering::Acquire) {
-                // The timeout makes up for a wake-up that raced past without a fence on the hot path.
+                // The hot path has no fence, so a wake-up can be missed; the timeout makes up for it.
                 self.wake.wait_for(&mut sleeping, Duration::from_millis(500));
             }
             self.idle.store(false, Ordering::SeqCst);
@@ -198,7 +199,7 @@ impl Index {
         self.wake.notify_all();
     }
 
-    /// Before the store is closed: indexes what is left, unless that is much; the next start goes on from there.
+    /// Indexes the rest before the store is closed, unless it is too much; then the next start continues from there.
     pub(crate) fn catch_up(&self, log: &CommitLog, end: i64) -> Result<(), StoreError> {
         while self.indexed_end() < end && end - self.indexed_end() <= CATCH_UP_BYTES_MAX {
             self.follow(log, end, || false)?;
@@ -206,7 +207,7 @@ impl Index {
         Ok(())
     }
 
-    /// Indexes one stretch of the log: first the hashes of all its keys, then the entries, a group at a time.
+    /// Indexes one stretch of the log: collects the hashes of all its keys, then adds the entries group by group.
     fn follow(&self, log: &CommitLog, end: i64, is_stopped: impl Fn() -> bool) -> Result<(), StoreError> {
         let mut records = 0;
         let mut found = Found::default();
@@ -228,7 +229,7 @@ impl Index {
         Ok(())
     }
 
-    fn put(&self, group: &[KeyPlace]) -> Result<(), StoreError> {
+    fn put(&self, group: &[IndexedKey]) -> Result<(), StoreError> {
         let mut files = self.files.write();
         if let Some(file) = files.last() {
             file.bring_in(group.iter().map(|key| key.hash));
@@ -248,7 +249,7 @@ impl Index {
         Ok(())
     }
 
-    /// `yyyyMMddHHmmssSSS`, and always behind the last file's name: names are the order.
+    /// The name `yyyyMMddHHmmssSSS`, but always greater than the last file's: files are sorted by name.
     fn fresh_name(&self, last: Option<&IndexFile>, now_ms: i64) -> String {
         let stamp = time_stamp(now_ms);
         let last: u64 =
@@ -256,7 +257,7 @@ impl Index {
         format!("{:017}", stamp.max(last + 1))
     }
 
-    /// Syncs the file that is written to (older ones were synced when they filled up) and remembers how far.
+    /// Syncs the files that changed and notes how far the index is synced.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         let indexed_end = self.indexed_end();
         if indexed_end > self.synced_end() {
@@ -272,7 +273,7 @@ impl Index {
         Ok(())
     }
 
-    /// Records with the key stored in the time range, newest first. The index only proposes: every record is checked.
+    /// Finds records with the key stored in the time range, newest first. Every record is checked in the log.
     pub(crate) fn query(
         &self,
         log: &CommitLog,
@@ -307,11 +308,11 @@ impl Index {
         result
     }
 
-    /// Deletes files all of whose records are gone from the log.
+    /// Deletes files whose records are all gone from the log.
     pub(crate) fn clean(&self, log_start: i64) -> Result<usize, StoreError> {
         let mut files = self.files.write();
         let old = files.iter().take_while(|file| file.span().end_offset < log_start).count();
-        // The file that is written to stays.
+        // The last file stays, because new entries go there.
         let old = old.min(files.len().saturating_sub(1));
         for file in files.drain(..old) {
             self.disk.remove_file(file.path()).map_err(|source| StoreError::io(file.path(), source))?;
@@ -320,7 +321,7 @@ impl Index {
     }
 }
 
-/// None for a file of another size: its geometry is unknown, so it cannot be read.
+/// Opens an index file; None if it is empty or has another size, because then its layout is unknown.
 fn open_file(disk: &dyn Disk, path: &Path, sizes: IndexSizes) -> Result<Option<IndexFile>, StoreError> {
     let file = disk.open(path).map_err(|source| StoreError::io(path, source))?;
     let len = disk.len(&file).map_err(|source| StoreError::io(path, source))?;
@@ -331,7 +332,7 @@ fn open_file(disk: &dyn Disk, path: &Path, sizes: IndexSizes) -> Result<Option<I
     Ok((!file.is_empty()).then_some(file))
 }
 
-/// The keys by which a record is found.
+/// The keys under which a record is indexed.
 fn keys<'a>(record: &Record<'a>) -> impl Iterator<Item = &'a str> {
     let [unique_key, keys] = properties::find_many(record.properties, ["UNIQ_KEY", "KEYS"]);
     let text =
@@ -348,10 +349,13 @@ fn matching_record(
     begin_ms: i64,
     end_ms: i64,
 ) -> Option<Bytes> {
+    if physical_offset >= log.progress.confirmable() {
+        return None;
+    }
     let file = log.file_at(physical_offset)?;
     let position = (physical_offset - file.start_offset) as u64;
     let bytes = file.readable().get(position as usize..)?;
-    let Place::Record(record) = look(bytes, physical_offset, true) else { return None };
+    let Content::Record(record) = content_at(bytes, physical_offset, true) else { return None };
     let fits = record.topic == topic.as_bytes()
         && (begin_ms..=end_ms).contains(&record.store_timestamp_ms)
         && keys(&record).any(|word| word == key);

@@ -1,11 +1,11 @@
-//! The commit log: every record of every topic, one behind the other, in files of one size.
+//! The commit log: every record of every topic, one after the other, in files of one size.
 //!
 //! ```text
 //! 00000000000000000000          00000000001073741824
 //! | record | record | … | blank | record | record | …
 //! ```
-//! A record never spans files: where the next one and a blank mark of 8 bytes no longer fit, the blank (the
-//! remaining length, a magic) closes the file. Appends take one lock, held for laying out the bytes.
+//! A record never spans two files. If the next one and a blank mark of 8 bytes no longer fit, the mark (the remaining
+//! length and a magic number) closes the file. An append holds one lock while it lays out the bytes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,34 +22,34 @@ use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::log::gate::Gate;
 use crate::log::mapped::{FileWriter, MappedFile};
-use crate::log::preallocation::Ahead;
+use crate::log::preallocation::Preallocation;
 use crate::log::progress::Progress;
 use crate::queue::consume_queue::Queue;
 use crate::settings::StoreSettings;
 
-const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
+pub(crate) const BLANK_BYTES: u64 = layout::BLANK_BYTES as u64;
 
 pub(crate) struct CommitLog {
     pub(crate) disk: Arc<dyn Disk>,
     clock: Clock,
-    gate: Arc<Gate>,
+    pub(crate) gate: Arc<Gate>,
     record_bytes_max: usize,
-    /// In order of their start offsets; swapped as a whole, so that readers take no lock.
+    /// Sorted by start offset. The list is swapped as a whole, so readers take no lock.
     files: ArcSwap<Vec<Arc<MappedFile>>>,
     appender: Mutex<Appender>,
     append_wait_max: Duration,
-    /// Somebody waited too long for the lock, and nobody has had it since.
+    /// Set when a caller waited too long for the lock, until the next one gets it.
     is_stuck: AtomicBool,
     pub(crate) progress: Progress,
-    pub(crate) ahead: Ahead,
+    pub(crate) preallocation: Preallocation,
 }
 
-struct Appender {
-    writer: FileWriter,
+pub(crate) struct Appender {
+    pub(crate) writer: FileWriter,
     store_timestamp_ms: i64,
 }
 
-/// Where recovery found the log to end.
+/// The end of the log, as recovery found it.
 pub(crate) struct LogEnd {
     pub(crate) files: Vec<Arc<MappedFile>>,
     pub(crate) writer: FileWriter,
@@ -68,7 +68,12 @@ impl CommitLog {
     ) -> Self {
         let directory = directory(&settings.directory);
         Self {
-            ahead: Ahead::new(settings, Arc::clone(&disk), directory, end.writer.file().end_offset()),
+            preallocation: Preallocation::new(
+                settings,
+                Arc::clone(&disk),
+                directory,
+                end.writer.file().end_offset(),
+            ),
             disk,
             clock,
             gate,
@@ -81,8 +86,9 @@ impl CommitLog {
         }
     }
 
-    /// Appends one record; its queue offset is taken under the same lock, so both orders agree. None, with nothing
-    /// done, when the queue was deleted since the caller looked it up.
+    /// Appends one record. Its queue offset is taken under the same lock, so both orders agree. Returns None and does
+    /// nothing if the queue was deleted since the caller looked it up.
+    #[inline]
     pub(crate) fn append(
         &self,
         record: &NewRecord<'_>,
@@ -106,7 +112,7 @@ impl CommitLog {
         Ok(Some(Appended { physical_offset, end_offset, queue_offset, store_timestamp_ms }))
     }
 
-    /// Appends all or none; the records get neighbouring queue offsets.
+    /// Appends all records or none; they get consecutive queue offsets.
     pub(crate) fn append_batch(
         &self,
         records: &[NewRecord<'_>],
@@ -129,7 +135,7 @@ impl CommitLog {
         let first_queue_offset = if counted > 0 { queue.take_offsets(counted as i64) } else { 0 };
         let mut next_queue_offset = first_queue_offset;
         for (record, size) in records.iter().zip(sizes) {
-            // Cannot fail any more: `make_batch_room` prepared every file that is needed.
+            // Cannot fail: `make_batch_room` prepared every file that is needed.
             self.make_room(&mut appender, size as u64)?;
             let queue_offset = if is_queued(record.system_flag) {
                 next_queue_offset += 1;
@@ -153,10 +159,10 @@ impl CommitLog {
         Ok(Some(AppendedBatch { first, physical_offsets, end_offset }))
     }
 
-    /// The right to append. Where the one who has it does not come on, because the disk is slow or the page cache under
-    /// pressure, a first one waits for a while and all others are refused at once: the threads stay free for reads.
+    /// Locks the appender. If its owner is stuck, because the disk is slow or memory is short, one caller waits for a
+    /// while and all others are refused at once, so that threads stay free for reads.
     #[inline]
-    fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
+    pub(crate) fn lock_appender(&self) -> Result<MutexGuard<'_, Appender>, StoreError> {
         if self.is_stuck.load(Ordering::Relaxed) {
             return self.lock_stuck();
         }
@@ -188,33 +194,33 @@ impl CommitLog {
     }
 
     #[inline]
-    fn publish(&self, appender: &Appender) -> i64 {
+    pub(crate) fn publish(&self, appender: &Appender) -> i64 {
         appender.writer.publish();
         let end_offset = appender.writer.physical_offset();
         self.progress.set_appended(end_offset);
         end_offset
     }
 
-    /// Sees to it that the writer stands where `size` bytes and a blank mark have disk blocks.
+    /// Makes sure that `size` bytes and a blank mark fit at the writer's position and have disk blocks.
     #[inline]
-    fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
+    pub(crate) fn make_room(&self, appender: &mut Appender, size: u64) -> Result<(), StoreError> {
         if appender.writer.remaining() < size + BLANK_BYTES {
             self.roll(appender)?;
         }
         let needed_end = appender.writer.position() + size + BLANK_BYTES;
         let file = appender.writer.file();
         if file.allocated_end() < needed_end {
-            self.ahead.allocate_now(file, needed_end)?;
+            self.preallocation.allocate_now(file, needed_end)?;
         }
-        self.ahead.watch(file, needed_end);
+        self.preallocation.watch(file, needed_end);
         Ok(())
     }
 
-    /// Closes the current file with a blank and goes on in the next one. Fails with nothing changed.
-    fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
+    /// Closes the current file with a blank and continues in the next one. On failure nothing has changed.
+    pub(crate) fn roll(&self, appender: &mut Appender) -> Result<(), StoreError> {
         let file = Arc::clone(appender.writer.file());
         file.allocate(&*self.disk, appender.writer.position() + BLANK_BYTES)?;
-        let next = self.ahead.take_next()?;
+        let next = self.preallocation.take_next()?;
         let Some(next_writer) = next.writer() else {
             return Err(StoreError::Damaged {
                 path: next.path().to_owned(),
@@ -234,7 +240,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Takes every file and block that the batch will need, so that laying it out cannot fail half-way.
+    /// Allocates every file and block that the batch needs, so that laying it out cannot fail half-way.
     fn make_batch_room(&self, appender: &mut Appender, sizes: &[usize]) -> Result<(), StoreError> {
         let total = sizes.iter().map(|size| *size as u64).sum::<u64>();
         if appender.writer.remaining() >= total + BLANK_BYTES {
@@ -246,7 +252,7 @@ impl CommitLog {
         for size in sizes.iter().map(|size| *size as u64) {
             if file.len() - position < size + BLANK_BYTES {
                 file.allocate(&*self.disk, position + BLANK_BYTES)?;
-                file = self.ahead.prepare(fresh_files)?;
+                file = self.preallocation.prepare(fresh_files)?;
                 fresh_files += 1;
                 position = 0;
             }
@@ -256,7 +262,7 @@ impl CommitLog {
         Ok(())
     }
 
-    /// The first byte that is still there.
+    /// The physical offset of the first byte that is not deleted.
     pub(crate) fn start_offset(&self) -> i64 {
         self.files.load().first().map_or(0, |file| file.start_offset)
     }
@@ -274,7 +280,7 @@ impl CommitLog {
         self.files.load_full()
     }
 
-    /// The file that holds the byte, or held it: None past the end and in front of the start.
+    /// The file that contains the byte; None past the end and before the start.
     pub(crate) fn file_at(&self, physical_offset: i64) -> Option<Arc<MappedFile>> {
         let files = self.files.load();
         let after = files.partition_point(|file| file.start_offset <= physical_offset);
@@ -282,36 +288,36 @@ impl CommitLog {
         (physical_offset < file.end_offset()).then(|| Arc::clone(file))
     }
 
-    /// The file behind this one.
+    /// The file after the one that starts at `start_offset`.
     pub(crate) fn file_after(&self, start_offset: i64) -> Option<Arc<MappedFile>> {
         let files = self.files.load();
         files.get(files.partition_point(|file| file.start_offset <= start_offset)).cloned()
     }
 
-    /// Runs something while nothing can be appended.
+    /// Runs `work` while nothing can be appended.
     pub(crate) fn while_paused<T>(&self, work: impl FnOnce() -> T) -> T {
         let _appender = self.appender.lock();
         work()
     }
 
-    /// Gives memory back that maps what lies more than `kept_bytes` behind the end.
-    pub(crate) fn relax(&self, kept_bytes: i64) {
+    /// Unmaps the memory of everything more than `kept_bytes` before the end.
+    pub(crate) fn release_memory(&self, kept_bytes: i64) {
         let cold_end = self.appended_end() - kept_bytes;
         for file in self.files.load().iter().take_while(|file| file.start_offset < cold_end) {
-            file.relax((cold_end - file.start_offset) as u64);
+            file.release_memory((cold_end - file.start_offset) as u64);
         }
     }
 
-    /// Has the blocks behind the end taken in the background, before the first append asks for them.
+    /// Starts allocating blocks behind the end in the background, before the first append needs them.
     pub(crate) fn prepare(&self) {
         let appender = self.appender.lock();
-        self.ahead.watch(appender.writer.file(), appender.writer.position());
+        self.preallocation.watch(appender.writer.file(), appender.writer.position());
     }
 
-    /// Takes up to `count` files off the front of the log, as far as they end below `limit`, and deletes them; readers
-    /// that hold parts of them keep those.
+    /// Deletes up to `count` files from the front of the log, but none that ends past `limit`. Bytes that readers hold
+    /// stay valid.
     pub(crate) fn remove_first(&self, count: usize, limit: i64) -> Result<usize, StoreError> {
-        // Under the append lock, because a roll swaps the list too.
+        // Under the append lock, because rolling to a new file swaps the list too.
         let removed: Vec<Arc<MappedFile>> = {
             let _appender = self.appender.lock();
             let files = self.files.load();
@@ -328,10 +334,15 @@ impl CommitLog {
 }
 
 impl Appender {
-    /// Never backwards, whatever the clock does: searches by time rely on it.
+    /// Never goes back, whatever the clock does: searches by time rely on it.
     fn tick(&mut self, clock: &Clock) -> i64 {
-        self.store_timestamp_ms = self.store_timestamp_ms.max(clock.now_ms());
+        self.note_time(clock.now_ms());
         self.store_timestamp_ms
+    }
+
+    /// Later records are stored at this time or later.
+    pub(crate) fn note_time(&mut self, time_ms: i64) {
+        self.store_timestamp_ms = self.store_timestamp_ms.max(time_ms);
     }
 }
 
@@ -343,7 +354,7 @@ pub(crate) fn file_name(start_offset: i64) -> String {
     format!("{start_offset:020}")
 }
 
-/// Prepared and rolled-back halves of a transaction stay out of the queues.
+/// Whether the record belongs in its queue: prepared and rolled-back halves of transactions do not.
 #[inline]
 pub(crate) fn is_queued(system_flag: i32) -> bool {
     let state = system_flag & layout::TRANSACTION_MASK;

@@ -2,8 +2,8 @@
 //!
 //! A sender that needs its record on the disk leaves its end offset as a request and waits elsewhere. The thread syncs
 //! up to wherever the log ends by then, and begins again if there are newer requests: while one sync runs, the next
-//! group gathers. After a failed sync nothing counts as flushed any more: the kernel drops what it could not write, so a
-//! second sync that succeeds would prove nothing.
+//! group gathers. After a failed sync nothing counts as flushed any more: the kernel drops what it could not write, so
+//! a second sync that succeeds would prove nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
@@ -58,8 +58,8 @@ impl Flush {
         }
     }
 
-    /// Asks for a sync up to `end_offset` and waits until `is_reached` says yes after one; false on a time-out and after
-    /// a failed sync.
+    /// Asks for a sync up to `end_offset` and waits until `is_reached` says yes after one; false on a time-out and
+    /// after a failed sync.
     pub(crate) fn wait(
         &self,
         end_offset: i64,

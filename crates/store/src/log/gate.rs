@@ -1,4 +1,4 @@
-//! Whether writes are let in, and the words for the operator about why not.
+//! The gate refuses appends that could not be kept, and collects reports for the operator.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 
 use crate::error::StoreError;
 
-/// Why writes are refused; each reason comes and goes by itself.
+/// Reasons to refuse writes. Each comes and goes on its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Refusal {
-    /// For ever: after a failed sync the kernel forgets what it could not write.
+    /// Lasts until a restart: after a failed sync the kernel forgets what it could not write.
     FailedSync = 1,
     Closed = 2,
     /// The file system passed `disk_refuse_percent`.
     DiskLevel = 4,
-    /// Queue entries could not be written; they wait in memory, so no more may come.
+    /// Queue entries could not be written. They wait in memory, which must not grow without bound.
     QueuesStuck = 8,
 }
 
@@ -24,7 +24,7 @@ pub(crate) enum Refusal {
 pub(crate) struct Gate {
     refusals: AtomicU8,
     directory: PathBuf,
-    /// Why queue entries could not be written, while that holds appends back.
+    /// The reason why queue entries cannot be written, while that refuses appends.
     stuck: Mutex<Option<Stuck>>,
 }
 
@@ -38,12 +38,12 @@ impl Gate {
         Self { refusals: AtomicU8::new(0), directory, stuck: Mutex::new(None) }
     }
 
-    /// True when that changed something.
+    /// Returns true if that changed anything.
     pub(crate) fn shut(&self, why: Refusal) -> bool {
         self.refusals.fetch_or(why as u8, Ordering::SeqCst) & why as u8 == 0
     }
 
-    /// Refuses appends for as long as queue entries cannot be written, and says why to whoever appends.
+    /// Refuses appends while queue entries cannot be written; the refusals name `error` as the cause.
     pub(crate) fn shut_for_queues(&self, error: &StoreError, reports: &Reports) {
         let is_disk_full = matches!(error, StoreError::DiskFull { .. });
         *self.stuck.lock() = Some(Stuck { is_disk_full, cause: error.to_string() });
@@ -52,7 +52,7 @@ impl Gate {
         }
     }
 
-    /// True when that changed something; a failed sync is never lifted.
+    /// Returns true if that changed anything; a failed sync is never lifted.
     pub(crate) fn lift(&self, why: Refusal) -> bool {
         if matches!(why, Refusal::FailedSync) {
             return false;
@@ -97,7 +97,7 @@ impl Gate {
     }
 }
 
-/// What an operator should read; bounded, the oldest go first.
+/// Messages for the operator. Their number is bounded: the oldest are dropped first.
 #[derive(Default)]
 pub(crate) struct Reports {
     lines: Mutex<VecDeque<String>>,

@@ -3,9 +3,9 @@
 //! A mapped file is full-length from the start (a sparse hole), but only its *allocated* part may be written: it has
 //! disk blocks, and its pages have been made writable once. Blocks alone are not enough: the first write to a page can
 //! make the file system split an extent, which takes a block of its own. So a full disk is an error of `allocate` and
-//! never a SIGBUS at a store. Reads stay below
-//! `readable_end`, which only grows, and nobody writes below it: that is what makes the shared slices sound.
-//! The directory's lock file keeps other processes from shortening a file under us.
+//! never a SIGBUS at a store instruction. Reads stay below `readable_end`, which only grows, and nobody writes below
+//! it: that makes the shared slices sound. The directory's lock file keeps other processes from shortening a file under
+//! us.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -32,7 +32,7 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps `len` bytes of the file, which is made (or made longer) where needed; bytes below `readable_end` hold data.
+    /// Maps `len` bytes of the file and creates or extends it if needed; bytes below `readable_end` hold data.
     pub(crate) fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -77,8 +77,8 @@ impl MappedFile {
         self.allocated_end.load(Ordering::Acquire)
     }
 
-    /// Takes disk blocks up to `end` (whole pages, at most the file's length), from where they end now, and brings
-    /// their pages into memory, writable.
+    /// Takes disk blocks up to `end`, rounded up to pages and at most to the file's end, and makes their pages writable
+    /// in memory.
     pub(crate) fn allocate(&self, disk: &dyn Disk, end: u64) -> Result<(), StoreError> {
         let end = page_end(end).min(self.len());
         let from = self.allocated_end();
@@ -92,9 +92,9 @@ impl MappedFile {
         Ok(())
     }
 
-    /// Lets go of the memory of a part that is read rarely: it stays in the page cache, but no longer counts as this
-    /// process's own. A hint: failing is fine.
-    pub(crate) fn relax(&self, end: u64) {
+    /// Unmaps the memory of a part that is rarely read: it stays in the page cache but no longer counts as this
+    /// process's own. This is a hint, so it may fail.
+    pub(crate) fn release_memory(&self, end: u64) {
         let end = end.min(self.len()) as usize;
         if end > 0 {
             // SAFETY: on a shared mapping of a file DONTNEED only drops page-table entries; the next access finds the
@@ -103,8 +103,8 @@ impl MappedFile {
         }
     }
 
-    /// Brings a part of the file to the disk: not the rest, whose pages were warmed and need not be waited for. (On ext4
-    /// that brought the 99th percentile of one sender's wait from 0.9 to 0.25 ms.)
+    /// Syncs a part of the file. The rest holds preallocated pages that nobody needs to wait for; on ext4 leaving them
+    /// out brought the 99th percentile of one sender's wait from 0.9 to 0.25 ms.
     pub(crate) fn sync(&self, disk: &dyn Disk, from: u64, end: u64) -> Result<(), StoreError> {
         let end = end.min(self.len());
         let len = end.saturating_sub(from) as usize;
@@ -129,7 +129,7 @@ impl MappedFile {
     /// The same part as a handle that keeps the mapping alive, even when the file is deleted meanwhile.
     pub(crate) fn bytes(self: &Arc<Self>, from: u64, len: usize) -> Option<Bytes> {
         self.slice(from, len)?;
-        Some(Bytes::from_owner(Part { file: Arc::clone(self), from: from as usize, len }))
+        Some(Bytes::from_owner(MappedBytes { file: Arc::clone(self), from: from as usize, len }))
     }
 
     /// The one writer of this file; None while there is another.
@@ -142,13 +142,13 @@ impl MappedFile {
     }
 }
 
-struct Part {
+struct MappedBytes {
     file: Arc<MappedFile>,
     from: usize,
     len: usize,
 }
 
-impl AsRef<[u8]> for Part {
+impl AsRef<[u8]> for MappedBytes {
     fn as_ref(&self) -> &[u8] {
         // In range since `MappedFile::bytes` made it: the readable part only grows.
         self.file.readable().get(self.from..self.from + self.len).unwrap_or_default()
@@ -178,7 +178,7 @@ impl FileWriter {
         self.file.len() - self.position
     }
 
-    /// Lays out the next `len` bytes and moves on; false, with nothing done, where they have no disk blocks yet.
+    /// Lays out the next `len` bytes and moves on; returns false and does nothing if they have no disk blocks yet.
     #[inline]
     pub(crate) fn fill(&mut self, len: usize, layout: impl FnOnce(&mut [u8])) -> bool {
         let Some(end) = self.position.checked_add(len as u64) else { return false };
@@ -201,7 +201,7 @@ impl FileWriter {
         self.file.readable_end.store(self.position, Ordering::Release);
     }
 
-    /// Nothing more will be written: what is left of the file reads as zeros.
+    /// Ends the file: nothing more is written, and the rest of it reads as zeros.
     pub(crate) fn finish(self) {
         self.file.readable_end.store(self.file.len(), Ordering::Release);
     }
@@ -223,7 +223,7 @@ fn page_end(position: u64) -> u64 {
     position.div_ceil(PAGE_BYTES).saturating_mul(PAGE_BYTES)
 }
 
-/// Blocks for the range, and its pages made writable by `populate`.
+/// Takes blocks for the range and makes its pages writable through `populate`.
 fn take(
     disk: &dyn Disk,
     file: &DiskFile,
@@ -232,7 +232,7 @@ fn take(
     populate: impl FnOnce() -> io::Result<()>,
 ) -> Result<(), StoreError> {
     let taken = disk.allocate(file, from, end - from).and_then(|()| match populate() {
-        // Where a store would have met SIGBUS, the disk is full.
+        // A write to these pages would have ended in SIGBUS: the disk is full.
         Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
             Err(io::ErrorKind::StorageFull.into())
         }
@@ -292,7 +292,7 @@ impl MappedTable {
         self.map.get(at as usize..)?.first_chunk().copied()
     }
 
-    /// False, with nothing written, outside the allocated part.
+    /// Writes nothing and returns false outside the allocated part.
     pub(crate) fn write(&mut self, at: u64, data: &[u8]) -> bool {
         let end = at.saturating_add(data.len() as u64);
         if end > self.allocated_end {

@@ -1,4 +1,12 @@
-//! The commit log: mapped files, preallocation, flush, and the gate that refuses writes.
+//! The commit log: every record of every topic, in files of one size.
+//!
+//! `commit_log` appends under one lock, `raw_append` copies records of another log, and `mapped` maps the files; it is
+//! the only module with `unsafe`. `preallocation` takes disk blocks before the writer needs them. `flush` groups the
+//! senders that wait for a sync. `progress` holds the marks `appended`, `flushed` and `confirmed`: change the rule for
+//! what may be acknowledged or read there and nowhere else. `gate` refuses appends when they could not be kept.
+//!
+//! `store` and `confirm` call this room; `queue` and `index` read from it. A record is never changed once it is
+//! published.
 
 pub(crate) mod commit_log;
 pub(crate) mod flush;
@@ -6,3 +14,4 @@ pub(crate) mod gate;
 pub(crate) mod mapped;
 pub(crate) mod preallocation;
 pub(crate) mod progress;
+pub(crate) mod raw_append;

@@ -1,9 +1,9 @@
-//! Allocation ahead of the writer: disk blocks inside the current file, and the next file before it is needed.
+//! Preallocation: takes disk blocks in the current file, and creates the next file, before the writer needs them.
 //!
 //! Blocks are taken with fallocate and their pages made writable (MADV_POPULATE_WRITE), up to a step ahead of the
-//! writer and in pieces, so that the writer can use the first while the last is still being made. Making them writable
-//! was measured on ext4 (Linux 6.18, 16 KiB between syncs): fdatasync p50 96 µs, against 145 µs with fallocate
-//! alone, because the extents are written and the pages mapped before the first record comes; zeroing with
+//! writer and in pieces, so that the writer can use the first while the last is still in the making. The effect of
+//! writable pages, measured on ext4 (Linux 6.18, 16 KiB between syncs): fdatasync p50 96 µs, against 145 µs with
+//! fallocate alone, because the extents are written and the pages mapped before the first record comes; zeroing with
 //! pwrite instead made it 250 µs, because large folios then turn every small write into a large one.
 
 use std::path::PathBuf;
@@ -19,29 +19,29 @@ use crate::log::commit_log::file_name;
 use crate::log::mapped::MappedFile;
 use crate::settings::StoreSettings;
 
-/// What is taken at a time: small enough for an append that has to wait for it.
+/// Bytes allocated at a time: few enough that an append can wait for them.
 const PIECE_BYTES: u64 = 1024 * 1024;
 
-/// How long a failed attempt (a full disk, mostly) is left alone before the next.
+/// Pause after a failed attempt, mostly because the disk is full.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-pub(crate) struct Ahead {
+pub(crate) struct Preallocation {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     file_bytes: u64,
     step_bytes: u64,
     next: Mutex<Next>,
     has_next: AtomicBool,
-    /// The file whose writer comes close to the end of its blocks (or of the file).
+    /// The file whose writer comes close to the end of its blocks, or of the file.
     wanted: Mutex<Wanted>,
     wake: Condvar,
     is_wanted: AtomicBool,
 }
 
 struct Next {
-    /// Where the file behind the writer's current one starts; a background order for an older file is void.
+    /// The start of the file after the writer's current one. Background work for an older file is dropped.
     start_offset: i64,
-    /// Files made but not yet written to, in order; one, except while a batch needs more.
+    /// Files created but not yet written to, in order: one, or more while a batch needs them.
     files: Vec<Arc<MappedFile>>,
 }
 
@@ -51,7 +51,7 @@ struct Wanted {
     stop: bool,
 }
 
-impl Ahead {
+impl Preallocation {
     /// `next_start_offset` is the end of the file that is written now.
     pub(crate) fn new(
         settings: &StoreSettings,
@@ -72,15 +72,15 @@ impl Ahead {
         }
     }
 
-    /// On the append path, where the background did not keep up.
+    /// Allocates on the append path, when the background thread did not keep up.
     #[cold]
     pub(crate) fn allocate_now(&self, file: &MappedFile, needed_end: u64) -> Result<(), StoreError> {
         let roomy = file.allocate(&*self.disk, needed_end + PIECE_BYTES.min(self.step_bytes));
-        // The last blocks of a disk may hold the record even where they do not hold a whole piece.
+        // The last blocks of a disk may be enough for the record, though not for a whole piece.
         if roomy.is_err() { file.allocate(&*self.disk, needed_end) } else { roomy }
     }
 
-    /// Wakes the background when less than half a step is left, or the next file is due and missing.
+    /// Wakes the background thread when less than half a step is left, or the next file is due and missing.
     #[inline]
     pub(crate) fn watch(&self, file: &Arc<MappedFile>, needed_end: u64) {
         let allocated_end = file.allocated_end();
@@ -92,7 +92,7 @@ impl Ahead {
         }
     }
 
-    /// The file behind the current one: made ahead, or made now. It becomes the current one.
+    /// Returns the file after the current one, which becomes the current one; creates it now if need be.
     pub(crate) fn take_next(&self) -> Result<Arc<MappedFile>, StoreError> {
         let mut next = self.next.lock();
         let file = if next.files.is_empty() { self.make(next.start_offset)? } else { next.files.remove(0) };
@@ -101,21 +101,21 @@ impl Ahead {
         Ok(file)
     }
 
-    /// The `place`-th file after the current one, made now where it is missing, and kept for `take_next`.
-    pub(crate) fn prepare(&self, place: usize) -> Result<Arc<MappedFile>, StoreError> {
-        self.prepare_in(&mut self.next.lock(), place)
+    /// Returns the file that is `index` files after the next one, for a later `take_next`; creates it if it is missing.
+    pub(crate) fn prepare(&self, index: usize) -> Result<Arc<MappedFile>, StoreError> {
+        self.prepare_in(&mut self.next.lock(), index)
     }
 
-    fn prepare_in(&self, next: &mut Next, place: usize) -> Result<Arc<MappedFile>, StoreError> {
-        while next.files.len() <= place {
+    fn prepare_in(&self, next: &mut Next, index: usize) -> Result<Arc<MappedFile>, StoreError> {
+        while next.files.len() <= index {
             let start_offset = next.files.last().map_or(next.start_offset, |file| file.end_offset());
             next.files.push(self.make(start_offset)?);
             self.has_next.store(true, Ordering::Relaxed);
         }
-        Ok(Arc::clone(&next.files[place]))
+        Ok(Arc::clone(&next.files[index]))
     }
 
-    /// A full-length file with its first blocks, its name safe on the disk.
+    /// Creates a full-length file with its first blocks and syncs its name.
     fn make(&self, start_offset: i64) -> Result<Arc<MappedFile>, StoreError> {
         let path = self.directory.join(file_name(start_offset));
         let file = MappedFile::open(&*self.disk, &path, start_offset, self.file_bytes, 0)?;
@@ -142,7 +142,7 @@ impl Ahead {
                 }
             };
             if self.extend(&file, needed_end).is_err() {
-                // The writer meets the same error when it really runs out, and reports it there.
+                // The writer meets the same error when it runs out of blocks, and reports it there.
                 let mut wanted = self.wanted.lock();
                 if !wanted.stop {
                     self.wake.wait_for(&mut wanted, RETRY_PAUSE);
@@ -178,7 +178,7 @@ impl Ahead {
         self.wake.notify_all();
     }
 
-    /// Deletes files that were made and never written to.
+    /// Deletes the files that were never written to.
     pub(crate) fn discard(&self) {
         for file in self.next.lock().files.drain(..) {
             let _ = self.disk.remove_file(file.path());

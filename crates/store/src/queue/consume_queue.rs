@@ -1,7 +1,7 @@
 //! One consume queue: where the records of one topic and queue id lie in the commit log, in order.
 //!
-//! New entries stay in memory (the tail) until they are written together; what a kill takes from there is rebuilt
-//! from the commit log. Older entries are read from the files.
+//! New entries stay in memory (the tail) until they are written together. If a kill loses them, they are rebuilt from
+//! the commit log. Older entries are read from the files.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,22 +16,24 @@ use crate::queue::files::{ENTRY_BYTES, Entry, QueueDisk, file_name};
 
 /// Entries that may wait in memory before dispatch itself writes them.
 const TAIL_ENTRIES_MAX: usize = 65_536;
-/// A jump of queue offsets past this is taken for a damaged record, not for lost ones. Below the limit of the tail, so
-/// that a jump can be taken back while it is in memory.
+/// Entries between two attempts to write a tail that is too long.
+const RETRY_ENTRIES: usize = 4_096;
+/// A larger jump of queue offsets is taken for a damaged record, not for lost ones. This is below the limit of the
+/// tail, so that a jump can be undone while it is in memory.
 const GAP_ENTRIES_MAX: i64 = 16_384;
-/// No queue gets here; a greater offset comes from a damaged record.
+/// No queue reaches this; a greater offset comes from a damaged record.
 const QUEUE_OFFSET_MAX: i64 = 1 << 52;
 
 pub(crate) struct Queue {
     pub(crate) topic: Arc<str>,
     pub(crate) queue_id: i32,
-    /// Names this queue in the table of open files; a deleted and recreated queue gets a new one.
+    /// Identifies this queue among the open files; a queue that is deleted and created again gets a new one.
     pub(crate) serial: u64,
     /// The offset of the next record; moves under the append lock, ahead of `max_offset`.
     next_offset: AtomicI64,
     /// The end of what can be read.
     max_offset: AtomicI64,
-    /// The dispatch pass that last touched this queue, and its place among the touched.
+    /// The dispatch pass that last touched this queue, and its slot in that pass.
     pub(crate) touched: AtomicU64,
     removed: AtomicBool,
     state: Mutex<State>,
@@ -44,7 +46,7 @@ pub(crate) struct State {
     /// The queue offset of the first entry in memory: all below are in files.
     tail_first: i64,
     tail: Vec<Entry>,
-    /// The lowest offset whose record is still there, and the start of the commit log it was found for.
+    /// The start of the commit log, and the lowest queue offset whose record is at or behind it.
     min: Option<(i64, i64)>,
     removed: bool,
 }
@@ -55,12 +57,13 @@ pub(crate) struct Segment {
     pub(crate) entries: i64,
 }
 
-/// What became of an entry that was put.
+/// The outcome of adding an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// It is visible; the queue ends here now. Entries wait in memory: none did before (`was_clean`), or too many.
+    /// The entry is visible and the queue ends at `max_offset`. `was_clean`: no other entry waits in memory.
+    /// `is_crowded`: too many do.
     Done { max_offset: i64, was_clean: bool, is_crowded: bool },
-    /// It was there already.
+    /// The entry was there already.
     Known,
     /// Its queue offset cannot be right.
     Misfit,
@@ -85,21 +88,31 @@ impl Queue {
         self.next_offset.fetch_add(count, Ordering::Relaxed)
     }
 
+    /// The next record goes behind this one at the earliest; the caller holds the append lock.
+    pub(crate) fn pass_offset(&self, queue_offset: i64) {
+        self.next_offset.fetch_max(queue_offset + 1, Ordering::Relaxed);
+    }
+
     pub(crate) fn max_offset(&self) -> i64 {
         self.max_offset.load(Ordering::Acquire)
     }
 
-    /// After a replay, before the first append: the next record goes behind the last entry.
-    pub(crate) fn settle(&self) {
+    /// Ends a replay, before the first append: the next record follows the last entry.
+    pub(crate) fn finish_replay(&self) {
         self.next_offset.store(self.max_offset(), Ordering::Relaxed);
     }
 
-    /// Whether the topic was deleted; under the append lock the answer stands.
+    /// Whether the topic was deleted; the answer stays true to the end of the append lock.
     pub(crate) fn is_removed(&self) -> bool {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// From now on nothing is read or written: the files are about to go.
+    /// Whether so many entries wait in memory that no more may come.
+    pub(crate) fn is_overcrowded(&self) -> bool {
+        self.state.lock().tail.len() >= 2 * TAIL_ENTRIES_MAX
+    }
+
+    /// Marks the queue as deleted: nothing is read or written any more, because its files are about to be deleted.
     pub(crate) fn remove(&self, disk: &QueueDisk) {
         self.removed.store(true, Ordering::Relaxed);
         let mut state = self.state.lock();
@@ -110,7 +123,7 @@ impl Queue {
         }
     }
 
-    /// Adds the entry of a record. In the log's order offsets come one by one; anything else is looked at closely.
+    /// Adds the entry of a record. Offsets normally follow each other; any other offset is examined closely.
     #[inline]
     pub(crate) fn put(&self, queue_offset: i64, entry: Entry) -> Put {
         let mut state = self.state.lock();
@@ -129,7 +142,10 @@ impl Queue {
         state.tail.push(entry);
         let max_offset = state.end();
         self.max_offset.store(max_offset, Ordering::Release);
-        Put::Done { max_offset, was_clean, is_crowded: state.tail.len() >= TAIL_ENTRIES_MAX }
+        let waiting = state.tail.len();
+        // Now and then only, because each attempt to write copies the whole tail.
+        let is_crowded = waiting >= TAIL_ENTRIES_MAX && waiting % RETRY_ENTRIES == 0;
+        Put::Done { max_offset, was_clean, is_crowded }
     }
 
     #[cold]
@@ -142,7 +158,7 @@ impl Queue {
             return Put::Misfit;
         }
         if state.segments.is_empty() && state.tail.len() == 1 && queue_offset < state.tail_first {
-            // A rebuilt queue began with a record whose queue offset is wrong: the one behind it knows better.
+            // A rebuilt queue began with a record whose queue offset is wrong; the next record corrects it.
             state.tail.clear();
             state.tail_first = queue_offset;
             state.min = None;
@@ -153,7 +169,7 @@ impl Queue {
             return match place.and_then(|place| state.tail.get(place).map(|known| (place, *known))) {
                 Some((_, known)) if known == entry => Put::Known,
                 Some((place, Entry::HOLE)) => {
-                    // A record with a wrong queue offset made the queue jump; the right ones go on in front of it.
+                    // A record with a wrong queue offset made the queue jump; the right ones continue before it.
                     state.tail.truncate(place);
                     self.push(state, entry, 0)
                 }
@@ -161,7 +177,7 @@ impl Queue {
             };
         }
         if end == 0 && state.segments.is_empty() {
-            // The records in front were deleted with the old files of the commit log.
+            // The earlier records were deleted with old files of the commit log.
             state.tail_first = queue_offset;
             state.min = None;
             return self.push(state, entry, 0);
@@ -169,12 +185,12 @@ impl Queue {
         if queue_offset - end > GAP_ENTRIES_MAX {
             return Put::Misfit;
         }
-        // Damaged records left out: keep their places, so that offsets stay dense.
+        // Damaged records are missing: holes take their places, so that offsets stay dense.
         self.push(state, entry, (queue_offset - end) as usize)
     }
 
-    /// Up to `count` entries from `queue_offset` on, as far as the queue reaches. An error means that the files could
-    /// not be read; entries that are lost come as holes.
+    /// Reads up to `count` entries from `queue_offset` on, as far as the queue reaches. Lost entries come as holes; an
+    /// error means that the files could not be read.
     pub(crate) fn read(
         &self,
         disk: &QueueDisk,
@@ -231,7 +247,7 @@ impl Queue {
         Ok(entries.first().copied())
     }
 
-    /// Puts a damaged entry right, in memory or in its file.
+    /// Replaces a damaged entry, in memory or in its file.
     pub(crate) fn rewrite(&self, disk: &QueueDisk, queue_offset: i64, entry: Entry) -> io::Result<()> {
         let segment = {
             let mut state = self.state.lock();
@@ -256,7 +272,7 @@ impl Queue {
         self.state.lock().first()
     }
 
-    /// The first offset whose record the commit log still has; the end where it has none.
+    /// The first offset whose record the commit log still has, or the end if it has none.
     pub(crate) fn min_offset(&self, disk: &QueueDisk, log_start: i64) -> io::Result<i64> {
         let known = self.state.lock().min.filter(|(known_for, _)| *known_for == log_start);
         if let Some((_, min_offset)) = known {
@@ -272,8 +288,8 @@ impl Queue {
         Ok(min_offset)
     }
 
-    /// Binary search: the first offset in the range whose entry passes, given that once they pass all later ones do.
-    /// Void entries count like the next one that is not.
+    /// Binary search for the first offset in the range whose entry passes, given that all entries behind it pass too. A
+    /// void entry counts like the next one that is not void.
     pub(crate) fn first_where(
         &self,
         disk: &QueueDisk,
@@ -298,15 +314,15 @@ impl Queue {
                 Some(_) | None => high = middle,
             }
         }
-        // The search may stop in front of void entries: step over them.
+        // The search may stop before void entries: step over them.
         while low < end && self.entry(disk, low)?.is_none_or(|entry| entry.is_void()) {
             low += 1;
         }
         Ok(low)
     }
 
-    /// Writes the entries that wait in memory and tells whether new ones came meanwhile. One caller at a time (the
-    /// table's flush lock).
+    /// Writes the entries that wait in memory. Returns whether new ones came meanwhile. One caller at a time, guarded
+    /// by the table's flush lock.
     pub(crate) fn flush(&self, disk: &QueueDisk) -> Result<bool, StoreError> {
         let (first, entries) = {
             let state = self.state.lock();
@@ -358,7 +374,7 @@ impl Queue {
         Ok(())
     }
 
-    /// The file that takes the entry at `at`, made where there is none yet.
+    /// The file for the entry at `at`, created if there is none yet.
     fn segment_for(&self, disk: &QueueDisk, at: i64) -> io::Result<(Segment, Arc<DiskFile>)> {
         let last = self.state.lock().segments.last().copied();
         if let Some(segment) = last.filter(|segment| at < segment.first + segment.entries) {
@@ -384,8 +400,8 @@ impl Queue {
         Ok((segment, file))
     }
 
-    /// Begins anew at offset 0, as a topic does that was deleted and made again; the caller deletes the files. True where
-    /// there are any.
+    /// Begins again at offset 0, for a topic that was deleted and created again. Returns whether there are files, which
+    /// the caller deletes.
     pub(crate) fn restart(&self, disk: &QueueDisk) -> bool {
         let mut state = self.state.lock();
         let has_files = !state.segments.is_empty();
@@ -421,14 +437,14 @@ impl State {
         self.segments.first().map_or(self.tail_first, |segment| segment.first.min(self.tail_first))
     }
 
-    /// The segment with the entry, else the next one behind it, else the tail as a segment of nothing.
+    /// The segment with the entry, or else the next one, or else an empty segment at the tail.
     fn segment_at(&self, at: i64) -> Segment {
         let found = self.segments.partition_point(|segment| segment.first + segment.entries <= at);
         self.segments.get(found).copied().unwrap_or(Segment { first: self.tail_first, entries: 0 })
     }
 }
 
-/// Reads entries by their place in the file; where the file ends early, holes stand in.
+/// Reads entries by their index in the file. If the file ends early, the rest are holes.
 pub(crate) fn read_entries(
     disk: &QueueDisk,
     file: &DiskFile,
@@ -524,7 +540,7 @@ mod tests {
         assert_eq!(queue.put(-1, entry(9)), Put::Misfit);
         assert_eq!(queue.put(i64::MAX, entry(9)), Put::Misfit);
         assert_eq!(queue.put(5 + GAP_ENTRIES_MAX + 1, entry(9)), Put::Misfit);
-        // A jump that the next record belies is taken back.
+        // The next record shows that the jump was wrong, so it is undone.
         assert!(is_done(queue.put(500, entry(5))));
         assert!(is_done(queue.put(6, entry(6))));
         assert_eq!(queue.max_offset(), 7);

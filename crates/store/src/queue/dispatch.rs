@@ -1,8 +1,10 @@
-//! From the commit log to the queues: every appended record gets its consume-queue entry, in the log's order.
+//! From the commit log to the queues: every record that may be shown gets its consume-queue entry, in the log's order.
+//! Dispatch stops at [`Progress::confirmable`](crate::log::progress::Progress::confirmable).
 //!
-//! There is no dispatch thread. Whoever appended calls [`Dispatch::run`]; the first to get the lock works for all
-//! (flat combining), the others leave at once. Nobody's record is left behind: the worker looks again after it let
-//! go of the lock, and the fences order that look after every append whose caller found the lock taken.
+//! There is no dispatch thread. With asynchronous flush whoever appended calls [`Dispatch::run`]; the first to get the
+//! lock works for all (flat combining), the others leave at once. No record is left behind: the worker looks again
+//! after it released the lock, and the fences order that look after every append whose caller found the lock taken.
+//! With synchronous flush the thread that synced the log calls [`Dispatch::run_to_end`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering, fence};
@@ -22,15 +24,15 @@ use crate::recovery::log_walk::{Step, walk};
 
 /// Records of one pass: arrivals are reported at least this often.
 const PASS_RECORDS_MAX: usize = 4_096;
-/// A queue's place among the touched ones fits below its pass number in one word.
-const PLACE_BITS: u32 = 16;
+/// A queue's slot among the touched ones fits below its pass number in one word.
+const SLOT_BITS: u32 = 16;
 
-/// Where messages wait that are delayed by level, one queue per level.
+/// The topic in which messages with a delay level wait, with one queue per level.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 
 pub(crate) type Events = RwLock<Option<Arc<dyn StoreEvents>>>;
 
-/// What dispatch works on and reports to.
+/// Everything that dispatch reads, writes and reports to.
 pub(crate) struct Context<'a> {
     pub(crate) log: &'a CommitLog,
     pub(crate) queues: &'a Queues,
@@ -47,7 +49,8 @@ pub(crate) enum Replay {
     No,
     /// Checksums are verified.
     Tail,
-    /// And the whole log is replayed: a queue whose offsets begin again at 0 was deleted in between.
+    /// Checksums are verified and the whole log is replayed. A queue whose offsets begin again at 0 was deleted in
+    /// between.
     Everything,
 }
 
@@ -65,7 +68,7 @@ struct State {
     touched_count: usize,
 }
 
-/// A queue that got entries in this pass. Kept between passes for its vector.
+/// A queue that got entries in this pass. Later passes reuse its vector.
 struct Touched {
     queue: Arc<Queue>,
     max_offset: i64,
@@ -85,20 +88,20 @@ impl Dispatch {
         self.dispatched_end.load(Ordering::Acquire)
     }
 
-    /// The end of what is dispatched and the start of the last record in front of it.
+    /// The end of what is dispatched, and the start of the last record before it.
     pub(crate) fn position(&self) -> (i64, i64) {
         let state = self.state.lock();
         (self.dispatched_end(), state.last_record)
     }
 
-    /// Dispatches everything appended so far, or leaves it to whoever is at it.
+    /// Dispatches everything that may be shown, or leaves it to the thread that is already doing so.
     #[inline]
     pub(crate) fn run(&self, with: &Context<'_>) {
         fence(Ordering::SeqCst);
-        while self.dispatched_end.load(Ordering::Acquire) < with.log.appended_end() {
+        while self.dispatched_end.load(Ordering::Acquire) < with.log.progress.confirmable() {
             let Some(mut state) = self.state.try_lock() else { return };
             if let Err(error) = self.run_passes(&mut state, with) {
-                // The record is tried again with the next append.
+                // Housekeeping tries the record again, and so does the next append.
                 return with.reports.add(format!("dispatch stands still: {error}"));
             }
             drop(state);
@@ -106,7 +109,7 @@ impl Dispatch {
         }
     }
 
-    /// The same, but waits for the lock: on return everything appended before the call is dispatched.
+    /// Dispatches everything that may be shown, waiting for the lock if need be.
     pub(crate) fn run_to_end(&self, with: &Context<'_>) -> Result<(), StoreError> {
         self.run_passes(&mut self.state.lock(), with)
     }
@@ -114,7 +117,7 @@ impl Dispatch {
     fn run_passes(&self, state: &mut State, with: &Context<'_>) -> Result<(), StoreError> {
         loop {
             let from = self.dispatched_end.load(Ordering::Acquire);
-            let end = with.log.appended_end();
+            let end = with.log.progress.confirmable();
             if from >= end {
                 return Ok(());
             }
@@ -125,7 +128,7 @@ impl Dispatch {
         }
     }
 
-    /// One pass over at most `PASS_RECORDS_MAX` records; where it stopped, and why if something went wrong.
+    /// Dispatches at most `PASS_RECORDS_MAX` records. Returns where it stopped, and the error if there was one.
     fn run_pass(
         &self,
         state: &mut State,
@@ -161,8 +164,8 @@ impl Dispatch {
     #[inline]
     fn enter(&self, state: &mut State, with: &Context<'_>, record: &Record<'_>) -> Result<(), StoreError> {
         if is_queued(record.system_flag) {
-            let place = match state.last_place(record) {
-                Some(place) => place,
+            let slot = match state.last_slot(record) {
+                Some(slot) => slot,
                 None => match with.queues.obtain(record.topic, record.queue_id) {
                     Ok(queue) => state.touch(queue),
                     Err(error @ (StoreError::BadTopic(_) | StoreError::BadQueue(_))) => {
@@ -172,7 +175,7 @@ impl Dispatch {
                     Err(error) => return Err(error),
                 },
             };
-            self.put(&mut state.touched[place], with, record)?;
+            self.put(&mut state.touched[slot], with, record)?;
         }
         state.last_record = record.physical_offset;
         Ok(())
@@ -221,29 +224,29 @@ impl Dispatch {
 }
 
 impl State {
-    /// The place of the record's queue when it is the one touched last, as within a batch.
+    /// The slot of the record's queue if it was touched last, as within a batch.
     #[inline]
-    fn last_place(&self, record: &Record<'_>) -> Option<usize> {
-        let place = self.touched_count.checked_sub(1)?;
-        let queue = &self.touched[place].queue;
-        (queue.queue_id == record.queue_id && queue.topic.as_bytes() == record.topic).then_some(place)
+    fn last_slot(&self, record: &Record<'_>) -> Option<usize> {
+        let slot = self.touched_count.checked_sub(1)?;
+        let queue = &self.touched[slot].queue;
+        (queue.queue_id == record.queue_id && queue.topic.as_bytes() == record.topic).then_some(slot)
     }
 
-    /// The place of the queue among the touched of this pass.
+    /// The slot of the queue among those touched in this pass.
     #[inline]
     fn touch(&mut self, queue: Arc<Queue>) -> usize {
         let mark = queue.touched.load(Ordering::Relaxed);
-        if mark >> PLACE_BITS == self.pass {
-            return (mark & ((1 << PLACE_BITS) - 1)) as usize;
+        if mark >> SLOT_BITS == self.pass {
+            return (mark & ((1 << SLOT_BITS) - 1)) as usize;
         }
-        let place = self.touched_count;
-        queue.touched.store(self.pass << PLACE_BITS | place as u64, Ordering::Relaxed);
-        match self.touched.get_mut(place) {
+        let slot = self.touched_count;
+        queue.touched.store(self.pass << SLOT_BITS | slot as u64, Ordering::Relaxed);
+        match self.touched.get_mut(slot) {
             Some(touched) => touched.queue = queue,
             None => self.touched.push(Touched { queue, max_offset: 0, tag_codes: Vec::new() }),
         }
         self.touched_count += 1;
-        place
+        slot
     }
 
     fn report_arrivals(&mut self, with: &Context<'_>) {
@@ -259,8 +262,8 @@ impl State {
     }
 }
 
-/// Whether a queue that had records begins again at 0 because its topic was deleted and made again, rather than by a
-/// damaged queue offset: then the queue's next record, if there is one, has offset 1.
+/// Whether a queue begins again at 0 because its topic was deleted and created again, and not because a queue offset is
+/// damaged: then the queue's next record, if there is one, has offset 1.
 #[cold]
 fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
     let from = first.physical_offset + first.size as i64;
@@ -280,26 +283,29 @@ fn is_restart(log: &CommitLog, first: &Record<'_>) -> bool {
             next_offset.is_none()
         });
     }
-    // Twice deleted with one record each: the next one is a first one too.
+    // Offset 0 again: the topic was deleted twice, with one record each time.
     first.queue_offset == 0 && matches!(next_offset, None | Some(0 | 1))
 }
 
-/// What an entry keeps besides the record's place: the hash of its tag or, in the queues of the delay levels, when
-/// it is due.
+/// The tag code of a record's entry: the hash of its tag or, in the queues of the delay levels, the time it is due.
 #[inline]
 fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
     if record.topic != SCHEDULE_TOPIC.as_bytes() {
         return tag_code_of(record.properties);
     }
-    let place = usize::try_from(record.queue_id).unwrap_or(usize::MAX);
-    record.store_timestamp_ms + delay_levels_ms.get(place).copied().unwrap_or(0)
+    let slot = usize::try_from(record.queue_id).unwrap_or(usize::MAX);
+    record.store_timestamp_ms + delay_levels_ms.get(slot).copied().unwrap_or(0)
 }
 
-/// Writes the entries of a queue that collected too many, at the cost of whoever dispatches.
+/// Writes the entries of a queue that has too many in memory, on the thread that dispatches.
 #[cold]
 fn relieve(with: &Context<'_>, queue: &Queue) {
     if let Err(error) = with.queues.flush_one(queue) {
-        // At once, whatever the cause: memory has to end somewhere.
-        with.gate.shut_for_queues(&error, with.reports);
+        // A brief shortage, of file descriptors for example, is over by the next attempt. But memory is bounded.
+        if matches!(error, StoreError::DiskFull { .. }) || queue.is_overcrowded() {
+            with.gate.shut_for_queues(&error, with.reports);
+        } else {
+            with.reports.add(format!("queue entries could not be written, to be tried again: {error}"));
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Consume-queue files: opened lazily, a bounded number at a time, plain reads and writes.
 //!
-//! They are not mapped: ten thousand topics with eight queues each would pass the kernel's limit of mappings, and a
-//! write that finds the disk full is an error here and a SIGBUS there. A file has its full length from the start, as
-//! Apache's store wants it, but takes blocks only where entries were written.
+//! They are not mapped: ten thousand topics with eight queues each would exceed the kernel's limit of mappings, and a
+//! full disk is an error for a write but a SIGBUS for a mapping. A file has its full length from the start, as Apache's
+//! store expects, but takes blocks only where entries were written.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,12 +16,12 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
 
 pub(crate) const ENTRY_BYTES: u64 = 20;
-/// Far below the usual limit of 1,024 open files, most of which belong to sockets.
+/// Well below the usual limit of 1,024 open files, because most of them are needed for sockets.
 const OPEN_FILES_MAX: usize = 256;
 /// Past this many unsynced files one sync of the file system is cheaper than one each.
 const UNSYNCED_FILES_MAX: usize = 64;
 
-/// One line of a consume queue: `| physical offset: i64 | record size: i32 | tag code: i64 |`
+/// One entry of a consume queue: `| physical offset: i64 | record size: i32 | tag code: i64 |`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) physical_offset: i64,
@@ -30,10 +30,10 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Stands where an entry was lost or never existed; Apache writes the same in front of a queue's first entry.
+    /// Takes the place of an entry that was lost or never existed; Apache writes the same before a queue's first entry.
     pub(crate) const HOLE: Self = Self { physical_offset: 0, size: i32::MAX, tag_code: 0 };
 
-    /// Points at no record: a hole, or zeros that were never written.
+    /// Whether the entry points at no record: a hole, or zeros that were never written.
     pub(crate) fn is_void(&self) -> bool {
         self.size <= 0 || self.size == i32::MAX
     }
@@ -69,13 +69,13 @@ impl Entry {
     }
 }
 
-/// Names one file: which queue, and the queue offset of its first entry.
+/// Identifies one file: the queue's serial and the queue offset of the file's first entry.
 pub(crate) type FileKey = (u64, i64);
 
 pub(crate) struct QueueDisk {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) root: PathBuf,
-    /// Entries of a newly made file.
+    /// Entries of a new file.
     pub(crate) file_entries: i64,
     /// How many queues have a directory.
     pub(crate) directory_count: AtomicI64,
@@ -93,7 +93,7 @@ struct OpenFiles {
 struct Unsynced {
     files: HashMap<FileKey, Arc<DiskFile>, foldhash::fast::RandomState>,
     directories: Vec<PathBuf>,
-    /// Too many to name: everything has to be synced.
+    /// Too many files to list: everything has to be synced.
     all: bool,
 }
 
@@ -132,7 +132,7 @@ impl QueueDisk {
         Ok(file)
     }
 
-    /// Makes a file of full length, without blocks.
+    /// Creates a file of full length, without blocks.
     pub(crate) fn make_file(&self, key: FileKey, directory: &Path) -> io::Result<Arc<DiskFile>> {
         self.disk.create_directory(directory)?;
         let file = Arc::new(self.disk.create(&directory.join(file_name(key.1)))?);
@@ -173,7 +173,7 @@ impl QueueDisk {
         Ok(())
     }
 
-    /// Brings everything written so far to the disk.
+    /// Syncs everything written so far.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         let unsynced = std::mem::take(&mut *self.unsynced.lock());
         if unsynced.all {
@@ -212,7 +212,7 @@ pub(crate) fn file_name(first_entry: i64) -> String {
     format!("{:020}", first_entry * ENTRY_BYTES as i64)
 }
 
-/// The queue offset of a file's first entry by its name; None for a name that is none of ours.
+/// The queue offset of a file's first entry, from its name; None if the name is not ours.
 pub(crate) fn parse_file_name(name: &str) -> Option<i64> {
     if name.len() != 20 || !name.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

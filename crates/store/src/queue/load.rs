@@ -1,4 +1,4 @@
-//! Finding out, from its files, where a consume queue ends; and cutting off what the commit log does not have.
+//! Loads a consume queue from its files: finds its end, and cuts off entries whose records the commit log lacks.
 
 use std::io;
 use std::path::Path;
@@ -9,8 +9,8 @@ use crate::error::StoreError;
 use crate::queue::consume_queue::{Queue, Segment, read_entries};
 use crate::queue::files::{ENTRY_BYTES, Entry, QueueDisk, parse_file_name};
 
-/// Loads a queue; None where it has no files. With a `cut_from`, entries of records at or behind that physical offset
-/// are dropped, in the files too: a replay of the log is about to put them again.
+/// Loads a queue; None if it has no files. With a `cut_from`, entries of records from that physical offset on are
+/// dropped, in the files too, because a replay of the log is about to add them again.
 pub(crate) fn load(
     disk: &QueueDisk,
     topic: &Arc<str>,
@@ -31,7 +31,7 @@ pub(crate) fn load(
         if cut_from.is_some() {
             clear_from(disk, &file, (end - segment.first) as u64 * ENTRY_BYTES).map_err(fail)?;
         }
-        // The first file stays even when nothing is left in it: it tells at which offset the queue goes on.
+        // The first file stays even if it is empty: it tells at which offset the queue continues.
         if end > segment.first || segments.len() == 1 {
             break end;
         }
@@ -44,8 +44,8 @@ pub(crate) fn load(
     Ok(Some(Queue::new(Arc::clone(topic), queue_id, serial, segments, end)))
 }
 
-/// The queue's files by their names. How many entries a file holds is told by its length and by where the next one
-/// starts, so that a store written with other sizes is read as it is.
+/// Lists the queue's files. The length of a file and the start of the next one tell how many entries it holds, so a
+/// store that was written with other sizes is read correctly.
 fn list(disk: &QueueDisk, directory: &Path, serial: u64) -> io::Result<Vec<Segment>> {
     let firsts: Vec<i64> = disk
         .disk
@@ -63,7 +63,7 @@ fn list(disk: &QueueDisk, directory: &Path, serial: u64) -> io::Result<Vec<Segme
             Some(next) => capacity.min(next - first),
             None => capacity,
         };
-        // A file cut short elsewhere gets its length back, for those who map it.
+        // A file that was cut short elsewhere gets its length back, because Apache's store maps it.
         if len < entries as u64 * ENTRY_BYTES {
             disk.disk.set_len(&file, entries as u64 * ENTRY_BYTES)?;
         }
@@ -72,7 +72,8 @@ fn list(disk: &QueueDisk, directory: &Path, serial: u64) -> io::Result<Vec<Segme
     Ok(segments)
 }
 
-/// Behind the last written entry of the file, or behind the last one whose record lies wholly below `cut_from`.
+/// Finds the offset behind the last written entry of the file, or behind the last one whose record ends at or before
+/// `cut_from`.
 fn find_end(disk: &QueueDisk, file: &DiskFile, segment: Segment, cut_from: Option<i64>) -> io::Result<i64> {
     let mut entries = Vec::new();
     let (mut low, mut high) = (0, segment.entries);
@@ -101,7 +102,7 @@ fn find_end(disk: &QueueDisk, file: &DiskFile, segment: Segment, cut_from: Optio
     Ok(segment.first)
 }
 
-/// Zeroes the rest of the file, when there is anything in it.
+/// Zeroes the rest of the file if there is anything in it.
 fn clear_from(disk: &QueueDisk, file: &DiskFile, from: u64) -> io::Result<()> {
     const BLOCK: u64 = 4_096;
     let len = disk.disk.len(file)?;

@@ -1,7 +1,7 @@
-//! Putting a damaged consume-queue entry right while it is read.
+//! Corrects a damaged consume-queue entry when a read meets it.
 //!
-//! An entry carries no checksum; that it is wrong shows when the record it points at does not fit. The record itself is
-//! then looked for in the commit log, between the records of the entries around it.
+//! An entry has no checksum. It is wrong if the record it points at does not fit. The right record is then searched for
+//! in the commit log, between the records of the neighbouring entries.
 
 use std::sync::atomic::Ordering;
 
@@ -12,15 +12,15 @@ use crate::log::commit_log::is_queued;
 use crate::queue::consume_queue::Queue;
 use crate::queue::files::Entry;
 use crate::read::Reader;
-use crate::recovery::log_walk::{Place, Step, look, walk};
+use crate::recovery::log_walk::{Content, Step, content_at, walk};
 
 /// How many entries around the damaged one are tried as landmarks.
 const LANDMARKS_MAX: i64 = 64;
-/// More of the log than this is not searched while somebody waits for an answer.
+/// The most bytes of the log that are searched while somebody waits for an answer.
 const SEARCH_BYTES_MAX: i64 = 256 << 20;
 
 impl Reader<'_> {
-    /// The right entry for the queue offset, written back; None where the log has no sound record for it.
+    /// Finds the right entry for the queue offset and writes it back; None if the log has no sound record for it.
     #[cold]
     pub(crate) fn repair(&self, queue: &Queue, queue_offset: i64) -> Option<Entry> {
         let from = (1..=LANDMARKS_MAX)
@@ -28,7 +28,7 @@ impl Reader<'_> {
             .map_or(self.log.start_offset(), |entry| entry.end_offset());
         let to = (1..=LANDMARKS_MAX)
             .find_map(|distance| self.sound_entry(queue, queue_offset + distance))
-            .map_or(self.log.appended_end(), |entry| entry.physical_offset);
+            .map_or(self.log.progress.confirmable(), |entry| entry.physical_offset);
         let to = to.min(from.saturating_add(SEARCH_BYTES_MAX));
         let mut found = None;
         walk(self.log, from, to, true, |step| {
@@ -57,14 +57,14 @@ impl Reader<'_> {
         let entry = queue.entry(&self.queues.disk, queue_offset.max(0)).ok().flatten()?;
         let file = self.log.file_at(entry.physical_offset)?;
         let bytes = file.readable().get((entry.physical_offset - file.start_offset) as usize..)?;
-        match look(bytes, entry.physical_offset, true) {
-            Place::Record(record) => entry_for(&record, queue, queue_offset),
+        match content_at(bytes, entry.physical_offset, true) {
+            Content::Record(record) => entry_for(&record, queue, queue_offset),
             _ => None,
         }
     }
 }
 
-/// What the queue should say of the record, if it belongs there.
+/// The entry that the record should have, if it belongs to the queue at that offset.
 fn entry_for(record: &Record<'_>, queue: &Queue, queue_offset: i64) -> Option<Entry> {
     let belongs = record.queue_offset == queue_offset
         && record.queue_id == queue.queue_id

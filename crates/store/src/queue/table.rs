@@ -1,4 +1,4 @@
-//! The table of consume queues: found by topic and id, loaded from their files when first touched.
+//! The table of consume queues: finds them by topic and id, and loads them from their files on first use.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::queue::files::QueueDisk;
 use crate::queue::load;
 
 const TOPIC_BYTES_MAX: usize = 255;
-/// Looking at the files of so many queues takes a fraction of a second.
+/// Checking the files of this many queues takes a fraction of a second.
 const DIGEST_QUEUES_MAX: usize = 20_000;
 
 pub(crate) struct Queues {
@@ -62,7 +62,7 @@ impl Queues {
         }
     }
 
-    /// The queue, where it exists in memory or on the disk.
+    /// Finds the queue in memory or on the disk.
     #[inline]
     pub(crate) fn find(&self, topic: &[u8], queue_id: i32) -> Result<Option<Arc<Queue>>, StoreError> {
         if let Some(queue) = self.table.read().get(topic).and_then(|topic| topic.find(queue_id)) {
@@ -71,7 +71,7 @@ impl Queues {
         self.find_on_disk(topic, queue_id)
     }
 
-    /// The queue, made where it does not exist.
+    /// Finds the queue, or creates it.
     #[inline]
     pub(crate) fn obtain(&self, topic: &[u8], queue_id: i32) -> Result<Arc<Queue>, StoreError> {
         if let Some(queue) = self.find(topic, queue_id)? {
@@ -100,7 +100,7 @@ impl Queues {
         self.serials.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Puts it into the table, unless somebody was quicker: then that one counts.
+    /// Adds the queue to the table. If another thread was quicker, returns that thread's queue.
     fn insert(&self, mut queue: Queue) -> Arc<Queue> {
         let mut table = self.table.write();
         let topic = table
@@ -138,7 +138,7 @@ impl Queues {
         Ok(names.iter().filter_map(|name| is_id(name)).collect())
     }
 
-    /// Every queue that has a directory: what a checkpoint counts, to notice when one goes missing.
+    /// Lists every queue that has a directory. A checkpoint counts them, to notice when one goes missing.
     pub(crate) fn list_on_disk(&self) -> Result<Vec<(String, i32)>, StoreError> {
         let mut found = Vec::new();
         for topic in self.directories(&self.disk.root)? {
@@ -148,8 +148,8 @@ impl Queues {
         Ok(found)
     }
 
-    /// What the queues' files are by name and length: differs when one of them is gone or cut. 0, which says nothing,
-    /// for so many queues that looking at each would delay the start.
+    /// A digest of the names and lengths of all queue files, which shows when one of them is gone or cut. 0, which
+    /// means unknown, if there are so many queues that checking them would delay the start.
     pub(crate) fn files_digest(&self) -> Result<i64, StoreError> {
         let queues = self.list_on_disk()?;
         if queues.len() > DIGEST_QUEUES_MAX {
@@ -179,7 +179,7 @@ impl Queues {
         table.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))).collect()
     }
 
-    /// Loads every queue there is, dropping entries of records at or behind `cut_from`, until `settle` is called.
+    /// Loads every queue and drops entries of records from `cut_from` on, until `finish_replay` is called.
     pub(crate) fn load_all(&self, cut_from: i64) -> Result<(), StoreError> {
         self.cut_from.store(cut_from, Ordering::Release);
         for (topic, queue_id) in self.list_on_disk()? {
@@ -188,11 +188,11 @@ impl Queues {
         Ok(())
     }
 
-    /// Ends recovery: from here on files are taken as they are.
-    pub(crate) fn settle(&self) {
+    /// Ends recovery: from now on no entries are dropped.
+    pub(crate) fn finish_replay(&self) {
         self.cut_from.store(-1, Ordering::Release);
         for queue in self.loaded() {
-            queue.settle();
+            queue.finish_replay();
         }
     }
 
@@ -200,7 +200,7 @@ impl Queues {
         self.dirty.lock().push(Arc::clone(queue));
     }
 
-    /// Writes what waits in memory, for every queue. On an error the rest keeps waiting.
+    /// Writes the entries that wait in memory, for every queue. After an error the rest keeps waiting.
     pub(crate) fn flush(&self) -> Result<(), StoreError> {
         let _one_at_a_time = self.flushing.lock();
         let dirty = std::mem::take(&mut *self.dirty.lock());
@@ -226,9 +226,9 @@ impl Queues {
         queue.flush(&self.disk).map(|_| ())
     }
 
-    /// Takes the topic's queues out of the table. The caller keeps appends and dispatch away meanwhile.
+    /// Removes the topic's queues from the table. The caller holds off appends and dispatch meanwhile.
     pub(crate) fn take_topic(&self, topic: &str) {
-        // Not while one of them is being written: it might make a directory that nobody counts.
+        // Not while one of them is being written: that might create a directory that nobody counts.
         let _one_at_a_time = self.flushing.lock();
         let taken = self.table.write().remove(topic.as_bytes());
         for (_, queue) in taken.into_iter().flat_map(|topic| topic.queues) {
@@ -236,7 +236,7 @@ impl Queues {
         }
     }
 
-    /// Deletes the files of the topic, whose queues count no longer.
+    /// Deletes the files of a topic whose queues were removed.
     pub(crate) fn delete_files(&self, topic: &str) -> Result<(), StoreError> {
         checked_name(topic.as_bytes())?;
         let _one_at_a_time = self.flushing.lock();
@@ -244,7 +244,7 @@ impl Queues {
         self.disk.disk.remove_directory(&directory).map_err(|source| StoreError::io(&directory, source))
     }
 
-    /// A topic that was deleted and made again counts from 0 once more: its older entries go.
+    /// Restarts a queue at 0, because its topic was deleted and created again, and deletes its older entries.
     pub(crate) fn restart(&self, queue: &Queue) -> Result<(), StoreError> {
         let _one_at_a_time = self.flushing.lock();
         if queue.restart(&self.disk) {
@@ -255,7 +255,7 @@ impl Queues {
     }
 }
 
-/// A topic becomes a directory's name, so it must not lead anywhere else.
+/// Checks the topic, which becomes the name of a directory and must not lead anywhere else.
 fn checked_name(topic: &[u8]) -> Result<Arc<str>, StoreError> {
     match std::str::from_utf8(topic) {
         Ok(name)

@@ -4,9 +4,9 @@
 //!   0 | store time synced in the log | … in the queues | … in the index | flushed offset | confirmed offset |  Apache's
 //!  48 | magic | lower bound | last record | synced end | index synced end | queue count | queue files | boot id (16) | crc |
 //! ```
-//! All numbers are 8 bytes, the file has 4 KiB. Apache's store reads the first five and leaves the rest alone. Our crc
-//! covers both parts: when Apache's store has written the file since, its numbers differ, the crc fails, and our bound,
-//! which knows nothing of what Apache did, is not trusted.
+//! All numbers have 8 bytes, the file has 4 KiB. Apache's store reads the first five and leaves the rest alone. Our crc
+//! covers both parts: if Apache's store wrote the file later, the crc fails and our bound, which does not cover what
+//! Apache did, is not trusted.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ const BOOT_ID_AT: usize = OUR_PART + LONGS * 8;
 const CRC_AT: usize = BOOT_ID_AT + 16;
 const USED_BYTES: usize = CRC_AT + 4;
 
-/// The part that Apache's store knows.
+/// The part of the file that Apache's store uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Times {
     pub(crate) log_ms: i64,
@@ -31,20 +31,20 @@ pub(crate) struct Times {
     pub(crate) confirmed_offset: i64,
 }
 
-/// Our part.
+/// Our part of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bound {
     /// Every record below this physical offset is synced, and so is its consume-queue entry.
     pub(crate) lower_bound: i64,
     /// The start of the record that ends at `lower_bound`; −1 for none. Proves that the log is still the same.
     pub(crate) last_record: i64,
-    /// The log was synced up to here: what is missing in front of it is damage, not a torn tail.
+    /// The log was synced up to here: a gap below it is damage, not a torn tail.
     pub(crate) synced_end: i64,
-    /// The same for index files, which matters after a restart of the machine only.
+    /// Index files were synced up to here, which matters only after a restart of the machine.
     pub(crate) index_synced_end: i64,
-    /// At least so many queues have directories.
+    /// At least this many queues have directories.
     pub(crate) queue_count: i64,
-    /// A digest of the queues' files at an orderly stop; 0 where it was not taken.
+    /// A digest of the queues' files at an orderly stop, otherwise 0.
     pub(crate) queue_files: i64,
     pub(crate) boot_id: [u8; 16],
 }
@@ -52,7 +52,7 @@ pub(crate) struct Bound {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saved {
     pub(crate) times: Times,
-    /// None where it is missing, damaged, or Apache's store wrote the file last.
+    /// None if it is missing or damaged, or if Apache's store wrote the file last.
     pub(crate) bound: Option<Bound>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the file and reads what it says; a new or short one says nothing.
+    /// Opens and reads the file; a new or short one has no content.
     pub(crate) fn open(disk: &dyn Disk, store_directory: &Path) -> Result<(Self, Saved), StoreError> {
         let path = store_directory.join("checkpoint");
         let fail = |source| StoreError::io(&path, source);
@@ -76,7 +76,7 @@ impl Checkpoint {
         Ok((Self { path, file }, decode(&bytes)))
     }
 
-    /// Written and synced in one go; a torn write fails the crc.
+    /// Writes and syncs the file at once; a torn write fails the crc.
     pub(crate) fn save(&self, disk: &dyn Disk, times: &Times, bound: &Bound) -> Result<(), StoreError> {
         let fail = |source| StoreError::io(&self.path, source);
         disk.write_at(&self.file, &encode(times, bound), 0).map_err(fail)?;

@@ -1,10 +1,10 @@
-//! Finding the end of the commit log at start, and from where the queues have to be rebuilt.
+//! Finds the end of the commit log at start, and decides from where the queues have to be rebuilt.
 //!
 //! Recovery reads the log from a *lower bound* on: a physical offset below which every record and its queue entry are
-//! known to be on the disk. The checkpoint keeps it, so the work does not grow with the log. The bound is believed only
-//! while its own checksum holds (Apache's store having written the directory breaks it) and the record in front of it
-//! is still there; else the store times in the checkpoint name the file to begin with, as Apache does it, three seconds
-//! back; else the log is read from its start.
+//! known to be on the disk. The checkpoint holds it, so the work does not grow with the log. The bound is trusted only
+//! if its checksum holds, which it does not after Apache's store wrote the directory, and the record before it is still
+//! there. Otherwise the store times in the checkpoint name the file to begin with, as in Apache's store, less three
+//! seconds. Otherwise the log is read from its start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::log::gate::Reports;
 use crate::log::mapped::MappedFile;
 use crate::queue::dispatch::Replay;
 use crate::recovery::checkpoint::{Bound, Saved};
-use crate::recovery::log_walk::{Place, look, resume};
+use crate::recovery::log_walk::{Content, content_at, resume};
 use crate::settings::StoreSettings;
 
-/// How far before the checkpoint's times records may still be missing in the queues.
+/// Records may be missing from the queues that are up to this much older than the checkpoint's times.
 const TIMES_SLACK_MS: i64 = 3_000;
 
-/// What is known before the log is looked at.
+/// Everything that is known before the log is read.
 pub(crate) struct Evidence<'a> {
     pub(crate) saved: &'a Saved,
-    /// Queues lack directories that they had, or all of them.
+    /// Some queues, or all of them, have lost their directories.
     pub(crate) queues_missing: bool,
     /// The machine was restarted since the checkpoint: what was not synced may be gone, in any order.
     pub(crate) is_rebooted: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Recovered {
     pub(crate) end: LogEnd,
     pub(crate) replay_from: i64,
     pub(crate) replay: Replay,
-    /// The checkpoint's bound was believed: in front of `replay_from` the queues are complete.
+    /// The checkpoint's bound was trusted: below `replay_from` the queues are complete.
     pub(crate) is_bound_kept: bool,
     /// The start of the last record, or −1.
     pub(crate) last_record: i64,
@@ -78,8 +78,8 @@ pub(crate) fn recover(
     })
 }
 
-/// Maps the files in order. A file's length is what the settings say or, where it is longer, its own; never more than the
-/// distance to the next one.
+/// Maps the files in order. A file is as long as the settings say or as it is, whichever is more, but never longer than
+/// the distance to the next one.
 fn open_files(
     settings: &StoreSettings,
     disk: &dyn Disk,
@@ -112,11 +112,11 @@ fn open_files(
 
 fn parse_file_name(name: &str) -> Option<i64> {
     let is_name = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
-    // Room for files behind it: an offset near the limit is no log of ours.
+    // An offset near the limit, with no room for further files, is not a log of ours.
     name.parse().ok().filter(|start_offset: &i64| is_name && *start_offset < i64::MAX / 2)
 }
 
-/// The checkpoint's bound, where it can be believed.
+/// The checkpoint's bound, if it can be trusted.
 fn kept_bound(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> Option<i64> {
     let bound = evidence.saved.bound.as_ref().filter(|_| !evidence.queues_missing)?;
     let log_start = files.first().map_or(0, |file| file.start_offset);
@@ -126,7 +126,7 @@ fn kept_bound(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> Option<i64>
     is_proven(files, bound).then_some(bound.lower_bound)
 }
 
-/// From where the log has to be read again without a bound.
+/// Decides from where to read the log again if there is no bound.
 fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Replay) {
     let log_start = files.first().map_or(0, |file| file.start_offset);
     if evidence.queues_missing {
@@ -134,8 +134,8 @@ fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Rep
     }
     let times = &evidence.saved.times;
     let safe_ms = times.log_ms.min(times.queues_ms) - TIMES_SLACK_MS;
-    let begins_before = |file: &&Arc<MappedFile>| match look(file.readable(), file.start_offset, true) {
-        Place::Record(record) => record.store_timestamp_ms <= safe_ms,
+    let begins_before = |file: &&Arc<MappedFile>| match content_at(file.readable(), file.start_offset, true) {
+        Content::Record(record) => record.store_timestamp_ms <= safe_ms,
         _ => false,
     };
     match files.iter().rev().find(begins_before) {
@@ -144,14 +144,17 @@ fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Rep
     }
 }
 
-/// Whether the record in front of the bound is still there and ends at it (or at the blank that closes its file).
+/// Whether the record before the bound is still there and ends at it, or at the blank that closes its file.
 fn is_proven(files: &[Arc<MappedFile>], bound: &Bound) -> bool {
     let Some(file) = file_at(files, bound.last_record) else { return false };
     let rest = |at: i64| file.readable().get((at - file.start_offset) as usize..).unwrap_or_default();
-    let Place::Record(record) = look(rest(bound.last_record), bound.last_record, true) else { return false };
+    let Content::Record(record) = content_at(rest(bound.last_record), bound.last_record, true) else {
+        return false;
+    };
     let end = bound.last_record + record.size as i64;
     end == bound.lower_bound
-        || (bound.lower_bound == file.end_offset() && matches!(look(rest(end), end, true), Place::Blank))
+        || (bound.lower_bound == file.end_offset()
+            && matches!(content_at(rest(end), end, true), Content::Blank))
 }
 
 fn file_at(files: &[Arc<MappedFile>], physical_offset: i64) -> Option<&Arc<MappedFile>> {
@@ -159,7 +162,7 @@ fn file_at(files: &[Arc<MappedFile>], physical_offset: i64) -> Option<&Arc<Mappe
     files.get(after.checked_sub(1)?).filter(|file| physical_offset < file.end_offset())
 }
 
-/// A pass over the log from the replay's start to wherever it ends.
+/// A pass over the log from the start of the replay to the end of the log.
 struct Scan {
     end: i64,
     last_record: i64,
@@ -186,7 +189,7 @@ impl Scan {
         Ok(scan)
     }
 
-    /// True: the log goes on in the next file.
+    /// Scans one file; returns whether the log continues in the next one.
     fn run_file(
         &mut self,
         file: &Arc<MappedFile>,
@@ -199,21 +202,21 @@ impl Scan {
         while at < file.end_offset() {
             let position = (at - file.start_offset) as u64;
             let bytes = file.readable().get(position as usize..).unwrap_or_default();
-            let place = look(bytes, at, true);
+            let place = content_at(bytes, at, true);
             match place {
-                Place::Record(record) if is_torn(&record, bytes) => return Ok(false),
-                Place::Record(record) => {
+                Content::Record(record) if is_torn(&record, bytes) => return Ok(false),
+                Content::Record(record) => {
                     self.last_record = at;
                     self.last_time_ms = record.store_timestamp_ms;
                     at += record.size as i64;
                     self.end = at;
                 }
-                Place::Blank => break,
-                Place::Nothing | Place::Damaged => {
-                    // Pages that a power loss took out of an unsynced tail leave zeros in front of leftovers of
-                    // unacknowledged messages: those are not searched for records.
+                Content::Blank => break,
+                Content::Nothing | Content::Damaged => {
+                    // A power loss can take pages out of an unsynced tail, which leaves zeros before the rest of
+                    // unacknowledged messages. That rest is not searched for records.
                     let is_lost_tail =
-                        matches!(place, Place::Nothing) && at >= synced_end && evidence.is_rebooted;
+                        matches!(place, Content::Nothing) && at >= synced_end && evidence.is_rebooted;
                     let search_end = if is_lost_tail {
                         position
                     } else {
@@ -228,7 +231,7 @@ impl Scan {
                 }
             }
         }
-        // The end of a file closed by a blank is the end of the log where no file follows.
+        // If no file follows one that is closed by a blank, the log ends where that file ends.
         self.end = self.end.max(file.end_offset());
         Ok(true)
     }
@@ -236,8 +239,8 @@ impl Scan {
     fn last_time_ms(&self, files: &[Arc<MappedFile>], saved: &Saved) -> i64 {
         let known = file_at(files, self.last_record).and_then(|file| {
             let bytes = file.readable().get((self.last_record - file.start_offset) as usize..)?;
-            match look(bytes, self.last_record, false) {
-                Place::Record(record) => Some(record.store_timestamp_ms),
+            match content_at(bytes, self.last_record, false) {
+                Content::Record(record) => Some(record.store_timestamp_ms),
                 _ => None,
             }
         });
@@ -245,20 +248,20 @@ impl Scan {
     }
 }
 
-/// Topic and properties are outside the checksum, but they are text: when a record ends in a zero and zeros follow, its
-/// writer was interrupted there.
+/// Whether the writer of the record was interrupted. Topic and properties are outside the checksum, but they are text,
+/// so a record that ends in a zero and is followed by zeros is torn.
 fn is_torn(record: &Record<'_>, bytes: &[u8]) -> bool {
     let text_end = record.properties.last().or(record.topic.last());
     text_end == Some(&0)
-        && matches!(look(bytes.get(record.size..).unwrap_or_default(), 0, false), Place::Nothing)
+        && matches!(content_at(bytes.get(record.size..).unwrap_or_default(), 0, false), Content::Nothing)
 }
 
 /// Whether the file begins with a record.
 fn is_sound(file: &MappedFile) -> bool {
-    matches!(look(file.readable(), file.start_offset, true), Place::Record(_))
+    matches!(content_at(file.readable(), file.start_offset, true), Content::Record(_))
 }
 
-/// Cuts the log at its end: zeroes what follows in that file, takes later files away, and opens the file for appending.
+/// Cuts the log at its end: zeroes the rest of that file, removes later files, and opens the file for appending.
 fn cut(
     settings: &StoreSettings,
     disk: &dyn Disk,
@@ -268,12 +271,12 @@ fn cut(
 ) -> Result<Vec<Arc<MappedFile>>, StoreError> {
     let kept = files.partition_point(|file| file.start_offset < end).max(1).min(files.len());
     for file in files.drain(kept..) {
-        put_away(settings, disk, &file, reports)?;
+        remove_after_end(settings, disk, &file, reports)?;
     }
     let last = match files.pop() {
         Some(last) if end < last.end_offset() => last,
         other => {
-            // The last file is full, or there is none: the log goes on in a new one.
+            // The last file is full, or there is none: the log continues in a new one.
             files.extend(other);
             let directory = directory(&settings.directory);
             let path = directory.join(file_name(end));
@@ -295,8 +298,9 @@ fn cut(
     Ok(files)
 }
 
-/// Removes a file behind the log's end: an unused one for good, one with anything in it to `cut/`, for a person to look at.
-fn put_away(
+/// Removes a file behind the log's end: deletes it if it is empty, otherwise moves it to `cut/` for a person to look
+/// at.
+fn remove_after_end(
     settings: &StoreSettings,
     disk: &dyn Disk,
     file: &MappedFile,

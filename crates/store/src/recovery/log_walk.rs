@@ -1,4 +1,4 @@
-//! Walking the commit log record by record, and finding the way again behind a damaged one.
+//! Walks the commit log record by record, and finds the way again behind a damaged one.
 //!
 //! The rule behind damage at position P, in this order:
 //! 1. P's own size field, then the size that its inner lengths add up to: where P is recognisable (magic and its own
@@ -19,9 +19,9 @@ use crate::log::mapped::MappedFile;
 
 const MAGICS: [[u8; 4]; 2] = [layout::MAGIC_V1.to_be_bytes(), layout::MAGIC_V2.to_be_bytes()];
 
-/// What stands at a position.
+/// The content of the log at a position.
 #[derive(Debug)]
-pub(crate) enum Place<'a> {
+pub(crate) enum Content<'a> {
     Record(Record<'a>),
     /// The rest of this file is filler.
     Blank,
@@ -30,12 +30,12 @@ pub(crate) enum Place<'a> {
     Damaged,
 }
 
-/// Looks at the bytes of a file from one position to the end of what is readable.
+/// Decodes what the bytes begin with. They reach from a position in a file to the end of its readable part.
 #[inline]
-pub(crate) fn look(bytes: &[u8], physical_offset: i64, check_crc: bool) -> Place<'_> {
+pub(crate) fn content_at(bytes: &[u8], physical_offset: i64, check_crc: bool) -> Content<'_> {
     let (Some(size), Some(magic)) = (word(bytes, layout::at::SIZE), word(bytes, layout::at::MAGIC)) else {
-        // Too little for a mark: nothing can stand here.
-        return Place::Blank;
+        // Too short even for a blank mark.
+        return Content::Blank;
     };
     match magic {
         layout::MAGIC_V1 | layout::MAGIC_V2 => match Record::decode(bytes) {
@@ -44,13 +44,13 @@ pub(crate) fn look(bytes: &[u8], physical_offset: i64, check_crc: bool) -> Place
                     && record.queue_offset >= 0
                     && (!check_crc || record.crc_matches()) =>
             {
-                Place::Record(record)
+                Content::Record(record)
             }
-            _ => Place::Damaged,
+            _ => Content::Damaged,
         },
-        layout::MAGIC_BLANK if size as usize == bytes.len() => Place::Blank,
-        0 if size == 0 => Place::Nothing,
-        _ => Place::Damaged,
+        layout::MAGIC_BLANK if size as usize == bytes.len() => Content::Blank,
+        0 if size == 0 => Content::Nothing,
+        _ => Content::Damaged,
     }
 }
 
@@ -62,8 +62,8 @@ fn long(bytes: &[u8], at: usize) -> Option<i64> {
     bytes.get(at..)?.first_chunk().copied().map(i64::from_be_bytes)
 }
 
-/// The next position to look at behind damage (or zeros) at `from`, inside the file; None where nothing sound follows.
-/// The byte-wise search of rule 2 ends at `search_end`. `next_file_is_sound` tells what an end of the file is worth.
+/// The next position to continue from behind damage or zeros at `from` in the same file; None if nothing sound follows.
+/// The byte-wise search of rule 2 ends at `search_end`. `next_file_is_sound` tells whether the log continues there.
 pub(crate) fn resume(file: &MappedFile, from: u64, search_end: u64, next_file_is_sound: bool) -> Option<u64> {
     let bytes = file.readable().get(from as usize..)?;
     let physical_offset = file.start_offset + from as i64;
@@ -95,13 +95,16 @@ fn leads_on(bytes: &[u8], physical_offset: i64, size: usize, next_file_is_sound:
     match bytes.get(size..) {
         Some([]) => next_file_is_sound,
         Some(rest) => {
-            matches!(look(rest, physical_offset + size as i64, true), Place::Record(_) | Place::Blank)
+            matches!(
+                content_at(rest, physical_offset + size as i64, true),
+                Content::Record(_) | Content::Blank
+            )
         }
         None => false,
     }
 }
 
-/// The size of a record by the lengths inside it, whatever its size field says.
+/// The size of a record as the sum of its inner lengths, whatever its size field says.
 fn inner_size(bytes: &[u8]) -> Option<usize> {
     let system_flag = word(bytes, layout::at::SYSTEM_FLAG)? as i32;
     let host = |v6_bit| {
@@ -121,16 +124,16 @@ fn find_record(bytes: &[u8], physical_offset: i64, from: usize, end: usize) -> O
     let end = end.min(bytes.len());
     let mut at = from;
     loop {
-        // The magic's first byte is what is looked for; the size field stands in front of it.
+        // Search for the first byte of the magic number, which follows the size field.
         let skipped = find_magic_byte(bytes.get(at + layout::at::MAGIC..end)?)?;
         at += skipped;
         let rest = bytes.get(at..)?;
         let magic: &[u8; 4] = rest.get(layout::at::MAGIC..)?.first_chunk()?;
         let is_record = MAGICS.contains(magic)
             && long(rest, layout::at::PHYSICAL_OFFSET) == Some(physical_offset + at as i64)
-            && matches!(look(rest, physical_offset + at as i64, true), Place::Record(_));
+            && matches!(content_at(rest, physical_offset + at as i64, true), Content::Record(_));
         let is_blank = *magic == layout::MAGIC_BLANK.to_be_bytes()
-            && matches!(look(rest, physical_offset + at as i64, true), Place::Blank);
+            && matches!(content_at(rest, physical_offset + at as i64, true), Content::Blank);
         if is_record || is_blank {
             return Some(at);
         }
@@ -138,7 +141,7 @@ fn find_record(bytes: &[u8], physical_offset: i64, from: usize, end: usize) -> O
     }
 }
 
-/// Zeros, of which most of an unfinished file consists, are stepped over in large strides.
+/// Finds the first byte of a magic number. Most of an unfinished file is zeros, which are skipped in large strides.
 fn find_magic_byte(bytes: &[u8]) -> Option<usize> {
     const STRIDE: usize = 4_096;
     let is_first = |byte: &u8| *byte == MAGICS[0][0] || *byte == layout::MAGIC_BLANK.to_be_bytes()[0];
@@ -154,18 +157,19 @@ fn find_magic_byte(bytes: &[u8]) -> Option<usize> {
     None
 }
 
-/// What [`walk`] met.
+/// One step of [`walk`].
 pub(crate) enum Step<'a> {
     Record(Record<'a>),
-    /// Bytes that are no record, from here to there.
+    /// Bytes that are not a record.
     Gap {
         from: i64,
         to: i64,
     },
 }
 
-/// Visits every record between two physical offsets of an open log, in order; `visit` says whether to go on.
-/// Returns where it stopped.
+/// Visits every record between two physical offsets of an open log, in order, as long as `visit` returns true. Returns
+/// where it stopped.
+#[inline]
 pub(crate) fn walk(
     log: &CommitLog,
     from: i64,
@@ -188,16 +192,16 @@ pub(crate) fn walk(
         while at < end.min(file.end_offset()) {
             let position = (at - file.start_offset) as u64;
             let bytes = file.readable().get(position as usize..).unwrap_or_default();
-            let go_on = match look(bytes, at, check_crc) {
-                Place::Record(record) => {
+            let go_on = match content_at(bytes, at, check_crc) {
+                Content::Record(record) => {
                     at += record.size as i64;
                     visit(Step::Record(record))
                 }
-                Place::Blank => {
+                Content::Blank => {
                     at = file.end_offset();
                     true
                 }
-                Place::Nothing | Place::Damaged => {
+                Content::Nothing | Content::Damaged => {
                     let from = at;
                     let search_end = (end - file.start_offset) as u64;
                     at = resume(&file, position, search_end, true)
@@ -270,21 +274,21 @@ mod tests {
     #[test]
     fn a_place_is_told_by_what_stands_there() {
         let good = record(b"body", 8_192);
-        assert!(matches!(look(&good, 8_192, true), Place::Record(_)));
-        assert!(matches!(look(&good, 8_193, true), Place::Damaged), "it lies somewhere else");
-        assert!(matches!(look(&good[..good.len() - 1], 8_192, true), Place::Damaged));
+        assert!(matches!(content_at(&good, 8_192, true), Content::Record(_)));
+        assert!(matches!(content_at(&good, 8_193, true), Content::Damaged), "it lies somewhere else");
+        assert!(matches!(content_at(&good[..good.len() - 1], 8_192, true), Content::Damaged));
         let mut bad = good.clone();
         bad[90] ^= 1;
-        assert!(matches!(look(&bad, 8_192, true), Place::Damaged));
-        assert!(matches!(look(&bad, 8_192, false), Place::Record(_)));
-        assert!(matches!(look(&[0; 100], 8_192, true), Place::Nothing));
-        assert!(matches!(look(&[0; 7], 8_192, true), Place::Blank), "too little for anything");
+        assert!(matches!(content_at(&bad, 8_192, true), Content::Damaged));
+        assert!(matches!(content_at(&bad, 8_192, false), Content::Record(_)));
+        assert!(matches!(content_at(&[0; 100], 8_192, true), Content::Nothing));
+        assert!(matches!(content_at(&[0; 7], 8_192, true), Content::Blank), "too little for anything");
         let mut blank = vec![0, 0, 0, 20];
         blank.extend(layout::MAGIC_BLANK.to_be_bytes());
         blank.resize(20, 0);
-        assert!(matches!(look(&blank, 8_192, true), Place::Blank));
+        assert!(matches!(content_at(&blank, 8_192, true), Content::Blank));
         blank.push(0);
-        assert!(matches!(look(&blank, 8_192, true), Place::Damaged), "its length must reach the end");
+        assert!(matches!(content_at(&blank, 8_192, true), Content::Damaged), "its length must reach the end");
     }
 
     #[test]
@@ -314,7 +318,7 @@ mod tests {
         let mut bytes = record(&body, 8_192);
         bytes.truncate(88 + inner.len() + 10);
         bytes.resize(4_096, 0);
-        assert!(matches!(look(&bytes[88..], 8_192 + 88, true), Place::Record(_)));
+        assert!(matches!(content_at(&bytes[88..], 8_192 + 88, true), Content::Record(_)));
         assert_eq!(resumed(&bytes, 0, 4_096)?, None);
         Ok(())
     }

@@ -1,34 +1,35 @@
-//! Opening and closing a store directory.
+//! Opens and closes a store directory.
 
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::clock::Clock;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, rewrite};
 use crate::error::StoreError;
-use crate::housekeeping::Keep;
+use crate::housekeeping::Housekeeping;
 use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
-use crate::log::flush::Flush;
+use crate::log::flush::{Flush, sync_files};
 use crate::log::gate::{Gate, Reports};
+use crate::pins::Pins;
 use crate::queue::dispatch::{Dispatch, Replay};
 use crate::queue::table::Queues;
 use crate::read::Damage;
 use crate::recovery::checkpoint::{Checkpoint, Saved};
 use crate::recovery::log_end::{self, Evidence};
 use crate::settings::StoreSettings;
-use crate::store::Parts;
+use crate::store::OpenStore;
 
 const ABORT: &str = "abort";
 const LOCK: &str = "lock";
 
-/// Takes the directory, finds the log's end, rebuilds the queues from where they lag; no thread runs yet.
+/// Locks the directory, finds the log's end and rebuilds the queues from where they lag. No thread runs yet.
 pub(crate) fn open(
     settings: StoreSettings,
     clock: Clock,
     disk: Arc<dyn Disk>,
-) -> Result<(Parts, DiskFile), StoreError> {
+) -> Result<(OpenStore, DiskFile), StoreError> {
     settings.check()?;
     let directory = &settings.directory;
     disk.create_directory(directory).map_err(|source| StoreError::io(directory, source))?;
@@ -42,13 +43,7 @@ pub(crate) fn open(
     let queue_count = queues.list_on_disk()?.len() as i64;
     queues.disk.directory_count.store(queue_count, std::sync::atomic::Ordering::Release);
     let is_rebooted = saved.bound.as_ref().map_or(!is_clean, |bound| bound.boot_id != boot_id);
-    let mut queues_missing =
-        saved.bound.as_ref().map_or(queue_count == 0, |bound| queue_count < bound.queue_count);
-    let stopped_with = saved.bound.as_ref().filter(|_| is_clean).map_or(0, |bound| bound.queue_files);
-    if stopped_with != 0 && queues.files_digest()? != stopped_with {
-        reports.add("queue files were changed or lost since the last stop: queues are rebuilt".to_owned());
-        queues_missing = true;
-    }
+    let queues_missing = are_queues_missing(&queues, queue_count, &saved, is_clean, &reports)?;
     let evidence = Evidence { saved: &saved, queues_missing, is_rebooted };
     let recovered = log_end::recover(&settings, &*disk, &evidence, &reports)?;
     mark_open(&settings, &*disk)?;
@@ -59,15 +54,18 @@ pub(crate) fn open(
     let index_synced_end = trusted_index_end(&saved, is_clean, is_rebooted);
     let index =
         Index::open(&settings, Arc::clone(&disk), log.start_offset(), log_end, index_synced_end, &reports)?;
-    let parts = Parts {
+    let shared = OpenStore {
         dispatch: Dispatch::new(recovered.replay_from, recovered.last_record),
         flush: Flush::new(settings.sync_flush, settings.flush_interval_ms),
         recovered_from: recovered.replay_from,
         recovered_bytes: recovered.scanned_bytes,
-        keep: Keep::new(checkpoint, if recovered.is_bound_kept { recovered.replay_from } else { -1 }),
+        housekeeping: Housekeeping::new(
+            checkpoint,
+            if recovered.is_bound_kept { recovered.replay_from } else { -1 },
+        ),
         damage: Damage::default(),
         consumed: Mutex::default(),
-        needed_from: std::sync::atomic::AtomicI64::new(i64::MAX),
+        pins: Pins::default(),
         cleaning: Mutex::new(()),
         events: RwLock::new(None),
         settings,
@@ -80,26 +78,65 @@ pub(crate) fn open(
         queues,
         index,
     };
-    // After an orderly stop with nothing behind the bound, queues are complete and loaded when they are touched.
-    if !(is_clean && recovered.replay_from == log_end && recovered.is_bound_kept) {
-        replay(&parts, recovered.replay)?;
+    if shared.settings.sync_flush {
+        make_tail_safe(&shared, &saved, is_rebooted)?;
     }
-    parts.look_at_disk();
-    Ok((parts, lock))
+    // After an orderly stop with nothing behind the bound, queues are complete and are loaded on first use.
+    if !(is_clean && recovered.replay_from == log_end && recovered.is_bound_kept) {
+        replay(&shared, recovered.replay)?;
+    }
+    shared.log.progress.set_confirmed(shared.log.progress.confirmable());
+    shared.check_disk_level();
+    Ok((shared, lock))
 }
 
-/// Cuts every queue back to where the replay begins, then dispatches the log from there.
-fn replay(parts: &Parts, replay: Replay) -> Result<(), StoreError> {
-    parts.queues.load_all(parts.recovered_from)?;
-    parts.dispatch.run_to_end(&parts.context(replay))?;
-    parts.queues.settle();
-    // An older bound must not outlive this: once new records stand where it points, nothing would void it.
-    parts.keep.require_save();
-    parts.flush_queues();
+/// Whether queues lack directories or, after an orderly stop, whether any of their files changed since.
+fn are_queues_missing(
+    queues: &Queues,
+    queue_count: i64,
+    saved: &Saved,
+    is_clean: bool,
+    reports: &Reports,
+) -> Result<bool, StoreError> {
+    let stopped_with = saved.bound.as_ref().filter(|_| is_clean).map_or(0, |bound| bound.queue_files);
+    if stopped_with != 0 && queues.files_digest()? != stopped_with {
+        reports.add("queue files were changed or lost since the last stop: queues are rebuilt".to_owned());
+        return Ok(true);
+    }
+    Ok(saved.bound.as_ref().map_or(queue_count == 0, |bound| queue_count < bound.queue_count))
+}
+
+/// Syncs the recovered tail before anybody may read it: what the last process did not sync is only in the page cache.
+///
+/// If a sync of the last process failed, the kernel may call pages clean that never reached the disk, and another sync
+/// would skip them. So under the same boot everything behind the last known sync is written once more.
+fn make_tail_safe(shared: &OpenStore, saved: &Saved, is_rebooted: bool) -> Result<(), StoreError> {
+    let (from, end) = (shared.log.progress.flushed(), shared.log.appended_end());
+    let doubtful_from = saved.bound.as_ref().filter(|_| !is_rebooted).map_or(end, |bound| bound.synced_end);
+    for file in shared.log.files().iter().filter(|file| file.end_offset() > doubtful_from.max(from)) {
+        let position =
+            |offset: i64| (offset.clamp(file.start_offset, file.end_offset()) - file.start_offset) as u64;
+        let (first, last) = (position(doubtful_from.max(from)), position(end));
+        rewrite(&*shared.disk, file.file(), first, last.saturating_sub(first))
+            .map_err(|source| StoreError::io(file.path(), source))?;
+    }
+    sync_files(&shared.log, from, end)?;
+    shared.log.progress.set_flushed(end);
     Ok(())
 }
 
-/// Up to where index files are believed: all of them unless the machine was restarted under an open store.
+/// Cuts every queue back to where the replay begins, then dispatches the log from there.
+fn replay(shared: &OpenStore, replay: Replay) -> Result<(), StoreError> {
+    shared.queues.load_all(shared.recovered_from)?;
+    shared.dispatch.run_to_end(&shared.context(replay))?;
+    shared.queues.finish_replay();
+    // An older bound must not survive: once new records lie where it points, nothing would show that it is wrong.
+    shared.housekeeping.require_save();
+    shared.flush_queues();
+    Ok(())
+}
+
+/// How far index files can be trusted: completely, unless the machine was restarted while the store was open.
 fn trusted_index_end(saved: &Saved, is_clean: bool, is_rebooted: bool) -> i64 {
     match &saved.bound {
         _ if is_clean => i64::MAX,
@@ -120,7 +157,7 @@ fn take_lock(settings: &StoreSettings, disk: &dyn Disk) -> Result<DiskFile, Stor
     Ok(file)
 }
 
-/// The abort marker: there while the store is open, so that the next start knows how this one ended.
+/// Creates the abort marker. It exists while the store is open, so that the next start knows how this one ended.
 fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError> {
     let path = settings.directory.join(ABORT);
     let fail = |source| StoreError::io(&path, source);
@@ -131,18 +168,20 @@ fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError
     disk.sync_directory(&settings.directory).map_err(fail)
 }
 
-/// Makes everything safe and leaves the mark of an orderly end. After a failed sync the abort marker stays.
-pub(crate) fn finish(parts: &Parts) -> Result<(), StoreError> {
-    let context = parts.context(Replay::No);
-    parts.log.while_paused(|| parts.dispatch.run_to_end(&context))?;
-    parts.sync_log()?;
-    parts.index.catch_up(&parts.log, parts.dispatch.dispatched_end())?;
-    parts.queues.flush()?;
-    parts.keep.queue_files.store(parts.queues.files_digest()?, std::sync::atomic::Ordering::Release);
-    parts.save_checkpoint(true, false)?;
-    parts.log.ahead.discard();
-    let path = parts.settings.directory.join(ABORT);
-    parts.disk.remove_file(&path).map_err(|source| StoreError::io(&path, source))?;
-    let directory = &parts.settings.directory;
-    parts.disk.sync_directory(directory).map_err(|source| StoreError::io(directory, source))
+/// Syncs everything and removes the abort marker. After a failed sync the marker stays.
+pub(crate) fn finish(shared: &OpenStore) -> Result<(), StoreError> {
+    shared.log.while_paused(|| shared.confirm_appended())?;
+    shared.sync_log()?;
+    shared.index.catch_up(&shared.log, shared.dispatch.dispatched_end())?;
+    shared.queues.flush()?;
+    shared
+        .housekeeping
+        .queue_files
+        .store(shared.queues.files_digest()?, std::sync::atomic::Ordering::Release);
+    shared.save_checkpoint(true, false)?;
+    shared.log.preallocation.discard();
+    let path = shared.settings.directory.join(ABORT);
+    shared.disk.remove_file(&path).map_err(|source| StoreError::io(&path, source))?;
+    let directory = &shared.settings.directory;
+    shared.disk.sync_directory(directory).map_err(|source| StoreError::io(directory, source))
 }

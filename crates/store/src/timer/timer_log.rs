@@ -1,19 +1,19 @@
-//! The timer log: when which waiting message has to be looked at, in one small file per minute.
+//! The timer log: when each waiting message is due, in one small file per minute.
 //!
-//! Messages that wait lie in the commit log; this says in which order their times come. It is derived: everything in it
-//! can be read again from the queue of waiting messages, and is, where a file is missing or damaged.
+//! Waiting messages lie in the commit log; the timer log sorts them by time. It is derived data: if a file is missing
+//! or damaged, everything is read again from the queue of waiting messages.
 //!
 //! ```text
-//! timer/checkpoint            how far the queue is read, up to where is done, the files below and their lengths
-//! timer/mark                  how far deliveries have come since then, where a kill is all that happened
+//! timer/checkpoint            how far the queue is read, how far it is delivered, the files below and their lengths
+//! timer/mark                  how far deliveries came since the checkpoint; valid after a kill, not after a reboot
 //! timer/000029166666-0000001a entries of one minute, in the order they came
 //! ```
-//! In memory are the next entries alone, at most [`HEAD_MAX`], and the newest ones until they are written, at most
-//! [`UNWRITTEN_MAX`]: however many wait, and also where one minute holds millions.
+//! Memory holds only the next entries, at most [`HEAD_MAX`], and the newest ones until they are written, at most
+//! [`UNWRITTEN_MAX`], even if millions wait in one minute.
 //!
-//! Everything is done in the order of [`Place`], so one place says what is done, and a checkpoint is exact: after it,
-//! nothing is done twice. What a kill leaves behind the checkpoint is cut off and read from the queue again, but for what
-//! the mark says is done.
+//! Entries are done in the order of [`TimerPosition`], so one position tells what is done, and after a checkpoint
+//! nothing is done twice. Entries that a kill leaves behind the checkpoint are cut off and read from the queue again,
+//! except those that the mark says are done.
 
 mod bucket;
 mod checkpoint;
@@ -31,26 +31,26 @@ use crate::error::StoreError;
 use crate::store::Store;
 use bucket::{Bucket, MINUTE_MS, minute_of};
 use checkpoint::{Checkpoint, FileLength};
-pub use entry::{Place, TimerEntry};
+pub use entry::{TimerEntry, TimerPosition};
 use mark::{Mark, MarkFile};
 
-/// Where messages wait whose time comes at any moment; Apache's name for it.
+/// The topic in which messages wait for any moment; the name is Apache's.
 pub const TIMER_TOPIC: &str = "rmq_sys_wheel_timer";
 /// Entries held in memory because their time is near.
 const HEAD_MAX: usize = 128 * 1024;
 /// Entries held in memory because they are not written yet.
 const UNWRITTEN_MAX: usize = 64 * 1024;
-/// A clock that goes back by more than this was set; by less, it was corrected.
+/// A clock that goes back by more than this was set by somebody; a smaller step is a correction.
 const CLOCK_BACK_MS: i64 = 1_000;
 
-/// What opening found, and where to go on.
+/// What [`Store::open_timer_log`] found, and where to continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimerStart {
     /// The first record of the queue that is not in the log yet.
     pub queue_offset: i64,
-    /// Why everything has to be read from the queue again; None where the log is as it was left.
+    /// Why everything has to be read from the queue again; None if the log is intact.
     pub rebuild: Option<String>,
-    /// Up to which place everything is done is known exactly, and not only concluded.
+    /// Whether it is known exactly how far everything is done, and not only estimated.
     pub is_mark_exact: bool,
 }
 
@@ -59,42 +59,42 @@ pub struct TimerLog {
     directory: PathBuf,
     head_max: usize,
     unwritten_max: usize,
-    /// By minute; every entry that is not done is in one of them.
+    /// Buckets by minute; every entry that is not done is in one of them.
     buckets: BTreeMap<i64, Bucket>,
     unwritten: usize,
     next_serial: u64,
-    /// The next entries: all there are between `done` and `loaded`.
-    head: BTreeMap<Place, TimerEntry>,
-    loaded: Place,
-    done: Place,
+    /// The next entries: all of them between `done` and `loaded`.
+    head: BTreeMap<TimerPosition, TimerEntry>,
+    loaded: TimerPosition,
+    done: TimerPosition,
     pending: u64,
     queue_offset: i64,
-    /// Recalls that have come into the head, or stand beside its begin: to be known before what they recall is due.
+    /// Recalls that concern the entries in the head; they must be known before those are due.
     recalls: Vec<TimerEntry>,
-    /// Counts how often the clock was set back or everything was read again; and what the checkpoint has of that.
+    /// Counts how often the clock was set back or everything was read again; `saved_epoch` is the checkpoint's count.
     epoch: u64,
     saved_epoch: u64,
     mark_file: Option<MarkFile>,
-    /// What a kill left done behind the checkpoint.
+    /// The mark that a kill left: what was done after the checkpoint.
     before_kill: Option<Mark>,
-    /// The last place that was given to an entry because its own had passed.
-    late_place: Place,
-    /// Files that no bucket needs any more, to go once a checkpoint says so.
+    /// The last position that was assigned to an entry because its own had passed.
+    late_position: TimerPosition,
+    /// Files that no bucket needs any more; deleted after the next checkpoint.
     dropped: Vec<PathBuf>,
     is_dirty: bool,
 }
 
 impl Store {
-    /// Opens the timer log beside the commit log, for a queue that reaches from `begin` to `end`. What was done is
-    /// known from the log's own checkpoint or else from `done_before_ms`.
+    /// Opens the timer log of this store, for a queue that reaches from `begin` to `end`. Without a checkpoint of its
+    /// own, everything due before `done_before_ms` counts as done.
     pub fn open_timer_log(
         &self,
         begin: i64,
         end: i64,
         done_before_ms: i64,
     ) -> Result<(TimerLog, TimerStart), StoreError> {
-        let directory = self.parts.settings.directory.join("timer");
-        TimerLog::open(Arc::clone(&self.parts.disk), directory, begin, end, done_before_ms)
+        let directory = self.shared.settings.directory.join("timer");
+        TimerLog::open(Arc::clone(&self.shared.disk), directory, begin, end, done_before_ms)
     }
 }
 
@@ -119,17 +119,17 @@ impl TimerLog {
         let known = saved.as_ref().filter(|saved| saved.queue_offset <= end);
         let is_mark_exact = known.is_some();
         if rebuild.is_some() || saved.is_none() {
-            let done = known.map_or(Place::before(done_before_ms), |saved| saved.done);
+            let done = known.map_or(TimerPosition::before(done_before_ms), |saved| saved.done);
             log = Self::empty(log.disk, log.directory);
             (log.done, log.loaded, log.queue_offset) = (done, done, begin);
             log.next_serial = saved.as_ref().map_or(0, |saved| saved.next_serial) + 1;
             log.epoch = saved.as_ref().map_or(0, |saved| saved.epoch) + 1;
             log.is_dirty = true;
         }
-        log.remove_strangers()?;
+        log.remove_unknown_files()?;
         log.take_mark(rebuild.is_none())?;
         if rebuild.is_none() {
-            // From the first start on there is a checkpoint: one that is missing is lost.
+            // From the first start on there is a checkpoint, so a missing one was lost.
             log.save()?;
         }
         let start = TimerStart { queue_offset: log.queue_offset, rebuild, is_mark_exact };
@@ -146,8 +146,8 @@ impl TimerLog {
             unwritten: 0,
             next_serial: 0,
             head: BTreeMap::new(),
-            loaded: Place::FIRST,
-            done: Place::FIRST,
+            loaded: TimerPosition::FIRST,
+            done: TimerPosition::FIRST,
             pending: 0,
             queue_offset: 0,
             recalls: Vec::new(),
@@ -155,13 +155,13 @@ impl TimerLog {
             saved_epoch: 0,
             mark_file: None,
             before_kill: None,
-            late_place: Place::FIRST,
+            late_position: TimerPosition::FIRST,
             dropped: Vec::new(),
             is_dirty: false,
         }
     }
 
-    /// Everything that the checkpoint names, looked through; what is wrong with it, if anything is.
+    /// Takes over everything that the checkpoint names. Returns what is wrong with it, if anything.
     fn take_over(&mut self, saved: &Checkpoint) -> Result<Option<String>, StoreError> {
         (self.done, self.loaded, self.queue_offset) = (saved.done, saved.done, saved.queue_offset);
         self.next_serial = saved.next_serial;
@@ -171,8 +171,8 @@ impl TimerLog {
             let (mut bucket, mut waiting) = (bucket, 0);
             let done = self.done;
             let sound = bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
-                waiting += u64::from(entry.place() > done);
-                entry.place() > done
+                waiting += u64::from(entry.position() > done);
+                entry.position() > done
             })?;
             if !sound {
                 let path = bucket.path(&self.directory);
@@ -184,7 +184,7 @@ impl TimerLog {
         Ok(None)
     }
 
-    /// Goes on from what was done since the checkpoint, where that is known.
+    /// Continues from what the mark says was done since the checkpoint, if it is valid.
     fn take_mark(&mut self, is_wanted: bool) -> Result<(), StoreError> {
         let (mark_file, mark) = MarkFile::open(&*self.disk, &self.directory)?;
         self.mark_file = Some(mark_file);
@@ -194,7 +194,7 @@ impl TimerLog {
         let mut finished = 0;
         for bucket in self.buckets.values_mut() {
             bucket.look_through(&*self.disk, &self.directory, &mut |entry| {
-                finished += u64::from(entry.place() > was_done && entry.place() <= mark.done);
+                finished += u64::from(entry.position() > was_done && entry.position() <= mark.done);
                 true
             })?;
         }
@@ -204,8 +204,8 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Deletes what no checkpoint speaks of.
-    fn remove_strangers(&self) -> Result<(), StoreError> {
+    /// Deletes files that the checkpoint does not name.
+    fn remove_unknown_files(&self) -> Result<(), StoreError> {
         let fail = |source| StoreError::io(&self.directory, source);
         let is_ours = |name: &str| Checkpoint::is_file(name) || MarkFile::is_file(name);
         for entry in self.disk.read_directory(&self.directory).map_err(fail)? {
@@ -218,19 +218,19 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Takes the entry of a record in the queue in. One whose place has been passed already comes right behind what is
+    /// Adds the entry of a record in the queue. If its position has passed already, it becomes due right behind what is
     /// done.
     pub fn add(&mut self, mut entry: TimerEntry, queue_offset: i64) -> Result<(), StoreError> {
-        let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.place() <= mark.done;
+        let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.position() <= mark.done;
         if !entry.is_recall && self.before_kill.as_ref().is_some_and(is_known) {
             return Ok(());
         }
         if self.unwritten >= self.unwritten_max {
             self.write_all()?;
         }
-        if entry.place() <= self.done {
+        if entry.position() <= self.done {
             entry.wake_ms = self.done.wake_ms.saturating_add(1);
-            self.late_place = self.late_place.max(entry.place());
+            self.late_position = self.late_position.max(entry.position());
         }
         let minute = minute_of(entry.wake_ms);
         let bucket = self.buckets.entry(minute).or_insert_with(|| {
@@ -241,8 +241,8 @@ impl TimerLog {
         self.unwritten += 1;
         self.pending += 1;
         self.is_dirty = true;
-        if entry.place() <= self.loaded {
-            self.head.insert(entry.place(), entry);
+        if entry.position() <= self.loaded {
+            self.head.insert(entry.position(), entry);
             self.recalls.extend(Some(entry).filter(TimerEntry::recalls_now));
             if self.head.len() > self.head_max {
                 self.head.pop_last();
@@ -252,7 +252,7 @@ impl TimerLog {
         Ok(())
     }
 
-    /// The queue is read up to here; to be told after what was in front of it is added.
+    /// Notes that the queue is read up to here, after everything before it was added.
     pub fn set_queue_offset(&mut self, queue_offset: i64) {
         self.is_dirty |= self.queue_offset != queue_offset;
         self.queue_offset = queue_offset;
@@ -262,29 +262,31 @@ impl TimerLog {
         self.queue_offset
     }
 
-    /// What is done and what waits, by count.
+    /// How many entries wait.
     pub fn pending(&self) -> u64 {
         self.pending
     }
 
-    /// Up to which place everything is done.
-    pub fn done(&self) -> Place {
+    /// The position up to which everything is done.
+    pub fn done(&self) -> TimerPosition {
         self.done
     }
 
-    /// The lowest physical offset that is waited for, or a little less; None where nothing is.
+    /// The lowest physical offset of a waiting message, or a little less; None if nothing waits.
     pub fn needed_from(&self) -> Option<i64> {
-        let left =
-            self.buckets.iter().filter(|(minute, _)| Place::before((*minute + 1) * MINUTE_MS) > self.done);
+        let left = self
+            .buckets
+            .iter()
+            .filter(|(minute, _)| TimerPosition::before((*minute + 1) * MINUTE_MS) > self.done);
         left.map(|(_, bucket)| bucket.needed_from).min()
     }
 
-    /// The next entries, in order, whose time has come: at most `count_max`. They stay until [`TimerLog::finish`].
+    /// The next entries whose time has come, in order, at most `count_max`. They stay until [`TimerLog::finish`].
     pub fn due(&mut self, now_ms: i64, count_max: usize) -> Result<Vec<TimerEntry>, StoreError> {
         if now_ms.saturating_add(CLOCK_BACK_MS) < self.done.wake_ms {
             self.follow_clock_back(now_ms)?;
         }
-        while self.head.is_empty() && self.loaded < Place::at_end_of(now_ms) {
+        while self.head.is_empty() && self.loaded < TimerPosition::at_end_of(now_ms) {
             self.load_next(now_ms)?;
         }
         let due = self.head.values().take_while(|entry| entry.wake_ms <= now_ms);
@@ -295,13 +297,13 @@ impl TimerLog {
         Ok(due)
     }
 
-    /// The recalls that concern what is due next, each at least once; to be asked for after [`TimerLog::due`].
+    /// The recalls that concern the entries that are due next, each at least once. Call it after [`TimerLog::due`].
     pub fn take_recalls(&mut self) -> Vec<TimerEntry> {
         std::mem::take(&mut self.recalls)
     }
 
-    /// Everything up to this place is done with.
-    pub fn finish(&mut self, place: Place) {
+    /// Marks everything up to this position as done.
+    pub fn finish(&mut self, place: TimerPosition) {
         while self.head.first_key_value().is_some_and(|(first, _)| *first <= place) {
             self.head.pop_first();
             self.pending = self.pending.saturating_sub(1);
@@ -313,11 +315,11 @@ impl TimerLog {
         }
     }
 
-    /// Notes what is done, so that a kill does not have it done again before the next checkpoint. Left out, with false,
-    /// while something waits whose place is not its own, which could not be told from what is done, and while the
-    /// checkpoint would not know the mark.
+    /// Writes down what is done, so that nothing is repeated if a kill comes before the next checkpoint. Does nothing
+    /// and returns false while an entry waits at a position that is not its own, because the mark could not tell it
+    /// from what is done, and while the checkpoint has another epoch.
     pub fn write_mark(&mut self) -> Result<bool, StoreError> {
-        let is_clear = self.done >= self.late_place && self.epoch == self.saved_epoch;
+        let is_clear = self.done >= self.late_position && self.epoch == self.saved_epoch;
         let Some(mark_file) = self.mark_file.as_ref().filter(|_| is_clear) else {
             return Ok(false);
         };
@@ -326,9 +328,9 @@ impl TimerLog {
         Ok(true)
     }
 
-    /// With nothing due, whole minutes that are over are done: their files can go.
+    /// Marks past minutes as done when nothing is due, so that their files can be deleted.
     fn pass_minutes(&mut self, now_ms: i64) {
-        let passed = Place::before(minute_of(now_ms) * MINUTE_MS);
+        let passed = TimerPosition::before(minute_of(now_ms) * MINUTE_MS);
         let is_left = self.head.first_key_value().is_some_and(|(first, _)| *first <= passed);
         let is_needed = self.buckets.first_key_value().is_some_and(|(minute, _)| *minute < minute_of(now_ms));
         if passed > self.done && is_needed && !is_left && self.loaded >= passed {
@@ -337,34 +339,34 @@ impl TimerLog {
         }
     }
 
-    /// Reads on from where the head ends: one bucket, or as much of it as there is room for.
+    /// Loads more entries behind the head: one bucket, or as much of it as fits.
     fn load_next(&mut self, now_ms: i64) -> Result<(), StoreError> {
         let from = self.loaded;
         let minute = minute_of(from.wake_ms);
-        let is_whole = from == Place::before((minute + 1) * MINUTE_MS);
+        let is_whole = from == TimerPosition::before((minute + 1) * MINUTE_MS);
         let Some((minute, bucket)) = self.buckets.range_mut(minute + i64::from(is_whole)..).next() else {
-            self.loaded = Place::at_end_of(now_ms);
+            self.loaded = TimerPosition::at_end_of(now_ms);
             return Ok(());
         };
         let (minute, begin_ms) = (*minute, *minute * MINUTE_MS);
         if begin_ms > now_ms {
-            self.loaded = Place::at_end_of(now_ms);
+            self.loaded = TimerPosition::at_end_of(now_ms);
             return Ok(());
         }
         self.unwritten -= bucket.write(&*self.disk, &self.directory)?;
         let (entries, is_all) =
             bucket.next(&*self.disk, &self.directory, from, self.head_max, &mut self.recalls)?;
         self.loaded = match entries.last() {
-            Some(last) if !is_all => last.place(),
-            _ => Place::before((minute + 1) * MINUTE_MS),
+            Some(last) if !is_all => last.position(),
+            _ => TimerPosition::before((minute + 1) * MINUTE_MS),
         };
         self.recalls.extend(entries.iter().filter(|entry| entry.recalls_now()));
-        self.head.extend(entries.into_iter().map(|entry| (entry.place(), entry)));
+        self.head.extend(entries.into_iter().map(|entry| (entry.position(), entry)));
         Ok(())
     }
 
-    /// The clock was set back: what comes now has an earlier place than what is done, and must not wait for the clock
-    /// to be there again. Everything that is done is taken out of the files, so that the mark may go back too.
+    /// Follows a clock that was set back. New entries have earlier positions than what is done, and must not wait until
+    /// the clock is there again. Entries that are done are removed from the files, so that the mark can go back too.
     fn follow_clock_back(&mut self, now_ms: i64) -> Result<(), StoreError> {
         self.write_all()?;
         let done = self.done;
@@ -374,7 +376,7 @@ impl TimerLog {
             let mut rest = Bucket::at(minute, self.next_serial, 0);
             let mut written = Ok(0);
             let sound = mixed.clone().look_through(&*self.disk, &self.directory, &mut |entry| {
-                if entry.place() > done {
+                if entry.position() > done {
                     rest.push(entry);
                 }
                 if rest.unwritten() >= self.unwritten_max && written.is_ok() {
@@ -395,8 +397,8 @@ impl TimerLog {
         before.into_iter().for_each(|minute| self.drop_bucket(minute));
         self.head.clear();
         self.epoch += 1;
-        self.late_place = Place::FIRST;
-        self.done = Place::before(now_ms);
+        self.late_position = TimerPosition::FIRST;
+        self.done = TimerPosition::before(now_ms);
         self.loaded = self.done;
         self.is_dirty = true;
         Ok(())
@@ -416,13 +418,13 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Makes all of it safe and says so in the checkpoint. What was done by then must be on the disk already. False
-    /// where there was nothing to save.
+    /// Syncs everything and saves the checkpoint. The caller makes sure that everything done so far is on the disk.
+    /// Returns false if there was nothing to save.
     pub fn save(&mut self) -> Result<bool, StoreError> {
         if !self.is_dirty {
             return Ok(false);
         }
-        let is_over = |minute: &i64| Place::before((minute + 1) * MINUTE_MS) <= self.done;
+        let is_over = |minute: &i64| TimerPosition::before((minute + 1) * MINUTE_MS) <= self.done;
         let over: Vec<i64> = self.buckets.keys().copied().take_while(is_over).collect();
         over.into_iter().for_each(|minute| self.drop_bucket(minute));
         self.write_all()?;
@@ -442,7 +444,7 @@ impl TimerLog {
         checkpoint.save(&*self.disk, &self.directory)?;
         (self.is_dirty, self.saved_epoch) = (false, self.epoch);
         for path in std::mem::take(&mut self.dropped) {
-            // One that stays is a stranger at the next start.
+            // If this fails, the next start deletes the file.
             let _ = self.disk.remove_file(&path);
         }
         Ok(true)

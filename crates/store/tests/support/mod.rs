@@ -12,9 +12,11 @@ use metaq_wire::{NewRecord, Record, body_crc};
 
 pub const KIB: u64 = 1024;
 
-/// Files so small that everything rolls, wraps and fills up within a test.
+/// Files so small that everything rolls, wraps and fills up within a test. Asynchronous flush, so that records can be
+/// read at once.
 pub fn small(directory: &Path) -> StoreSettings {
     StoreSettings {
+        sync_flush: false,
         commit_log_file_bytes: 16 * KIB,
         consume_queue_file_entries: 16,
         index_slots: 50,
@@ -27,6 +29,11 @@ pub fn small(directory: &Path) -> StoreSettings {
         disk_refuse_percent: 100,
         ..StoreSettings::new(directory)
     }
+}
+
+/// The same with synchronous flush.
+pub fn synced(directory: &Path) -> StoreSettings {
+    StoreSettings { sync_flush: true, ..small(directory) }
 }
 
 pub fn open(settings: &StoreSettings) -> Arc<Store> {
@@ -54,8 +61,14 @@ pub fn record<'a>(topic: &'a str, queue_id: i32, body: &'a [u8], properties: &'a
 pub fn send(store: &Store, topic: &str, queue_id: i32, body: &[u8]) -> Appended {
     // Ends in a byte that is not zero, so that a cut of the last byte is a cut.
     let appended = store.append(&record(topic, queue_id, body, "A\u{1}b\u{2}")).expect("the record is taken");
-    store.dispatch();
+    confirm(store, appended.end_offset);
     appended
+}
+
+/// Makes what was appended up to `end_offset` readable.
+pub fn confirm(store: &Store, end_offset: i64) {
+    store.dispatch();
+    assert!(store.wait_confirmed(end_offset, Duration::from_secs(60)), "the records are confirmed");
 }
 
 /// Every record of the queue that is served, as (queue offset, body); checks what a client relies on.
@@ -103,8 +116,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What a kill leaves behind: the directory as it is, copied while the store runs. What is claimed is copied before what
-/// the claim is about, so that the copy is a state that a kill could have left.
+/// What a kill leaves behind: the directory as it is, copied while the store runs. What is claimed is copied before
+/// what the claim is about, so that the copy is a state that a kill could have left.
 pub fn copy_store(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for name in ["checkpoint", "abort", "index", "consumequeue", "commitlog"] {

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::timer::timer_log::entry::{ENTRY_BYTES, Place, TimerEntry};
+use crate::timer::timer_log::entry::{ENTRY_BYTES, TimerEntry, TimerPosition};
 
 pub(crate) const MINUTE_MS: i64 = 60_000;
 /// Entries read at a time.
 const CHUNK_ENTRIES: usize = 8 * 1024;
-/// From so many changed files on, one sync of the file system is cheaper than one each.
+/// For more changed files than this, one sync of the file system is cheaper than one for each.
 const FILES_SYNCED_EACH_MAX: usize = 16;
 
 pub(crate) fn minute_of(time_ms: i64) -> i64 {
@@ -19,7 +19,7 @@ pub(crate) fn minute_of(time_ms: i64) -> i64 {
 #[derive(Clone)]
 pub(crate) struct Bucket {
     minute: i64,
-    /// Tells files of the same minute apart, so that no name ever means two things.
+    /// Distinguishes files of the same minute, so that no name is used twice.
     pub(crate) serial: u64,
     written: u64,
     tail: Vec<TimerEntry>,
@@ -50,7 +50,7 @@ impl Bucket {
         self.tail.len()
     }
 
-    /// Writes what is in memory only, and tells how many entries that were.
+    /// Writes the entries that are only in memory, and returns how many there were.
     pub(crate) fn write(&mut self, disk: &dyn Disk, directory: &Path) -> Result<usize, StoreError> {
         if self.tail.is_empty() {
             return Ok(0);
@@ -67,8 +67,8 @@ impl Bucket {
         Ok(count)
     }
 
-    /// Shows every written entry to `see`, which says whether it still matters, and cuts off what lies behind them.
-    /// False where the file does not hold them all.
+    /// Shows every written entry to `see`, which tells whether it still matters, and cuts off the rest of the file.
+    /// Returns false if entries are missing.
     pub(crate) fn look_through(
         &mut self,
         disk: &dyn Disk,
@@ -103,28 +103,28 @@ impl Bucket {
         Ok(true)
     }
 
-    /// The first entries behind a place, in order, at most `count_max`; and whether those are all. Recalls that are done
-    /// but concern the same moment go to `recalls`. Everything must be written.
+    /// The first entries behind a position, in order, at most `count_max`, and whether those are all. Recalls that are
+    /// done but concern the same moment are added to `recalls`. All entries must be written.
     pub(crate) fn next(
         &mut self,
         disk: &dyn Disk,
         directory: &Path,
-        from: Place,
+        from: TimerPosition,
         count_max: usize,
         recalls: &mut Vec<TimerEntry>,
     ) -> Result<(Vec<TimerEntry>, bool), StoreError> {
         let mut first: Vec<TimerEntry> = Vec::with_capacity((self.written as usize).min(count_max));
         let mut limit = None;
         let sound = self.look_through(disk, directory, &mut |entry| {
-            if entry.place() <= from {
+            if entry.position() <= from {
                 recalls.extend(Some(entry).filter(|it| it.recalls_now() && it.wake_ms == from.wake_ms));
-            } else if limit.is_none_or(|limit| entry.place() <= limit) {
+            } else if limit.is_none_or(|limit| entry.position() <= limit) {
                 first.push(entry);
                 // Twice as many as wanted, then the later half goes: each entry is moved a few times at most.
                 if first.len() >= count_max * 2 {
-                    first.select_nth_unstable_by_key(count_max, TimerEntry::place);
+                    first.select_nth_unstable_by_key(count_max, TimerEntry::position);
                     first.truncate(count_max);
-                    limit = first.iter().map(TimerEntry::place).max();
+                    limit = first.iter().map(TimerEntry::position).max();
                 }
             }
             true
@@ -133,14 +133,14 @@ impl Bucket {
             let detail = "entries are missing or damaged: the timer log is built again".to_owned();
             return Err(StoreError::Damaged { path: self.path(directory), detail });
         }
-        first.sort_unstable_by_key(TimerEntry::place);
+        first.sort_unstable_by_key(TimerEntry::position);
         let is_all = limit.is_none() && first.len() <= count_max;
         first.truncate(count_max);
         Ok((first, is_all))
     }
 }
 
-/// Brings what was written since the last time to the disk.
+/// Syncs the buckets that changed.
 pub(crate) fn sync<'a>(
     disk: &dyn Disk,
     directory: &Path,

@@ -1,4 +1,4 @@
-//! The timer log's checkpoint: replaced whole, so that it is either the old one or the new one.
+//! The timer log's checkpoint. It is replaced as a whole, so it is always either the old one or the new one.
 //!
 //! ```text
 //!  0 | magic | queue offset | done: wake, physical offset | next serial | epoch | count of files |
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::timer::timer_log::entry::Place;
+use crate::timer::timer_log::entry::TimerPosition;
 
 const NAME: &str = "checkpoint";
 const NEW_NAME: &str = "checkpoint.new";
@@ -29,7 +29,7 @@ pub(crate) struct FileLength {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Checkpoint {
     pub(crate) queue_offset: i64,
-    pub(crate) done: Place,
+    pub(crate) done: TimerPosition,
     pub(crate) next_serial: u64,
     pub(crate) epoch: u64,
     pub(crate) files: Vec<FileLength>,
@@ -40,7 +40,7 @@ impl Checkpoint {
         name == NAME
     }
 
-    /// None where there is none, or it is damaged.
+    /// None if it is missing or damaged.
     pub(crate) fn load(disk: &dyn Disk, directory: &Path) -> Result<Option<Self>, StoreError> {
         let path = directory.join(NAME);
         if !disk.exists(&path) {
@@ -94,7 +94,7 @@ impl Checkpoint {
             serial: file[1] as u64,
             entries: file[2] as u64,
         });
-        let done = Place { wake_ms, physical_offset };
+        let done = TimerPosition { wake_ms, physical_offset };
         let (next_serial, epoch) = (next_serial as u64, epoch as u64);
         Some(Self { queue_offset, done, next_serial, epoch, files: files.collect() })
     }

@@ -6,22 +6,22 @@ pub(crate) const ENTRY_BYTES: usize = 32;
 const ROLL: u32 = 1;
 const RECALL: u32 = 2;
 
-/// Where an entry stands in the order in which entries are done.
+/// The position of an entry in the order in which entries are done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct TimerPosition {
     pub wake_ms: i64,
     pub physical_offset: i64,
 }
 
-impl Place {
+impl TimerPosition {
     pub(crate) const FIRST: Self = Self { wake_ms: i64::MIN, physical_offset: i64::MIN };
 
-    /// In front of everything at this time.
+    /// Before every entry at this time.
     pub(crate) fn before(time_ms: i64) -> Self {
         Self { wake_ms: time_ms.saturating_sub(1), physical_offset: i64::MAX }
     }
 
-    /// Behind everything at this time.
+    /// Behind every entry at this time.
     pub(crate) fn at_end_of(time_ms: i64) -> Self {
         Self { wake_ms: time_ms, physical_offset: i64::MAX }
     }
@@ -31,24 +31,24 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerEntry {
     pub wake_ms: i64,
-    /// Where its record is.
+    /// Where the record is in the commit log.
     pub physical_offset: i64,
-    /// Of the topic and the unique key; what is recalled and its recall have the same.
+    /// The hash of the topic and the unique key. A message and its recall have the same.
     pub key_hash: u64,
-    /// Its time has not come yet: it is to be stored again, so that retention does not meet it.
+    /// The message is not due yet, but has to be stored again so that retention does not delete it.
     pub is_roll: bool,
-    /// No message, but the recall of one.
+    /// The entry is the recall of a message.
     pub is_recall: bool,
 }
 
 impl TimerEntry {
-    /// It is a recall whose own time this is.
+    /// Whether this is a recall at its own time.
     pub(crate) fn recalls_now(&self) -> bool {
         self.is_recall && !self.is_roll
     }
 
-    pub fn place(&self) -> Place {
-        Place { wake_ms: self.wake_ms, physical_offset: self.physical_offset }
+    pub fn position(&self) -> TimerPosition {
+        TimerPosition { wake_ms: self.wake_ms, physical_offset: self.physical_offset }
     }
 
     /// `| wake: i64 | physical offset: i64 | key hash: u64 | marks: u32 | crc of the rest: u32 |`
@@ -64,7 +64,7 @@ impl TimerEntry {
         bytes
     }
 
-    /// None where the bytes are not what was written.
+    /// None if the bytes are damaged.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; ENTRY_BYTES] = bytes.first_chunk()?;
         let marks = u32::from_be_bytes(*bytes[24..].first_chunk()?);

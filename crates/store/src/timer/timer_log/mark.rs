@@ -1,29 +1,29 @@
-//! The mark: how far deliveries had come since the last checkpoint, written often and never synced.
+//! The mark: how far deliveries came since the last checkpoint. It is written often and never synced.
 //!
 //! ```text
 //! 0 | magic | boot id (16) | epoch | done: wake, physical offset | queue offset | crc: u32 |
 //! ```
-//! A kill leaves it as it was written last. A restart of the machine may leave it ahead of the deliveries it speaks of,
-//! so it counts under the same boot id alone.
+//! A kill leaves the mark as it was written last. A restart of the machine may leave it ahead of the deliveries that it
+//! speaks of, so it counts only under the same boot id.
 
 use std::path::Path;
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::StoreError;
-use crate::timer::timer_log::entry::Place;
+use crate::timer::timer_log::entry::TimerPosition;
 
 const NAME: &str = "mark";
 const MAGIC: i64 = i64::from_be_bytes(*b"MetaQtk1");
 const BYTES: usize = 60;
 const CRC_AT: usize = BYTES - 4;
 
-/// What a mark says.
+/// The content of the mark file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Tells marks apart that a clock which was set back has made incomparable.
+    /// Distinguishes marks that cannot be compared because the clock was set back in between.
     pub(crate) epoch: u64,
-    pub(crate) done: Place,
-    /// What is in front of this in the queue and up to `done` by its time is done.
+    pub(crate) done: TimerPosition,
+    /// Entries of records before this queue offset are done if their position is at or before `done`.
     pub(crate) queue_offset: i64,
 }
 
@@ -72,7 +72,7 @@ impl MarkFile {
         if !is_sound || long(0)? != MAGIC || bytes[8..24] != self.boot_id {
             return None;
         }
-        let done = Place { wake_ms: long(32)?, physical_offset: long(40)? };
+        let done = TimerPosition { wake_ms: long(32)?, physical_offset: long(40)? };
         Some(Mark { epoch: long(24)? as u64, done, queue_offset: long(48)? })
     }
 }

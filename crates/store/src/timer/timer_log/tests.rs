@@ -34,7 +34,7 @@ fn drain(log: &mut TimerLog, now_ms: i64) -> Vec<i64> {
         let due = log.due(now_ms, 3).unwrap();
         let Some(last) = due.last() else { return drained };
         drained.extend(places(&due));
-        log.finish(last.place());
+        log.finish(last.position());
     }
 }
 
@@ -113,8 +113,8 @@ fn a_minute_that_does_not_fit_memory_is_read_in_pieces() {
         let due = log.due(START_MS + 100, 4).unwrap();
         let Some(last) = due.last() else { break };
         assert!(log.head.len() <= 10);
-        found.extend(due.iter().map(TimerEntry::place));
-        log.finish(last.place());
+        found.extend(due.iter().map(TimerEntry::position));
+        log.finish(last.position());
         if found.len() == 60 {
             log.add(entry(START_MS + 2, 777), 0).unwrap();
         }
@@ -153,7 +153,7 @@ fn a_recall_is_known_before_what_it_recalls_and_again_after_a_restart() {
     assert_eq!((log.due(START_MS, 9).unwrap().len(), log.take_recalls().len()), (0, 0));
     assert_eq!(places(&log.due(START_MS + 70_000, 2).unwrap()), [0, 1]);
     assert_eq!(log.take_recalls(), [recall]);
-    log.finish(recall.place());
+    log.finish(recall.position());
     log.save().unwrap();
     drop(log);
     let (mut log, _) = open(directory.path(), 0, 0);
@@ -292,7 +292,7 @@ struct Model {
     since_save: Vec<i64>,
     with_marks: bool,
     rebuilt_up_to: i64,
-    rebuilt_from: Place,
+    rebuilt_from: TimerPosition,
 }
 
 impl Model {
@@ -310,7 +310,7 @@ impl Model {
             since_save: Vec::new(),
             with_marks,
             rebuilt_up_to: 0,
-            rebuilt_from: Place::FIRST,
+            rebuilt_from: TimerPosition::FIRST,
         };
         model.shrink_memory();
         model
@@ -322,7 +322,7 @@ impl Model {
 
     fn read(&mut self) {
         while let Some(entry) = self.queue.get(self.log.queue_offset() as usize) {
-            let is_old = entry.place() <= self.rebuilt_from;
+            let is_old = entry.position() <= self.rebuilt_from;
             if !(is_old && self.log.queue_offset() < self.rebuilt_up_to) {
                 self.log.add(*entry, self.log.queue_offset()).unwrap();
             }
@@ -339,9 +339,9 @@ impl Model {
             *self.delivered.entry(entry.physical_offset).or_default() += 1;
             self.since_save.push(entry.physical_offset);
         }
-        assert!(due.iter().map(TimerEntry::place).is_sorted());
+        assert!(due.iter().map(TimerEntry::position).is_sorted());
         if let Some(last) = due.last() {
-            self.log.finish(last.place());
+            self.log.finish(last.position());
             if self.with_marks && self.log.write_mark().unwrap() {
                 self.since_save.clear();
             }
