@@ -317,6 +317,11 @@ class BrokerPlane:
     def catch_up(self, timeout_ms: int = 5000) -> bool:
         """Delivers everything that is due after a clock jump, instead of a little later. False if that takes
         too long or the plane does not run."""
+    def retries_exhausted(
+        self, group: str, reconsume_times: int, times_max: int | None = None
+    ) -> bool | None:
+        """Whether a message that the group failed this often goes to its dead letters instead of its retry
+        topic. `times_max` is the client's own limit. None if the plane does not know the group's."""
     def resend(
         self,
         physical_offset: int,

@@ -77,9 +77,18 @@ class BrokerSettings:
     flush_timeout_ms: int = 5_000
     pull_bytes_max: int = 2 * MIB
     pull_messages_max: int = 1024
-    """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and 256 KiB;
-    a pull that names no size gets the same."""
+    """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and
+    256 KiB."""
+    pull_bytes_default: int = 256 * KIB
+    """A pull that names no size gets as much as from an Apache broker."""
     hold_max: int = 100_000
+    pull_hold_ms_max: int = 300_000
+    pull_limit_hold_ms: int = 1_000
+    """How long a pull that asks for no wait is held for its group's limit: an empty answer would say that the
+    queue is empty."""
+    filter_hold_ms_max: int = 5_000
+    """How long a pull waits for a filter function before it is told to ask again; clients wait longer for an
+    answer."""
     send_hold_ms_max: int = 1_500
     """How long an acknowledgement waits for its topic's limit; half of the time-out of a Java client's
     send."""
@@ -92,6 +101,8 @@ class BrokerSettings:
     transaction_timeout_ms: int = 6_000
     """The age at which the producer of an open transaction may be asked about it."""
     transactions_open_max: int = 500_000
+    transactions_ended_kept: int = 64 * 1024
+    """Ended transactions that are remembered, 8 bytes each, so that a repeated request gets a true answer."""
     timer_max_delay_s: int = 40 * 24 * 3600
     """The longest delay that a sender may ask for."""
     timer_roll_s: int = 24 * 3600

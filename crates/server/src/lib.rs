@@ -11,6 +11,7 @@
 //! to a [`plane`], the lifetime of a broker's role on a listener that lives on.
 
 mod broker;
+mod codes;
 mod limits;
 mod net;
 mod plane;
@@ -23,42 +24,22 @@ mod timer;
 mod transaction;
 
 pub use broker::Broker;
+pub use codes::{HOT_CODES, request_code, response_code};
 pub use limits::rate::{Limit, Rates};
 pub use net::counts::ListenerFigures;
 pub use net::crossing::{Crossed, Event};
 pub use net::listener::{HotRequests, Listener, Shared};
-pub use net::route::HOT_CODES;
+pub use net::route::Refusal;
 pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
 pub use send::copy::Resend;
-pub use settings::{BrokerSettings, ServerSettings};
+pub use settings::{
+    BrokerSettings, LimitSettings, PullSettings, ServerSettings, TimerSettings, TransactionSettings,
+};
 pub use timer::delivery::TimerFigures;
 pub use timer::recall::Recall;
 pub use transaction::open::Look;
-
-/// Response codes that the data plane answers with.
-pub mod code {
-    pub const SUCCESS: i32 = 0;
-    pub const SYSTEM_ERROR: i32 = 1;
-    pub const SYSTEM_BUSY: i32 = 2;
-    pub const FLUSH_DISK_TIMEOUT: i32 = 10;
-    pub const MESSAGE_ILLEGAL: i32 = 13;
-    pub const SERVICE_NOT_AVAILABLE: i32 = 14;
-    pub const NO_PERMISSION: i32 = 16;
-    pub const TOPIC_NOT_EXIST: i32 = 17;
-    pub const PULL_NOT_FOUND: i32 = 19;
-    pub const PULL_RETRY_IMMEDIATELY: i32 = 20;
-    pub const PULL_OFFSET_MOVED: i32 = 21;
-    pub const QUERY_NOT_FOUND: i32 = 22;
-    pub const SUBSCRIPTION_PARSE_FAILED: i32 = 23;
-    pub const SUBSCRIPTION_NOT_EXIST: i32 = 24;
-    pub const SUBSCRIPTION_NOT_LATEST: i32 = 25;
-    pub const SUBSCRIPTION_GROUP_NOT_EXIST: i32 = 26;
-    pub const INVALID_PARAMETER: i32 = 29;
-    pub const TRANSACTION_STATE_UNKNOWN: i32 = 202;
-    pub const ILLEGAL_OPERATION: i32 = 604;
-}
 
 /// What keeps a server from starting or a request to a client from being sent.
 #[derive(Debug, thiserror::Error)]

@@ -87,8 +87,8 @@ impl BrokerPlane {
     }
 
     fn spawn_all(&self, threads: &mut Vec<JoinHandle<()>>) -> Result<(), ServerError> {
-        threads.push(self.spawn("metaq-delay", Broker::run_delays)?);
-        threads.push(self.spawn("metaq-timer", Broker::run_timers)?);
+        threads.push(self.spawn("metaq-delay", |broker| broker.delay_levels.run())?);
+        threads.push(self.spawn("metaq-timer", |broker| broker.timers.run())?);
         threads.push(self.spawn("metaq-waits", Broker::run_waits)?);
         Ok(())
     }
@@ -108,7 +108,7 @@ impl BrokerPlane {
         };
         let broker = &self.broker;
         let was_attached = self.shared.detach(broker);
-        for rounds in [&broker.delays.rounds, &broker.timers.rounds, &broker.flow.rounds] {
+        for rounds in [&broker.delay_levels.rounds, &broker.timers.rounds, &broker.flow.rounds] {
             rounds.stop();
         }
         for thread in threads {
@@ -116,13 +116,13 @@ impl BrokerPlane {
             let _ = thread.join();
         }
         broker.answer_waits();
-        let patience = Duration::from_millis(broker.settings.flush_timeout_ms);
+        let patience = Duration::from_millis(broker.flush_timeout_ms);
         let _answered_as_not_confirmed = broker.store.wait_confirmed(broker.store.end_offset(), patience);
         if was_attached {
             self.shared.settle_parked();
         }
         // Whoever waited for this plane's store must be free to wait for the next one's.
-        broker.wake_flush_waiters();
+        broker.wake_unconfirmed();
     }
 }
 
@@ -145,7 +145,8 @@ impl Broker {
             if !goes_on {
                 return;
             }
-            self.look_after_limits();
+            self.flow.release_due();
+            self.pulls.serve_paced();
             let now = Instant::now();
             if now >= next_look {
                 next_look = now + CARE_INTERVAL;
@@ -155,22 +156,14 @@ impl Broker {
     }
 
     fn end_overdue_waits(&self, now: Instant) {
-        for held in self.holds.take_expired(now).into_iter().chain(self.function_lines.take_expired(now)) {
-            self.finish_held(held);
-        }
-        self.expire_paced(now);
+        self.pulls.end_overdue(now);
         // Nobody waits for the flush of a commit; without this it would wait for the next message's.
-        self.flush_ends();
+        self.transactions.flush_ends();
     }
 
     /// Answers everything that waits here, and from now on at once whatever would have to wait.
     fn answer_waits(&self) {
-        for held in self.holds.close().into_iter().chain(self.function_lines.close()) {
-            self.finish_held(held);
-        }
-        for held in self.flow.paced.close() {
-            self.finish_paced(held);
-        }
+        self.pulls.close();
         self.flow.release(i64::MAX);
     }
 }

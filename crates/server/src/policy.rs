@@ -9,6 +9,7 @@ use metaq_store::Filter;
 use parking_lot::Mutex;
 
 use crate::limits::rate::Limit;
+use crate::net::route::Refusal;
 
 pub const PERMISSION_READ: u8 = 4;
 pub const PERMISSION_WRITE: u8 = 2;
@@ -32,8 +33,8 @@ pub struct Subscription {
     pub version: i64,
     pub expression_type: String,
     pub filter: Filter,
-    /// Why this subscription cannot be served: a response code and a remark.
-    pub refusal: Option<(i32, String)>,
+    /// Why this subscription cannot be served.
+    pub refusal: Option<Refusal>,
 }
 
 /// What may be done for one consumer group.
@@ -71,6 +72,21 @@ impl Snapshot {
 
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.get(name).map(Arc::as_ref)
+    }
+
+    /// Whether a message that the group failed `reconsume_times` times already goes to its dead letters instead of its
+    /// retry topic. A client may bring its own limit. None where the group is not known and brings no limit.
+    pub fn retries_exhausted(
+        &self,
+        group: &str,
+        reconsume_times: i32,
+        times_max: Option<i32>,
+    ) -> Option<bool> {
+        let times_max = match times_max {
+            Some(times_max) => times_max,
+            None => self.group(group)?.retry_times_max,
+        };
+        Some(reconsume_times >= times_max)
     }
 }
 

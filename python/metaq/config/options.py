@@ -146,7 +146,19 @@ _ALL: list[Option] = [
         ),
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Bytes that one pull returns at most."),
         ("pull_messages_max", Number(1, 1024), "Messages that one pull returns at most."),
+        ("pull_bytes_default", Bytes(1, 16 * MIB), "Bytes that a pull returns at most if it names no size."),
         ("hold_max", Number(0), "Pulls that may wait for messages at the same time."),
+        ("pull_hold_ms_max", Number(1, 3_600_000), "How long one pull may wait for messages."),
+        (
+            "pull_limit_hold_ms",
+            Number(0, 60_000),
+            "How long a pull that asks for no wait waits for the rate limit of its group.",
+        ),
+        (
+            "filter_hold_ms_max",
+            Number(100, 60_000),
+            "How long a pull waits for a filter function before the client is asked to pull again.",
+        ),
         (
             "send_hold_ms_max",
             Number(0, 60_000),
@@ -204,6 +216,11 @@ _ALL: list[Option] = [
             "Age at which an open half message is stored again, so that a restart reads little.",
         ),
         ("transactions_open_max", Number(1, 100_000_000), "Transactions that may be open at the same time."),
+        (
+            "transactions_ended_kept",
+            Number(1, 100_000_000),
+            "Ended transactions that are remembered, so that a repeated request gets a true answer.",
+        ),
         (
             "timer_max_delay_s",
             Number(1, 10 * 366 * 86_400),

@@ -13,9 +13,22 @@ import msgspec
 
 from metaq.protocol.errors import ProtocolError
 
-Permission = Literal["none", "pub", "sub", "admin", "cluster"]
-"""The right that a caller needs once access control is on: none, to publish or subscribe to the named
-resource, to administer, or to be a member of the cluster."""
+Permission = Literal["none", "describe", "read", "write", "admin", "cluster"]
+"""The right that a caller needs on the named resources.
+
+`describe` sees their state and configuration, and comes with each of the other rights. `read` consumes
+messages and commits offsets, `write` sends messages, `admin` changes or deletes. `cluster` is for members of
+the cluster alone, and `none` is open to everybody.
+"""
+
+ResourceKind = Literal["topic", "group"]
+
+Resources = Mapping[str, ResourceKind] | Literal["body"]
+"""The fields that name the resources, and the kind of each.
+
+A field that a request leaves out names no resource. An empty mapping stands for the whole server, `"body"`
+for resources that only the body names.
+"""
 
 Peer = Literal["nameserver", "broker", "client"]
 
@@ -34,13 +47,21 @@ class FieldsMeta(msgspec.StructMeta):
         *,
         code: int | None = None,
         permission: Permission | None = None,
+        resources: Resources | None = None,
         to: Peer | None = None,
         hot: bool | None = None,
         reply: type[Fields] | None = None,
         **options: Any,
     ) -> FieldsMeta:
         cls = super().__new__(mcls, name, bases, namespace, **options)
-        own = {"code": code, "permission": permission, "to": to, "hot": hot, "reply": reply}
+        own = {
+            "code": code,
+            "permission": permission,
+            "resources": resources,
+            "to": to,
+            "hot": hot,
+            "reply": reply,
+        }
         for attribute, value in own.items():
             if value is not None:
                 setattr(cls, attribute, value)
@@ -76,13 +97,16 @@ class Fields(msgspec.Struct, metaclass=FieldsMeta, rename="camel"):
 
 
 class Command(Fields):
-    """A request. `code`, `permission`, `to`, `hot` and `reply` are keywords of the class statement:
+    """A request. The class variables below are keywords of the class statement:
 
-    class GetRouteInfoByTopic(Command, code=105, to="nameserver"): …
+    class GetTopicConfig(Command, code=351, permission="describe", resources={"topic": "topic"}): …
+
+    Nothing checks `permission` and `resources` yet: access control will enforce them.
     """
 
     code: ClassVar[int]
-    permission: ClassVar[Permission] = "none"
+    permission: ClassVar[Permission]
+    resources: ClassVar[Resources]
     to: ClassVar[Peer] = "broker"
     hot: ClassVar[bool] = False
     """Whether the data plane answers it. Python then sees only requests that the policy does not cover."""

@@ -57,22 +57,27 @@ impl BrokerPlane {
         self.inner.broker.policy.remove_group(name);
     }
 
+    #[pyo3(signature = (group, reconsume_times, times_max=None))]
+    fn retries_exhausted(&self, group: &str, reconsume_times: i32, times_max: Option<i32>) -> Option<bool> {
+        self.inner.broker.policy.read().retries_exhausted(group, reconsume_times, times_max)
+    }
+
     fn put_expression(&self, text: &str, program: Vec<Pair>) -> PyResult<()> {
         let program = build(program).map_err(PyValueError::new_err)?;
-        self.inner.broker.expressions.put(text, metaq_store::Filter::Expression(Arc::new(program)));
+        self.inner.broker.pulls.expressions.put(text, metaq_store::Filter::Expression(Arc::new(program)));
         Ok(())
     }
 
     fn put_function(&self, text: &str, function: String, call: String) {
-        self.inner.broker.expressions.put(text, call_filter((function, call)));
+        self.inner.broker.pulls.expressions.put(text, call_filter((function, call)));
     }
 
     fn functions_fileno(&self) -> i32 {
-        self.inner.broker.function_lines.fileno()
+        self.inner.broker.pulls.function_lines.fileno()
     }
 
     fn functions_wanted(&self) -> Vec<String> {
-        self.inner.broker.function_lines.wanted()
+        self.inner.broker.pulls.function_lines.wanted()
     }
 
     fn take_batch(
@@ -83,7 +88,7 @@ impl BrokerPlane {
         bytes_max: usize,
     ) -> Option<FilterBatch> {
         let broker = &self.inner.broker;
-        let batch = enter_infallible(py, || broker.take_batch(function, messages_max, bytes_max));
+        let batch = enter_infallible(py, || broker.pulls.take_batch(function, messages_max, bytes_max));
         batch.map(|batch| FilterBatch::new(batch, Arc::clone(broker)))
     }
 
@@ -109,7 +114,7 @@ impl BrokerPlane {
 
     fn reset_offset(&self, py: Python<'_>, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let broker = &self.inner.broker;
-        enter_infallible(py, || broker.reset_offset(group, topic, queue_id, queue_offset));
+        enter_infallible(py, || broker.pulls.reset_offset(group, topic, queue_id, queue_offset));
     }
 
     fn resets(&self) -> BTreeMap<String, BTreeMap<i32, i64>> {
@@ -122,13 +127,13 @@ impl BrokerPlane {
     }
 
     fn load_delay_offsets(&self, offsets: HashMap<usize, i64>) {
-        self.inner.broker.delays.load(offsets);
+        self.inner.broker.delay_levels.load(offsets);
     }
 
     #[pyo3(signature = (timeout_ms=5000))]
     fn delay_offsets(&self, py: Python<'_>, timeout_ms: u64) -> Option<BTreeMap<usize, i64>> {
         let broker = &self.inner.broker;
-        let offsets = enter_infallible(py, || broker.delay_offsets(Duration::from_millis(timeout_ms)));
+        let offsets = enter_infallible(py, || broker.delay_levels.offsets(Duration::from_millis(timeout_ms)));
         offsets.map(|offsets| offsets.into_iter().collect())
     }
 
@@ -154,7 +159,7 @@ impl BrokerPlane {
         let set = properties.unwrap_or_default().into_iter().collect();
         let resend = Resend { physical_offset, topic, queue_id, reconsume_times, delay_level, drop, set };
         let broker = &self.inner.broker;
-        enter(py, || broker.resend(&resend))
+        enter(py, || broker.sends.resend(&resend))
     }
 
     #[pyo3(signature = (topic, unique_key, due_ms, *, producer_group, born_host))]
@@ -170,18 +175,18 @@ impl BrokerPlane {
         let broker = &self.inner.broker;
         let born_host = born_host.parse().unwrap_or(broker.store_host);
         let recall = Recall { topic, unique_key, due_ms, producer_group, born_host };
-        enter(py, || broker.recall(&recall))
+        enter(py, || broker.timers.recall(&recall))
     }
 
     fn load_transactions(&self, py: Python<'_>) -> usize {
         let broker = &self.inner.broker;
-        enter_infallible(py, || broker.load_transactions())
+        enter_infallible(py, || broker.transactions.load())
     }
 
     #[pyo3(signature = (timeout_ms=5000))]
     fn transaction_offsets(&self, py: Python<'_>, timeout_ms: u64) -> Option<(i64, i64)> {
         let broker = &self.inner.broker;
-        enter_infallible(py, || broker.transaction_offsets(Duration::from_millis(timeout_ms)))
+        enter_infallible(py, || broker.transactions.progress(Duration::from_millis(timeout_ms)))
     }
 
     #[pyo3(signature = (*, timeout_ms, renew_ms, stored_before_ms, count_max))]
@@ -196,7 +201,7 @@ impl BrokerPlane {
         let broker = &self.inner.broker;
         let now_ms = broker.store.clock().now_ms();
         let look = Look { now_ms, timeout_ms, renew_ms, stored_before_ms, count_max };
-        let records = enter_infallible(py, || broker.due_transactions(&look));
+        let records = enter_infallible(py, || broker.transactions.due(&look));
         records.iter().map(|due| (PyBytes::new(py, &due.record), due.began_ms, due.is_immune)).collect()
     }
 
@@ -207,18 +212,18 @@ impl BrokerPlane {
         checked: bool,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let broker = &self.inner.broker;
-        let copies = enter(py, || broker.renew_transactions(&queue_offsets, checked))?;
+        let copies = enter(py, || broker.transactions.renew(&queue_offsets, checked))?;
         Ok(copies.iter().map(|copy| PyBytes::new(py, copy)).collect())
     }
 
     fn park_transactions(&self, py: Python<'_>, queue_offsets: Vec<i64>, topic: &str) -> PyResult<usize> {
         let broker = &self.inner.broker;
-        enter(py, || broker.park_transactions(&queue_offsets, topic))
+        enter(py, || broker.transactions.give_up(&queue_offsets, topic))
     }
 
     fn resume_transaction(&self, py: Python<'_>, physical_offset: i64, topic: &str) -> PyResult<bool> {
         let broker = &self.inner.broker;
-        enter(py, || broker.resume_transaction(physical_offset, topic))
+        enter(py, || broker.transactions.resume(physical_offset, topic))
     }
 
     fn figures(&self) -> PlaneFigures {

@@ -67,7 +67,7 @@ impl FilterBatch {
 
     fn answer(&self, py: Python<'_>, verdicts: &[u8]) -> PyResult<()> {
         let batch = self.take()?;
-        enter_infallible(py, || self.broker.answer_batch(batch, verdicts));
+        enter_infallible(py, || self.broker.pulls.answer_batch(batch, verdicts));
         Ok(())
     }
 

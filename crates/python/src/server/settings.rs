@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use metaq_server::{Limit, Rates};
+use metaq_server::{Limit, Rates, Refusal, response_code};
 use pyo3::prelude::*;
 
 use crate::server::expression::{Pair, build};
@@ -107,8 +107,13 @@ pub struct BrokerSettings {
     send_hold_max: usize,
     long_polling: bool,
     short_polling_ms: u64,
+    pull_hold_ms_max: u64,
+    pull_bytes_default: usize,
+    pull_limit_hold_ms: u64,
+    filter_hold_ms_max: u64,
     transaction_timeout_ms: i64,
     transactions_open_max: usize,
+    transactions_ended_kept: usize,
     timer_max_delay_s: i64,
     timer_roll_s: i64,
     recall_messages: bool,
@@ -124,24 +129,37 @@ impl BrokerSettings {
             region: self.region,
             message_size_bytes_max: store.message_size_bytes_max,
             flush_timeout_ms: self.flush_timeout_ms,
-            pull_bytes_max: self.pull_bytes_max,
-            pull_messages_max: self.pull_messages_max,
-            hold_max: self.hold_max,
-            send_hold_ms_max: self.send_hold_ms_max,
-            send_refusal_hold_ms: self.send_refusal_hold_ms,
-            send_hold_max: self.send_hold_max,
-            long_polling: self.long_polling,
-            short_polling_ms: self.short_polling_ms,
-            delay_levels_ms: store.delay_levels_ms.clone(),
-            transaction_timeout_ms: self.transaction_timeout_ms,
-            transactions_open_max: self.transactions_open_max,
-            timer_max_delay_ms: self.timer_max_delay_s.saturating_mul(1_000),
-            // Half of the retention time, so that a broker that was off for a while is still in time.
-            timer_roll_ms: self
-                .timer_roll_s
-                .min(store.file_reserved_hours as i64 * 1_800)
-                .saturating_mul(1_000),
-            recall_messages: self.recall_messages,
+            limits: metaq_server::LimitSettings {
+                send_hold_ms_max: self.send_hold_ms_max,
+                send_refusal_hold_ms: self.send_refusal_hold_ms,
+                send_hold_max: self.send_hold_max,
+            },
+            pull: metaq_server::PullSettings {
+                bytes_max: self.pull_bytes_max,
+                messages_max: self.pull_messages_max,
+                hold_max: self.hold_max,
+                hold_ms_max: self.pull_hold_ms_max,
+                long_polling: self.long_polling,
+                short_polling_ms: self.short_polling_ms,
+                bytes_default: self.pull_bytes_default,
+                limit_hold_ms: self.pull_limit_hold_ms,
+                filter_hold_ms_max: self.filter_hold_ms_max,
+            },
+            transaction: metaq_server::TransactionSettings {
+                timeout_ms: self.transaction_timeout_ms,
+                open_max: self.transactions_open_max,
+                ended_kept: self.transactions_ended_kept,
+            },
+            timer: metaq_server::TimerSettings {
+                delay_levels_ms: store.delay_levels_ms.clone(),
+                delay_ms_max: self.timer_max_delay_s.saturating_mul(1_000),
+                // Half of the retention time, so that a broker that was off for a while is still in time.
+                roll_ms: self
+                    .timer_roll_s
+                    .min(store.file_reserved_hours as i64 * 1_800)
+                    .saturating_mul(1_000),
+                recall_messages: self.recall_messages,
+            },
         }
     }
 }
@@ -200,12 +218,12 @@ pub struct GroupPolicy {
 
 impl From<SubscriptionPolicy> for metaq_server::Subscription {
     fn from(from: SubscriptionPolicy) -> Self {
-        let mut refusal = from.refusal;
+        let mut refusal = from.refusal.map(|(code, remark)| Refusal::new(code, remark));
         let filter = match from.program.map(build) {
             Some(Ok(program)) => metaq_store::Filter::Expression(Arc::new(program)),
             Some(Err(remark)) => {
                 // One bad subscription must not stop the other subscriptions of the group.
-                refusal = Some((metaq_server::code::SUBSCRIPTION_PARSE_FAILED, remark));
+                refusal = Some(Refusal::new(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
                 metaq_store::Filter::Tags(Vec::new())
             }
             None if from.function.is_some() => call_filter(from.function.unwrap_or_default()),

@@ -8,17 +8,17 @@ use metaq_transport::{Progress, Protocol, Transport, sniff};
 use metaq_wire::{WireError, next_frame};
 use tokio::net::TcpStream;
 
+use crate::net::answers::Answers;
 use crate::net::listener::Shared;
 use crate::net::output::{GATHER_MAX, Output};
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 
 /// Space for one read of the socket.
 const READ_BYTES: usize = 64 * 1024;
 /// A read buffer that grew past this is given back when it is empty.
 const READ_BYTES_KEPT: usize = 1024 * 1024;
 /// Answers that wait for the disk before the connection reads no further.
-const PARKED_MAX: usize = 16 * 1024;
+const UNCONFIRMED_MAX: usize = 16 * 1024;
 
 /// Why a connection ended.
 enum End {
@@ -40,29 +40,31 @@ pub async fn run(shared: Arc<Shared>, stream: TcpStream, peer: Arc<Peer>) {
 
 async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -> End {
     let mut input = Input::default();
-    let mut sink = Sink::default();
+    let mut answers = Answers::default();
     loop {
-        for parcel in peer.take_mail() {
-            sink.absorb(parcel);
+        // Asked before the mail is taken: what was posted before the connection was asked to end is still written.
+        let is_closing = peer.is_closing();
+        for posted in peer.take_posted() {
+            answers.absorb(posted);
         }
-        release_parked(shared, peer, &mut sink);
-        if transport.write(&mut sink.output).is_err() {
+        release_answers(shared, peer, &mut answers);
+        if transport.write(&mut answers.output).is_err() {
             return End::PeerLeft;
         }
-        if peer.is_closing() {
+        if is_closing {
             return End::Asked;
         }
         // A peer that does not read its answers is not read either.
-        let may_read = sink.output.len() < shared.settings.connection_output_bytes_max / 2
-            && sink.parked_count() < PARKED_MAX;
+        let may_read = answers.output.len() < shared.settings.connection_output_bytes_max / 2
+            && answers.unconfirmed_count() < UNCONFIRMED_MAX;
         let progress = tokio::select! {
-            progress = transport.ready(may_read.then_some(&mut input.buffer), !sink.output.is_empty()) => progress,
+            progress = transport.ready(may_read.then_some(&mut input.buffer), !answers.output.is_empty()) => progress,
             () = peer.woken() => continue,
         };
         match progress {
             Ok(Progress::Read(_)) => {
-                if let Err(error) = handle_frames(shared, peer, &mut input, &mut sink) {
-                    let _last_words = transport.write(&mut sink.output);
+                if let Err(error) = handle_frames(shared, peer, &mut input, &mut answers) {
+                    let _last_words = transport.write(&mut answers.output);
                     return End::Malformed(input.explain(&error, shared.settings.frame_bytes_max));
                 }
             }
@@ -77,7 +79,7 @@ fn handle_frames(
     shared: &Shared,
     peer: &Arc<Peer>,
     input: &mut Input,
-    sink: &mut Sink,
+    answers: &mut Answers,
 ) -> Result<(), WireError> {
     let mut handled = Ok(());
     let plane = shared.plane();
@@ -85,7 +87,7 @@ fn handle_frames(
     loop {
         match next_frame(input.unread(), shared.settings.frame_bytes_max) {
             Ok(Some(frame)) => {
-                handled = shared.handle(broker, peer, &frame, sink);
+                handled = shared.handle(broker, peer, &frame, answers);
                 let size = frame.size;
                 input.consume(size);
                 peer.mark_frame();
@@ -101,7 +103,7 @@ fn handle_frames(
         }
     }
     if let Some(broker) = broker {
-        broker.settle(sink);
+        broker.finish_pass(answers);
     }
     peer.mark_active(!input.unread().is_empty());
     input.compact();
@@ -109,26 +111,26 @@ fn handle_frames(
 }
 
 /// Lets go of the answers that waited for the disk, and asks to be woken for those that still do.
-fn release_parked(shared: &Shared, peer: &Arc<Peer>, sink: &mut Sink) {
+fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
     let settles = peer.settles.load(SeqCst);
-    if sink.parked_count() > 0 {
+    if answers.unconfirmed_count() > 0 {
         let broker = shared.answering();
         if let Some(broker) = &broker {
             // Ask first and look second: a flush in between then wakes us for nothing, but none is missed.
-            broker.wake_on_flush(peer);
-            sink.release_flushed(broker.store.confirmed_offset());
+            broker.wake_on_confirmation(peer);
+            answers.release_confirmed(broker.store.confirmed_offset());
             if broker.sync_failed() {
-                sink.fail_parked();
+                answers.fail_unconfirmed();
             }
-            let patience_ms = broker.settings.flush_timeout_ms;
+            let patience_ms = broker.flush_timeout_ms;
             if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
-                sink.release_expired(older_than_ms);
+                answers.release_expired(older_than_ms);
             }
         }
         if settles || broker.is_none() {
-            sink.release_expired(u64::MAX);
+            answers.release_expired(u64::MAX);
         }
-        peer.mark_parked(sink.parked_since_ms());
+        peer.mark_unconfirmed(answers.unconfirmed_since_ms());
     }
     if settles {
         peer.settles.store(false, SeqCst);

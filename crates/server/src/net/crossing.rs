@@ -9,9 +9,9 @@ use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::code;
+use crate::codes::response_code;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 
 /// A request that Python is to answer; it owns its bytes.
 pub struct Crossed {
@@ -63,14 +63,14 @@ impl Crossed {
         if self.oneway {
             return;
         }
-        let mut sink = Sink::default();
+        let mut answers = Answers::default();
         let fill = |frame: &mut FrameEncoder<'_>| {
             for (name, value) in fields {
                 frame.field(name, value);
             }
         };
-        sink.respond(self.encoding, self.opaque, code, remark, fill, vec![body]);
-        let _gone = self.peer.post(sink.into_parcel());
+        answers.add_with_body(self.encoding, self.opaque, code, remark, fill, vec![body]);
+        let _gone = self.peer.post(answers);
     }
 
     fn len(&self) -> usize {
@@ -170,7 +170,7 @@ impl Crossing {
             "[TIMEOUT_CLEAN_QUEUE] the request waited {age_ms} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
             self.age_ms_max
         );
-        crossed.respond(code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
+        crossed.respond(response_code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
         true
     }
 }

@@ -19,11 +19,11 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::ServerError;
 use crate::broker::Broker;
+use crate::net::answers::Answers;
 use crate::net::connection;
 use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, Event};
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 use crate::settings::ServerSettings;
 
 const LISTEN_BACKLOG: i32 = 1024;
@@ -175,14 +175,14 @@ impl Listener {
         let peer = peer.ok_or(ServerError::ConnectionGone(connection))?;
         let opaque = self.shared.next_opaque.fetch_add(1, Relaxed);
         let flag = if oneway { FLAG_ONEWAY } else { 0 };
-        let mut sink = Sink::default();
-        let mut frame = FrameEncoder::request(sink.output.tail(), Encoding::Json, code, opaque, flag);
+        let mut answers = Answers::default();
+        let mut frame = FrameEncoder::request(answers.output.tail(), Encoding::Json, code, opaque, flag);
         for (name, value) in fields {
             frame.field(name, value);
         }
         frame.finish(body.len()).map_err(ServerError::Frame)?;
-        sink.output.append(vec![body]);
-        peer.post(sink.into_parcel())?;
+        answers.output.append(vec![body]);
+        peer.post(answers)?;
         Ok(opaque)
     }
 
@@ -305,9 +305,7 @@ impl Shared {
         }
         drop(per_address);
         if let Some(plane) = self.plane().as_ref() {
-            plane.broker.holds.drop_peer(peer);
-            plane.broker.function_lines.drop_peer(peer);
-            plane.broker.flow.paced.drop_peer(peer);
+            plane.broker.pulls.drop_peer(peer);
         }
         let _never_refused = self.crossing.offer(Event::Closed(Arc::clone(peer)));
     }
@@ -330,12 +328,12 @@ async fn take_care(shared: Arc<Shared>) {
     while !shared.stopping.load(Relaxed) {
         ticks.tick().await;
         let flush_timeout_ms =
-            shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.settings.flush_timeout_ms);
+            shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
         for peer in shared.peers.lock().values() {
             let slow_frame = peer.partial_for_ms().is_some_and(|ms| ms > shared.settings.frame_deadline_ms);
             if slow_frame || peer.idle_ms() > shared.settings.idle_timeout_ms {
                 peer.close();
-            } else if peer.parked_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
+            } else if peer.unconfirmed_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
                 peer.wake();
             }
         }

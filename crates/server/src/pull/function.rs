@@ -6,10 +6,11 @@ use bytes::Bytes;
 use metaq_store::{Filter, GetStatus, Got};
 use metaq_wire::layout;
 
-use crate::broker::Broker;
-use crate::code;
-use crate::net::sink::Sink;
-use crate::pull::handler::{Pull, post_pull};
+use crate::codes::response_code;
+use crate::net::answers::Answers;
+use crate::pull::Puller;
+use crate::pull::answer::post_answer;
+use crate::pull::handler::Pull;
 use crate::pull::hold::Held;
 
 /// Messages of a queue for a function to look at, and the pull that is after them.
@@ -22,9 +23,9 @@ pub struct Batch {
     pub more: bool,
 }
 
-impl Broker {
+impl Puller {
     /// Puts a pull in line for its function; gives it back where there is no room.
-    pub(crate) fn line_up(&self, held: Held) -> Result<(), Box<Held>> {
+    pub(super) fn line_up(&self, held: Held) -> Result<(), Box<Held>> {
         match &held.pull.filter {
             Filter::Function(call) => {
                 let function = call.function.clone();
@@ -43,7 +44,7 @@ impl Broker {
                 continue;
             }
             if let Some(elsewhere) = self.redirect(&held.pull) {
-                post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+                post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
                 continue;
             }
             let pull = &held.pull;
@@ -60,7 +61,7 @@ impl Broker {
                 return Some(Batch { held, got, records, more });
             }
             if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
-                self.keep_or_finish(still_waiting);
+                self.register_or_finish(still_waiting);
             }
         }
     }
@@ -71,12 +72,12 @@ impl Broker {
         let got = batch.choose(verdicts);
         let held = batch.held;
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return;
         }
         self.charge_consumed(&held.pull.group, &got);
         if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
-            self.keep_or_finish(still_waiting);
+            self.register_or_finish(still_waiting);
         }
     }
 }
@@ -94,9 +95,9 @@ impl Batch {
     }
 
     pub fn refuse(self, code: i32, remark: &str) {
-        let mut sink = Sink::default();
-        sink.answer(self.held.pull.encoding, self.held.pull.opaque, code, remark, &[]);
-        let _gone = self.held.peer.post(sink.into_parcel());
+        let mut answers = Answers::default();
+        answers.add(self.held.pull.encoding, self.held.pull.opaque, code, remark, &[]);
+        let _gone = self.held.peer.post(answers);
     }
 
     /// What the pull gets, and from where it goes on: behind the last message with a verdict, or at the first wanted
@@ -124,17 +125,17 @@ impl Batch {
     }
 }
 
-pub(crate) fn is_function(filter: &Filter) -> bool {
+pub(super) fn is_function(filter: &Filter) -> bool {
     matches!(filter, Filter::Function(_))
 }
 
 /// Whether there is something that only the pull's function can decide on.
-pub(crate) fn is_unjudged(pull: &Pull, got: &Got) -> bool {
+pub(super) fn is_unjudged(pull: &Pull, got: &Got) -> bool {
     is_function(&pull.filter) && got.status == GetStatus::NoMatch
 }
 
 /// Takes out what no function has looked at, so that nothing leaves unjudged: the pull is where it was.
-pub(crate) fn without_candidates(mut got: Got, queue_offset: i64) -> Got {
+pub(super) fn without_candidates(mut got: Got, queue_offset: i64) -> Got {
     if got.status == GetStatus::Found {
         (got.status, got.next_offset) = (GetStatus::NoMatch, queue_offset);
         (got.count, got.bytes) = (0, 0);

@@ -15,9 +15,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::net::peer::Peer;
 use crate::pull::hold::Held;
 
-/// The longest a pull stands in line: well below what clients wait for an answer. It is then told to ask again.
-const WAIT_MAX: Duration = Duration::from_secs(5);
-
 struct Waiting {
     held: Held,
     answer_by: Instant,
@@ -35,12 +32,14 @@ pub struct FunctionLines {
     /// Readable when a line that was empty is no longer.
     signal: OwnedFd,
     count_max: usize,
+    /// A pull that has stood in line this long is told to ask again.
+    wait_max: Duration,
 }
 
 impl FunctionLines {
-    pub fn new(count_max: usize) -> std::io::Result<Self> {
+    pub fn new(count_max: usize, wait_max: Duration) -> std::io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(FunctionLines { lines: Mutex::default(), signal, count_max })
+        Ok(FunctionLines { lines: Mutex::default(), signal, count_max, wait_max })
     }
 
     pub fn fileno(&self) -> RawFd {
@@ -58,7 +57,7 @@ impl FunctionLines {
             Some(line) => line,
             None => lines.by_function.entry(function.to_owned()).or_default(),
         };
-        line.push_back(Waiting { held, answer_by: Instant::now() + WAIT_MAX });
+        line.push_back(Waiting { held, answer_by: Instant::now() + self.wait_max });
         let first = line.len() == 1;
         drop(lines);
         if first {
@@ -130,6 +129,8 @@ mod tests {
     use super::*;
     use crate::pull::handler::Pull;
 
+    const WAIT_MAX: Duration = Duration::from_secs(5);
+
     fn held(peer: &Arc<Peer>, opaque: i32) -> Held {
         let pull = Pull {
             encoding: Encoding::Json,
@@ -156,7 +157,7 @@ mod tests {
 
     #[test]
     fn each_function_has_its_line_and_all_share_the_room() {
-        let lines = FunctionLines::new(3).unwrap();
+        let lines = FunctionLines::new(3, WAIT_MAX).unwrap();
         let peer = peer(1);
         for (function, opaque) in [("a", 1), ("b", 2), ("a", 3)] {
             assert!(lines.add(function, held(&peer, opaque)).is_ok());
@@ -174,7 +175,7 @@ mod tests {
 
     #[test]
     fn who_leaves_or_waited_too_long_is_taken_out() {
-        let lines = FunctionLines::new(10).unwrap();
+        let lines = FunctionLines::new(10, WAIT_MAX).unwrap();
         let (first, second) = (peer(1), peer(2));
         for (peer, opaque) in [(&first, 1), (&second, 2), (&first, 3)] {
             assert!(lines.add("a", held(peer, opaque)).is_ok());

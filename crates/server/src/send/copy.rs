@@ -1,13 +1,13 @@
 //! Stored messages stored once more: under another topic, after a delay, with properties changed.
 
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError};
+use metaq_store::{Appended, SCHEDULE_TOPIC, Store, StoreError};
 use metaq_wire::properties::{iterate, push_bytes};
 use metaq_wire::{NewRecord, Record};
 
 use crate::ServerError;
-use crate::broker::Broker;
+use crate::send::handler::Sender;
 
 /// What becomes of a copy; everything else stays as it was stored.
 pub struct Copy<'a> {
@@ -30,7 +30,7 @@ pub struct Resend {
     pub set: Vec<(String, String)>,
 }
 
-impl Broker {
+impl Sender {
     /// Stores a message once more and returns where, as safe as an acknowledged one.
     pub fn resend(&self, resend: &Resend) -> Result<i64, ServerError> {
         let Some(stored) = self.store.record_at(resend.physical_offset) else {
@@ -41,7 +41,7 @@ impl Broker {
         let mut set: Vec<(&str, &str)> =
             resend.set.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let (level_text, queue_text) = (resend.delay_level.to_string(), resend.queue_id.to_string());
-        let level = self.delays.level(resend.delay_level);
+        let level = self.delay_levels.level(resend.delay_level);
         let (topic, queue_id) = match level {
             None => (resend.topic.as_str(), resend.queue_id),
             Some(level) => {
@@ -55,30 +55,36 @@ impl Broker {
         };
         let properties = changed_properties(record.properties, &drop, &set);
         let copy = Copy { topic, queue_id, reconsume_times: resend.reconsume_times, properties: &properties };
-        let appended = self.append_copy(&record, &copy).map_err(ServerError::Store)?;
+        let appended = copy.append(&record, &self.store, self.store_host).map_err(ServerError::Store)?;
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !self.store.wait_confirmed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         Ok(appended.physical_offset)
     }
+}
 
-    /// Appends a changed copy of a record. The caller dispatches and, where it must, waits for the flush.
-    pub(crate) fn append_copy(&self, record: &Record<'_>, copy: &Copy<'_>) -> Result<Appended, StoreError> {
-        self.store.append(&NewRecord {
-            topic: copy.topic.as_bytes(),
-            queue_id: copy.queue_id,
+impl Copy<'_> {
+    /// Appends the copy. The caller dispatches it and, where it must, waits for its confirmation.
+    pub fn append(
+        &self,
+        record: &Record<'_>,
+        store: &Store,
+        store_host: SocketAddr,
+    ) -> Result<Appended, StoreError> {
+        store.append(&NewRecord {
+            topic: self.topic.as_bytes(),
+            queue_id: self.queue_id,
             flag: record.flag,
             system_flag: record.system_flag,
             born_timestamp_ms: record.born_timestamp_ms,
             born_host: record.born_host,
-            store_host: self.store_host,
-            reconsume_times: copy.reconsume_times,
+            store_host,
+            reconsume_times: self.reconsume_times,
             prepared_transaction_offset: record.prepared_transaction_offset,
             body: record.body,
             body_crc: record.body_crc,
-            properties: [copy.properties, &[], &[]],
+            properties: [self.properties, &[], &[]],
         })
     }
 }

@@ -3,13 +3,14 @@
 //! All messages of a level wait equally long, so its queue is in the order of delivery and only its head has to be
 //! looked at. Where the head stands is kept by Python on disk, and never ahead of what is flushed.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use metaq_store::{Filter, GetStatus, SCHEDULE_TOPIC, StoreError};
+use metaq_store::{Filter, GetStatus, SCHEDULE_TOPIC, Store, StoreError};
 use metaq_wire::Record;
 
-use crate::broker::Broker;
 use crate::rounds::Rounds;
 use crate::send::copy::{Copy, changed_properties};
 
@@ -21,8 +22,10 @@ const POLL: Duration = Duration::from_millis(50);
 /// What a delivered message no longer carries.
 const DELAY_PROPERTIES: [&str; 4] = ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
 
-/// The levels and how far each of them is delivered.
-pub struct Delays {
+/// Messages that wait for one of the delay levels, and how far each level is delivered.
+pub struct DelayLevels {
+    store: Arc<Store>,
+    store_host: SocketAddr,
     levels_ms: Vec<i64>,
     delivered: Vec<AtomicI64>,
     /// The end of the last copy that was appended: what must be flushed before the offsets are kept.
@@ -30,9 +33,11 @@ pub struct Delays {
     pub(crate) rounds: Rounds,
 }
 
-impl Delays {
-    pub fn new(levels_ms: Vec<i64>) -> Self {
-        Delays {
+impl DelayLevels {
+    pub fn new(store: Arc<Store>, store_host: SocketAddr, levels_ms: Vec<i64>) -> Self {
+        DelayLevels {
+            store,
+            store_host,
             delivered: levels_ms.iter().map(|_| AtomicI64::new(0)).collect(),
             levels_ms,
             copied_end: AtomicI64::new(0),
@@ -53,31 +58,28 @@ impl Delays {
             }
         }
     }
-}
 
-impl Broker {
     /// The thread that delivers what is due.
-    pub(crate) fn run_delays(&self) {
-        while self.delays.rounds.pause(POLL) {
-            for level in 1..=self.delays.levels_ms.len() {
-                while !self.delays.rounds.is_stopped() && self.deliver_due(level) {}
+    pub fn run(&self) {
+        while self.rounds.pause(POLL) {
+            for level in 1..=self.levels_ms.len() {
+                while !self.rounds.is_stopped() && self.deliver_due(level) {}
             }
         }
     }
 
     /// Where each level stands, once everything delivered so far is on the disk; None where that did not come about.
-    pub fn delay_offsets(&self, timeout: Duration) -> Option<Vec<(usize, i64)>> {
-        let delays = &self.delays;
-        let offsets = delays.delivered.iter().enumerate();
+    pub fn offsets(&self, timeout: Duration) -> Option<Vec<(usize, i64)>> {
+        let offsets = self.delivered.iter().enumerate();
         let offsets: Vec<(usize, i64)> =
             offsets.map(|(place, offset)| (place + 1, offset.load(SeqCst))).collect();
-        let end = delays.copied_end.load(SeqCst);
+        let end = self.copied_end.load(SeqCst);
         self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
     /// One turn of a level; true where more may be due at once.
     fn deliver_due(&self, level: usize) -> bool {
-        let delivered = &self.delays.delivered[level - 1];
+        let delivered = &self.delivered[level - 1];
         let queue_id = level as i32 - 1;
         let from = delivered.load(SeqCst);
         if self.store.max_offset(SCHEDULE_TOPIC, queue_id) <= from {
@@ -89,7 +91,7 @@ impl Broker {
             delivered.store(got.next_offset.max(from), SeqCst);
             return got.next_offset > from;
         }
-        let due_before_ms = self.store.clock().now_ms() - self.delays.levels_ms[level - 1];
+        let due_before_ms = self.store.clock().now_ms() - self.levels_ms[level - 1];
         let mut finished = got.next_offset;
         let mut is_waiting = false;
         'slices: for slice in &got.slices {
@@ -106,7 +108,7 @@ impl Broker {
         if finished > from {
             self.store.dispatch();
             delivered.store(finished, SeqCst);
-            self.store.request_confirm(self.delays.copied_end.load(SeqCst));
+            self.store.request_confirm(self.copied_end.load(SeqCst));
         }
         !is_waiting
     }
@@ -122,9 +124,9 @@ impl Broker {
         };
         let properties = changed_properties(record.properties, &DELAY_PROPERTIES, &[]);
         let copy = Copy { topic, queue_id, reconsume_times: record.reconsume_times, properties: &properties };
-        match self.append_copy(record, &copy) {
+        match copy.append(record, &self.store, self.store_host) {
             Ok(appended) => {
-                self.delays.copied_end.store(appended.end_offset, SeqCst);
+                self.copied_end.store(appended.end_offset, SeqCst);
                 Ok(())
             }
             // What can never be stored must not hold up those behind it.

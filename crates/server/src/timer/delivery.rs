@@ -5,14 +5,15 @@
 //! files of the commit log by age, and would otherwise meet it, or keep every file since for one message's sake.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use metaq_store::{Filter, GetStatus, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
+use metaq_store::{Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
 use metaq_wire::Record;
 
-use crate::broker::Broker;
 use crate::rounds::Rounds;
 use crate::send::copy::{Copy, changed_properties};
 use crate::timer::recall::{Recalls, key_hash, recalled_key};
@@ -47,10 +48,13 @@ const WAITING_PROPERTIES: [&str; 9] = [
     "REAL_QID",
 ];
 
-/// What others see of the waiting messages.
-#[derive(Default)]
+/// Messages that wait for any moment.
 pub struct Timers {
-    pub(crate) recalls: Recalls,
+    pub(super) store: Arc<Store>,
+    pub(super) store_host: SocketAddr,
+    pub(super) flush_timeout: Duration,
+    roll_ms: i64,
+    pub(super) recalls: Recalls,
     pending: AtomicU64,
     read: AtomicU64,
     delivered: AtomicU64,
@@ -74,6 +78,23 @@ pub struct TimerFigures {
 }
 
 impl Timers {
+    pub fn new(store: Arc<Store>, store_host: SocketAddr, roll_ms: i64, flush_timeout: Duration) -> Self {
+        Timers {
+            store,
+            store_host,
+            flush_timeout,
+            roll_ms,
+            recalls: Recalls::default(),
+            pending: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            recalled: AtomicU64::new(0),
+            queue_offset: AtomicI64::new(0),
+            behind_ms: AtomicI64::new(0),
+            rounds: Rounds::default(),
+        }
+    }
+
     pub fn figures(&self) -> TimerFigures {
         TimerFigures {
             pending: self.pending.load(Relaxed),
@@ -148,26 +169,26 @@ impl Waiting {
     }
 }
 
-impl Broker {
+impl Timers {
     /// The thread that delivers what is due.
-    pub(crate) fn run_timers(&self) {
-        let Some(mut run) = self.open_timers() else { return };
+    pub fn run(&self) {
+        let Some(mut run) = self.open() else { return };
         loop {
-            if let Err(error) = self.turn_timers(&mut run) {
+            if let Err(error) = self.turn(&mut run) {
                 self.note_failure(&mut run, &error);
                 if let StoreError::Damaged { .. } = error {
                     // What is done is saved before everything is read again, so that nothing comes twice.
-                    let _noted_above = self.save_timers(&mut run);
-                    let Some(reopened) = self.open_timers() else { return };
+                    let _noted_above = self.save(&mut run);
+                    let Some(reopened) = self.open() else { return };
                     run = reopened;
                 }
             }
-            self.timers.pending.store(run.log.pending(), Relaxed);
-            if !self.timers.rounds.pause(POLL) {
+            self.pending.store(run.log.pending(), Relaxed);
+            if !self.rounds.pause(POLL) {
                 break;
             }
         }
-        if let Err(error) = self.save_timers(&mut run) {
+        if let Err(error) = self.save(&mut run) {
             self.note_failure(&mut run, &error);
         }
     }
@@ -181,7 +202,7 @@ impl Broker {
     }
 
     /// None where it is time to stop before that was possible.
-    fn open_timers(&self) -> Option<Run> {
+    fn open(&self) -> Option<Run> {
         loop {
             let begin = self.store.min_offset(TIMER_TOPIC, 0);
             let end = self.store.max_offset(TIMER_TOPIC, 0);
@@ -210,7 +231,7 @@ impl Broker {
                 }
                 Err(error) => self.store.report(format!("the timer log cannot be opened: {error}")),
             }
-            if !self.timers.rounds.sleep(OPEN_RETRY) {
+            if !self.rounds.sleep(OPEN_RETRY) {
                 return None;
             }
         }
@@ -219,7 +240,7 @@ impl Broker {
     fn rolled_copies(&self, begin: i64, end: i64) -> HashMap<(u64, i64), i64, RandomState> {
         let mut copies = HashMap::default();
         let mut queue_offset = begin;
-        while queue_offset < end && !self.timers.rounds.is_stopped() {
+        while queue_offset < end && !self.rounds.is_stopped() {
             let (next, _) = self.each_waiting(queue_offset, |_, waiting| {
                 if waiting.roll_times > 0 {
                     let times = copies.entry((waiting.key_hash, waiting.due_ms)).or_insert(0);
@@ -262,25 +283,25 @@ impl Broker {
     }
 
     /// Reads and delivers until nothing is left to do now.
-    fn turn_timers(&self, run: &mut Run) -> Result<(), StoreError> {
-        while !self.timers.rounds.is_stopped() {
+    fn turn(&self, run: &mut Run) -> Result<(), StoreError> {
+        while !self.rounds.is_stopped() {
             let end_before = self.store.confirmed_offset();
-            let is_at_end = self.read_timers(run)?;
+            let is_at_end = self.read_queue(run)?;
             if is_at_end {
                 run.has_begun = true;
                 run.rebuild = None;
             }
             if run.has_begun {
                 let now_ms = self.store.clock().now_ms();
-                self.timers.recalls.take_until(now_ms);
+                self.recalls.take_until(now_ms);
                 let due = run.log.due(now_ms, BATCH)?;
                 let late_ms = due.first().map_or(0, |first| now_ms - first.wake_ms);
-                self.timers.behind_ms.store(late_ms, Relaxed);
+                self.behind_ms.store(late_ms, Relaxed);
                 self.note_recalls(run);
                 if !due.is_empty() {
-                    self.deliver_timers(run, &due)?;
+                    self.deliver(run, &due)?;
                 } else if is_at_end {
-                    self.timers.recalls.forget_before(now_ms);
+                    self.recalls.forget_before(now_ms);
                     self.store.pin(TIMERS_PIN, run.log.needed_from().unwrap_or(i64::MAX).min(end_before));
                     self.save_now_and_then(run)?;
                     run.last_failure.clear();
@@ -297,7 +318,7 @@ impl Broker {
             let stored = self.store.record_at(recall.physical_offset);
             let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
             if let Some(waiting) = record.as_ref().and_then(Waiting::of) {
-                self.timers.recalls.note(recall.key_hash, waiting.due_ms, recall.physical_offset);
+                self.recalls.note(recall.key_hash, waiting.due_ms, recall.physical_offset);
             }
         }
     }
@@ -307,12 +328,12 @@ impl Broker {
             return Ok(());
         }
         run.saved_at = Instant::now();
-        self.timers.pending.store(run.log.pending(), Relaxed);
-        self.save_timers(run)
+        self.pending.store(run.log.pending(), Relaxed);
+        self.save(run)
     }
 
     /// A checkpoint, of what the disk has: neither a message read nor one delivered may be lost behind it.
-    fn save_timers(&self, run: &mut Run) -> Result<(), StoreError> {
+    fn save(&self, run: &mut Run) -> Result<(), StoreError> {
         if run.rebuild.is_some() || !self.store.wait_flushed(run.written_end, FLUSH_PATIENCE) {
             return Ok(());
         }
@@ -320,9 +341,9 @@ impl Broker {
     }
 
     /// Reads on in the queue; true where its end is reached.
-    fn read_timers(&self, run: &mut Run) -> Result<bool, StoreError> {
+    fn read_queue(&self, run: &mut Run) -> Result<bool, StoreError> {
         let stop_at = run.log.queue_offset() + TURN_RECORDS;
-        let roll_ms = self.settings.timer_roll_ms;
+        let roll_ms = self.roll_ms;
         while run.log.queue_offset() < self.store.max_offset(TIMER_TOPIC, 0) {
             let from = run.log.queue_offset();
             if from >= stop_at {
@@ -337,8 +358,8 @@ impl Broker {
                 Ok(())
             });
             run.log.set_queue_offset(next);
-            self.timers.queue_offset.store(next, Relaxed);
-            self.timers.read.fetch_add((next - from).max(0) as u64, Relaxed);
+            self.queue_offset.store(next, Relaxed);
+            self.read.fetch_add((next - from).max(0) as u64, Relaxed);
             outcome?;
             if next <= from {
                 break;
@@ -347,11 +368,11 @@ impl Broker {
         Ok(true)
     }
 
-    fn deliver_timers(&self, run: &mut Run, due: &[TimerEntry]) -> Result<(), StoreError> {
+    fn deliver(&self, run: &mut Run, due: &[TimerEntry]) -> Result<(), StoreError> {
         let mut outcome = Ok(());
         let mut finished = None;
         for entry in due {
-            outcome = self.handle_timer(run, entry);
+            outcome = self.handle(run, entry);
             if outcome.is_err() {
                 break;
             }
@@ -367,7 +388,7 @@ impl Broker {
     }
 
     /// Does what an entry is for. A refusal of the store leaves it for the next turn.
-    fn handle_timer(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
+    fn handle(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
         let stored = self.store.record_at(entry.physical_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == TIMER_TOPIC.as_bytes()) else {
@@ -386,13 +407,13 @@ impl Broker {
         if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
             // Nothing may say that this is done before the recall is on the disk.
             run.written_end = run.written_end.max(self.store.end_offset());
-            self.timers.recalled.fetch_add(1, Relaxed);
+            self.recalled.fetch_add(1, Relaxed);
             return Ok(());
         }
         let Some((topic, queue_id)) = destination(&record) else { return Ok(()) };
         let properties = changed_properties(record.properties, &WAITING_PROPERTIES, &[]);
-        self.store_timer(run, &record, topic, queue_id, &properties)?;
-        self.timers.delivered.fetch_add(1, Relaxed);
+        self.store_copy(run, &record, topic, queue_id, &properties)?;
+        self.delivered.fetch_add(1, Relaxed);
         Ok(())
     }
 
@@ -400,10 +421,10 @@ impl Broker {
     fn roll(&self, run: &mut Run, record: &Record<'_>, waiting: &Waiting) -> Result<(), StoreError> {
         let times = waiting.roll_times.saturating_add(1).to_string();
         let properties = changed_properties(record.properties, &[], &[(ROLL_TIMES, &times)]);
-        self.store_timer(run, record, TIMER_TOPIC, 0, &properties)
+        self.store_copy(run, record, TIMER_TOPIC, 0, &properties)
     }
 
-    fn store_timer(
+    fn store_copy(
         &self,
         run: &mut Run,
         record: &Record<'_>,
@@ -412,7 +433,7 @@ impl Broker {
         properties: &[u8],
     ) -> Result<(), StoreError> {
         let copy = Copy { topic, queue_id, reconsume_times: record.reconsume_times, properties };
-        match self.append_copy(record, &copy) {
+        match copy.append(record, &self.store, self.store_host) {
             Ok(appended) => {
                 run.written_end = run.written_end.max(appended.end_offset);
                 Ok(())

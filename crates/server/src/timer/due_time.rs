@@ -1,5 +1,60 @@
 //! When a message is to be delivered, as its sender says it: TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS.
 
+use metaq_store::Clock;
+use metaq_wire::properties::find;
+
+use crate::codes::response_code;
+use crate::net::route::Refusal;
+use crate::send::properties::Marks;
+use crate::send::rewrite::RETRY_PREFIX;
+use crate::settings::TimerSettings;
+use crate::timer::recall::handle;
+
+/// The moments that this broker lets messages wait for.
+#[derive(Clone)]
+pub struct DueTimes {
+    clock: Clock,
+    delay_ms_max: i64,
+    recall_messages: bool,
+}
+
+impl DueTimes {
+    pub fn new(clock: Clock, settings: &TimerSettings) -> Self {
+        DueTimes { clock, delay_ms_max: settings.delay_ms_max, recall_messages: settings.recall_messages }
+    }
+
+    /// When the message is to be delivered; None where its sender names no moment to come. A delay level wins over it.
+    pub fn due_ms(&self, marks: &Marks<'_>) -> Result<Option<i64>, Refusal> {
+        let timing = &marks.timing;
+        if !timing.is_asked() || marks.delay_level > 0 {
+            return Ok(None);
+        }
+        if timing.recalls.is_some() && !self.recall_messages {
+            let remark = "this broker does not let messages be recalled (recall_messages)";
+            return Err(Refusal::new(response_code::NO_PERMISSION, remark));
+        }
+        let due_ms = timing.due_ms(self.clock.now_ms(), self.delay_ms_max);
+        due_ms.map_err(|remark| Refusal::new(response_code::MESSAGE_ILLEGAL, remark))
+    }
+
+    /// The handle by which a message that waits can be recalled. None for retries, for recalls themselves, and for a key
+    /// that the handle could not carry.
+    pub fn recall_handle(
+        &self,
+        broker_name: &str,
+        topic: &str,
+        marks: &Marks<'_>,
+        extra: &str,
+        due_ms: i64,
+    ) -> Option<String> {
+        let key = marks.unique_key.or_else(|| find(extra.as_bytes(), "UNIQ_KEY"))?;
+        let key = std::str::from_utf8(key).ok()?;
+        let is_retry = topic.starts_with(RETRY_PREFIX);
+        let is_wanted = self.recall_messages && marks.timing.recalls.is_none() && !is_retry;
+        (is_wanted && !key.contains(' ')).then(|| handle(topic, broker_name, due_ms, key))
+    }
+}
+
 /// What makes a message wait until a given time, as its properties have it.
 #[derive(Default, Clone, Copy)]
 pub struct Timing<'a> {

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use metaq_store::TIMER_TOPIC;
@@ -15,7 +14,7 @@ use metaq_wire::{NewRecord, Record, body_crc};
 use parking_lot::Mutex;
 
 use crate::ServerError;
-use crate::broker::Broker;
+use crate::timer::delivery::Timers;
 
 /// A recall for a time nearer than this does not rely on the queue being read in time.
 const NEAR_MS: i64 = 60_000;
@@ -69,7 +68,7 @@ impl Recalls {
     }
 }
 
-impl Broker {
+impl Timers {
     /// Stores a recall, as safe as an acknowledged message. False where it comes too late.
     pub fn recall(&self, recall: &Recall) -> Result<bool, ServerError> {
         let mut properties = Vec::with_capacity(256);
@@ -106,7 +105,7 @@ impl Broker {
         };
         // Under the lock, so that what is due is either taken before it or finds the recall.
         let appended = {
-            let mut near = self.timers.recalls.near.lock();
+            let mut near = self.recalls.near.lock();
             if recall.due_ms <= now_ms.max(near.taken_until_ms) {
                 return Ok(false);
             }
@@ -118,8 +117,7 @@ impl Broker {
             appended
         };
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !self.store.wait_confirmed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         Ok(true)
@@ -127,7 +125,7 @@ impl Broker {
 
     /// Whether a recall was stored for this message.
     pub(crate) fn is_recalled(&self, message: &Record<'_>, key_hash: u64, due_ms: i64) -> bool {
-        let Some(physical_offset) = self.timers.recalls.find(key_hash, due_ms) else {
+        let Some(physical_offset) = self.recalls.find(key_hash, due_ms) else {
             return false;
         };
         let Some(stored) = self.store.appended_record_at(physical_offset) else {

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::RandomState;
 use metaq_wire::{Record, layout};
 
-use crate::broker::Broker;
+use crate::transaction::Transactions;
 use crate::transaction::half::number;
 use crate::transaction::half_batch::HALF_BATCH;
 use crate::transaction::open::{End, Fate, HALF_TOPIC, Ledger, Standing};
@@ -68,8 +68,8 @@ struct Begun {
     keys: HashSet<Vec<u8>, RandomState>,
 }
 
-impl Broker {
-    pub(crate) fn redo_commits(&self, ledger: &mut Ledger, committed_below: i64) {
+impl Transactions {
+    pub(super) fn redo_commits(&self, ledger: &mut Ledger, committed_below: i64) {
         let Some(open_from) = ledger.open_from() else { return };
         let mut begun: HashMap<i64, Begun, RandomState> = HashMap::default();
         let mut known: HashMap<i64, Option<i64>, RandomState> = HashMap::default();

@@ -3,13 +3,12 @@
 use metaq_store::StoreError;
 use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
 
-use crate::broker::Broker;
-use crate::code;
-use crate::net::route::{Ask, Outcome};
-use crate::net::sink::Sink;
+use crate::codes::response_code;
+use crate::net::answers::Answers;
+use crate::net::route::{Ask, Outcome, Refusal};
 use crate::send::copy::changed_properties;
-use crate::send::handler::{Refusal, refusal};
 use crate::send::properties;
+use crate::transaction::Transactions;
 use crate::transaction::half::destination;
 use crate::transaction::half_batch::HALF_BATCH;
 use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
@@ -17,25 +16,25 @@ use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 /// What the message no longer carries once it is a message like any other.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
-impl Broker {
-    pub(crate) fn handle_end_transaction(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+impl Transactions {
+    pub fn handle_end(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match EndTransactionHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
         let end = match header.commit_or_rollback {
             layout::TRANSACTION_COMMIT => End::Committed,
             layout::TRANSACTION_ROLLBACK => End::RolledBack,
             // The producer does not know yet: it will be asked again.
-            0 => return ask.done(sink),
+            0 => return ask.done(answers),
             other => {
                 let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
-                return ask.refuse(sink, code::SYSTEM_ERROR, &remark);
+                return ask.refuse(answers, response_code::SYSTEM_ERROR, &remark);
             }
         };
-        match self.end_transaction(&header, end, sink) {
-            Ok(end_offset) => self.confirm(ask, end_offset, sink),
-            Err((code, remark)) => ask.refuse(sink, code, &remark),
+        match self.end_transaction(&header, end, answers) {
+            Ok(end_offset) => self.confirm(ask, end_offset, answers),
+            Err(refusal) => ask.refuse_with(answers, &refusal),
         }
     }
 
@@ -44,24 +43,26 @@ impl Broker {
         &self,
         header: &EndTransactionHeader<'_>,
         end: End,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) -> Result<i64, Refusal> {
         // Its producer may be quicker than the disk. What is appended for it is confirmed after it.
         let stored = self.store.appended_record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
-            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         };
         self.check_end(header, &record)?;
-        let mut ledger = self.transactions.ledger.lock();
+        let mut ledger = self.ledger.lock();
         let newest = match ledger.standing(record.queue_offset) {
             Standing::Open(newest) => newest,
             // The first request may still wait for the disk, and this one must not be answered before it.
             Standing::Ended(before) if before == end => return Ok(ledger.appended_end),
-            Standing::Ended(before) => return Err((code::SYSTEM_ERROR, ended_otherwise(before).to_string())),
+            Standing::Ended(before) => {
+                return Err(Refusal::new(response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
+            }
             Standing::Forgotten => {
                 let remark = "the transaction has ended long ago; how is no longer known";
-                return Err((code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
+                return Err(Refusal::new(response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
             }
         };
         let is_itself = match ledger.half(newest).filter(|_| newest == record.queue_offset) {
@@ -69,16 +70,16 @@ impl Broker {
             None => self.is_half_at(record.queue_offset, record.physical_offset),
         };
         if !is_itself {
-            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         }
         let mut end_offset = 0;
         if end == End::Committed {
-            end_offset = self.append_all(&record, newest, &mut ledger).map_err(refusal)?;
+            end_offset = self.append_all(&record, newest, &mut ledger)?;
             ledger.note_appended(end_offset);
-            sink.note_append();
+            answers.note_appended();
         }
         ledger.end(newest, end);
-        sink.note_end();
+        answers.note_ended();
         Ok(end_offset)
     }
 
@@ -87,26 +88,26 @@ impl Broker {
         if record.property("PGROUP") != Some(header.producer_group.as_bytes()) {
             let remark =
                 format!("the half message does not belong to producer group[{}]", header.producer_group);
-            return Err((code::SYSTEM_ERROR, remark));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, remark));
         }
         if record.queue_offset != header.queue_offset {
             let remark = format!(
                 "tranStateTableOffset is {}, but the half message there has {}",
                 header.queue_offset, record.queue_offset
             );
-            return Err((code::SYSTEM_ERROR, remark));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, remark));
         }
         let immunity = record.property("CHECK_IMMUNITY_TIME_IN_SECONDS");
         if header.from_check || immunity.is_none() {
             return Ok(());
         }
-        let immunity_ms = immunity_ms(immunity).max(self.settings.transaction_timeout_ms);
+        let immunity_ms = immunity_ms(immunity).max(self.settings.timeout_ms);
         let age_ms = self.store.clock().now_ms().saturating_sub(record.born_timestamp_ms);
         if age_ms > immunity_ms {
             let remark = format!(
                 "the transaction is {age_ms} ms old and was to be decided within {immunity_ms} ms: wait for the check"
             );
-            return Err((code::ILLEGAL_OPERATION, remark));
+            return Err(Refusal::new(response_code::ILLEGAL_OPERATION, remark));
         }
         Ok(())
     }
@@ -125,7 +126,7 @@ impl Broker {
     }
 
     /// Stores the message where its consumers, or its delay, will find it.
-    pub(crate) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
+    pub(super) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
         let Some((topic, queue_id)) = destination(record) else {
             return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
         };
@@ -150,15 +151,11 @@ impl Broker {
     }
 
     /// Answers a producer that waits, which is rare: once what was written is as safe as `flush` says.
-    fn confirm(&self, ask: &Ask<'_>, end_offset: i64, sink: &mut Sink) -> Outcome {
+    fn confirm(&self, ask: &Ask<'_>, end_offset: i64, answers: &mut Answers) -> Outcome {
         if ask.header.is_oneway() || self.store.is_confirmed(end_offset) {
-            return ask.done(sink);
+            return ask.done(answers);
         }
-        let mut frame = Vec::with_capacity(128);
-        let answer =
-            metaq_wire::FrameEncoder::response(&mut frame, ask.encoding, code::SUCCESS, ask.header.opaque);
-        let _never_too_long = answer.finish(0);
-        sink.park(end_offset, ask.peer.now_ms(), frame);
+        answers.add_ended_when_confirmed(ask, end_offset);
         Outcome::Done
     }
 }

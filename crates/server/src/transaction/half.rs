@@ -8,8 +8,8 @@ use metaq_store::{Appended, Filter, GetStatus, StoreError};
 use metaq_wire::{NewRecord, Record, body_crc};
 
 use crate::ServerError;
-use crate::broker::Broker;
 use crate::send::copy::{Copy, changed_properties};
+use crate::transaction::Transactions;
 use crate::transaction::commit_recovery::{COMMITTED_BELOW, FATES, Past};
 use crate::transaction::open::{
     DONE_TOPIC, Done, End, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP,
@@ -26,8 +26,8 @@ const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
 /// The same of a copy that Apache's broker made while its origin was immune.
 const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 const READ_RECORDS: usize = 512;
-/// About as many ends as are remembered in memory.
-const DONE_RECORDS_REMEMBERED: i64 = 512;
+/// About the number of ends in one record of the done topic of a busy broker.
+const ENDS_PER_RECORD: usize = 128;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
 /// What only this broker may note on a half message.
@@ -41,14 +41,10 @@ pub struct DueTransaction {
     pub is_immune: bool,
 }
 
-impl Broker {
+impl Transactions {
     /// Stores a half message; None where too many transactions are open.
-    pub(crate) fn append_half(
-        &self,
-        record: &NewRecord<'_>,
-        kind: Kind,
-    ) -> Result<Option<Appended>, StoreError> {
-        let mut ledger = self.transactions.ledger.lock();
+    pub fn append_half(&self, record: &NewRecord<'_>, kind: Kind) -> Result<Option<Appended>, StoreError> {
+        let mut ledger = self.ledger.lock();
         if ledger.is_full() {
             return Ok(None);
         }
@@ -61,13 +57,13 @@ impl Broker {
 
     /// Writes every end that is not in the done topic yet, many to a record. What the store refuses now goes with
     /// the next ones; after a kill in between, what was committed is found in the log (see `redo`).
-    pub(crate) fn write_ends(&self) {
-        self.write_ends_of(&mut self.transactions.ledger.lock());
+    pub fn write_ends(&self) {
+        self.write_ends_of(&mut self.ledger.lock());
     }
 
     /// Brings the last ends to the disk where nothing else has; to be called now and then.
-    pub(crate) fn flush_ends(&self) {
-        self.store.request_confirm(self.transactions.appended_end());
+    pub fn flush_ends(&self) {
+        self.store.request_confirm(self.ledger.lock().appended_end);
     }
 
     fn write_ends_of(&self, ledger: &mut Ledger) {
@@ -107,8 +103,8 @@ impl Broker {
     }
 
     /// The half messages of a turn of checks. One whose record is gone is given up.
-    pub fn due_transactions(&self, look: &Look) -> Vec<DueTransaction> {
-        let mut ledger = self.transactions.ledger.lock();
+    pub fn due(&self, look: &Look) -> Vec<DueTransaction> {
+        let mut ledger = self.ledger.lock();
         let (mut records, mut bytes) = (Vec::new(), 0);
         for (queue_offset, half) in ledger.due(look) {
             if bytes >= READ_BYTES {
@@ -132,12 +128,12 @@ impl Broker {
     /// Stores these half messages again at the end of their queue, so that they hold up nothing, and marks the old
     /// ones done. Returns the copies, once they are confirmed, as their producer shall see them: with their own topic
     /// and queue. One that has ended meanwhile is left out.
-    pub fn renew_transactions(&self, places: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
-        let mut ledger = self.transactions.ledger.lock();
+    pub fn renew(&self, places: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
+        let mut ledger = self.ledger.lock();
         let mut copies = Vec::with_capacity(places.len());
         let mut outcome = Ok(());
         for queue_offset in places {
-            match self.renew(&mut ledger, *queue_offset, checked) {
+            match self.renew_one(&mut ledger, *queue_offset, checked) {
                 Ok(copy) => copies.extend(copy),
                 Err(error) => {
                     outcome = Err(ServerError::Store(error));
@@ -149,15 +145,14 @@ impl Broker {
         let end = ledger.appended_end;
         drop(ledger);
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !copies.is_empty() && !self.store.wait_confirmed(end, patience) {
+        if !copies.is_empty() && !self.store.wait_confirmed(end, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         // What was stored again is checked in the next turn where this one got no further.
         if copies.is_empty() { outcome.map(|()| copies) } else { Ok(copies) }
     }
 
-    fn renew(
+    fn renew_one(
         &self,
         ledger: &mut Ledger,
         queue_offset: i64,
@@ -191,7 +186,7 @@ impl Broker {
             reconsume_times: record.reconsume_times,
             properties: &properties,
         };
-        let appended = match self.append_copy(&record, &copy) {
+        let appended = match copy.append(&record, &self.store, self.store_host) {
             Ok(appended) => appended,
             // It does not fit once more: it stays where it is until it is too old.
             Err(StoreError::TooLarge { .. } | StoreError::BadRecord(_)) => return Ok(None),
@@ -231,11 +226,11 @@ impl Broker {
     }
 
     /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many did.
-    pub fn park_transactions(&self, places: &[i64], topic: &str) -> Result<usize, ServerError> {
-        let mut ledger = self.transactions.ledger.lock();
+    pub fn give_up(&self, places: &[i64], topic: &str) -> Result<usize, ServerError> {
+        let mut ledger = self.ledger.lock();
         let mut outcome = Ok(0);
         for queue_offset in places {
-            match self.park(&mut ledger, *queue_offset, topic) {
+            match self.give_up_one(&mut ledger, *queue_offset, topic) {
                 Ok(parked) => outcome = outcome.map(|count| count + usize::from(parked)),
                 Err(error) => {
                     outcome = Err(ServerError::Store(error));
@@ -249,7 +244,7 @@ impl Broker {
         outcome
     }
 
-    fn park(&self, ledger: &mut Ledger, queue_offset: i64, topic: &str) -> Result<bool, StoreError> {
+    fn give_up_one(&self, ledger: &mut Ledger, queue_offset: i64, topic: &str) -> Result<bool, StoreError> {
         let Some(half) = ledger.half(queue_offset) else {
             return Ok(false);
         };
@@ -262,7 +257,7 @@ impl Broker {
                 reconsume_times: record.reconsume_times,
                 properties: record.properties,
             };
-            let appended = self.append_copy(&record, &copy)?;
+            let appended = copy.append(&record, &self.store, self.store_host)?;
             ledger.note_appended(appended.end_offset);
         }
         ledger.end(queue_offset, End::GivenUp);
@@ -271,7 +266,7 @@ impl Broker {
 
     /// Opens a transaction again that was given up: the message parked in `topic` becomes a half message once more,
     /// which was never checked. False where too many transactions are open.
-    pub fn resume_transaction(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
+    pub fn resume(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
         let Some(stored) = self.store.record_at(physical_offset) else {
             return Err(ServerError::NoRecord(physical_offset));
         };
@@ -299,8 +294,7 @@ impl Broker {
             return Ok(false);
         };
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !self.store.wait_confirmed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         Ok(true)
@@ -308,9 +302,9 @@ impl Broker {
 
     /// From where on the half topic and the done topic matter, once that is true on the disk too; None where the
     /// disk took too long.
-    pub fn transaction_offsets(&self, timeout: Duration) -> Option<(i64, i64)> {
+    pub fn progress(&self, timeout: Duration) -> Option<(i64, i64)> {
         let (offsets, end) = {
-            let mut ledger = self.transactions.ledger.lock();
+            let mut ledger = self.ledger.lock();
             self.write_ends_of(&mut ledger);
             (ledger.offsets(), ledger.appended_end)
         };
@@ -319,16 +313,16 @@ impl Broker {
     }
 
     /// Before the plane starts: finds the open transactions again, from the committed offsets on. Returns how many.
-    pub fn load_transactions(&self) -> usize {
+    pub fn load(&self) -> usize {
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
-        let mut ledger = self.transactions.ledger.lock();
+        let mut ledger = self.ledger.lock();
         ledger.begin_at(half_from, done_from);
         let mut ended: HashSet<i64, RandomState> = HashSet::default();
         let mut past = Past::default();
         let mut firsts = Vec::new();
         // A little of what no longer matters is read too, so that a repeated request gets a true answer.
-        let past_from =
-            done_from.saturating_sub(DONE_RECORDS_REMEMBERED).max(self.store.min_offset(DONE_TOPIC, 0));
+        let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
+        let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
         self.each_record(DONE_TOPIC, past_from, |record| {
             let places = std::str::from_utf8(record.body).unwrap_or_default().split(',');
             let places: Vec<i64> = places.filter_map(|place| place.trim().parse().ok()).collect();
@@ -379,7 +373,7 @@ impl Broker {
     }
 
     /// Whether the half queue has that record there; a body can hold anything, also what looks like a half message.
-    pub(crate) fn is_half_at(&self, queue_offset: i64, physical_offset: i64) -> bool {
+    pub(super) fn is_half_at(&self, queue_offset: i64, physical_offset: i64) -> bool {
         let got = self.store.get(HALF_TOPIC, 0, queue_offset, 1, 1, &Filter::All);
         let record = got.slices.first().and_then(|slice| Record::decode(slice).ok());
         record.is_some_and(|found| {
@@ -419,6 +413,6 @@ fn joined(ended: &[Done], text: impl Fn(&Done) -> String) -> String {
     ended.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-pub(crate) fn number(property: Option<&[u8]>) -> Option<i64> {
+pub(super) fn number(property: Option<&[u8]>) -> Option<i64> {
     std::str::from_utf8(property?).ok()?.trim().parse().ok()
 }

@@ -1,7 +1,7 @@
 //! Half messages that hold many: checked when they come, and taken apart when they are committed.
 //!
 //! The body is that of SEND_BATCH_MESSAGE, the property `METAQ_HALF_BATCH` says how many messages it holds. Whoever
-//! decides about millions of messages at once, as Spark's sink does, would otherwise pay two requests and an open
+//! decides about millions of messages at once, as Spark's answers does, would otherwise pay two requests and an open
 //! transaction for each of them.
 
 use std::collections::HashSet;
@@ -11,10 +11,11 @@ use metaq_store::{SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
 use metaq_wire::properties::push_bytes;
 use metaq_wire::{NewRecord, Record, SendHeader, batch_records, body_crc, layout};
 
-use crate::broker::Broker;
-use crate::code;
-use crate::send::handler::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX, Refusal};
+use crate::codes::response_code;
+use crate::net::route::Refusal;
 use crate::send::properties::{self, Marks};
+use crate::send::validate::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX};
+use crate::transaction::Transactions;
 use crate::transaction::half::destination;
 
 pub(crate) const HALF_BATCH: &str = "METAQ_HALF_BATCH";
@@ -38,15 +39,16 @@ pub(crate) struct Torn {
     pub error: StoreError,
 }
 
-impl Broker {
+impl Transactions {
     /// Whether each of the messages inside can be stored one day: a commit must not fail over one of them.
-    pub(crate) fn check_half_batch(
+    pub fn check_half_batch(
         &self,
         header: &SendHeader<'_>,
         count: &[u8],
         body: &[u8],
     ) -> Result<(), Refusal> {
-        let illegal = |remark: &str| (code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
+        let illegal =
+            |remark: &str| Refusal::new(response_code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
         if header.topic.starts_with('%') {
             return Err(illegal("no batch may go to a retry topic or to dead letters"));
         }
@@ -65,11 +67,8 @@ impl Broker {
             if !keys.insert(key) {
                 return Err(illegal("two messages inside have the same UNIQ_KEY"));
             }
-            self.due_ms(header, &marks)?;
-            let size = part.properties.len()
-                + self.added_properties.len()
-                + header.topic.len()
-                + WAIT_PROPERTIES_BYTES;
+            self.due_times.due_ms(&marks)?;
+            let size = part.properties.len() + self.added.len() + header.topic.len() + WAIT_PROPERTIES_BYTES;
             if size > PROPERTIES_BYTES_MAX {
                 return Err(illegal("the properties of a message inside are too long"));
             }
@@ -84,7 +83,7 @@ impl Broker {
 
     /// Stores the messages inside but for those that are done, by their number and their unique key. Returns where the
     /// last one ends, 0 where all were done.
-    pub(crate) fn append_half_batch(
+    pub(super) fn append_half_batch(
         &self,
         half: &Record<'_>,
         is_done: impl Fn(usize, &[u8]) -> bool,
@@ -117,7 +116,7 @@ impl Broker {
                 continue;
             }
             let (stored_topic, stored_queue, more) = self.waiting_place(topic, queue_id, &marks);
-            let (own, added) = (part.properties, self.added(&marks, part.properties));
+            let (own, added) = (part.properties, self.added.behind(part.properties, &marks));
             let (flag, body) = (part.flag, part.body);
             parts.push(Part { topic: stored_topic, queue_id: stored_queue, flag, body, own, added, more });
         }
@@ -126,13 +125,13 @@ impl Broker {
 
     /// Where a committed message is stored: at once in its queue, or where it waits for its time; with the properties
     /// that it needs there. A delay begins with the commit.
-    pub(crate) fn waiting_place<'a>(
+    pub(super) fn waiting_place<'a>(
         &self,
         topic: &'a str,
         queue_id: i32,
         marks: &Marks<'_>,
     ) -> (&'a str, i32, Vec<u8>) {
-        let level = self.delays.level(marks.delay_level);
+        let level = self.delay_levels.level(marks.delay_level);
         // What was wrong about its time was refused when the half message came.
         let timing = Some(marks.timing).filter(|_| marks.delay_level <= 0);
         let due_ms = timing.and_then(|timing| timing.due_ms(self.store.clock().now_ms(), i64::MAX).ok()?);

@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use metaq_wire::Record;
-use parking_lot::Mutex;
 
 use crate::transaction::half_batch::HALF_BATCH;
 
@@ -16,9 +15,6 @@ pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 pub const DONE_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
 /// The group whose committed offsets say from where on both topics matter.
 pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
-
-/// How many of the last ends are remembered, so that a repeated request gets a true answer.
-const ENDS_KEPT: usize = 64 * 1024;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,27 +117,6 @@ pub enum Standing {
     Forgotten,
 }
 
-/// The open transactions of a broker. Appends of half messages and ends happen inside the lock, so that what it says
-/// is what the log holds.
-pub struct Transactions {
-    pub(crate) ledger: Mutex<Ledger>,
-}
-
-impl Transactions {
-    pub fn new(open_max: usize) -> Self {
-        Transactions { ledger: Mutex::new(Ledger { open_max, ..Ledger::default() }) }
-    }
-
-    pub fn open_count(&self) -> usize {
-        self.ledger.lock().open_count()
-    }
-
-    /// Where a commit's last trace in the log ends: what should reach the disk soon.
-    pub fn appended_end(&self) -> i64 {
-        self.ledger.lock().appended_end
-    }
-}
-
 /// What became of a half message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -193,6 +168,7 @@ struct Torn {
 #[derive(Default)]
 pub struct Ledger {
     open_max: usize,
+    ends_max: usize,
     open: BTreeMap<i64, Half>,
     /// Former copies of open ones, so that a producer that answers late is understood.
     moved: HashMap<i64, Moved, RandomState>,
@@ -211,6 +187,10 @@ pub struct Ledger {
 }
 
 impl Ledger {
+    pub fn new(open_max: usize, ends_max: usize) -> Self {
+        Ledger { open_max, ends_max: ends_max.max(1), ..Ledger::default() }
+    }
+
     pub fn is_full(&self) -> bool {
         self.open.len() >= self.open_max
     }
@@ -367,13 +347,14 @@ impl Ledger {
 
     pub fn remember(&mut self, queue_offset: i64, end: End) {
         if self.ends.is_empty() {
-            self.ends = vec![0; ENDS_KEPT];
+            self.ends = vec![0; self.ends_max];
         }
-        self.ends[queue_offset as usize % ENDS_KEPT] = queue_offset << 2 | end as i64;
+        let place = queue_offset as usize % self.ends_max;
+        self.ends[place] = queue_offset << 2 | end as i64;
     }
 
     fn remembered(&self, queue_offset: i64) -> Option<End> {
-        let word = *self.ends.get(queue_offset as usize % ENDS_KEPT)?;
+        let word = *self.ends.get(queue_offset as usize % self.ends_max)?;
         ENDS.into_iter().find(|end| word == (queue_offset << 2 | *end as i64))
     }
 }
@@ -392,6 +373,7 @@ pub struct Look {
 mod tests {
     use super::*;
 
+    const ENDS_MAX: usize = 64;
     const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false };
 
     fn half(stored_ms: i64) -> Half {
@@ -399,7 +381,7 @@ mod tests {
     }
 
     fn ledger(count: i64) -> Ledger {
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
         ledger
     }
@@ -464,7 +446,7 @@ mod tests {
         }
         assert!(ledger.moved.is_empty());
         assert_eq!(ledger.standing(1), Standing::Open(1));
-        assert_eq!(ledger.standing(ENDS_KEPT as i64 + 3), Standing::Forgotten);
+        assert_eq!(ledger.standing(ENDS_MAX as i64 + 3), Standing::Forgotten);
         assert_eq!(ledger.offsets().0, 1);
     }
 
@@ -521,7 +503,7 @@ mod tests {
 
     #[test]
     fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
         assert!(ledger.due(&look(61_000)).is_empty());
         assert_eq!(ledger.due(&look(61_001)).len(), 1);
@@ -529,7 +511,7 @@ mod tests {
 
     #[test]
     fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         let kind = Kind { immunity_ms: 10_000, is_batch: true };
         ledger.open(0, Half::new(7, 1_000, 1_000, kind));
         let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
@@ -540,7 +522,7 @@ mod tests {
         assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
         ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
         assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
         assert_eq!(
             looks(&ledger, 3_600_000, 3_700_000),

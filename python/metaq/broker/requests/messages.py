@@ -8,7 +8,7 @@ import logging
 from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
-from metaq.broker.requests.retry import ensure_dead_letters, retries_max
+from metaq.broker.requests.retry import ensure_dead_letters
 from metaq.broker.state.filters import Filters, carried_key
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
@@ -95,8 +95,7 @@ class Messages:
 
     async def _make_dead_letter_topic(self, command: SendMessage | SendMessageV2) -> None:
         group = command.topic.removeprefix(names.RETRY_PREFIX)
-        config = self._groups.get(group)
-        if config is not None and command.reconsume_times >= retries_max(config, command.max_reconsume_times):
+        if self._plane.retries_exhausted(group, command.reconsume_times, command.max_reconsume_times):
             await ensure_dead_letters(self._topics, group)
 
     @handles(PullMessage, LitePullMessage)

@@ -10,7 +10,6 @@ from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
-from metaq.protocol.bodies import SubscriptionGroupConfig
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
@@ -42,11 +41,15 @@ class Retries:
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
             )
         (record,) = decode_records(stored)
-        limit = retries_max(config, command.max_reconsume_times)
+        exhausted = self._plane.retries_exhausted(
+            command.group, record.reconsume_times, command.max_reconsume_times
+        )
+        if exhausted is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         origin_id = record.properties.get("ORIGIN_MESSAGE_ID", record.message_id)
         origin_topic = record.properties.get("RETRY_TOPIC", record.topic)
         properties = {"RETRY_TOPIC": origin_topic, "ORIGIN_MESSAGE_ID": origin_id}
-        if command.delay_level < 0 or record.reconsume_times >= limit:
+        if command.delay_level < 0 or exhausted:
             topic, queue_id, level = names.dead_letter_topic(command.group), 0, 0
             properties |= {"DLQ_ORIGIN_TOPIC": origin_topic, "DLQ_ORIGIN_MESSAGE_ID": origin_id}
             await ensure_dead_letters(self._topics, command.group)
@@ -69,11 +72,6 @@ class Retries:
             )
         except (StoreFailure, LookupError) as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not taken back: {error}") from None
-
-
-def retries_max(config: SubscriptionGroupConfig, asked: int | None) -> int:
-    """How often the group gets a message again before it is given up. The client may set this itself."""
-    return config.retry_max_times if asked is None else asked
 
 
 async def ensure_dead_letters(topics: Topics, group: str) -> None:

@@ -53,6 +53,10 @@ class FakePlane:
 
     def __init__(self) -> None:
         self.expressions: dict[str, Program] = {}
+        self.exhausted = False
+
+    def retries_exhausted(self, group: str, reconsume_times: int, times_max: int | None = None) -> bool:
+        return self.exhausted
 
     def put_expression(self, text: str, program: Program) -> None:
         self.expressions[text] = program
@@ -150,6 +154,17 @@ def test_without_permission_to_make_topics_the_answer_says_what_to_do(make_desk:
         make_desk(auto_create_topic=False).send("orders")
     assert raised.value.code == 17
     assert "metaq topic create orders" in raised.value.remark
+
+
+def test_the_data_plane_says_whether_a_resent_message_needs_the_dead_letters(
+    make_desk: Callable[..., Desk],
+) -> None:
+    desk = make_desk()
+    desk.send("%RETRY%billing", reconsume_times=99)
+    assert desk.tables.topics.get("%DLQ%billing") is None
+    desk.plane.exhausted = True
+    assert desk.send("%RETRY%billing").retried == 1
+    assert desk.tables.topics.get("%DLQ%billing") is not None
 
 
 def test_a_retry_topic_needs_its_group_and_not_the_template(make_desk: Callable[..., Desk]) -> None:
