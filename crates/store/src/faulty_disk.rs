@@ -64,6 +64,22 @@ struct Survivor {
     to: PathBuf,
 }
 
+impl Survivor {
+    /// Copies a file, or everything below a directory.
+    fn copy(&self, path: &Path) -> io::Result<()> {
+        let Ok(part) = path.strip_prefix(&self.from) else { return Ok(()) };
+        let to = self.to.join(part);
+        if !path.is_dir() {
+            std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
+            return std::fs::copy(path, to).map(|_| ());
+        }
+        for entry in std::fs::read_dir(path)? {
+            self.copy(&entry?.path())?;
+        }
+        Ok(())
+    }
+}
+
 impl FaultyDisk {
     pub fn new() -> Self {
         Self::default()
@@ -102,12 +118,10 @@ impl FaultyDisk {
     }
 
     fn survive(&self, path: &Path) -> io::Result<()> {
-        let survivor = self.survivor.lock();
-        let Some(Survivor { from, to }) = &*survivor else { return Ok(()) };
-        let Ok(part) = path.strip_prefix(from) else { return Ok(()) };
-        let to = to.join(part);
-        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
-        std::fs::copy(path, to).map(|_| ())
+        match &*self.survivor.lock() {
+            Some(survivor) => survivor.copy(path),
+            None => Ok(()),
+        }
     }
 
     /// Pretends that the file system has this space; None shows the real figures again.
@@ -214,6 +228,7 @@ impl Disk for FaultyDisk {
 
     fn sync_file_system(&self, directory: &Path) -> io::Result<()> {
         self.check(Call::SyncFileSystem, directory)?;
+        self.survive(directory)?;
         SystemDisk.sync_file_system(directory)
     }
 
