@@ -78,6 +78,21 @@ impl Survivor {
         }
         Ok(())
     }
+
+    /// Copies the names of a directory's files, with their lengths but not with their content.
+    fn copy_names(&self, directory: &Path) -> io::Result<()> {
+        let Ok(part) = directory.strip_prefix(&self.from) else { return Ok(()) };
+        let to = self.to.join(part);
+        std::fs::create_dir_all(&to)?;
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let copy = to.join(entry.file_name());
+            if entry.file_type()?.is_file() && !copy.exists() {
+                std::fs::File::create(copy)?.set_len(entry.metadata()?.len())?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl FaultyDisk {
@@ -107,7 +122,7 @@ impl FaultyDisk {
     }
 
     /// From now on copies every file below `from` to the same path below `to` whenever it is synced, as it is when the
-    /// sync begins. So `to` is what a power cut would leave.
+    /// sync begins. So `to` is what a power cut would leave. File names survive when their directory is synced.
     pub fn keep_synced(&self, from: &Path, to: &Path) {
         *self.survivor.lock() = Some(Survivor { from: from.to_owned(), to: to.to_owned() });
     }
@@ -234,6 +249,9 @@ impl Disk for FaultyDisk {
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         self.check(Call::SyncDirectory, directory)?;
+        if let Some(survivor) = &*self.survivor.lock() {
+            survivor.copy_names(directory)?;
+        }
         SystemDisk.sync_directory(directory)
     }
 

@@ -304,7 +304,10 @@ fn lose_power(run: &Path, survivor: &Path, round: i64) {
     });
     drop(store);
 
-    let after: HashMap<i64, Vec<u8>> = read_all(&open(&synced(survivor)), "t", 0).into_iter().collect();
+    let restarted = Arc::new(FaultyDisk::new());
+    restarted.set_boot_id([7; 16]);
+    let after: HashMap<i64, Vec<u8>> =
+        read_all(&open_on(&restarted, &synced(survivor)), "t", 0).into_iter().collect();
     for (queue_offset, body) in seen.into_inner().unwrap() {
         let kept = after.get(&queue_offset).map(|body| String::from_utf8_lossy(body));
         assert_eq!(kept, Some(String::from_utf8_lossy(&body)), "queue offset {queue_offset}");
