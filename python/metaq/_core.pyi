@@ -14,11 +14,13 @@ from typing_extensions import disjoint_base
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.producer.arrow_rows import Rows
 from metaq.client.producer.options import ProducerOptions
-from metaq.client.producer.results import SendResult
+from metaq.client.producer.results import SendResult, SendStatus
 from metaq.client.session.routes import Queue
+from metaq.protocol.codes import ResponseCode
 from metaq.settings import (
     BrokerSettings,
     GroupPolicy,
+    NetworkSettings,
     Program,
     PullSettings,
     ScanSettings,
@@ -65,6 +67,8 @@ __all__ = [
     "decode_records",
     "decompress",
     "encode_frame",
+    "register_message_rules",
+    "register_send_types",
     "tag_code",
 ]
 
@@ -279,6 +283,10 @@ def decode_messages(
     """The messages of a pull's body that have one of the tags (no tags let everything through), and those of
     them whose bodies are compressed. `queue` is where they were pulled from; what came through a retry topic
     shows the topic it had first, unless told otherwise. Raises FrameError on a malformed one."""
+
+def register_message_rules(*, inflate: Callable[[bytes, int], bytes], system_names: frozenset[str]) -> None:
+    """Hands in what received messages need of Python; the first call counts. `inflate` decompresses a body
+    by its system flag; `system_names` are the properties that are not the sender's own."""
 
 def decode_records(data: bytes) -> list[Record]:
     """The records of a pull's body, one after the other; raises FrameError on a malformed one."""
@@ -579,6 +587,9 @@ class Closed:
     def connection(self) -> int: ...
     @property
     def remote(self) -> str: ...
+    @property
+    def reason(self) -> str | None:
+        """Why the server ended it, if the peer sent something that is not a frame."""
 
 @final
 class Server:
@@ -697,7 +708,7 @@ class Server:
 class Network:
     """The network thread of one client, with one connection to each address that something is asked of."""
 
-    def __new__(cls) -> Self:
+    def __new__(cls, settings: NetworkSettings) -> Self:
         """Starts the thread; raises OSError."""
     def close(self) -> None:
         """Ends it with all its connections. Safe to call twice, and in a forked process."""
@@ -710,6 +721,18 @@ class UniqueIds:
     def begin_month(self, month_start_ms: int) -> None:
         """Ids tell their time in milliseconds since then."""
     def next(self) -> str: ...
+
+def register_send_types(
+    *,
+    result: type[SendResult],
+    queue: type[Queue],
+    statuses: dict[ResponseCode, SendStatus],
+    not_durable: Callable[[SendResult], Exception],
+    call_back: Callable[[Callable[[SendFuture], Any], SendFuture], None],
+) -> None:
+    """Hands in what the results of sends are made with; the first call counts. `statuses` maps response
+    codes, `not_durable` makes the error for a status that is not accepted, `call_back` calls a user's
+    callback and logs what it raises."""
 
 @final
 class SendFuture:
