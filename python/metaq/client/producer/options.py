@@ -43,8 +43,8 @@ class ProducerKeywords(TypedDict, total=False):
     buffer_bytes_max: int
     """How much `send_soon` holds before it waits (default 32 MiB)."""
     batches_in_flight_max: int
-    """How many batches of one topic `send_soon` sends at the same time (default 4). Batches with a key or for
-    a given queue are sent one after the other, to keep their order."""
+    """Batches of one topic that `send_soon` sends at the same time (default 4); batches whose order counts
+    are sent one after the other."""
 
 
 class MessageOptions(TypedDict, total=False):

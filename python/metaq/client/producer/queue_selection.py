@@ -1,7 +1,7 @@
 """Selects the queue of a message, and avoids brokers that failed recently.
 
-This module is the authority: it decides which brokers are avoided and for how long. `crates/client` applies
-the same rule to the batches of `send_soon`, from the list of `BrokerFaults.left`: no Python runs per batch.
+This module decides which brokers are avoided and for how long. `crates/client` applies the same rule to the
+batches of `send_soon`, from the list that `Faults.left` returns: no Python runs per batch.
 """
 
 from __future__ import annotations
