@@ -119,7 +119,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Hears of arrivals and confirmations from now on, in place of whoever heard of them before.
+    /// Receives the store's events from now on. The last broker to ask for them gets them.
     pub(crate) fn follow_store(self: &Arc<Self>) {
         self.store.set_events(Arc::new(Events { broker: Arc::downgrade(self) }));
     }
@@ -150,7 +150,7 @@ impl Broker {
         }
     }
 
-    /// Delivers everything that is due after a clock jump; false where that took too long.
+    /// Delivers everything that is due after a clock jump; false if that takes too long.
     pub fn catch_up(&self, timeout: Duration) -> bool {
         self.timers.rounds.wait_for_one(timeout) && self.delay_levels.rounds.wait_for_one(timeout)
     }

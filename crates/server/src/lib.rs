@@ -1,14 +1,18 @@
 //! Bytes in motion: listeners, connections and the requests that touch every message.
 //!
 //! Reading order, which is the way of a request:
-//! [`net::listener`] binds and accepts → [`connection`] reads all the socket has → [`route`] decides whether a frame is
-//! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`], [`end_transaction`] answer → [`output`] gathers the
-//! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
-//! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
-//! filters it has compiled for pulls that bring their own in [`expressions`]. Pulls that a function filters stand in
-//! [`function_lines`] until Python fetches them in [`function`]. What waits because a topic or a group has a limit
-//! ([`rate`]) waits in [`flow`] and [`paced`]. Threads that look for what is due do so in [`rounds`]. All of it belongs
-//! to a [`plane`], the lifetime of a broker's role on a listener that lives on.
+//!
+//! 1. [`net`]: a listener accepts a connection, the connection reads frames, and `route` finds the room that answers.
+//!    Requests that are not hot cross to Python.
+//! 2. [`send`], [`pull`] and [`transaction`] are the rooms of the hot requests; [`timer`] delivers messages that wait,
+//!    [`limits`] holds back those who are too fast.
+//! 3. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
+//!
+//! [`codes`] names the numbers of the protocol. [`policy`] is what Python decided about topics and groups, [`settings`] what
+//! it configured; Rust applies both per message and owns neither. [`rounds`] is the sleep of a thread that looks for work.
+//!
+//! `tests/support` runs all of this in one process, over loopback, with a clock and a disk that the test controls;
+//! `examples/hot_requests.rs` counts the instructions of a request.
 
 mod broker;
 mod codes;
@@ -41,7 +45,7 @@ pub use timer::delivery::TimerFigures;
 pub use timer::recall::Recall;
 pub use transaction::open::Look;
 
-/// What keeps a server from starting or a request to a client from being sent.
+/// An error of a listener, of a plane, or of a call from Python.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("cannot listen on {address}: {source}")]

@@ -20,7 +20,7 @@ use crate::net::listener::{Listener, Shared};
 use crate::settings::BrokerSettings;
 use crate::timer::delivery::TimerFigures;
 
-/// How often waits are looked at that may have lasted long enough.
+/// Interval between two looks for waits that have lasted long enough.
 const CARE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The broker plane of a listener. Once stopped, it does not start again: build another.
@@ -119,9 +119,9 @@ impl BrokerPlane {
         let patience = Duration::from_millis(broker.flush_timeout_ms);
         let _answered_as_not_confirmed = broker.store.wait_confirmed(broker.store.end_offset(), patience);
         if was_attached {
-            self.shared.settle_parked();
+            self.shared.answer_unconfirmed();
         }
-        // Whoever waited for this plane's store must be free to wait for the next one's.
+        // Peers that waited for this plane's store must be free to wait for the next one's.
         broker.wake_unconfirmed();
     }
 }
@@ -161,7 +161,7 @@ impl Broker {
         self.transactions.flush_ends();
     }
 
-    /// Answers everything that waits here, and from now on at once whatever would have to wait.
+    /// Answers everything that waits here. From now on nothing waits.
     fn answer_waits(&self) {
         self.pulls.close();
         self.flow.release(i64::MAX);

@@ -1,4 +1,4 @@
-//! What Python decided, as data: topics, groups and permissions in one immutable snapshot that is read without locks.
+//! Topics, groups and permissions as Python decided them: one immutable snapshot, read without locks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::net::route::Refusal;
 pub const PERMISSION_READ: u8 = 4;
 pub const PERMISSION_WRITE: u8 = 2;
 
-/// What may be done with one topic.
+/// The rules of one topic.
 #[derive(Debug, Clone)]
 pub struct Topic {
     pub name: String,
@@ -37,7 +37,7 @@ pub struct Subscription {
     pub refusal: Option<Refusal>,
 }
 
-/// What may be done for one consumer group.
+/// The rules of one consumer group.
 #[derive(Debug, Clone)]
 pub struct Group {
     pub name: String,
@@ -55,13 +55,13 @@ pub struct Group {
 
 type Table<T> = HashMap<String, Arc<T>, RandomState>;
 
-/// One state of the policy, never changed once it is published.
+/// One version of the policy; it never changes once it is published.
 #[derive(Clone)]
 pub struct Snapshot {
     topics: Arc<Table<Topic>>,
     groups: Arc<Table<Group>>,
     pub permission: u8,
-    /// False spares every pull the look at its group's limit.
+    /// If false, pulls need not look for their group's limit.
     pub has_limited_groups: bool,
 }
 
@@ -75,7 +75,7 @@ impl Snapshot {
     }
 
     /// Whether a message that the group failed `reconsume_times` times already goes to its dead letters instead of its
-    /// retry topic. A client may bring its own limit. None where the group is not known and brings no limit.
+    /// retry topic. A client may bring its own limit. None if there is no such limit and the group is unknown.
     pub fn retries_exhausted(
         &self,
         group: &str,
@@ -90,7 +90,7 @@ impl Snapshot {
     }
 }
 
-/// The published snapshot; changes are made one at a time and replace it whole.
+/// The published snapshot. A change replaces it whole, one change at a time.
 pub struct Policy {
     current: ArcSwap<Snapshot>,
     change: Mutex<()>,

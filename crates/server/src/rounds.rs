@@ -20,7 +20,7 @@ struct State {
     is_nudged: bool,
     /// The thread sleeps between two rounds, so a nudge has somebody to wake.
     is_pausing: bool,
-    /// How many rounds were asked for, and which of them the current and the last round came after.
+    /// The number of rounds that were asked for, and the part of them that the current and the last round cover.
     asked: u64,
     begun: u64,
     done: u64,
@@ -51,7 +51,7 @@ impl Rounds {
         !state.is_stopped
     }
 
-    /// Makes the next round begin at once. Cheap: the thread is woken only where it sleeps between two rounds.
+    /// Makes the next round begin at once. Cheap: the thread is woken only if it sleeps between two rounds.
     pub fn nudge(&self) {
         let mut state = self.state.lock();
         state.is_nudged = true;
@@ -69,7 +69,7 @@ impl Rounds {
         self.state.lock().is_stopped
     }
 
-    /// Asks for a round and waits until it has ended; false where that takes longer than `timeout`.
+    /// Asks for a round and waits until it has ended; false if that takes longer than `timeout`.
     pub fn wait_for_one(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();

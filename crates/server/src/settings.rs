@@ -1,6 +1,6 @@
 //! The settings of a listener and of a broker plane; Python hands them over once, when it builds them.
 
-/// One listener: where it binds and what it lets a peer take from it.
+/// One listener: its address, and the limits of its peers.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     pub host: String,

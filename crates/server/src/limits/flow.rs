@@ -1,13 +1,11 @@
-//! Limits in force: acknowledgements that leave when their topic's limit lets them, and pulls that wait for their
-//! group's.
+//! Acknowledgements that wait for their topic's limit.
 //!
-//! A message of a limited topic is stored at once and acknowledged when it has been paid for, so a sender that waits
-//! for its answer slows down by itself and sees no error. Only where the wait would be longer than
-//! `send_hold_ms_max` is the message refused, and the refusal is kept back for `send_refusal_hold_ms`: clients repeat a
-//! refused send without a pause.
+//! A message of a limited topic is stored at once and acknowledged when it has been paid for. A sender that waits for its
+//! answer slows down by itself and sees no error. If the wait would be longer than `send_hold_ms_max`, the message is
+//! refused, and the refusal is delayed by `send_refusal_hold_ms`: clients repeat a refused send without a pause.
 //!
-//! Time is the store's clock where a test moves it and the monotonic one otherwise: a wall clock that is put back
-//! must not stop a topic for as long.
+//! Time comes from the store's clock if a test can move it, and from the monotonic clock otherwise: a wall clock that is
+//! set back must not stop a topic.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,9 +26,9 @@ use crate::policy::Topic;
 use crate::rounds::Rounds;
 use crate::settings::LimitSettings;
 
-/// How often limits are looked after while something waits for one.
+/// Interval between two looks at the limits while something waits for one.
 pub const TICK: Duration = Duration::from_millis(5);
-/// Answers of one connection that wait for a limit.
+/// Answers of one connection that wait for a limit, at most.
 const HELD_PER_CONNECTION_MAX: usize = 16 * 1024;
 const MILLISECOND_NS: i64 = 1_000_000;
 
@@ -39,7 +37,7 @@ struct HeldAnswer {
     answers: Answers,
 }
 
-/// What waits for a limit, of a whole broker.
+/// The acknowledgements of a broker that wait for a limit.
 pub struct Flow {
     clock: Clock,
     started: Instant,
@@ -74,7 +72,7 @@ impl Flow {
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// Answers and pulls that wait for a limit now.
+    /// The number of answers and pulls that wait for a limit.
     pub fn waiting(&self) -> usize {
         self.answers_count.load(Relaxed) + self.paced.len()
     }
@@ -98,12 +96,12 @@ impl Flow {
         self.wake();
     }
 
-    /// Lets the answers go whose limit has room by now.
+    /// Posts the answers whose limit has room by now.
     pub fn release_due(&self) {
         self.release(self.now_ns());
     }
 
-    /// Lets the answers go that are due by then.
+    /// Posts the answers that are due by then.
     pub fn release(&self, due_ns: i64) {
         let due = {
             let mut answers = self.answers.lock();
@@ -118,7 +116,7 @@ impl Flow {
         }
     }
 
-    /// Stores a message of a limited topic, where its limit has room for it.
+    /// Stores a message of a limited topic and delays its answer, or refuses it.
     pub fn send_within(
         &self,
         limit: &Limit,

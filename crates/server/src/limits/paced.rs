@@ -1,7 +1,7 @@
-//! Pulls of groups that are given a rate: read with as many messages as the rate has room for, and waiting otherwise.
+//! The pulls that wait for their group's limit, in the order in which they will be served.
 //!
-//! Among the waiting pulls of a group the queue that was served longest ago comes first, even where its pull ran out
-//! of time in between and was sent anew: no queue and no consumer starves, however low the rate.
+//! The queue that was served longest ago comes first, even if its pull timed out meanwhile and was sent again. So no queue
+//! and no consumer starves, however low the rate.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
 use crate::pull::hold::Held;
 
-/// Queues of a group whose last turn is remembered.
+/// Queues of a group for which the last turn is remembered.
 const TURNS_MAX: usize = 100_000;
 
-/// When its queue was served last, and which of them came first.
+/// The time at which the queue was served last, and the order of arrival.
 type Turn = (u64, u64);
 type Reader = (String, i32, u64);
 
 #[derive(Default)]
 struct Waiting {
     pulls: BTreeMap<Turn, Held>,
-    /// By queue and connection, as in broadcast mode each consumer reads every queue.
+    /// By queue and connection, because in broadcast mode every consumer reads every queue.
     served: HashMap<Reader, u64, RandomState>,
 }
 
@@ -61,7 +61,7 @@ impl Paced {
             && self.table.lock().groups.get(group).is_some_and(|waiting| !waiting.pulls.is_empty())
     }
 
-    /// Gives the pull back where there is no room for it.
+    /// Returns the pull if there is no room for it.
     pub fn add(&self, held: Held) -> Result<(), Box<Held>> {
         let table = &mut *self.table.lock();
         if table.is_closed || table.count >= self.count_max {
@@ -79,7 +79,7 @@ impl Paced {
         Ok(())
     }
 
-    /// Puts back what could not be served, where it was.
+    /// Puts a pull back at its old turn, because it could not be served.
     pub fn put_back(&self, turn: Turn, held: Held) {
         let table = &mut *self.table.lock();
         table.groups.entry(held.pull.group.clone()).or_default().pulls.insert(turn, held);
@@ -112,7 +112,7 @@ impl Paced {
         self.table.lock().groups.keys().cloned().collect()
     }
 
-    /// Forgets whose turn it was in a group that is not limited any more and waits for nothing.
+    /// Forgets the turns of a group that has no limit any more and no pulls that wait.
     pub fn forget(&self, group: &str) {
         let table = &mut *self.table.lock();
         if table.groups.get(group).is_some_and(|waiting| waiting.pulls.is_empty()) {

@@ -17,7 +17,7 @@ use crate::net::peer::Peer;
 const READ_BYTES: usize = 64 * 1024;
 /// A read buffer that grew past this is given back when it is empty.
 const READ_BYTES_KEPT: usize = 1024 * 1024;
-/// Answers that wait for the disk before the connection reads no further.
+/// With this many unconfirmed answers the connection reads no further.
 const UNCONFIRMED_MAX: usize = 16 * 1024;
 
 /// Why a connection ended.
@@ -42,7 +42,7 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
     let mut input = Input::default();
     let mut answers = Answers::default();
     loop {
-        // Asked before the mail is taken: what was posted before the connection was asked to end is still written.
+        // Read before the mail is taken, so that answers posted before the close are still written.
         let is_closing = peer.is_closing();
         for posted in peer.take_posted() {
             answers.absorb(posted);
@@ -54,7 +54,7 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
         if is_closing {
             return End::Asked;
         }
-        // A peer that does not read its answers is not read either.
+        // Stop reading from a peer that does not read its answers.
         let may_read = answers.output.len() < shared.settings.connection_output_bytes_max / 2
             && answers.unconfirmed_count() < UNCONFIRMED_MAX;
         let progress = tokio::select! {
@@ -74,7 +74,7 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
     }
 }
 
-/// Every whole frame in the buffer, then once what they owe the store together.
+/// Handles every whole frame in the buffer, then hands the store the work that they left together.
 fn handle_frames(
     shared: &Shared,
     peer: &Arc<Peer>,
@@ -110,13 +110,13 @@ fn handle_frames(
     handled
 }
 
-/// Lets go of the answers that waited for the disk, and asks to be woken for those that still do.
+/// Releases the answers whose wait for the store is over, and asks to be woken for the rest.
 fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
-    let settles = peer.settles.load(SeqCst);
+    let is_last_call = peer.answers_unconfirmed.load(SeqCst);
     if answers.unconfirmed_count() > 0 {
         let broker = shared.answering();
         if let Some(broker) = &broker {
-            // Ask first and look second: a flush in between then wakes us for nothing, but none is missed.
+            // Ask first and look second: a confirmation in between then wakes us for nothing, but none is missed.
             broker.wake_on_confirmation(peer);
             answers.release_confirmed(broker.store.confirmed_offset());
             if broker.sync_failed() {
@@ -127,13 +127,13 @@ fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
                 answers.release_expired(older_than_ms);
             }
         }
-        if settles || broker.is_none() {
+        if is_last_call || broker.is_none() {
             answers.release_expired(u64::MAX);
         }
         peer.mark_unconfirmed(answers.unconfirmed_since_ms());
     }
-    if settles {
-        peer.settles.store(false, SeqCst);
+    if is_last_call {
+        peer.answers_unconfirmed.store(false, SeqCst);
     }
 }
 

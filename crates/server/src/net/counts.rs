@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
     ($($name:ident),* $(,)?) => {
-        /// What one connection did; written by its own task alone.
+        /// The figures of one connection; its own task alone writes them.
         #[derive(Default)]
         pub struct Counts { $(pub $name: Count),* }
 

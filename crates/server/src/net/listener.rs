@@ -27,16 +27,16 @@ use crate::net::peer::Peer;
 use crate::settings::ServerSettings;
 
 const LISTEN_BACKLOG: i32 = 1024;
-/// How often the caretaker looks at deadlines.
+/// Interval between two looks at deadlines.
 const CARE_INTERVAL: Duration = Duration::from_millis(100);
 /// Clients up to 4.4 send to this many ports below the broker's.
 const OLD_PORT_BELOW: u16 = 2;
 /// Free ports tried for a pair when the port was left open.
 const PORT_PAIR_TRIES: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a plane that stops waits for a connection that does not come round; none should take this long.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
-const SETTLE_POLL: Duration = Duration::from_micros(200);
+/// A plane that stops waits at most this long for its connections to answer; none should take this long.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_POLL: Duration = Duration::from_micros(200);
 
 /// The side that answers the hot requests of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,7 +220,7 @@ impl Shared {
         self.plane().is_none()
     }
 
-    /// Has a plane answer the hot requests from now on; false where there is one already.
+    /// Lets a plane answer the hot requests from now on; false if there is one already.
     pub(crate) fn attach(&self, broker: &Arc<Broker>) -> bool {
         let _one_at_a_time = self.attaching.lock();
         if !self.is_free() {
@@ -244,23 +244,23 @@ impl Shared {
         self.attached.store(None);
         while let Err(in_use) = Arc::try_unwrap(attached) {
             attached = in_use;
-            std::thread::sleep(SETTLE_POLL);
+            std::thread::sleep(ANSWER_POLL);
         }
         true
     }
 
-    /// Has every connection answer what still waits for the disk: what is flushed by now as stored, the rest as not
-    /// confirmed. After this nothing refers to the plane that was detached.
-    pub(crate) fn settle_parked(&self) {
+    /// Makes every connection answer its unconfirmed requests: as stored if they are confirmed by now, as timed out
+    /// otherwise. After this nothing refers to the plane that was detached.
+    pub(crate) fn answer_unconfirmed(&self) {
         let peers = self.peers();
         for peer in &peers {
-            peer.settles.store(true, SeqCst);
+            peer.answers_unconfirmed.store(true, SeqCst);
             peer.wake();
         }
-        let deadline = Instant::now() + SETTLE_PATIENCE;
-        let is_done = |peer: &Arc<Peer>| !peer.settles.load(SeqCst) || peer.is_closing();
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let is_done = |peer: &Arc<Peer>| !peer.answers_unconfirmed.load(SeqCst) || peer.is_closing();
         while !peers.iter().all(is_done) && Instant::now() < deadline && !self.stopping.load(Relaxed) {
-            std::thread::sleep(SETTLE_POLL);
+            std::thread::sleep(ANSWER_POLL);
         }
         self.leaving.store(None);
     }

@@ -1,4 +1,4 @@
-//! One connected peer as the rest of the server sees it: its mailbox, its figures and its signs of life.
+//! One connection as the rest of the server sees it: its mailbox, its figures and its signs of life.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
@@ -29,14 +29,14 @@ pub struct Peer {
     active_ms: AtomicU64,
     /// When the first bytes of a frame that is not yet whole arrived, plus one; 0 while there is none.
     partial_ms: AtomicU64,
-    /// Already on the list of those to be woken at the next flush.
+    /// Already on the list of peers to be woken at the next confirmation.
     pub(crate) awaits_confirmation: AtomicBool,
-    /// When the oldest answer that waits for the disk began to wait, plus one; 0 while there is none.
+    /// When the oldest unconfirmed answer began to wait, plus one; 0 while there is none.
     unconfirmed_ms: AtomicU64,
     /// Answers that wait for a limit.
     pub(crate) answers_held: AtomicUsize,
-    /// The broker plane stops: whatever waits for the disk is to be answered now.
-    pub(crate) settles: AtomicBool,
+    /// The broker plane stops, so every unconfirmed request is to be answered now.
+    pub(crate) answers_unconfirmed: AtomicBool,
 }
 
 impl Peer {
@@ -57,18 +57,18 @@ impl Peer {
             awaits_confirmation: AtomicBool::new(false),
             unconfirmed_ms: AtomicU64::new(0),
             answers_held: AtomicUsize::new(0),
-            settles: AtomicBool::new(false),
+            answers_unconfirmed: AtomicBool::new(false),
         }
     }
 
-    /// Leaves something to be written; the connection's task takes it as soon as it can.
+    /// Leaves answers for the connection's task to write.
     pub fn post(&self, answers: Answers) -> Result<(), ServerError> {
         if self.is_closing() {
             return Err(ServerError::ConnectionGone(self.id));
         }
         let queued = self.mailbox_bytes.fetch_add(answers.bytes(), Relaxed);
         if queued > self.output_bytes_max {
-            // A peer that asks and never reads is cut off before it fills the memory.
+            // A peer that asks and never reads must not fill the memory.
             self.close();
             return Err(ServerError::OutputFull { id: self.id, queued, limit: self.output_bytes_max });
         }
@@ -77,7 +77,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Takes all that was posted.
+    /// Takes all answers that were posted.
     pub fn take_posted(&self) -> Vec<Answers> {
         let mail = std::mem::take(&mut *self.mailbox.lock());
         if !mail.is_empty() {
@@ -95,7 +95,7 @@ impl Peer {
         self.wake.notify_one();
     }
 
-    /// Asks the connection's task to end; what is already due is still written where the peer reads it.
+    /// Asks the connection's task to end. Answers posted before are still written if the peer reads them.
     pub fn close(&self) {
         self.closing.store(true, Release);
         self.wake.notify_one();
@@ -128,7 +128,7 @@ impl Peer {
         }
     }
 
-    /// A frame was completed: whatever follows it in the buffer is a new one.
+    /// Notes that a frame is complete: bytes behind it belong to a new one.
     pub fn mark_frame(&self) {
         self.partial_ms.store(0, Relaxed);
     }

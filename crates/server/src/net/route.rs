@@ -20,7 +20,7 @@ pub struct Ask<'a> {
     pub encoding: Encoding,
     pub header: &'a Header<'a>,
     pub body: &'a [u8],
-    /// Python has seen it already and handed it back: it must be answered now.
+    /// Python has seen it and handed it back, so it must be answered now.
     pub again: bool,
 }
 
@@ -37,11 +37,11 @@ impl Refusal {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// The policy does not know enough: Python decides.
+    /// The policy does not cover it: Python decides.
     Cross,
 }
 
@@ -58,7 +58,8 @@ impl Ask<'_> {
         self.refuse(answers, refusal.code, &refusal.remark)
     }
 
-    /// Something that the policy does not hold: Python may know or make it; asked again, it does not exist.
+    /// Crosses for a resource that the policy does not know: Python may know or create it. The second time, it does not
+    /// exist.
     pub fn unknown(&self, answers: &mut Answers, code: i32, what: &str, name: &str) -> Outcome {
         if !self.again {
             return Outcome::Cross;
@@ -82,7 +83,7 @@ impl Ask<'_> {
 }
 
 impl Shared {
-    /// Handles one frame of a connection; an error means that the stream cannot be trusted any further.
+    /// Handles one frame of a connection. After an error the stream cannot be trusted any further.
     pub(crate) fn handle(
         &self,
         broker: Option<&Arc<Broker>>,
@@ -93,7 +94,7 @@ impl Shared {
         let header = Header::parse(frame.encoding, frame.header)?;
         peer.counts.requests.add(1);
         if header.is_response() {
-            // Nobody waits for an answer that finds no room: its request times out like a lost one.
+            // If there is no room for the answer, its request times out like a lost one.
             let _dropped = self.crossing.offer(Event::Answer(Crossed::new(peer, frame, &header)));
             return Ok(());
         }
@@ -109,7 +110,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Handles a request that Python handed back; its answer goes to the peer's mailbox.
+    /// Handles a request that Python handed back, and posts the answer.
     pub fn handle_again(&self, crossed: &Crossed) -> Result<(), WireError> {
         let header = crossed.header()?;
         let ask = Ask {

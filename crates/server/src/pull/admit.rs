@@ -12,13 +12,13 @@ use crate::pull::handler::Pull;
 const FLAG_SUBSCRIPTION: i32 = 4;
 const SQL92: &str = "SQL92";
 const FUNCTION: &str = "FUNCTION";
-/// What begins the text of a call where it does not stand under a type of its own.
+/// The prefix of a call's text where its type is not given separately.
 const FUNCTION_PREFIX: &str = "function:";
 
 /// Why a pull is not served.
 pub(super) enum Denial {
     Refused(Refusal),
-    /// Its expression is not known here, or may have changed: Python finds out.
+    /// Its expression is unknown here or may have changed, so Python looks at it.
     UnknownExpression,
 }
 
@@ -123,7 +123,7 @@ fn tags_filter(expression: &str) -> Filter {
     if codes.is_empty() { Filter::All } else { Filter::Tags(codes) }
 }
 
-/// The filter that the group's heartbeats told.
+/// The filter of the subscription that the group's heartbeats announced.
 fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
     if group.broadcasting && !group.broadcast_enabled {
         let remark = format!("group[{}] may not consume in broadcast mode", group.name);
@@ -141,8 +141,8 @@ fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Resul
     if subscription.version < header.subscription_version {
         let expression_type = header.expression_type.as_deref().unwrap_or_default();
         if !is_tags(expression_type) || !is_tags(&subscription.expression_type) {
-            // Nobody but the broker applies an expression: with none, or with an old one, the client would be given
-            // what it does not want or lose what it does.
+            // Only the broker applies an expression. Without it, or with an old one, the client would get messages that
+            // it does not want, or miss some that it does.
             if !again {
                 return Err(Denial::UnknownExpression);
             }
@@ -152,8 +152,8 @@ fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Resul
             );
             return Err(Denial::refused(response_code::SUBSCRIPTION_NOT_LATEST, remark));
         }
-        // The client has changed its tags, or only rebalanced, and its heartbeat is still to come. It sorts out by
-        // itself what it does not want, so it gets everything rather than an error that would stop it till then.
+        // The client has changed its tags or only rebalanced, and its heartbeat is still to come. Clients filter by tag
+        // themselves, so it gets everything instead of an error that would stop it until then.
         return Ok(Filter::All);
     }
     if let Some(refusal) = &subscription.refusal {

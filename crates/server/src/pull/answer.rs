@@ -1,4 +1,4 @@
-//! The answer to a pull: what the store found, in the words of the protocol.
+//! The answer to a pull: the records that the store found, and where to go on.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
 use crate::pull::hold::Held;
 
-/// Answers a pull from outside its connection's own pass.
+/// Answers a held pull, from any thread.
 pub(super) fn post_answer(held: &Held, code: i32, got: Got) {
     let mut answers = Answers::default();
     add_answer(&held.pull, &held.peer, code, got, &mut answers);

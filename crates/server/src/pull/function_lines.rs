@@ -1,7 +1,7 @@
-//! Pulls that wait for a filter function to look at their messages, one line for each function.
+//! Pulls that wait for a filter function, in one line for each function.
 //!
-//! What stands in line is the pull alone: its messages are gathered when a worker is free, so that a slow function
-//! costs a few hundred bytes for each pull that waits for it, and nobody else anything.
+//! Only the pull waits in line. Its messages are gathered when a worker is free, so a slow function costs a few hundred
+//! bytes for each pull that waits for it, and nobody else anything.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -29,10 +29,10 @@ struct Lines {
 
 pub struct FunctionLines {
     lines: Mutex<Lines>,
-    /// Readable when a line that was empty is no longer.
+    /// Becomes readable when a pull comes to an empty line.
     signal: OwnedFd,
     count_max: usize,
-    /// A pull that has stood in line this long is told to ask again.
+    /// A pull that has waited this long is answered, and asks again.
     wait_max: Duration,
 }
 
@@ -46,7 +46,7 @@ impl FunctionLines {
         self.signal.as_fd().as_raw_fd()
     }
 
-    /// Puts the pull at the end of the function's line; gives it back where there is no room.
+    /// Puts the pull at the end of the function's line; returns it if there is no room.
     pub fn add(&self, function: &str, held: Held) -> Result<(), Box<Held>> {
         let mut lines = self.lines.lock();
         if lines.is_closed || lines.count >= self.count_max {
@@ -67,14 +67,14 @@ impl FunctionLines {
         Ok(())
     }
 
-    /// The functions somebody waits for; whatever comes to an empty line from here on signals again.
+    /// The functions that pulls wait for. A pull that comes to an empty line after this signals again.
     pub fn wanted(&self) -> Vec<String> {
         let mut counter = [0u8; 8];
         let _nothing_new = rustix::io::read(&self.signal, &mut counter);
         self.lines.lock().by_function.keys().cloned().collect()
     }
 
-    /// The first in line, and whether others stand behind it.
+    /// Takes the first pull in line, and says whether others wait behind it.
     pub fn take(&self, function: &str) -> Option<(Held, bool)> {
         let mut lines = self.lines.lock();
         let line = lines.by_function.get_mut(function)?;

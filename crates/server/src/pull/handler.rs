@@ -24,7 +24,7 @@ use crate::settings::PullSettings;
 const FLAG_COMMIT: i32 = 1;
 const FLAG_SUSPEND: i32 = 2;
 
-/// A pull that was admitted; one that is held keeps it to run again.
+/// A pull that was admitted. A held pull keeps this to run again.
 pub struct Pull {
     pub encoding: Encoding,
     pub opaque: i32,
@@ -132,7 +132,7 @@ impl Puller {
         if is_function(&pull.filter) { without_candidates(got, pull.queue_offset) } else { got }
     }
 
-    /// How long a pull is held that asks for `suspend_ms`.
+    /// The time for which a pull is held that asks for `suspend_ms`.
     fn suspension(&self, suspend_ms: u64) -> Duration {
         Duration::from_millis(if self.settings.long_polling {
             suspend_ms.min(self.settings.hold_ms_max)

@@ -49,7 +49,7 @@ impl OffsetRequests {
         if let Some(committed_offset) = self.offsets.get(group, &header.topic, header.queue_id) {
             return ask.offset(answers, committed_offset);
         }
-        // A young queue is read from its start, so that a new group misses nothing of it.
+        // A new group reads a young queue from its start, so that it misses nothing.
         if header.zero_if_not_found != Some(false) && self.begins_in_memory(&header.topic, header.queue_id) {
             return ask.offset(answers, 0);
         }

@@ -13,8 +13,8 @@ use crate::pull::handler::Pull;
 use crate::pull::hold::Held;
 
 impl Puller {
-    /// Reads for a pull as much as its group's limit has room for; None where it has to wait. Those who wait already
-    /// come before those who do not, unless it is their turn.
+    /// Reads as much for a pull as its group's limit has room for; None if the pull has to wait. Pulls that wait already
+    /// come first, unless it is this pull's turn.
     pub(super) fn get_within(&self, pull: &Pull, peer: &Peer, is_its_turn: bool) -> Option<Got> {
         let Some(limit) = self.consume_limit(&pull.group) else {
             return Some(self.get(pull));
@@ -23,7 +23,7 @@ impl Puller {
         let is_there = pull.queue_offset < self.store.max_offset(&pull.topic, pull.queue_id);
         if !is_there || pull.queue_offset < self.store.min_offset(&pull.topic, pull.queue_id) {
             let got = self.get(pull);
-            // What arrived since the look above counts as well.
+            // Messages that arrived since the look above count as well.
             limit.charge(got.count as u64, got.bytes as u64, now_ns);
             return Some(got);
         }
@@ -32,12 +32,12 @@ impl Puller {
         }
         let (count_max, bytes_max) = limit.take(pull.count_max, pull.bytes_max, now_ns)?;
         let got = self.get_at_most(pull, count_max, bytes_max);
-        limit.settle(count_max - got.count.min(count_max), got.bytes, now_ns);
+        limit.finish_share(count_max - got.count.min(count_max), got.bytes, now_ns);
         self.flow.paced.note_served(pull, peer);
         Some(got)
     }
 
-    /// Counts what a function let through: only its verdicts tell how much that is, so the next pull waits for it.
+    /// Charges the messages that a function let through. Their number is known only afterwards, so the next pull waits.
     pub(super) fn charge_consumed(&self, group: &str, got: &Got) {
         if let Some(limit) = self.consume_limit(group) {
             limit.charge(got.count as u64, got.bytes as u64, self.flow.now_ns());
@@ -52,7 +52,7 @@ impl Puller {
         policy.group(group)?.consume_limit.clone()
     }
 
-    /// Lets a pull wait for its group's limit; one for which there is no room comes back.
+    /// Lets a pull wait for its group's limit; returns it if there is no room.
     pub(super) fn pace(&self, held: Held) -> Result<(), Box<Held>> {
         held.peer.counts.pulls_paced.add(1);
         self.flow.paced.add(held)?;
@@ -70,7 +70,7 @@ impl Puller {
         }
     }
 
-    /// Serves the waiting pulls of every limited group as far as their tokens go.
+    /// Serves the pulls that wait for a limit, as far as the tokens go.
     pub fn serve_paced(&self) {
         let paced = &self.flow.paced;
         if paced.is_empty() {
@@ -89,14 +89,14 @@ impl Puller {
         }
     }
 
-    /// Answers those whose time is over; they ask again and keep their place.
+    /// Answers the pulls that have waited long enough. They ask again and keep their turn.
     pub(super) fn expire_paced(&self, now: Instant) {
         for held in self.flow.paced.take_where(|held| held.deadline <= now) {
             self.finish_paced(held);
         }
     }
 
-    /// What a pull is told whose time ran out before its group's limit had room: there is something, ask again.
+    /// The answer for a pull that timed out before its group's limit had room: there are messages, ask again.
     pub(super) fn not_yet(&self, pull: &Pull) -> Got {
         Got {
             status: GetStatus::NoMatch,

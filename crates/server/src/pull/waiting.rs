@@ -1,4 +1,4 @@
-//! Pulls that are held: registered, looked at again when something arrives, and answered in the end.
+//! The life of a held pull: it is registered, looked at again when messages arrive, and answered in the end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::pull::function::is_unjudged;
 use crate::pull::handler::Pull;
 use crate::pull::hold::Held;
 
-/// How often a pull is looked at on a thread that is not its own before it is answered as it stands.
+/// Looks at one pull on a foreign thread, before it is answered as it stands.
 const LOOKS_MAX: usize = 8;
 
 impl Puller {
-    /// Lets the pull wait: for a message, or for a function's verdict. Whatever arrived between the look and the
-    /// registration is seen by a second look, so that no wake-up is missed.
+    /// Lets the pull wait for a message or for a function's verdict. A second look after the registration sees messages
+    /// that arrived in between, so that no wake-up is missed.
     pub(super) fn hold(
         &self,
         ask: &Ask<'_>,
@@ -45,8 +45,8 @@ impl Puller {
         Outcome::Done
     }
 
-    /// Registers a pull that has found nothing, and looks once more: what arrived between its last look and the
-    /// registration woke nobody. Gives it back where there is no room.
+    /// Registers a pull that has found nothing, and looks once more: messages that arrived before the registration woke
+    /// nobody. Returns the pull if there is no room.
     pub(super) fn register(&self, mut held: Held) -> Result<(), Box<Held>> {
         for _ in 0..LOOKS_MAX {
             let (group, topic) = (held.pull.group.clone(), held.pull.topic.clone());
@@ -66,7 +66,7 @@ impl Puller {
         Ok(())
     }
 
-    /// Looks after the held pulls of a queue that got messages with these tags.
+    /// Looks at the held pulls of a queue that got messages with these tags.
     pub fn wake(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
         for held in self.holds.take(topic, queue_id, max_offset, tag_codes) {
             if let Some(still_waiting) = self.look(held) {
@@ -81,8 +81,8 @@ impl Puller {
         }
     }
 
-    /// Runs a held pull again. One that found nothing it wants up to the end of the queue comes back, to be held on
-    /// from there; any other is answered.
+    /// Runs a held pull again. Returns it, to be held on, if it found nothing up to the end of the queue; answers it
+    /// otherwise.
     fn look(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
             post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
@@ -99,7 +99,7 @@ impl Puller {
         }
     }
 
-    /// The same for a pull that waited for its group's limit; it comes back where its turn has come too early.
+    /// The same for a pull that waited for its group's limit. Returns it if the limit has no room yet.
     pub(super) fn look_in_turn(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
             post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
@@ -114,7 +114,7 @@ impl Puller {
         None
     }
 
-    /// Lets a pull whose function has to decide stand in line; any other comes back, to be held on, or is answered.
+    /// Puts a pull in line if its function has to decide. Otherwise returns it, to be held on, or answers it.
     fn line_up_or_answer(&self, held: Held, got: Got) -> Option<Held> {
         if !is_unjudged(&held.pull, &got) {
             return self.wait_on_or_answer(held, got);
@@ -125,7 +125,7 @@ impl Puller {
         None
     }
 
-    /// Gives a pull back that is to be held on from where it found nothing; any other is answered.
+    /// Returns a pull that is to be held on from where it found nothing; answers any other.
     pub(super) fn wait_on_or_answer(&self, mut held: Held, got: Got) -> Option<Held> {
         let waits_on = match pull_code(&got, held.pull.queue_offset) {
             response_code::PULL_NOT_FOUND => true,
@@ -157,7 +157,7 @@ impl Puller {
         }
     }
 
-    /// Answers a pull whose time ran out while it waited for its group's limit.
+    /// Answers a pull that timed out while it waited for its group's limit.
     pub(super) fn finish_paced(&self, held: Held) {
         match self.redirect(&held.pull) {
             Some(elsewhere) => post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
@@ -170,7 +170,7 @@ impl Puller {
 
     fn answer_held(&self, held: Held, got: Got) {
         let code = match pull_code(&got, held.pull.queue_offset) {
-            // There were messages, only none it wanted: the client goes on behind them.
+            // There were messages, but none that it wanted: the client goes on behind them.
             response_code::PULL_NOT_FOUND if held.advanced => response_code::PULL_RETRY_IMMEDIATELY,
             code => code,
         };
@@ -185,7 +185,7 @@ impl Puller {
         self.expire_paced(now);
     }
 
-    /// Answers every pull that waits, and from now on at once whatever would have to wait.
+    /// Answers every pull that waits. From now on no pull waits.
     pub fn close(&self) {
         for held in self.holds.close().into_iter().chain(self.function_lines.close()) {
             self.finish(held);

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use metaq_wire::{FrameEncoder, MessageIds};
 
-/// What every answer to a send says about the broker that stored the message.
+/// The broker that stored a message, as the answers to sends name it.
 pub struct Origin {
     pub region: String,
     /// The text of its records' ids, ready but for the offset.
     pub message_ids: MessageIds,
 }
 
-/// Where the messages of one request were stored.
+/// The physical offsets of the messages of one request.
 pub enum Stored {
     At(i64),
     /// The messages of a batch, one by one.

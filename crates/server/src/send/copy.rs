@@ -1,4 +1,4 @@
-//! Stored messages stored once more: under another topic, after a delay, with properties changed.
+//! Copies of stored messages: under another topic, after a delay, with other properties.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use metaq_wire::{NewRecord, Record};
 use crate::ServerError;
 use crate::send::handler::Sender;
 
-/// What becomes of a copy; everything else stays as it was stored.
+/// The parts in which a copy differs from its record.
 pub struct Copy<'a> {
     pub topic: &'a str,
     pub queue_id: i32,
@@ -18,20 +18,20 @@ pub struct Copy<'a> {
     pub properties: &'a [u8],
 }
 
-/// A stored message that is to be stored again, as Python asks for it.
+/// A copy that Python asks for.
 pub struct Resend {
     pub physical_offset: i64,
     pub topic: String,
     pub queue_id: i32,
     pub reconsume_times: i32,
-    /// 0: at once.
+    /// 0 stands for no delay.
     pub delay_level: i64,
     pub drop: Vec<String>,
     pub set: Vec<(String, String)>,
 }
 
 impl Sender {
-    /// Stores a message once more and returns where, as safe as an acknowledged one.
+    /// Stores a copy, as safely as an acknowledged message, and returns its physical offset.
     pub fn resend(&self, resend: &Resend) -> Result<i64, ServerError> {
         let Some(stored) = self.store.record_at(resend.physical_offset) else {
             return Err(ServerError::NoRecord(resend.physical_offset));
@@ -65,7 +65,7 @@ impl Sender {
 }
 
 impl Copy<'_> {
-    /// Appends the copy. The caller dispatches it and, where it must, waits for its confirmation.
+    /// Appends the copy. The caller dispatches it and waits for its confirmation if it must.
     pub fn append(
         &self,
         record: &Record<'_>,
@@ -89,7 +89,7 @@ impl Copy<'_> {
     }
 }
 
-/// The properties without these names, and with these set.
+/// The properties without `drop`, and with `set` added or replaced.
 pub fn changed_properties(properties: &[u8], drop: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
     let mut changed = Vec::with_capacity(properties.len() + 64);
     for (name, value) in iterate(properties) {

@@ -190,8 +190,8 @@ impl Sender {
         Ok(())
     }
 
-    /// What the message waits for. A half message begins to wait for its delay when it is committed, and a dead letter
-    /// waits for a person, not for a time.
+    /// Decides what the message waits for. The delay of a half message begins with its commit, and a dead letter waits for a
+    /// person, not for a time.
     fn waits_for(&self, header: &SendHeader<'_>, marks: &Marks<'_>) -> Result<WaitsFor, Refusal> {
         let is_dead_letter = header.topic.starts_with(DEAD_LETTER_PREFIX);
         let due_ms = if is_dead_letter { None } else { self.due_times.due_ms(marks)? };

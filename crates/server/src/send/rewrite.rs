@@ -22,8 +22,8 @@ const CHECK_PROPERTIES_BYTES: usize = 128;
 /// The properties of a message that waits for its time grow by this when it is stored again.
 const ROLL_PROPERTIES_BYTES: usize = 64;
 
-/// Where a consumer's re-send to its retry topic goes: to the group's dead letters once it was tried often enough. None
-/// where the group is not known, because then nobody knows its limit.
+/// The dead-letter topic for a consumer's re-send that was tried too often, nothing for any other message. None if the
+/// group is unknown, because then its limit is, too.
 pub fn dead_letter_topic(policy: &Snapshot, header: &SendHeader<'_>) -> Option<Option<String>> {
     let Some(group) = header.topic.strip_prefix(RETRY_PREFIX) else {
         return Some(None);
@@ -32,7 +32,7 @@ pub fn dead_letter_topic(policy: &Snapshot, header: &SendHeader<'_>) -> Option<O
     Some(is_dead.then(|| format!("{DEAD_LETTER_PREFIX}{group}")))
 }
 
-/// What keeps a message from its consumers for now.
+/// The reason for which consumers do not see a message yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
     Nothing,
@@ -88,7 +88,7 @@ pub fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u
             own = Cow::Owned(properties::without(&own, name));
         }
     }
-    if marks.delay_level > 0 && marks.timing.is_asked() {
+    if marks.delay_level > 0 && marks.requested_time.is_asked() {
         for name in TIMER_NAMES {
             own = Cow::Owned(properties::without(&own, name));
         }
@@ -99,8 +99,7 @@ pub fn own_properties<'a>(properties: &'a [u8], marks: &Marks<'_>) -> Cow<'a, [u
     own
 }
 
-/// The properties that this one message needs besides: a key where it has none, and where it goes after its wait. Most
-/// messages need none.
+/// The properties that only this message needs: a key if it has none, and its queue after a wait. Most messages need none.
 pub fn extra_properties(
     peer: &Peer,
     header: &SendHeader<'_>,

@@ -99,7 +99,7 @@ pub fn batch<'a>(header: &SendHeader<'_>, body: &'a [u8]) -> Result<Vec<BatchRec
 
 /// Checks that a message of a batch is stored where the batch is.
 pub fn batch_part(marks: &Marks<'_>) -> Result<(), Refusal> {
-    if marks.delay_level > 0 || marks.transactional || marks.timing.is_asked() {
+    if marks.delay_level > 0 || marks.transactional || marks.requested_time.is_asked() {
         let remark = "a batch may not be delayed or part of a transaction: send its messages one by one";
         return Err(Refusal::new(response_code::MESSAGE_ILLEGAL, remark));
     }

@@ -1,7 +1,7 @@
-//! Delay levels: a message waits in one queue per level and is then stored again where it belongs.
+//! Delay levels: a message waits in the queue of its level and is then stored again in its own queue.
 //!
-//! All messages of a level wait equally long, so its queue is in the order of delivery and only its head has to be
-//! looked at. Where the head stands is kept by Python on disk, and never ahead of what is flushed.
+//! All messages of a level wait equally long, so its queue is in the order of delivery and only its head matters. Python
+//! saves the position of the head, never ahead of what is confirmed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use metaq_wire::Record;
 use crate::rounds::Rounds;
 use crate::send::copy::{Copy, changed_properties};
 
-/// Records looked at in one turn of a level.
+/// Records of one turn of a level, at most.
 const TURN_RECORDS: usize = 512;
 const TURN_BYTES: usize = 4 * 1024 * 1024;
-/// How long the thread sleeps when nothing is due: delivery is at most this late.
+/// Sleep of the thread when nothing is due: delivery is at most this late.
 const POLL: Duration = Duration::from_millis(50);
-/// What a delivered message no longer carries.
+/// Properties that a delivered message no longer has.
 const DELAY_PROPERTIES: [&str; 4] = ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
 
 /// Messages that wait for one of the delay levels, and how far each level is delivered.
@@ -28,7 +28,7 @@ pub struct DelayLevels {
     store_host: SocketAddr,
     levels_ms: Vec<i64>,
     delivered: Vec<AtomicI64>,
-    /// The end of the last copy that was appended: what must be flushed before the offsets are kept.
+    /// The end of the last copy: it must be confirmed before the offsets are saved.
     copied_end: AtomicI64,
     pub(crate) rounds: Rounds,
 }
@@ -45,12 +45,12 @@ impl DelayLevels {
         }
     }
 
-    /// A level as a sender gives it, brought into range; None where the message is not delayed.
+    /// The level that a sender asks for, within the levels that there are; None if the message is not delayed.
     pub fn level(&self, asked: i64) -> Option<usize> {
         (asked > 0 && !self.levels_ms.is_empty()).then(|| (asked as usize).min(self.levels_ms.len()))
     }
 
-    /// Where each level goes on, by level; before the plane starts.
+    /// Sets the offset at which each level goes on. Call it before the plane starts.
     pub fn load(&self, offsets: impl IntoIterator<Item = (usize, i64)>) {
         for (level, queue_offset) in offsets {
             if let Some(delivered) = level.checked_sub(1).and_then(|place| self.delivered.get(place)) {
@@ -68,7 +68,7 @@ impl DelayLevels {
         }
     }
 
-    /// Where each level stands, once everything delivered so far is on the disk; None where that did not come about.
+    /// The offset that each level has reached, once everything delivered is confirmed; None if that takes too long.
     pub fn offsets(&self, timeout: Duration) -> Option<Vec<(usize, i64)>> {
         let offsets = self.delivered.iter().enumerate();
         let offsets: Vec<(usize, i64)> =
@@ -77,7 +77,7 @@ impl DelayLevels {
         self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
-    /// One turn of a level; true where more may be due at once.
+    /// One turn of a level; true if more may be due.
     fn deliver_due(&self, level: usize) -> bool {
         let delivered = &self.delivered[level - 1];
         let queue_id = level as i32 - 1;
@@ -87,7 +87,7 @@ impl DelayLevels {
         }
         let got = self.store.get(SCHEDULE_TOPIC, queue_id, from, TURN_RECORDS, TURN_BYTES, &Filter::All);
         if got.status != GetStatus::Found {
-            // Deleted by retention, or damaged: go on where the queue goes on.
+            // Deleted by retention or damaged: go on behind it.
             delivered.store(got.next_offset.max(from), SeqCst);
             return got.next_offset > from;
         }
@@ -113,13 +113,13 @@ impl DelayLevels {
         !is_waiting
     }
 
-    /// Stores a delayed message where its sender wanted it. A refusal of the store leaves it for the next turn.
+    /// Stores a delayed message in its own queue. If the store refuses, the next turn tries again.
     fn deliver(&self, record: &Record<'_>) -> Result<(), StoreError> {
         let real_topic = record.property("REAL_TOPIC").and_then(|topic| std::str::from_utf8(topic).ok());
         let real_queue =
             record.property("REAL_QID").and_then(|queue| std::str::from_utf8(queue).ok()?.parse().ok());
         let (Some(topic), Some(queue_id)) = (real_topic, real_queue) else {
-            // Nobody can say where it belongs; it stays readable in the log by its id.
+            // It does not name its queue. It stays readable by its id.
             return Ok(());
         };
         let properties = changed_properties(record.properties, &DELAY_PROPERTIES, &[]);
@@ -129,7 +129,7 @@ impl DelayLevels {
                 self.copied_end.store(appended.end_offset, SeqCst);
                 Ok(())
             }
-            // What can never be stored must not hold up those behind it.
+            // A message that can never be stored must not hold up those behind it.
             Err(StoreError::BadTopic(_) | StoreError::BadQueue(_) | StoreError::TooLarge { .. }) => Ok(()),
             Err(error) => Err(error),
         }

@@ -1,8 +1,8 @@
 //! Messages that wait for any moment: read from their queue into the timer log, delivered when their time comes.
 //!
-//! One thread follows the queue of waiting messages, and stores what is due where its sender wanted it. A message that
-//! waits longer than `timer_roll_ms` is stored again at the end of that queue now and then: retention deletes whole
-//! files of the commit log by age, and would otherwise meet it, or keep every file since for one message's sake.
+//! One thread follows the queue of waiting messages and stores those that are due in their own queue. A message that waits
+//! longer than `roll_ms` is stored again at the end of the queue now and then. Otherwise retention, which deletes whole
+//! files by age, would delete it, or would have to keep every later file because of it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,23 +19,23 @@ use crate::send::copy::{Copy, changed_properties};
 use crate::timer::recall::{Recalls, key_hash, recalled_key};
 use crate::transaction::half::destination;
 
-/// Records of the queue that are read at a time, and in one turn: what is due must not wait for a flood of new ones.
+/// Records that are read at a time, and in one turn: due messages must not wait for a flood of new ones.
 const READ_RECORDS: usize = 512;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 const TURN_RECORDS: i64 = 4 * 1024;
-/// Messages delivered between two looks at the queue.
+/// Messages that are delivered between two looks at the queue.
 const BATCH: usize = 1024;
-/// How long the thread sleeps when nothing is due: delivery is at most this late.
+/// Sleep of the thread when nothing is due: delivery is at most this late.
 const POLL: Duration = Duration::from_millis(20);
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 const OPEN_RETRY: Duration = Duration::from_secs(1);
-/// After a loss of the timer log, what was due so shortly before the end may not have been delivered.
+/// After a loss of the timer log, messages that were due this shortly before the end may not have been delivered.
 const REBUILD_MARGIN_MS: i64 = 2_000;
-/// What retention must keep for messages that wait.
+/// The name under which messages that wait keep their part of the log from retention.
 pub(crate) const TIMERS_PIN: &str = "timers";
 const ROLL_TIMES: &str = "TIMER_ROLL_TIMES";
-/// What a delivered message no longer carries.
+/// Properties that a delivered message no longer has.
 const WAITING_PROPERTIES: [&str; 9] = [
     "TIMER_DELAY_SEC",
     "TIMER_DELAY_MS",
@@ -73,7 +73,7 @@ pub struct TimerFigures {
     pub recalled: u64,
     /// Their queue has been read up to here.
     pub queue_offset: i64,
-    /// How late the next one is.
+    /// The lateness of the next one.
     pub behind_ms: i64,
 }
 
@@ -107,11 +107,11 @@ impl Timers {
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Run {
     log: TimerLog,
     rebuild: Option<Rebuild>,
-    /// What must be on the disk before a checkpoint may speak of it.
+    /// The log must be flushed up to here before a checkpoint is saved.
     written_end: i64,
     /// The queue has been read up to its end once.
     has_begun: bool,
@@ -119,16 +119,16 @@ struct Run {
     last_failure: String,
 }
 
-/// While everything is read again because the timer log was lost.
+/// A rebuild of a lost timer log, for which the whole queue is read again.
 struct Rebuild {
     up_to: i64,
-    /// What is due by then, and its record no later, was delivered.
+    /// Messages up to this position were delivered.
     done: TimerPosition,
-    /// How often what was stored again was, by its key and time: older copies do not count.
+    /// The number of the newest copy, by key and time. Older copies do not count.
     copies: HashMap<(u64, i64), i64, RandomState>,
 }
 
-/// A record of the queue, as far as it matters here.
+/// The parts of a waiting record that matter here.
 struct Waiting {
     due_ms: i64,
     key_hash: u64,
@@ -148,11 +148,11 @@ impl Waiting {
         })
     }
 
-    /// When the record has to be looked at: at its time, but first in time for retention.
+    /// The entry of the timer log: for the due time, or earlier to store the record again before retention meets it.
     fn entry(&self, record: &Record<'_>, roll_ms: i64) -> TimerEntry {
         let is_roll = self.due_ms.saturating_sub(record.store_timestamp_ms) > roll_ms;
         let wake_ms = if is_roll {
-            // Spread, because what was sent at once must not be stored again at once.
+            // Spread, because messages that were sent together should not all be stored again together.
             let spread_ms = (roll_ms / 4).max(1);
             let scattered = (record.physical_offset as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
             record.store_timestamp_ms + roll_ms - spread_ms + (scattered % spread_ms as u64) as i64
@@ -177,7 +177,7 @@ impl Timers {
             if let Err(error) = self.turn(&mut run) {
                 self.note_failure(&mut run, &error);
                 if let StoreError::Damaged { .. } = error {
-                    // What is done is saved before everything is read again, so that nothing comes twice.
+                    // Save the progress before everything is read again, so that nothing is delivered twice.
                     let _noted_above = self.save(&mut run);
                     let Some(reopened) = self.open() else { return };
                     run = reopened;
@@ -201,12 +201,12 @@ impl Timers {
         }
     }
 
-    /// None where it is time to stop before that was possible.
+    /// Opens the timer log; None if the plane stops before that succeeds.
     fn open(&self) -> Option<Run> {
         loop {
             let begin = self.store.min_offset(TIMER_TOPIC, 0);
             let end = self.store.max_offset(TIMER_TOPIC, 0);
-            // Every delivery is a record: what was due after the newest one was not delivered.
+            // Every delivery is a record, so nothing that was due after the newest record was delivered.
             match self.store.open_timer_log(begin, end, self.store.newest_time_ms()) {
                 Ok((log, start)) => {
                     let rebuild = start.rebuild.map(|why| {
@@ -256,7 +256,7 @@ impl Timers {
         copies
     }
 
-    /// Shows some records of the queue from an offset on, and tells where they end; with an error, where it arose.
+    /// Shows some records of the queue from an offset on. Returns where they end, or where the error arose.
     fn each_waiting(
         &self,
         from: i64,
@@ -270,7 +270,7 @@ impl Timers {
         for slice in &got.slices {
             let mut rest = &slice[..];
             while let Ok(record) = Record::decode(rest) {
-                // One that says nothing of its time stays readable in the log by its id.
+                // A record without a time stays readable by its id.
                 if let Some(waiting) = Waiting::of(&record)
                     && let Err(error) = see(&record, waiting)
                 {
@@ -332,7 +332,7 @@ impl Timers {
         self.save(run)
     }
 
-    /// A checkpoint, of what the disk has: neither a message read nor one delivered may be lost behind it.
+    /// Saves a checkpoint if everything before it is on the disk, so that no message is lost behind it.
     fn save(&self, run: &mut Run) -> Result<(), StoreError> {
         if run.rebuild.is_some() || !self.store.wait_flushed(run.written_end, FLUSH_PATIENCE) {
             return Ok(());
@@ -340,7 +340,7 @@ impl Timers {
         run.log.save().map(|_| ())
     }
 
-    /// Reads on in the queue; true where its end is reached.
+    /// Reads on in the queue; true if its end is reached.
     fn read_queue(&self, run: &mut Run) -> Result<bool, StoreError> {
         let stop_at = run.log.queue_offset() + TURN_RECORDS;
         let roll_ms = self.roll_ms;
@@ -387,7 +387,7 @@ impl Timers {
         outcome
     }
 
-    /// Does what an entry is for. A refusal of the store leaves it for the next turn.
+    /// Delivers, recalls or stores again the message of an entry. If the store refuses, the next turn tries again.
     fn handle(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
         let stored = self.store.record_at(entry.physical_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
@@ -400,12 +400,12 @@ impl Timers {
         if entry.is_roll {
             return self.roll(run, &record, &waiting);
         }
-        // A recall has been noted before anything at its moment was due.
+        // Recalls of this moment were noted before any message of it was delivered.
         if entry.is_recall {
             return Ok(());
         }
         if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
-            // Nothing may say that this is done before the recall is on the disk.
+            // No checkpoint may say that this is done before the recall is on the disk.
             run.written_end = run.written_end.max(self.store.end_offset());
             self.recalled.fetch_add(1, Relaxed);
             return Ok(());
@@ -417,7 +417,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Stores a message that goes on waiting once more.
+    /// Stores a message that goes on waiting again.
     fn roll(&self, run: &mut Run, record: &Record<'_>, waiting: &Waiting) -> Result<(), StoreError> {
         let times = waiting.roll_times.saturating_add(1).to_string();
         let properties = changed_properties(record.properties, &[], &[(ROLL_TIMES, &times)]);
@@ -438,7 +438,7 @@ impl Timers {
                 run.written_end = run.written_end.max(appended.end_offset);
                 Ok(())
             }
-            // What can never be stored must not hold up those behind it.
+            // A message that can never be stored must not hold up those behind it.
             Err(
                 error @ (StoreError::BadTopic(_)
                 | StoreError::BadQueue(_)
@@ -455,7 +455,7 @@ impl Timers {
 }
 
 impl Rebuild {
-    /// Whether a record that is read again still waits, as far as anybody can tell.
+    /// Whether a record that is read again still waits, as far as can be told.
     fn counts(&self, record: &Record<'_>, waiting: &Waiting) -> bool {
         if record.queue_offset >= self.up_to {
             return true;

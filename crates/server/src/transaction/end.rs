@@ -1,4 +1,4 @@
-//! END_TRANSACTION (37): a producer says what becomes of a half message.
+//! END_TRANSACTION (37): a producer commits a half message or rolls it back.
 
 use metaq_store::StoreError;
 use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
@@ -13,7 +13,7 @@ use crate::transaction::half::destination;
 use crate::transaction::half_batch::HALF_BATCH;
 use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 
-/// What the message no longer carries once it is a message like any other.
+/// Properties that a committed message no longer has.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
 impl Transactions {
@@ -25,7 +25,7 @@ impl Transactions {
         let end = match header.commit_or_rollback {
             layout::TRANSACTION_COMMIT => End::Committed,
             layout::TRANSACTION_ROLLBACK => End::RolledBack,
-            // The producer does not know yet: it will be asked again.
+            // The producer does not know yet and will be asked again.
             0 => return ask.done(answers),
             other => {
                 let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
@@ -38,14 +38,14 @@ impl Transactions {
         }
     }
 
-    /// Ends it and returns up to where the log must be flushed for that to be safe, 0 where nothing was written.
+    /// Ends the transaction and returns the offset below which the log must be confirmed; 0 if nothing was written.
     fn end_transaction(
         &self,
         header: &EndTransactionHeader<'_>,
         end: End,
         answers: &mut Answers,
     ) -> Result<i64, Refusal> {
-        // Its producer may be quicker than the disk. What is appended for it is confirmed after it.
+        // Its producer may be quicker than the disk. The commit is appended behind it, and confirmed after it.
         let stored = self.store.appended_record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
@@ -83,7 +83,7 @@ impl Transactions {
         Ok(end_offset)
     }
 
-    /// Is this the word of the producer that began the transaction, about this half message, and in time?
+    /// Checks that the request fits the half message, comes from its producer group, and comes in time.
     fn check_end(&self, header: &EndTransactionHeader<'_>, record: &Record<'_>) -> Result<(), Refusal> {
         if record.property("PGROUP") != Some(header.producer_group.as_bytes()) {
             let remark =
@@ -112,27 +112,27 @@ impl Transactions {
         Ok(())
     }
 
-    /// Stores what the half message holds, of which `newest` is the queue offset of the newest copy. Where only a part
-    /// of many can be stored, another try goes on behind it.
+    /// Stores the messages of a half message; `newest` is the queue offset of its newest copy. If only a part of many can be
+    /// stored, another try goes on behind it.
     fn append_all(&self, half: &Record<'_>, newest: i64, ledger: &mut Ledger) -> Result<i64, StoreError> {
         if half.property(HALF_BATCH).is_none() {
             return self.append_committed(half);
         }
         let before = ledger.stored_of(newest);
-        self.append_half_batch(half, |number, _| number < before).map_err(|torn| {
-            ledger.tear(newest, before + torn.stored, half.physical_offset);
-            torn.error
+        self.append_half_batch(half, |number, _| number < before).map_err(|partial| {
+            ledger.note_partial_commit(newest, before + partial.stored, half.physical_offset);
+            partial.error
         })
     }
 
-    /// Stores the message where its consumers, or its delay, will find it.
+    /// Stores the message in its own queue, or where it waits for its delay.
     pub(super) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
         let Some((topic, queue_id)) = destination(record) else {
             return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
         };
         let properties = changed_properties(record.properties, &HALF_PROPERTIES, &[]);
         let marks = properties::scan(&properties);
-        let (stored_topic, stored_queue, more) = self.waiting_place(topic, queue_id, &marks);
+        let (stored_topic, stored_queue, more) = self.commit_destination(topic, queue_id, &marks);
         let appended = self.store.append(&NewRecord {
             topic: stored_topic.as_bytes(),
             queue_id: stored_queue,
@@ -150,7 +150,7 @@ impl Transactions {
         Ok(appended.end_offset)
     }
 
-    /// Answers a producer that waits, which is rare: once what was written is as safe as `flush` says.
+    /// Answers a producer that waits, which is rare, once the end is confirmed.
     fn confirm(&self, ask: &Ask<'_>, end_offset: i64, answers: &mut Answers) -> Outcome {
         if ask.header.is_oneway() || self.store.is_confirmed(end_offset) {
             return ask.done(answers);

@@ -1,4 +1,4 @@
-//! Half messages in the log: stored, stored again when they are checked, given up, and found again after a restart.
+//! Half messages in the log: stored, stored again for a check, given up, and found again after a restart.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,34 +15,33 @@ use crate::transaction::open::{
     DONE_TOPIC, Done, End, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP,
 };
 
-/// Half messages named by one record of the done topic.
+/// Half messages that one record of the done topic names, at most.
 const DONE_OFFSETS_MAX: usize = 512;
-/// Tells a copy which half message it stands for, so that a kill between the copy and the mark of its origin does
-/// not leave two of them.
+/// The half message that a copy replaced. It tells after a kill that there are not two of them.
 const BEFORE: &str = "METAQ_HALF_BEFORE";
-/// Where the first of all copies of a half message that holds many lay: who decides about it knows that one.
+/// The queue offset of the first copy of a half message that holds many: its driver knows that one.
 const FIRST: &str = "METAQ_HALF_FIRST";
 const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
-/// The same of a copy that Apache's broker made while its origin was immune.
+/// The same in a copy that Apache's broker made while the original was immune.
 const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 const READ_RECORDS: usize = 512;
 /// About the number of ends in one record of the done topic of a busy broker.
 const ENDS_PER_RECORD: usize = 128;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
-/// What only this broker may note on a half message.
+/// Properties of half messages that only this broker may set.
 pub(crate) const COPY_NOTES: [&str; 3] = [BEFORE, FIRST, APACHE_BEFORE];
 
-/// A half message that is due for a check, or for another copy because it has lain at one place for long.
+/// A half message that is due for a check, or only for another copy.
 pub struct DueTransaction {
     pub record: bytes::Bytes,
     pub began_ms: i64,
-    /// Its producer must not be asked yet.
+    /// It is too early to ask its producer.
     pub is_immune: bool,
 }
 
 impl Transactions {
-    /// Stores a half message; None where too many transactions are open.
+    /// Stores a half message; None if too many transactions are open.
     pub fn append_half(&self, record: &NewRecord<'_>, kind: Kind) -> Result<Option<Appended>, StoreError> {
         let mut ledger = self.ledger.lock();
         if ledger.is_full() {
@@ -55,13 +54,13 @@ impl Transactions {
         Ok(Some(appended))
     }
 
-    /// Writes every end that is not in the done topic yet, many to a record. What the store refuses now goes with
-    /// the next ones; after a kill in between, what was committed is found in the log (see `redo`).
+    /// Writes every end that is not in the done topic yet, many to a record. If the store refuses, they go with the next
+    /// ones; after a kill in between, `commit_recovery` finds the commits in the log.
     pub fn write_ends(&self) {
         self.write_ends_of(&mut self.ledger.lock());
     }
 
-    /// Brings the last ends to the disk where nothing else has; to be called now and then.
+    /// Asks for the last ends to be flushed if nothing else has. Call it now and then.
     pub fn flush_ends(&self) {
         self.store.request_confirm(self.ledger.lock().appended_end);
     }
@@ -102,7 +101,7 @@ impl Transactions {
         }
     }
 
-    /// The half messages of a turn of checks. One whose record is gone is given up.
+    /// The half messages of a turn of checks. Gives those up whose record is gone.
     pub fn due(&self, look: &Look) -> Vec<DueTransaction> {
         let mut ledger = self.ledger.lock();
         let (mut records, mut bytes) = (Vec::new(), 0);
@@ -125,14 +124,14 @@ impl Transactions {
         records
     }
 
-    /// Stores these half messages again at the end of their queue, so that they hold up nothing, and marks the old
-    /// ones done. Returns the copies, once they are confirmed, as their producer shall see them: with their own topic
-    /// and queue. One that has ended meanwhile is left out.
-    pub fn renew(&self, places: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
+    /// Stores these half messages again at the end of their queue, so that they hold up nothing, and ends the old copies.
+    /// Returns the new ones, once they are confirmed, with the topic and queue that their producer knows. Transactions that
+    /// have ended meanwhile are left out.
+    pub fn renew(&self, queue_offsets: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
         let mut ledger = self.ledger.lock();
-        let mut copies = Vec::with_capacity(places.len());
+        let mut copies = Vec::with_capacity(queue_offsets.len());
         let mut outcome = Ok(());
-        for queue_offset in places {
+        for queue_offset in queue_offsets {
             match self.renew_one(&mut ledger, *queue_offset, checked) {
                 Ok(copy) => copies.extend(copy),
                 Err(error) => {
@@ -148,7 +147,7 @@ impl Transactions {
         if !copies.is_empty() && !self.store.wait_confirmed(end, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
-        // What was stored again is checked in the next turn where this one got no further.
+        // After an error the copies made so far are checked all the same, the rest in the next turn.
         if copies.is_empty() { outcome.map(|()| copies) } else { Ok(copies) }
     }
 
@@ -188,7 +187,7 @@ impl Transactions {
         };
         let appended = match copy.append(&record, &self.store, self.store_host) {
             Ok(appended) => appended,
-            // It does not fit once more: it stays where it is until it is too old.
+            // It does not fit with the longer properties, so it stays where it is until it is too old.
             Err(StoreError::TooLarge { .. } | StoreError::BadRecord(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -198,7 +197,7 @@ impl Transactions {
         Ok(self.restored(&record, &properties, &appended))
     }
 
-    /// The record of a half message with the topic and the queue that its producer gave it.
+    /// The record of a half message with the topic and queue that its producer gave it.
     fn restored(&self, record: &Record<'_>, properties: &[u8], appended: &Appended) -> Option<Vec<u8>> {
         let (topic, queue_id) = destination(record)?;
         let restored = NewRecord {
@@ -225,11 +224,11 @@ impl Transactions {
         Some(bytes)
     }
 
-    /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many did.
-    pub fn give_up(&self, places: &[i64], topic: &str) -> Result<usize, ServerError> {
+    /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many there were.
+    pub fn give_up(&self, queue_offsets: &[i64], topic: &str) -> Result<usize, ServerError> {
         let mut ledger = self.ledger.lock();
         let mut outcome = Ok(0);
-        for queue_offset in places {
+        for queue_offset in queue_offsets {
             match self.give_up_one(&mut ledger, *queue_offset, topic) {
                 Ok(parked) => outcome = outcome.map(|count| count + usize::from(parked)),
                 Err(error) => {
@@ -264,8 +263,8 @@ impl Transactions {
         Ok(true)
     }
 
-    /// Opens a transaction again that was given up: the message parked in `topic` becomes a half message once more,
-    /// which was never checked. False where too many transactions are open.
+    /// Opens a transaction again that was given up: its message in `topic` becomes a half message again, with no checks
+    /// counted. False if too many transactions are open.
     pub fn resume(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
         let Some(stored) = self.store.record_at(physical_offset) else {
             return Err(ServerError::NoRecord(physical_offset));
@@ -300,8 +299,8 @@ impl Transactions {
         Ok(true)
     }
 
-    /// From where on the half topic and the done topic matter, once that is true on the disk too; None where the
-    /// disk took too long.
+    /// The first offsets that matter in the half topic and in the done topic, once everything before them is confirmed.
+    /// None if that takes too long.
     pub fn progress(&self, timeout: Duration) -> Option<(i64, i64)> {
         let (offsets, end) = {
             let mut ledger = self.ledger.lock();
@@ -312,7 +311,7 @@ impl Transactions {
         self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
-    /// Before the plane starts: finds the open transactions again, from the committed offsets on. Returns how many.
+    /// Finds the open transactions, from the committed offsets on, before the plane starts. Returns how many there are.
     pub fn load(&self) -> usize {
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
         let mut ledger = self.ledger.lock();
@@ -320,19 +319,19 @@ impl Transactions {
         let mut ended: HashSet<i64, RandomState> = HashSet::default();
         let mut past = Past::default();
         let mut firsts = Vec::new();
-        // A little of what no longer matters is read too, so that a repeated request gets a true answer.
+        // Older ends are read too, so that a repeated request gets a true answer.
         let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
         let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
         self.each_record(DONE_TOPIC, past_from, |record| {
-            let places = std::str::from_utf8(record.body).unwrap_or_default().split(',');
-            let places: Vec<i64> = places.filter_map(|place| place.trim().parse().ok()).collect();
-            past.read(record, &places);
+            let texts = std::str::from_utf8(record.body).unwrap_or_default().split(',');
+            let queue_offsets: Vec<i64> = texts.filter_map(|text| text.trim().parse().ok()).collect();
+            past.read(record, &queue_offsets);
             if record.queue_offset < done_from {
                 return;
             }
-            let places = places.into_iter();
-            let highest = places.filter(|place| *place >= half_from).inspect(|place| {
-                ended.insert(*place);
+            let done = queue_offsets.into_iter().filter(|queue_offset| *queue_offset >= half_from);
+            let highest = done.inspect(|queue_offset| {
+                ended.insert(*queue_offset);
             });
             let highest = highest.max().unwrap_or(-1);
             ledger.note_done(record.queue_offset, highest, 0);
@@ -342,23 +341,23 @@ impl Transactions {
             let before = number(record.property(BEFORE));
             let apache_before = number(record.property(APACHE_BEFORE)).filter(|_| before.is_none());
             if ended.contains(&record.queue_offset)
-                || apache_before.is_some_and(|place| ended.contains(&place))
+                || apache_before.is_some_and(|replaced| ended.contains(&replaced))
             {
                 return;
             }
             firsts.extend(number(record.property(FIRST)).map(|first| (first, record.queue_offset)));
-            match before.or(apache_before).filter(|place| *place < record.queue_offset) {
+            match before.or(apache_before).filter(|replaced| *replaced < record.queue_offset) {
                 Some(before) => ledger.replace(before, record.queue_offset, Half::of(record)),
                 None => ledger.open(record.queue_offset, Half::of(record)),
             }
         });
         past.link(&mut ledger);
-        // The done topic may no longer tell of the first copies, which are what their driver knows.
+        // The done topic may no longer name the first copies, but their drivers know no other.
         for (first, copy_offset) in firsts {
             ledger.link_first(first, copy_offset);
         }
-        past.recall(&mut ledger);
-        self.redo_commits(&mut ledger, past.committed_below);
+        past.remember_ends(&mut ledger);
+        self.finish_commits(&mut ledger, past.committed_below);
         self.write_ends_of(&mut ledger);
         let open = ledger.open_count();
         drop(ledger);
@@ -366,13 +365,13 @@ impl Transactions {
         open
     }
 
-    /// The committed offset of one of the two topics, brought to what is there.
+    /// The committed offset of one of the two topics, within the bounds of its queue.
     fn begin_of(&self, topic: &str) -> i64 {
         let committed = self.offsets.get(TRANSACTION_GROUP, topic, 0).unwrap_or(0);
         committed.max(self.store.min_offset(topic, 0)).min(self.store.max_offset(topic, 0))
     }
 
-    /// Whether the half queue has that record there; a body can hold anything, also what looks like a half message.
+    /// Whether the half queue has that record there. A message's body may imitate a half message.
     pub(super) fn is_half_at(&self, queue_offset: i64, physical_offset: i64) -> bool {
         let got = self.store.get(HALF_TOPIC, 0, queue_offset, 1, 1, &Filter::All);
         let record = got.slices.first().and_then(|slice| Record::decode(slice).ok());
@@ -402,7 +401,7 @@ impl Transactions {
     }
 }
 
-/// Where a half message goes when its transaction is committed.
+/// The topic and queue of a half message after its commit.
 pub(crate) fn destination<'a>(record: &Record<'a>) -> Option<(&'a str, i32)> {
     let topic = std::str::from_utf8(record.property("REAL_TOPIC")?).ok()?;
     let queue_id = std::str::from_utf8(record.property("REAL_QID")?).ok()?.parse().ok()?;
