@@ -116,9 +116,12 @@ impl Broker {
         }
     }
 
-    /// Has what is due by a clock that was just moved delivered at once; false where that did not come about in time.
+    /// Delivers everything that is due after a clock jump, so that consumers can read it; false if that takes longer
+    /// than `timeout`.
     pub fn catch_up(&self, timeout: Duration) -> bool {
-        self.timers.rounds.wait_for_one(timeout) && self.delays.rounds.wait_for_one(timeout)
+        self.timers.rounds.wait_for_one(timeout)
+            && self.delays.rounds.wait_for_one(timeout)
+            && self.store.wait_confirmed(self.store.end_offset(), timeout)
     }
 
     pub(crate) fn sync_failed(&self) -> bool {
