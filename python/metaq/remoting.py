@@ -18,14 +18,13 @@ from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
+from metaq.settings import PEER_SILENCE_MS_MAX
 
 _log = logging.getLogger(__name__)
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 _READ_BYTES: Final = 256 * 1024
-SILENCE_MS_MAX: Final = 20_000
-"""The connection ends if the peer's system acknowledges nothing for this long."""
 
 Answered = Response | None
 OnRequest = Callable[[Frame], Answered | Awaitable[Answered]]
@@ -102,7 +101,7 @@ class Connection:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             # Without this, writes to a host that vanished would be retried for a quarter of an hour.
             stream = writer.get_extra_info("socket")
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS_MAX)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_SILENCE_MS_MAX)
         return cls(address, reader, writer, on_request=on_request, binary=binary)
 
     @property

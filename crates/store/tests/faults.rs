@@ -216,6 +216,42 @@ fn one_queue_flush_that_fails_refuses_nothing_and_the_second_tells_why() {
 }
 
 #[test]
+fn a_crowded_queue_survives_a_failed_write() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::new());
+    let settings = StoreSettings {
+        commit_log_file_bytes: 32 << 20,
+        consume_queue_file_entries: 300_000,
+        queue_flush_interval_ms: 600_000,
+        ..small(directory.path())
+    };
+    let store = open_on(&disk, &settings);
+    let records = vec![record("t", 0, b"x", ""); 1_000];
+    let fill = |batches: usize| {
+        for _ in 0..batches {
+            store.append_batch(&records)?;
+            store.dispatch();
+        }
+        Ok::<(), StoreError>(())
+    };
+    disk.add(Fault {
+        call: Call::Write,
+        path_part: "consumequeue",
+        kind: ErrorKind::PermissionDenied,
+        after: 0,
+        times: 2,
+    });
+    fill(75).unwrap();
+    assert_eq!(disk.faults_met(), 2);
+    assert!(store.take_reports().iter().any(|line| line.contains("to be tried again")));
+    // Memory is bounded all the same.
+    disk.fail(Call::Write, "consumequeue", ErrorKind::PermissionDenied);
+    let refusal = fill(150).unwrap_err();
+    assert!(matches!(refusal, StoreError::QueuesStuck { .. }), "{refusal}");
+    assert!(store.max_offset("t", 0) < 75_000 + 150_000);
+}
+
+#[test]
 fn a_failed_sync_of_queues_freezes_the_bound_only() {
     let directory = tempfile::tempdir().unwrap();
     let disk = Arc::new(FaultyDisk::new());

@@ -85,6 +85,7 @@ class Client(AsyncStartable):
         - `linger` (0.002): seconds for which `send_soon` waits for more messages
         - `batch_bytes_max` (256 KiB): how much `send_soon` sends at once
         - `buffer_bytes_max` (32 MiB): how much `send_soon` holds before it waits
+        - `batches_in_flight_max` (4): batches of one topic that `send_soon` sends at the same time
 
         Raises UsageError.
         """

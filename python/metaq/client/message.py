@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from metaq._core import Message
+from metaq._core import Message, register_message_rules
 from metaq.client import compression
 from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.errors import InvalidMessage
@@ -41,6 +41,9 @@ TRANSACTION_PREPARED: Final = 4
 def inflate(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
     """Returns the body as its producer sent it. Raises UnreadableBody."""
     return compression.decompress(body, system_flag, bytes_max)
+
+
+register_message_rules(inflate=inflate, system_names=SYSTEM_NAMES)
 
 
 @dataclass(slots=True)

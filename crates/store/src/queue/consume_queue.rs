@@ -16,6 +16,8 @@ use crate::queue::files::{ENTRY_BYTES, Entry, QueueDisk, file_name};
 
 /// Entries that may wait in memory before dispatch itself writes them.
 const TAIL_ENTRIES_MAX: usize = 65_536;
+/// Entries between two attempts to write a tail that is too long.
+const RETRY_ENTRIES: usize = 4_096;
 /// A larger jump of queue offsets is taken for a damaged record, not for lost ones. This is below the limit of the
 /// tail, so that a jump can be undone while it is in memory.
 const GAP_ENTRIES_MAX: i64 = 16_384;
@@ -105,6 +107,11 @@ impl Queue {
         self.removed.load(Ordering::Relaxed)
     }
 
+    /// Whether so many entries wait in memory that no more may come.
+    pub(crate) fn is_overcrowded(&self) -> bool {
+        self.state.lock().tail.len() >= 2 * TAIL_ENTRIES_MAX
+    }
+
     /// Marks the queue as deleted: nothing is read or written any more, because its files are about to be deleted.
     pub(crate) fn remove(&self, disk: &QueueDisk) {
         self.removed.store(true, Ordering::Relaxed);
@@ -135,7 +142,10 @@ impl Queue {
         state.tail.push(entry);
         let max_offset = state.end();
         self.max_offset.store(max_offset, Ordering::Release);
-        Put::Done { max_offset, was_clean, is_crowded: state.tail.len() >= TAIL_ENTRIES_MAX }
+        let waiting = state.tail.len();
+        // Now and then only, because each attempt to write copies the whole tail.
+        let is_crowded = waiting >= TAIL_ENTRIES_MAX && waiting % RETRY_ENTRIES == 0;
+        Put::Done { max_offset, was_clean, is_crowded }
     }
 
     #[cold]

@@ -301,7 +301,11 @@ fn entry_code(record: &Record<'_>, delay_levels_ms: &[i64]) -> i64 {
 #[cold]
 fn relieve(with: &Context<'_>, queue: &Queue) {
     if let Err(error) = with.queues.flush_one(queue) {
-        // At once, whatever the cause, because memory must not grow without bound.
-        with.gate.shut_for_queues(&error, with.reports);
+        // A brief shortage, of file descriptors for example, is over by the next attempt. But memory is bounded.
+        if matches!(error, StoreError::DiskFull { .. }) || queue.is_overcrowded() {
+            with.gate.shut_for_queues(&error, with.reports);
+        } else {
+            with.reports.add(format!("queue entries could not be written, to be tried again: {error}"));
+        }
     }
 }

@@ -43,13 +43,7 @@ pub(crate) fn open(
     let queue_count = queues.list_on_disk()?.len() as i64;
     queues.disk.directory_count.store(queue_count, std::sync::atomic::Ordering::Release);
     let is_rebooted = saved.bound.as_ref().map_or(!is_clean, |bound| bound.boot_id != boot_id);
-    let mut queues_missing =
-        saved.bound.as_ref().map_or(queue_count == 0, |bound| queue_count < bound.queue_count);
-    let stopped_with = saved.bound.as_ref().filter(|_| is_clean).map_or(0, |bound| bound.queue_files);
-    if stopped_with != 0 && queues.files_digest()? != stopped_with {
-        reports.add("queue files were changed or lost since the last stop: queues are rebuilt".to_owned());
-        queues_missing = true;
-    }
+    let queues_missing = are_queues_missing(&queues, queue_count, &saved, is_clean, &reports)?;
     let evidence = Evidence { saved: &saved, queues_missing, is_rebooted };
     let recovered = log_end::recover(&settings, &*disk, &evidence, &reports)?;
     mark_open(&settings, &*disk)?;
@@ -94,6 +88,22 @@ pub(crate) fn open(
     shared.log.progress.set_confirmed(shared.log.progress.confirmable());
     shared.check_disk_level();
     Ok((shared, lock))
+}
+
+/// Whether queues lack directories or, after an orderly stop, whether any of their files changed since.
+fn are_queues_missing(
+    queues: &Queues,
+    queue_count: i64,
+    saved: &Saved,
+    is_clean: bool,
+    reports: &Reports,
+) -> Result<bool, StoreError> {
+    let stopped_with = saved.bound.as_ref().filter(|_| is_clean).map_or(0, |bound| bound.queue_files);
+    if stopped_with != 0 && queues.files_digest()? != stopped_with {
+        reports.add("queue files were changed or lost since the last stop: queues are rebuilt".to_owned());
+        return Ok(true);
+    }
+    Ok(saved.bound.as_ref().map_or(queue_count == 0, |bound| queue_count < bound.queue_count))
 }
 
 /// Syncs the recovered tail before anybody may read it: what the last process did not sync is only in the page cache.

@@ -42,6 +42,9 @@ class ProducerKeywords(TypedDict, total=False):
     """How much `send_soon` sends at once (default 256 KiB)."""
     buffer_bytes_max: int
     """How much `send_soon` holds before it waits (default 32 MiB)."""
+    batches_in_flight_max: int
+    """Batches of one topic that `send_soon` sends at the same time (default 4); batches whose order counts
+    are sent one after the other."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -82,6 +85,7 @@ class ProducerOptions:
     linger_s: float = 0.002
     batch_bytes_max: int = 256 * KIB
     buffer_bytes_max: int = 32 * MIB
+    batches_in_flight_max: int = 4
     half_properties: str | None = None
     """If given, each batch is stored as one half message with these encoded properties. The Spark sink uses
     this to decide about many messages at once."""
@@ -90,7 +94,13 @@ class ProducerOptions:
         check_group(self.group)
         for name in ("timeout_s", "attempt_timeout_s"):
             check_timeout(getattr(self, name), name)
-        for name in ("body_bytes_max", "compress_from_bytes", "batch_bytes_max", "buffer_bytes_max"):
+        for name in (
+            "body_bytes_max",
+            "compress_from_bytes",
+            "batch_bytes_max",
+            "buffer_bytes_max",
+            "batches_in_flight_max",
+        ):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"{name} is {value!r}: it must be a whole number, at least 1")

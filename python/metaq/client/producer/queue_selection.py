@@ -1,4 +1,8 @@
-"""Selects the queue of a message, and avoids brokers that failed recently."""
+"""Selects the queue of a message, and avoids brokers that failed recently.
+
+This module decides which brokers are avoided and for how long. `crates/client` applies the same rule to the
+batches of `send_soon`, from the list that `Faults.left` returns: no Python runs per batch.
+"""
 
 from __future__ import annotations
 

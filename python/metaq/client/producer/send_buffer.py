@@ -13,11 +13,12 @@ import weakref
 from collections import deque
 from typing import Any, Final, Unpack
 
-from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch
+from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch, register_send_types
 from metaq.client.message import Outgoing
-from metaq.client.producer.callbacks import CallbackThread
+from metaq.client.producer.callbacks import CallbackThread, call_back
 from metaq.client.producer.options import MessageOptions, PreparedSend, ProducerOptions, prepare_send
 from metaq.client.producer.queue_selection import queue_of_key
+from metaq.client.producer.results import STATUSES, SendResult, not_durable
 from metaq.client.producer.sending import Sender
 from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.client.session.session import Session
@@ -31,6 +32,10 @@ CALLBACKS_GRACE_S: Final = 0.25
 PLAIN_OPTIONS: Final = frozenset(("tag", "keys", "key"))
 """The options that the data plane handles itself. A message with other options is prepared here."""
 _BATCH_OVERHEAD_BYTES: Final = 22
+
+register_send_types(
+    result=SendResult, queue=Queue, statuses=STATUSES, not_durable=not_durable, call_back=call_back
+)
 
 _alive: weakref.WeakSet[BufferedSender] = weakref.WeakSet()
 

@@ -29,6 +29,7 @@ from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
 from metaq.remoting import Connection, Connections, split_address
+from metaq.settings import NetworkSettings
 
 __all__ = ["NOT_MINE", "Queue", "Route", "Session"]
 
@@ -140,7 +141,7 @@ class Session:
         Brokers send no requests there: they know our groups by the connections of this session.
         """
         if purpose not in self._networks:
-            self._networks[purpose] = Network()
+            self._networks[purpose] = Network(NetworkSettings())
         return self._networks[purpose]
 
     @property

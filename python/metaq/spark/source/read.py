@@ -17,7 +17,7 @@ from metaq.protocol.errors import ProtocolError, Refused, Unreachable
 from metaq.protocol.names import TOOLS_GROUP
 from metaq.protocol.properties import SYSTEM_NAMES
 from metaq.retry import Backoff, Retry
-from metaq.settings import ScanSettings
+from metaq.settings import NetworkSettings, ScanSettings
 from metaq.spark.errors import DataLost
 from metaq.spark.schema import ArrowColumns
 from metaq.spark.source.cluster import Cluster
@@ -42,7 +42,7 @@ def _network() -> Network:
     process = os.getpid()
     if process not in _networks:
         _networks.clear()
-        _networks[process] = Network()
+        _networks[process] = Network(NetworkSettings())
     return _networks[process]
 
 
