@@ -271,9 +271,8 @@ impl Timers {
             let mut rest = &slice[..];
             while let Ok(record) = Record::decode(rest) {
                 // A record without a time stays readable by its id.
-                if let Some(waiting) = Waiting::of(&record)
-                    && let Err(error) = see(&record, waiting)
-                {
+                let seen = Waiting::of(&record).map_or(Ok(()), |waiting| see(&record, waiting));
+                if let Err(error) = seen {
                     return (record.queue_offset, Err(error));
                 }
                 rest = &rest[record.size..];

@@ -247,9 +247,8 @@ impl Transactions {
         let Some(half) = ledger.half(queue_offset) else {
             return Ok(false);
         };
-        if let Some(stored) = self.store.record_at(half.physical_offset)
-            && let Ok(record) = Record::decode(&stored)
-        {
+        let stored = self.store.record_at(half.physical_offset);
+        if let Some(record) = stored.as_deref().and_then(|stored| Record::decode(stored).ok()) {
             let copy = Copy {
                 topic,
                 queue_id: 0,
