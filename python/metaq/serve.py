@@ -1,4 +1,4 @@
-"""The roles as processes: started in order, announced, and stopped in the reverse order on a signal."""
+"""Runs name server and broker as a process: starts them in order, announces them, stops them on a signal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Role = Literal["serve", "nameserver", "broker"]
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What is up, and where; None is what this process does not run."""
+    """The addresses of everything that is up; None for a part that this process does not run."""
 
     role: Role
     nameserver: str | None = None
@@ -34,7 +34,7 @@ class Ready:
 
 
 async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> None:
-    """Starts what the role consists of, announces it and runs until SIGINT or SIGTERM."""
+    """Starts the parts of the role, announces them and runs until SIGINT or SIGTERM."""
     stop = _stop_on_signal()
     clock = Clock()
     nameserver: NameServer | None = None
@@ -58,7 +58,7 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
 
 
 def _stop_on_signal() -> asyncio.Event:
-    """Set by the first signal; a second one ends the process where it stands."""
+    """An event that the first signal sets; a second signal ends the process at once."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -79,7 +79,12 @@ async def _start_nameserver(
 
     settings = nameserver_settings(config, alone=alone)
     with _explained("--listen" if alone else "--namesrv-port"):
-        nameserver = NameServer(settings, clock, key_values_file=key_values_file(config, alone=alone))
+        nameserver = NameServer(
+            settings,
+            clock,
+            key_values_file=key_values_file(config, alone=alone),
+            broker_expiry_s=config["broker_expiry_s"],
+        )
         await nameserver.start()
     stack.push_async_callback(nameserver.stop)
     return nameserver
@@ -100,7 +105,7 @@ async def _start_broker(
 
 @contextmanager
 def _explained(flag: str) -> Iterator[None]:
-    """Says what to do where a port is taken or the store cannot be opened."""
+    """Explains what to do if a port is taken or the store cannot be opened."""
     try:
         yield
     except StoreFailure as error:

@@ -1,4 +1,4 @@
-"""What crosses into the data plane when it starts: plain, frozen values with their units in the name."""
+"""Settings and policy that cross into the data plane: plain, frozen values with their units in the name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELAY_LEVELS_MS = (
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Where the store lives, how large its files are and when they reach the disk."""
+    """The store: its directory, the size of its files, flushing and retention."""
 
     directory: str
     flush: Literal["sync", "async"] = "sync"
@@ -39,19 +39,20 @@ class StoreSettings:
     disk_refuse_percent: int = 90
     delete_unconsumed: bool = False
     append_wait_ms_max: int = 1_000
-    """How long an append waits for those before it; from then on others are refused until it moves again."""
+    """How long an append waits for the appends before it. After that, others are refused until it moves
+    again."""
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
-    """How long a message of each delay level waits, level 1 first; empty: none is delayed."""
+    """How long a message of each delay level waits, level 1 first. Empty: no message is delayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """One listener: where it binds and what it lets a peer take from it."""
+    """One listener: its address, and its limits for peers."""
 
     host: str
     port: int
     also_old_port: bool = False
-    """Listen on port−2 too, where clients up to 4.4 send (a second free port when `port` is 0)."""
+    """Also listen on port−2, to which clients up to 4.4 send (a second free port if `port` is 0)."""
     connections_max: int = 10_000
     connections_per_address_max: int = 5_000
     frame_bytes_max: int = 16 * MIB
@@ -66,38 +67,49 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What the hot requests need to know of the broker they run in; fixed while it runs."""
+    """Settings of the hot requests of a broker; the same in every role."""
 
     cluster: str
     name: str
-    broker_id: int
     store_host: str
-    """`ip:port` written into every record and message id."""
+    """The `ip:port` in every record and message id; port 0 stands for the listener's port."""
     region: str = "DefaultRegion"
     flush_timeout_ms: int = 5_000
     pull_bytes_max: int = 2 * MIB
     pull_messages_max: int = 1024
-    """The most that one pull returns whatever it asks for. Java's consumers ask for 32 messages and 256 KiB,
-    which is also what a pull gets that names no size."""
+    """The most that one pull returns, whatever it asks for. Java's consumers ask for 32 messages and
+    256 KiB."""
+    pull_bytes_default: int = 256 * KIB
+    """A pull that names no size gets as much as from an Apache broker."""
     hold_max: int = 100_000
+    pull_hold_ms_max: int = 300_000
+    pull_limit_hold_ms: int = 1_000
+    """How long a pull that asks for no wait is held for its group's limit: an empty answer would say that the
+    queue is empty."""
+    filter_hold_ms_max: int = 5_000
+    """How long a pull waits for a filter function before it is told to ask again; clients wait longer for an
+    answer."""
     send_hold_ms_max: int = 1_500
-    """How long an acknowledgement waits for its topic's limit; half of what Java clients give a send."""
+    """How long an acknowledgement waits for its topic's limit; half of the time-out of a Java client's
+    send."""
     send_refusal_hold_ms: int = 500
-    """How long a refusal is kept back where that wait would be too long: clients repeat a refused send at
-    once, and three tries of a Java client then still fit its time."""
+    """How long a refusal is delayed if that wait would be too long: clients repeat a refused send at once,
+    and three tries of a Java client still fit into its time-out."""
     send_hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000
     transaction_timeout_ms: int = 6_000
-    """How old a transaction is before its producer is asked for it, at least."""
+    """The age at which the producer of an open transaction may be asked about it."""
     transactions_open_max: int = 500_000
+    transactions_ended_kept: int = 64 * 1024
+    """Ended transactions that are remembered, 8 bytes each, so that a repeated request gets a true answer."""
     timer_max_delay_s: int = 40 * 24 * 3600
-    """How far ahead a sender may put the delivery of a message."""
+    """The longest delay that a sender may ask for."""
     timer_roll_s: int = 24 * 3600
-    """A message that waits longer is stored again after so long, or after half of what retention leaves where
-    that is less: retention deletes whole files by age and must not meet it."""
+    """A message that waits longer than this is stored again, at the latest after half of the retention time.
+    Otherwise retention, which deletes whole files by age, would delete it."""
     recall_messages: bool = True
-    """Whether a sender may take a waiting message back; Apache's brokers leave it off unless told."""
+    """Whether a sender may recall a waiting message; off by default on Apache's brokers."""
 
 
 PEER_SILENCE_MS_MAX = 20_000
@@ -117,20 +129,20 @@ class NetworkSettings:
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """How a pull stream of the client reads its queues."""
+    """A pull stream of the client."""
 
     group: str
     hold_ms: int
-    """How long a broker keeps a pull that finds nothing."""
+    """How long a broker holds a pull that finds nothing."""
     count_max: int
     bytes_max: int
-    """Held of each queue, as stored."""
+    """Limits for the prefetched messages of each queue, in bytes as stored."""
     refill_percent: int = 50
     """A queue is pulled again when this much of its limits is free. Lower values pull more often and bring
     less each time."""
     pull_count_max: int = 1024
     pull_bytes_max: int = 1 * MIB
-    """Asked for at once; a broker may give less. Apache's gives 32 messages and 256 KiB at most."""
+    """The size of one pull. A broker may return less; Apache's returns at most 32 messages and 256 KiB."""
     answer_timeout_ms: int = 15_000
     """How long an answer may take beyond `hold_ms`."""
     idle_pause_ms: int = 100
@@ -139,7 +151,7 @@ class PullSettings:
 
 @dataclass(frozen=True, slots=True)
 class ScanSettings:
-    """How a range of a queue is read into columns."""
+    """A scan, which reads a range of a queue into columns."""
 
     group: str
     columns: tuple[str, ...]
@@ -148,23 +160,23 @@ class ScanSettings:
     """Properties that the column `properties` leaves out."""
     rows_max: int = 16_384
     bytes_max: int = 16 * MIB
-    """Of one batch, bodies inflated; the last row may pass it."""
+    """Limits of one batch, with bodies decompressed; the last row may exceed them."""
     held_bytes_max: int = 32 * MIB
-    """Read ahead and not taken yet, as stored."""
+    """The limit for bytes that are read ahead, as stored."""
     pulls_in_flight_max: int = 6
     """Pulls that wait for their answer at the same time."""
     pull_count_max: int = 1024
     pull_bytes_max: int = 1 * MIB
-    """Asked for at once; a broker may give less. Apache's gives 32 messages and 256 KiB at most."""
+    """The size of one pull. A broker may return less; Apache's returns at most 32 messages and 256 KiB."""
     pull_timeout_ms: int = 20_000
     """How long one pull may take; brokers do not hold the pulls of a scan."""
     inflated_bytes_max: int = 64 * MIB
-    """What one compressed body may grow to."""
+    """The largest size of one decompressed body."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPolicy:
-    """What the data plane may do with one topic."""
+    """The rules for one topic."""
 
     name: str
     read_queues: int
@@ -172,21 +184,21 @@ class TopicPolicy:
     permission: int
     """Bits: 4 read, 2 write, 1 inherit."""
     client_writable: bool = True
-    """False for the system topics no client may send to."""
+    """False for system topics to which no client may send."""
     send_messages_per_second: int = 0
     send_bytes_per_second: int = 0
-    """0 is no limit."""
+    """0 means no limit."""
 
 
 Operation: TypeAlias = tuple[str, int | float | str | tuple[str, ...] | None]
-"""A name that crates/python/src/expression.rs knows, and what the operation works with."""
+"""The name of an operation in crates/python/src/server/expression.rs, and its operand."""
 Program: TypeAlias = tuple[Operation, ...]
 """A compiled filter in postfix order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPolicy:
-    """A group's standing subscription to one topic, as its heartbeats told it."""
+    """A group's standing subscription to one topic, from its heartbeats."""
 
     topic: str
     version: int
@@ -194,16 +206,16 @@ class SubscriptionPolicy:
     tag_codes: tuple[int, ...] = ()
     """Hash codes of the wanted tags; empty means every message."""
     program: Program | None = None
-    """What decides instead of tags, for a subscription by SQL92."""
+    """The filter of a SQL92 subscription, which replaces the tags."""
     function: tuple[str, str] | None = None
-    """The filter function that decides instead, and the text of the call."""
+    """The filter function that replaces the tags, and the text of the call."""
     refusal: tuple[int, str] | None = None
-    """Code and remark for every pull, where the subscription cannot be served."""
+    """Code and remark of the answer to every pull, if the subscription cannot be served."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPolicy:
-    """What the data plane may do for one consumer group."""
+    """The rules for one consumer group."""
 
     name: str
     consume_enabled: bool = True
@@ -212,10 +224,10 @@ class GroupPolicy:
     """True while the group's live consumers are in broadcast mode."""
     broker_id: int = 0
     retry_times_max: int = 16
-    """After so many tries a message that is sent to the group's retry topic goes to its dead letters."""
+    """After this many tries, a message that is sent to the group's retry topic goes to its dead letters."""
     forbidden_topics: tuple[str, ...] = ()
-    """What the group may not read for now."""
+    """The topics that the group may not read for now."""
     subscriptions: tuple[SubscriptionPolicy, ...] = ()
     consume_messages_per_second: int = 0
     consume_bytes_per_second: int = 0
-    """0 is no limit."""
+    """0 means no limit."""

@@ -93,7 +93,7 @@ def test_a_running_group_is_sent_back_in_time_with_its_next_pull(tmp_path: Path)
         await commit(client, 10)
         # Its consumer waits at the end of the queue; the reset reaches it there.
         waiting = asyncio.create_task(client.pull("g", T, 10, hold_ms=120_000))
-        await until(lambda: broker.server.counters()["held"] > 0)
+        await until(lambda: broker.listener.figures().held > 0)
         await reset(client, NOW_MS + 4 * 60_000 - 1_000)
         assert await asyncio.wait_for(waiting, 60) == (MOVED, [], 4)
         assert await committed(client) == 4
@@ -241,7 +241,7 @@ def test_requests_are_passed_on_to_the_client(tmp_path: Path) -> None:
             reply = (await client.connection.call(GetConsumerStatus(topic=T, group="g"))).check()
             told = GetConsumerStatusBody.decode(reply.body).consumer_table
             assert told == {"answerer": {MessageQueue("broker-a", 0, T): 7}}
-            for id_given, wrong in (("nobody", "not connected"), ("answerer", "no offset message id")):
+            for id_given, wrong in (("nobody", "not connected"), ("answerer", "not an offset message id")):
                 bad = msgspec.structs.replace(direct, client_id=id_given, msg_id="7F")
                 reply = await client.connection.call(bad)
                 assert reply.code != 0 and wrong in (reply.remark or "")
@@ -336,7 +336,7 @@ def test_figures_of_a_running_broker(tmp_path: Path) -> None:
         for _ in range(20):
             await client.send(T, b"x", TAGS="a")
         clock.advance_ms(10_000)
-        broker.statistics.sample()
+        broker.master.state.statistics.sample()
         asked = ViewBrokerStatsData(stats_name=TOPIC_PUT, stats_key=T)
         data = BrokerStatsData.decode((await client.connection.call(asked)).check().body)
         assert (data.stats_minute.sum, data.stats_minute.tps) == (20, 2.0)
@@ -361,7 +361,7 @@ def test_queues_of_topics_that_are_gone_are_cleaned(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client) -> None:
         await client.send(T, b"x")
         await client.send("kept", b"x")
-        broker.topics.remove(T)
+        broker.master.state.topics.remove(T)
         assert T in broker.store.topics()
         (await client.connection.call(CleanUnusedTopic())).check()
         assert T not in broker.store.topics()

@@ -76,7 +76,7 @@ async def look(broker: Broker, client: Client, clock: Clock, by_ms: int) -> list
     before = len(checks(client))
     for _ in range(by_ms // INTERVAL_MS):
         clock.advance_ms(INTERVAL_MS)
-        await broker.transactions.check()
+        await broker.master.transactions.check()
     await client.connection.call(GetMaxOffset(topic="orders", queue_id=0))
     return checks(client)[before:]
 
@@ -140,7 +140,7 @@ def test_messages_inside_wait_for_their_time_from_the_commit_on(tmp_path: Path) 
                 assert (await end(client, half, COMMIT)).code == 0
             assert [record.body for record in await shown(client)] == [b"now"]
             clock.advance_ms(5_001)
-            assert await asyncio.to_thread(broker.server.catch_up, 60_000)
+            assert await asyncio.to_thread(broker.master.plane.catch_up, 60_000)
             assert [record.body for record in await shown(client)] == [b"now", b"l1", b"l2"]
 
     run(scenario)

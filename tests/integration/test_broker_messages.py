@@ -160,7 +160,7 @@ def test_a_waiting_consumer_gets_the_message_at_once(tmp_path: Path) -> None:
             (await producer.connection.call(UpdateAndCreateTopic(topic="orders"))).check()
             await consumer.heartbeat("g", "orders")
             waiting = asyncio.create_task(consumer.pull("g", "orders", hold_ms=120_000))
-            await until(lambda: broker.server.counters()["held"] == 1)
+            await until(lambda: broker.listener.figures().held == 1)
             assert not waiting.done()
             began = time.monotonic()
             await producer.send("orders", b"now")
@@ -182,8 +182,8 @@ def test_topics_messages_and_offsets_survive_a_restart(tmp_path: Path) -> None:
             (await client.connection.call(commit)).check()
         assert (tmp_path / "config" / "consumerOffset.json").exists()
         async with started_broker(options) as broker, connected(broker.address) as client:
-            assert broker.topics.get("orders") is not None
-            assert broker.topics.get("%RETRY%g") is not None
+            assert broker.master.state.topics.get("orders") is not None
+            assert broker.master.state.topics.get("%RETRY%g") is not None
             query = QueryConsumerOffset(consumer_group="g", topic="orders", queue_id=0)
             assert (await client.connection.call(query)).header(QueueOffset).queue_offset == 7
             await client.heartbeat("g", "orders")
@@ -303,9 +303,9 @@ def test_a_deleted_topic_and_a_deleted_group_leave_no_offsets(tmp_path: Path) ->
                 (await client.connection.call(commit)).check()
             delete = DeleteSubscriptionGroup(group_name="g", clean_offset=True)
             (await client.connection.call(delete)).check()
-            assert set(broker.server.offsets()) == {"orders@h"}
+            assert set(broker.master.plane.offsets()) == {"orders@h"}
             (await client.connection.call(DeleteTopicInBroker(topic="orders"))).check()
-            assert broker.server.offsets() == {}
+            assert broker.master.plane.offsets() == {}
             sent = await client.send("orders", b"again")
             assert sent.queue_offset == 0, "a topic made anew begins anew"
             await client.heartbeat("g", "orders")

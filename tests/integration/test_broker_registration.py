@@ -61,7 +61,7 @@ def test_a_name_server_that_is_down_delays_nothing_and_is_found_later(tmp_path: 
             options = broker_options(tmp_path, f"127.0.0.1:{port}", up.address)
             async with started_broker(options) as broker, connected(up.address) as ask:
                 assert await route(ask, "TBW102") is not None
-                assert broker.registration.registered == {up.address}
+                assert broker.master.registration.registered == {up.address}
                 silent = await asyncio.start_server(_swallow, "127.0.0.1", port)
                 async with silent, connected(broker.address) as client:
                     command = UpdateAndCreateTopic(topic="orders")
@@ -77,13 +77,7 @@ async def _swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.close()
 
 
-def test_a_hanging_name_server_hardly_delays_a_new_topic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Nobody waits for it, or longer than the test runs.
-    monkeypatch.setattr(registration, "ANSWER_TIMEOUT_S", 3600.0)
-    monkeypatch.setattr(registration, "ANNOUNCE_TIMEOUT_S", 0.3)
-
+def test_a_hanging_name_server_hardly_delays_a_new_topic(tmp_path: Path) -> None:
     async def scenario() -> None:
         answers = 1
 
@@ -101,14 +95,19 @@ def test_a_hanging_name_server_hardly_delays_a_new_topic(
         port = hanging.sockets[0].getsockname()[1]
         async with (
             hanging,
-            started_broker(broker_options(tmp_path, f"127.0.0.1:{port}")) as broker,
+            # Nobody waits for it, or longer than the test runs.
+            started_broker(
+                broker_options(
+                    tmp_path, f"127.0.0.1:{port}", register_timeout_s=3600.0, announce_timeout_s=0.3
+                )
+            ) as broker,
             connected(broker.address) as client,
         ):
-            assert broker.registration.registered
+            assert broker.master.registration.registered
             for number in range(3):
                 if number:
                     # One that was late once delays nobody until it answers again.
-                    monkeypatch.setattr(registration, "ANNOUNCE_TIMEOUT_S", 3600.0)
+                    broker.master.registration.announce_timeout_s = 3600.0
                 (await client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=60)).check()
 
     run(scenario)
@@ -141,14 +140,14 @@ def test_many_new_topics_make_few_registrations(tmp_path: Path, monkeypatch: pyt
             connected(nameserver.address) as ask,
         ):
             bodies = 0
-            encode = broker.registration._body
+            encode = broker.master.registration._body
 
             def counted() -> bytes:
                 nonlocal bodies
                 bodies += 1
                 return encode()
 
-            broker.registration._body = counted  # type: ignore[method-assign]
+            broker.master.registration._body = counted  # type: ignore[method-assign]
             calls = [
                 client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=60)
                 for number in range(300)
@@ -166,13 +165,13 @@ def test_a_deleted_topic_is_gone_from_the_broker(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
             (await client.connection.call(UpdateAndCreateTopic(topic="orders"))).check()
-            assert "orders" in broker.topics
+            assert "orders" in broker.master.state.topics
             (await client.connection.call(DeleteTopicInBroker(topic="orders"))).check()
-            assert "orders" not in broker.topics
+            assert "orders" not in broker.master.state.topics
             refused = await client.connection.call(DeleteTopicInBroker(topic="TBW102"))
             assert refused.code == 29
         async with started_broker(broker_options(tmp_path)) as broker:
-            assert "orders" not in broker.topics
+            assert "orders" not in broker.master.state.topics
 
     run(scenario)
 

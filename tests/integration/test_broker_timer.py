@@ -183,8 +183,8 @@ def test_waiting_goes_on_after_a_restart_without_loss_or_repetition(tmp_path: Pa
                 await client.send("orders", b"%d" % number, TIMER_DELAY_MS=str(1_000 + number * 10_000))
             clock.advance_ms(95_000)
             assert len(await delivered(broker, client, 10)) == 10
-            await until(lambda: broker.server.counters()["timers_pending"] == 20)
-            assert broker.server.counters()["timers_read"] == 30
+            await until(lambda: broker.master.plane.figures().timers_pending == 20)
+            assert broker.master.plane.figures().timers_read == 30
         for stopped_ms in (0, 100_000, 1_000_000):
             clock.advance_ms(stopped_ms)
             async with opened(tmp_path, clock) as (broker, client):
@@ -192,7 +192,7 @@ def test_waiting_goes_on_after_a_restart_without_loss_or_repetition(tmp_path: Pa
         async with opened(tmp_path, clock) as (broker, client):
             records = await delivered(broker, client, 30)
             assert [record.body for record in records] == [b"%d" % number for number in range(30)]
-            await until(lambda: broker.server.counters()["timers_pending"] == 0)
+            await until(lambda: broker.master.plane.figures().timers_pending == 0)
 
     run(scenario)
 
@@ -240,7 +240,7 @@ def test_forty_days_pass_retention_again_and_again(tmp_path: Path) -> None:
                 await broker.catch_up()
                 broker.store.clean(force=True)
             assert broker.store.record_at(first_offset) is None, "retention has deleted the first copy"
-            assert broker.store.figures()["commit_log_files"] < 20
+            assert broker.store.figures().commit_log_files < 20
             await nothing_new(broker, 0, "it came early")
             clock.advance_ms(1)
             (record,) = await delivered(broker, client, 1)
@@ -274,7 +274,7 @@ def test_a_recalled_message_never_comes(tmp_path: Path) -> None:
             assert [record.body for record in await delivered(broker, client, 3)] == [b"0", b"2", b"4"]
             clock.advance_ms(DAY_MS)
             await nothing_new(broker, 3, "the recalled one came")
-            await until(lambda: broker.server.counters()["timers_pending"] == 0)
+            await until(lambda: broker.master.plane.figures().timers_pending == 0)
 
     run(scenario)
 

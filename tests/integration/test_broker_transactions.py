@@ -86,7 +86,7 @@ async def turn(broker: Broker, client: Client, clock: Clock, by_ms: int = INTERV
     """Moves the clock by one check interval and returns the checks that came."""
     before = len(checks(client))
     clock.advance_ms(by_ms)
-    await broker.transactions.check()
+    await broker.master.transactions.check()
     # On the same connection an answer comes after the check.
     await client.connection.call(GetMaxOffset(topic="orders", queue_id=0))
     return checks(client)[before:]
@@ -101,13 +101,13 @@ async def orders(client: Client) -> list[Record]:
 
 
 def open_count(broker: Broker) -> int:
-    return broker.server.counters()["transactions_open"]
+    return broker.master.plane.figures().transactions_open
 
 
 async def kept(broker: Broker) -> tuple[int, int]:
     """Returns the committed offsets of the half topic and of the topic of ended transactions."""
-    await broker.transactions.keep_offsets()
-    table = broker.server.offsets()
+    await broker.master.transactions.keep_offsets()
+    table = broker.master.plane.offsets()
     half, done = (
         table.get(f"{topic}@{names.TRANSACTION_GROUP}", {}).get(0, 0)
         for topic in (names.HALF_TOPIC, names.HALF_DONE_TOPIC)
@@ -193,7 +193,7 @@ def test_a_body_that_looks_like_a_half_message_is_not_one(tmp_path: Path, checke
                 await turn(broker, client, clock)
             stored = broker.store.record_at(int(half.msg_id[-16:], 16))
             assert stored is not None
-            place = broker.store.figures()["commit_log_max_offset"] + BODY_AT
+            place = broker.store.figures().commit_log_max_offset + BODY_AT
             forged = stored[:PHYSICAL_OFFSET_AT] + place.to_bytes(8, "big") + stored[PHYSICAL_OFFSET_AT + 8 :]
             await client.send("orders", forged)
             assert broker.store.record_at(place) == forged
@@ -256,7 +256,7 @@ def test_producers_take_turns_and_only_live_ones_are_asked(tmp_path: Path) -> No
                 await turn(broker, client, clock)
                 await second.connection.call(GetMaxOffset(topic="orders", queue_id=0))
                 assert [len(checks(client)), len(checks(second))] == [5, 5]
-            await until(lambda: len(broker.clients.producers("p")) == 1)
+            await until(lambda: len(broker.node.clients.producers("p")) == 1)
             assert len(await turn(broker, client, clock)) == 10
 
     run(scenario)
@@ -425,7 +425,7 @@ def test_a_kill_loses_no_half_message_and_shows_none(tmp_path: Path) -> None:
             halves = [await begin(client, b"%d" % number, clock) for number in range(40)]
             for half in halves[:10]:
                 await end(client, half, COMMIT)
-            await broker._persist_offsets()
+            await broker.master.housekeeping.persist_offsets()
             for half in halves[20:30]:
                 await end(client, half, ROLLBACK)
             # A kill leaves the files as they are now.

@@ -277,18 +277,18 @@ def test_a_waiting_pull_is_woken_by_what_its_function_wants(tmp_path: Path) -> N
         async with started(tmp_path) as (broker, producer, client):
             await producer.send("t", b"first", color="green")
             waiting = asyncio.create_task(call(client, "t", "color('red')", 1, hold_ms=120_000))
-            await until(lambda: broker.server.counters()["held"] == 1)
-            requests = broker.server.counters()["requests"]
+            await until(lambda: broker.listener.figures().held == 1)
+            requests = broker.listener.figures().requests
             for number in range(200):
                 await producer.send("t", b"%d" % number, color="green")
             assert not waiting.done()
-            assert broker.server.counters()["requests"] == requests + 200, "the client asked once"
+            assert broker.listener.figures().requests == requests + 200, "the client asked once"
             await producer.send("t", b"last", color="red")
             found = await asyncio.wait_for(waiting, 60)
             assert (found.code, bodies(found), next_offset(found)) == (0, [b"last"], 202)
             began = time.monotonic()
             waiting = asyncio.create_task(call(client, "t", "color('red')", 202, hold_ms=4_000))
-            await until(lambda: broker.server.counters()["held"] == 1)
+            await until(lambda: broker.listener.figures().held == 1)
             await producer.send("t", b"not this", color="green")
             in_vain = await waiting
             assert (in_vain.code, next_offset(in_vain)) == (20, 203)

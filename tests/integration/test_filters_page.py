@@ -21,6 +21,7 @@ BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILI
 RUN_BY = {
     "README.md": "tests/integration/test_readme.py",
     "README.zh-CN.md": "tests/unit/docs/test_readme.py",
+    "docs/admin-client.md": "tests/integration/admin/test_page.py",
     "docs/filters.md": "tests/integration/test_filters_page.py",
     "docs/log-lake.md": "tests/spark/test_pipeline_pages.py",
     "docs/pipelines.md": "tests/integration/pipelines/test_pipelines_page.py",

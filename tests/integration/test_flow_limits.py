@@ -54,11 +54,11 @@ async def moved(clock: Clock, count: int, done: Callable[[], int], step_ms: int 
 
 async def sent_slowly(broker: Broker, client: Client, clock: Clock, count: int) -> list[Sent]:
     """Sends that many at once, and moves the clock by the time that they have to wait."""
-    slowed = broker.server.counters()["sends_slowed"]
+    slowed = broker.listener.figures().sends_slowed
     sends = [asyncio.create_task(client.send("orders", b"x")) for _ in range(count)]
-    await until(lambda: broker.server.counters()["limits_waiting"] == count - BURST)
+    await until(lambda: broker.master.plane.figures().limits_waiting == count - BURST)
     assert await moved(clock, count, lambda: sum(task.done() for task in sends)) == (count - BURST) * 10
-    assert broker.server.counters()["sends_slowed"] - slowed == count - BURST
+    assert broker.listener.figures().sends_slowed - slowed == count - BURST
     return [task.result() for task in sends]
 
 

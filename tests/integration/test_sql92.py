@@ -198,11 +198,11 @@ def test_a_pull_may_carry_its_expression(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
             await send_colors(client, "t", "red", "green", "red")
-            crossed = broker.server.counters()["crossed"]
+            crossed = broker.listener.figures().crossed
             for _ in range(3):
                 found = await pull(client, "t", carried="color = 'red'")
                 assert (found.code, bodies(found)) == (0, [b"red-0", b"red-2"])
-            assert broker.server.counters()["crossed"] == crossed + 1, "compiled once"
+            assert broker.listener.figures().crossed == crossed + 1, "compiled once"
             everything = await pull(client, "t", carried="*", expression_type="TAG")
             assert len(bodies(everything)) == 3
             wrong = await pull(client, "t", carried="color LIKE 'r%'")
@@ -229,12 +229,12 @@ def test_a_pull_waits_on_through_messages_it_does_not_want(tmp_path: Path, expre
             waiting = asyncio.create_task(
                 pull(client, "t", 1, hold_ms=120_000, expression_type=expression_type)
             )
-            await until(lambda: broker.server.counters()["held"] == 1)
-            requests = broker.server.counters()["requests"]
+            await until(lambda: broker.listener.figures().held == 1)
+            requests = broker.listener.figures().requests
             for number in range(1_000):
                 await producer.send("t", b"%d" % number, color="green", TAGS="green")
             assert not waiting.done()
-            assert broker.server.counters()["requests"] == requests + 1_000, "the client asked once"
+            assert broker.listener.figures().requests == requests + 1_000, "the client asked once"
             await producer.send("t", b"last", color="red", TAGS="red")
             found = await asyncio.wait_for(waiting, 60)  # Woken, not expired after two minutes.
             if expression_type == "TAG":
@@ -258,7 +258,7 @@ def test_a_pull_that_waited_in_vain_goes_on_behind_what_it_did_not_want(tmp_path
             waiting = asyncio.create_task(
                 pull(client, "t", 1, carried="color = 'red' OR broken > 1", hold_ms=4_000)
             )
-            await until(lambda: broker.server.counters()["held"] == 1)
+            await until(lambda: broker.listener.figures().held == 1)
             await producer.send("t", b"x", color="green", broken="no number")
             await send_colors(producer, "t", "green", "blue")
             reply = await waiting

@@ -43,13 +43,12 @@ def small_store(directory: Path, flush: Literal["sync", "async"] = "async") -> S
 
 def broker_options(directory: Path, *nameservers: str, **changes: object) -> BrokerOptions:
     return BrokerOptions(
-        broker=BrokerSettings(
-            cluster="DefaultCluster", name="broker-a", broker_id=0, store_host="127.0.0.1:0"
-        ),
+        broker=BrokerSettings(cluster="DefaultCluster", name="broker-a", store_host="127.0.0.1:0"),
         server=ServerSettings(host="127.0.0.1", port=0, also_old_port=True),
         store=small_store(directory),
         nameservers=nameservers,
-        **changes,  # type: ignore[arg-type]
+        # However busy the machine is, a name server of the test answers.
+        **{"register_wait_s": 60.0, "announce_timeout_s": 60.0} | changes,  # type: ignore[arg-type]
     )
 
 

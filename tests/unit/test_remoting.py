@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from metaq._core import Closed, Frame, Server, encode_frame
+from metaq._core import Closed, Frame, Listener, encode_frame
 from metaq.protocol.clients import GetConsumerListByGroup, GetConsumerRunningInfo, NotifyConsumerIdsChanged
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Handlers, Request, Response, handles
+from metaq.protocol.dispatch import Handlers, Request, Response, Unavailable, handles
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.offsets import QueueOffset
 from metaq.protocol.pump import Pump
@@ -55,7 +55,7 @@ class Echo:
 
 @dataclass
 class Running:
-    server: Server
+    server: Listener
     pump: Pump
     echo: Echo
     closed: list[Closed] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Running:
 async def running(tasks_max: int = 1024) -> AsyncIterator[Running]:
     echo = Echo()
     closed: list[Closed] = []
-    server = Server(ServerSettings("127.0.0.1", 0))
+    server = Listener(ServerSettings("127.0.0.1", 0), serves_broker=False)
     pump = Pump(server, Handlers(echo), on_closed=closed.append, tasks_max=tasks_max)
     pump.start()
     server.start()
@@ -266,6 +266,42 @@ def test_asynchronous_handlers_are_bounded() -> None:
             replies = await asyncio.gather(*calls)
             assert [reply.body for reply in replies] == [str(number).encode() for number in range(100)]
             assert peer.echo.waiting_most == 8
+            await connection.close()
+
+    run(scenario)
+
+
+def test_requests_are_handed_over_to_other_handlers() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            begun = [
+                asyncio.create_task(connection.call(GetTopicsByCluster(name), timeout=60)) for name in "ab"
+            ]
+            await until(lambda: peer.echo.waiting == 2)
+            over = asyncio.create_task(peer.pump.hand_over(Unavailable("not now"), timeout=60))
+            refused = await connection.call(GetRouteInfoByTopic("T"))
+            assert (refused.code, refused.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "not now")
+            assert not over.done(), "the former handlers finish first"
+            peer.echo.gate.set()
+            await over
+            assert [(await task).body for task in begun] == [b"a", b"b"]
+            await peer.pump.hand_over(Handlers(peer.echo))
+            assert (await connection.call(GetRouteInfoByTopic("T"))).check().body == b"T"
+            await connection.close()
+
+    run(scenario)
+
+
+def test_a_handler_that_takes_too_long_is_cancelled_and_its_request_refused() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            slow = asyncio.create_task(connection.call(GetTopicsByCluster("late"), timeout=60))
+            await until(lambda: peer.echo.waiting == 1)
+            await peer.pump.hand_over(Unavailable("not now"), timeout=0.01)
+            assert peer.echo.waiting == 0
+            assert (await slow).code == ResponseCode.SERVICE_NOT_AVAILABLE
             await connection.close()
 
     run(scenario)

@@ -4,7 +4,7 @@ use metaq_client::{ClientError, CompressionError};
 use metaq_server::ServerError;
 use metaq_store::StoreError;
 use metaq_wire::WireError;
-use pyo3::exceptions::{PyLookupError, PyOSError, PyValueError};
+use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
@@ -73,6 +73,9 @@ impl From<Failure> for PyErr {
                     PyOSError::new_err((source.raw_os_error(), error.to_string()))
                 }
                 ServerError::Threads(_) => PyOSError::new_err(error.to_string()),
+                ServerError::SecondPlane | ServerError::PlaneStopped => {
+                    PyRuntimeError::new_err(error.to_string())
+                }
                 ServerError::BadAddress { .. } => PyValueError::new_err(error.to_string()),
                 ServerError::ConnectionGone(_) | ServerError::OutputFull { .. } => {
                     ConnectionGone::new_err(error.to_string())

@@ -1,4 +1,9 @@
-//! `metaq._core`: the one door between the planes. Nothing is decided here; values are turned and errors mapped.
+//! `metaq._core`: the one door between the planes. Values are converted here and errors mapped.
+//!
+//! Python owns configuration, membership and rare decisions. Rust applies rules per message, from data that Python gave
+//! it. Every rule has exactly one owner.
+//!
+//! Four readers use the module: the servers, the client, Spark, and the codec that they share.
 
 use pyo3::prelude::*;
 
@@ -18,31 +23,39 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("FrameError", py.get_type::<enter::FrameError>())?;
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
     module.add("CompressionFailure", py.get_type::<enter::CompressionFailure>())?;
-    module.add_class::<client::async_send_future::AsyncSendFuture>()?;
+    // server
+    module.add_class::<server::broker_plane::BrokerPlane>()?;
     module.add_class::<server::clock::Clock>()?;
-    module.add_class::<client::done_batch::DoneBatch>()?;
+    module.add_class::<server::event::Answer>()?;
+    module.add_class::<server::event::Closed>()?;
+    module.add_class::<server::event::Request>()?;
     module.add_class::<server::expression::Expression>()?;
+    module.add_class::<server::figures::ListenerFigures>()?;
+    module.add_class::<server::figures::PlaneFigures>()?;
+    module.add_class::<server::figures::StoreFigures>()?;
     module.add_class::<server::function::FilterBatch>()?;
-    module.add_class::<codec::frame::Frame>()?;
-    module.add_class::<codec::frame::FrameDecoder>()?;
+    module.add_class::<server::listener::Listener>()?;
+    module.add_class::<server::store::Store>()?;
+    // client
+    module.add_class::<client::async_send_future::AsyncSendFuture>()?;
+    module.add_class::<client::done_batch::DoneBatch>()?;
     module.add_class::<client::message::Message>()?;
-    module.add_class::<client::pull_stream::Event>()?;
-    module.add_class::<client::pull_stream::PullStream>()?;
-    module.add_class::<codec::record::Record>()?;
-    module.add_class::<spark::scan::Scan>()?;
-    module.add_class::<spark::scan::ScanBatch>()?;
-    module.add_class::<spark::scan::ScanStop>()?;
     module.add_class::<client::network::Network>()?;
     module.add_class::<client::network::UniqueIds>()?;
+    module.add_class::<client::pull_stream::Event>()?;
+    module.add_class::<client::pull_stream::PullStream>()?;
     module.add_class::<client::send_buffer::SendBuffer>()?;
     module.add_class::<client::send_future::SendFuture>()?;
     module.add_class::<client::unsent::UnsentBatch>()?;
-    module.add_class::<server::store::Store>()?;
     module.add_class::<client::unsettled::Unsettled>()?;
-    module.add_class::<server::plane::Server>()?;
-    module.add_class::<server::event::Request>()?;
-    module.add_class::<server::event::Answer>()?;
-    module.add_class::<server::event::Closed>()?;
+    // spark
+    module.add_class::<spark::scan::Scan>()?;
+    module.add_class::<spark::scan::ScanBatch>()?;
+    module.add_class::<spark::scan::ScanStop>()?;
+    // codec
+    module.add_class::<codec::frame::Frame>()?;
+    module.add_class::<codec::frame::FrameDecoder>()?;
+    module.add_class::<codec::record::Record>()?;
     module.add_function(wrap_pyfunction!(codec::compression::compress, module)?)?;
     module.add_function(wrap_pyfunction!(codec::compression::decompress, module)?)?;
     module.add_function(wrap_pyfunction!(codec::frame::encode_frame, module)?)?;

@@ -1,47 +1,49 @@
-//! The state that hot requests share: the store, the policy, committed offsets, and who waits for what.
+//! A broker plane's rooms, put together: what each of them does stands in its own folder.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use metaq_store::{Store, StoreEvents};
-use metaq_wire::MessageIds;
 use parking_lot::Mutex;
 
 use crate::limits::flow::Flow;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 use crate::policy::Policy;
-use crate::pull::expressions::Expressions;
-use crate::pull::function_lines::FunctionLines;
-use crate::pull::hold::Holds;
+use crate::pull::Puller;
+use crate::pull::offset_requests::OffsetRequests;
 use crate::pull::offsets::Offsets;
+use crate::send::Sender;
+use crate::send::rewrite::AddedProperties;
 use crate::settings::BrokerSettings;
-use crate::timer::delay_levels::Delays;
+use crate::timer::delay_levels::DelayLevels;
 use crate::timer::delivery::{TIMERS_PIN, Timers};
-use crate::transaction::open::Transactions;
+use crate::timer::due_time::DueTimes;
+use crate::transaction::Transactions;
 
-/// A broker's data plane, without its sockets.
+/// A broker's data plane, without its sockets and threads.
 pub struct Broker {
     pub store: Arc<Store>,
-    pub settings: BrokerSettings,
     pub store_host: SocketAddr,
-    pub policy: Policy,
-    pub offsets: Offsets,
-    pub delays: Delays,
-    pub expressions: Expressions,
-    pub function_lines: FunctionLines,
-    pub transactions: Transactions,
+    pub policy: Arc<Policy>,
+    pub offsets: Arc<Offsets>,
+    pub offset_requests: OffsetRequests,
+    pub sends: Sender,
+    pub pulls: Puller,
+    pub transactions: Arc<Transactions>,
+    pub delay_levels: Arc<DelayLevels>,
     pub timers: Timers,
-    pub(crate) holds: Holds,
-    pub(crate) flow: Flow,
-    /// What every stored message gets besides its own properties, after a separator.
-    pub(crate) added_properties: Vec<u8>,
-    /// The text of its records' ids, ready but for the offset.
-    pub(crate) message_ids: MessageIds,
-    next_queue: AtomicU32,
-    awaiting_flush: Mutex<Vec<Arc<Peer>>>,
+    pub(crate) flow: Arc<Flow>,
+    pub(crate) flush_timeout_ms: u64,
+    confirmations: Confirmations,
+}
+
+/// Connections with acknowledgements that wait for the store.
+#[derive(Default)]
+struct Confirmations {
+    waiting: Mutex<Vec<Arc<Peer>>>,
     sync_failed: AtomicBool,
 }
 
@@ -51,68 +53,117 @@ impl Broker {
         settings: BrokerSettings,
         store_host: SocketAddr,
     ) -> std::io::Result<Arc<Self>> {
-        let added_properties = format!(
-            "\u{2}MSG_REGION\u{1}{}\u{2}TRACE_ON\u{1}true\u{2}CLUSTER\u{1}{}\u{2}",
-            settings.region, settings.cluster
-        );
-        let broker = Arc::new(Broker {
-            store: Arc::clone(&store),
-            holds: Holds::new(settings.hold_max),
-            function_lines: FunctionLines::new(settings.hold_max)?,
-            flow: Flow::new(store.clock().clone(), settings.send_hold_max, settings.hold_max),
-            delays: Delays::new(settings.delay_levels_ms.clone()),
-            transactions: Transactions::new(settings.transactions_open_max),
-            timers: Timers::default(),
-            settings,
+        let flush_timeout = Duration::from_millis(settings.flush_timeout_ms);
+        let (policy, offsets) = (Arc::new(Policy::new()), Arc::new(Offsets::default()));
+        let added = Arc::new(AddedProperties::new(&settings.region, &settings.cluster));
+        let due_times = DueTimes::new(store.clock().clone(), &settings.timer);
+        let delay_levels = Arc::new(DelayLevels::new(
+            Arc::clone(&store),
             store_host,
-            policy: Policy::new(),
-            offsets: Offsets::default(),
-            expressions: Expressions::default(),
-            added_properties: added_properties.into_bytes(),
-            message_ids: MessageIds::of(store_host),
-            next_queue: AtomicU32::new(0),
-            awaiting_flush: Mutex::default(),
-            sync_failed: AtomicBool::new(false),
+            settings.timer.delay_levels_ms.clone(),
+        ));
+        let flow = Arc::new(Flow::new(
+            store.clock().clone(),
+            settings.name.clone(),
+            settings.limits.clone(),
+            settings.pull.hold_max,
+        ));
+        let transactions = Arc::new(Transactions::new(
+            Arc::clone(&store),
+            store_host,
+            settings.transaction.clone(),
+            flush_timeout,
+            Arc::clone(&offsets),
+            Arc::clone(&delay_levels),
+            due_times.clone(),
+            Arc::clone(&added),
+        ));
+        let broker = Arc::new(Broker {
+            offset_requests: OffsetRequests::new(
+                Arc::clone(&store),
+                Arc::clone(&policy),
+                Arc::clone(&offsets),
+            ),
+            sends: Sender::new(
+                Arc::clone(&store),
+                store_host,
+                &settings,
+                Arc::clone(&policy),
+                Arc::clone(&transactions),
+                Arc::clone(&delay_levels),
+                due_times,
+                Arc::clone(&flow),
+                added,
+            ),
+            pulls: Puller::new(
+                Arc::clone(&store),
+                settings.name.clone(),
+                settings.pull.clone(),
+                Arc::clone(&policy),
+                Arc::clone(&offsets),
+                Arc::clone(&flow),
+            )?,
+            timers: Timers::new(Arc::clone(&store), store_host, settings.timer.roll_ms, flush_timeout),
+            store: Arc::clone(&store),
+            store_host,
+            policy,
+            offsets,
+            transactions,
+            delay_levels,
+            flow,
+            flush_timeout_ms: settings.flush_timeout_ms,
+            confirmations: Confirmations::default(),
         });
-        // Until the timer log says what waits, everything may.
+        // Until the timer log has been read, any record may still be needed.
         store.pin(TIMERS_PIN, 0);
-        store.set_events(Arc::new(Events { broker: Arc::downgrade(&broker) }));
         Ok(broker)
     }
 
-    /// The queue of a message whose sender left the choice to the broker.
-    pub(crate) fn choose_queue(&self, write_queues: i32) -> i32 {
-        let turn = self.next_queue.fetch_add(1, Relaxed);
-        (turn % write_queues.max(1) as u32) as i32
+    /// Receives the store's events from now on. The last broker to ask for them gets them.
+    pub(crate) fn follow_store(self: &Arc<Self>) {
+        self.store.set_events(Arc::new(Events { broker: Arc::downgrade(self) }));
     }
 
-    /// Once per pass: what its requests owe the store together.
-    pub(crate) fn settle(&self, sink: &mut Sink) {
-        if sink.take_end() {
-            self.write_ends();
-            sink.note_append();
+    /// Hands the store, once per pass, the work that its requests left together.
+    pub(crate) fn finish_pass(&self, answers: &mut Answers) {
+        if answers.take_ended() {
+            self.transactions.write_ends();
+            answers.note_appended();
         }
-        sink.settle(&self.store);
+        answers.finish_pass(&self.store);
     }
 
-    /// Has `peer` woken at the next flush; to be asked again after every wake-up.
-    pub(crate) fn wake_on_flush(&self, peer: &Arc<Peer>) {
-        if !peer.awaits_flush.swap(true, SeqCst) {
-            self.awaiting_flush.lock().push(Arc::clone(peer));
+    /// Wakes `peer` when the store confirms more. Ask again after every wake-up.
+    pub(crate) fn wake_on_confirmation(&self, peer: &Arc<Peer>) {
+        if !peer.awaits_confirmation.swap(true, SeqCst) {
+            self.confirmations.waiting.lock().push(Arc::clone(peer));
         }
     }
 
-    /// Has what is due by a clock that was just moved delivered at once; false where that did not come about in time.
+    /// Wakes every peer that asked for it, and remembers none.
+    pub(crate) fn wake_unconfirmed(&self) {
+        let waiting = std::mem::take(&mut *self.confirmations.waiting.lock());
+        for peer in waiting {
+            // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
+            peer.awaits_confirmation.store(false, SeqCst);
+            peer.wake();
+        }
+    }
+
+    /// Delivers everything that is due after a clock jump, so that consumers can read it; false if that takes longer
+    /// than `timeout`.
     pub fn catch_up(&self, timeout: Duration) -> bool {
-        self.timers.rounds.wait_for_one(timeout) && self.delays.rounds.wait_for_one(timeout)
+        self.timers.rounds.wait_for_one(timeout)
+            && self.delay_levels.rounds.wait_for_one(timeout)
+            && self.store.wait_confirmed(self.store.end_offset(), timeout)
     }
 
     pub(crate) fn sync_failed(&self) -> bool {
-        self.sync_failed.load(Relaxed)
+        self.confirmations.sync_failed.load(Relaxed)
     }
 }
 
-/// What the store tells us; it must not keep the broker alive.
+/// Passes the store's events on. It does not keep the broker alive.
 struct Events {
     broker: Weak<Broker>,
 }
@@ -120,7 +171,7 @@ struct Events {
 impl StoreEvents for Events {
     fn arrived(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
         if let Some(broker) = self.broker.upgrade() {
-            broker.wake_pulls(topic, queue_id, max_offset, tag_codes);
+            broker.pulls.wake(topic, queue_id, max_offset, tag_codes);
         }
     }
 
@@ -129,13 +180,8 @@ impl StoreEvents for Events {
             return;
         };
         if failed {
-            broker.sync_failed.store(true, Relaxed);
+            broker.confirmations.sync_failed.store(true, Relaxed);
         }
-        let waiting = std::mem::take(&mut *broker.awaiting_flush.lock());
-        for peer in waiting {
-            // In this order: a peer that still waits finds the mark gone when it wakes, and asks again.
-            peer.awaits_flush.store(false, SeqCst);
-            peer.wake();
-        }
+        broker.wake_unconfirmed();
     }
 }

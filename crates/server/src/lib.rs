@@ -1,17 +1,24 @@
 //! Bytes in motion: listeners, connections and the requests that touch every message.
 //!
 //! Reading order, which is the way of a request:
-//! [`server`] binds and accepts → [`connection`] reads all the socket has → [`route`] decides whether a frame is
-//! hot or crosses to Python ([`crossing`]) → [`send`], [`pull`], [`queues`], [`end_transaction`] answer → [`output`] gathers the
-//! answers for one write. A pull that finds nothing waits in [`hold`]; a send that waits for the disk waits in
-//! its connection's [`sink`]. What Python decides arrives as data in [`policy`], and the
-//! filters it has compiled for pulls that bring their own in [`expressions`]. Pulls that a function filters stand in
-//! [`function_lines`] until Python fetches them in [`function`]. What waits because a topic or a group has a limit
-//! ([`rate`]) waits in [`flow`] and [`paced`]. Threads that look for what is due do so in [`rounds`].
+//!
+//! 1. [`net`]: a listener accepts a connection, the connection reads frames, and `route` finds the room that answers.
+//!    Requests that are not hot cross to Python.
+//! 2. [`send`], [`pull`] and [`transaction`] are the rooms of the hot requests; [`timer`] delivers messages that wait,
+//!    [`limits`] holds back those who are too fast.
+//! 3. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
+//!
+//! [`codes`] names the numbers of the protocol. [`policy`] is what Python decided about topics and groups, [`settings`] what
+//! it configured; Rust applies both per message and owns neither. [`rounds`] is the sleep of a thread that looks for work.
+//!
+//! `tests/support` runs all of this in one process, over loopback, with a clock and a disk that the test controls;
+//! `examples/hot_requests.rs` counts the instructions of a request.
 
 mod broker;
+mod codes;
 mod limits;
 mod net;
+mod plane;
 mod policy;
 mod pull;
 mod rounds;
@@ -21,47 +28,34 @@ mod timer;
 mod transaction;
 
 pub use broker::Broker;
+pub use codes::{HOT_CODES, request_code, response_code};
 pub use limits::rate::{Limit, Rates};
+pub use net::counts::ListenerFigures;
 pub use net::crossing::{Crossed, Event};
-pub use net::listener::{Server, Shared};
-pub use net::route::HOT_CODES;
+pub use net::listener::{HotRequests, Listener, Shared};
+pub use net::route::Refusal;
+pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
 pub use send::copy::Resend;
-pub use settings::{BrokerSettings, ServerSettings};
+pub use settings::{
+    BrokerSettings, LimitSettings, PullSettings, ServerSettings, TimerSettings, TransactionSettings,
+};
+pub use timer::delivery::TimerFigures;
 pub use timer::recall::Recall;
 pub use transaction::open::Look;
 
-/// Response codes that the data plane answers with.
-pub mod code {
-    pub const SUCCESS: i32 = 0;
-    pub const SYSTEM_ERROR: i32 = 1;
-    pub const SYSTEM_BUSY: i32 = 2;
-    pub const FLUSH_DISK_TIMEOUT: i32 = 10;
-    pub const MESSAGE_ILLEGAL: i32 = 13;
-    pub const SERVICE_NOT_AVAILABLE: i32 = 14;
-    pub const NO_PERMISSION: i32 = 16;
-    pub const TOPIC_NOT_EXIST: i32 = 17;
-    pub const PULL_NOT_FOUND: i32 = 19;
-    pub const PULL_RETRY_IMMEDIATELY: i32 = 20;
-    pub const PULL_OFFSET_MOVED: i32 = 21;
-    pub const QUERY_NOT_FOUND: i32 = 22;
-    pub const SUBSCRIPTION_PARSE_FAILED: i32 = 23;
-    pub const SUBSCRIPTION_NOT_EXIST: i32 = 24;
-    pub const SUBSCRIPTION_NOT_LATEST: i32 = 25;
-    pub const SUBSCRIPTION_GROUP_NOT_EXIST: i32 = 26;
-    pub const INVALID_PARAMETER: i32 = 29;
-    pub const TRANSACTION_STATE_UNKNOWN: i32 = 202;
-    pub const ILLEGAL_OPERATION: i32 = 604;
-}
-
-/// What keeps a server from starting or a request to a client from being sent.
+/// An error of a listener, of a plane, or of a call from Python.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("cannot listen on {address}: {source}")]
     Bind { address: String, source: std::io::Error },
     #[error("cannot start the network threads: {0}")]
     Threads(std::io::Error),
+    #[error("another broker plane serves this listener: stop it first")]
+    SecondPlane,
+    #[error("this broker plane was stopped: build a new one")]
+    PlaneStopped,
     #[error("{what} is not an ip:port address: {text}")]
     BadAddress { what: &'static str, text: String },
     #[error("connection {0} has left")]

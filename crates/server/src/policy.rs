@@ -1,4 +1,4 @@
-//! What Python decided, as data: topics, groups and permissions in one immutable snapshot that is read without locks.
+//! Topics, groups and permissions as Python decided them: one immutable snapshot, read without locks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use metaq_store::Filter;
 use parking_lot::Mutex;
 
 use crate::limits::rate::Limit;
+use crate::net::route::Refusal;
 
 pub const PERMISSION_READ: u8 = 4;
 pub const PERMISSION_WRITE: u8 = 2;
 
-/// What may be done with one topic.
+/// The rules of one topic.
 #[derive(Debug, Clone)]
 pub struct Topic {
     pub name: String,
@@ -32,11 +33,11 @@ pub struct Subscription {
     pub version: i64,
     pub expression_type: String,
     pub filter: Filter,
-    /// Why this subscription cannot be served: a response code and a remark.
-    pub refusal: Option<(i32, String)>,
+    /// Why this subscription cannot be served.
+    pub refusal: Option<Refusal>,
 }
 
-/// What may be done for one consumer group.
+/// The rules of one consumer group.
 #[derive(Debug, Clone)]
 pub struct Group {
     pub name: String,
@@ -54,13 +55,13 @@ pub struct Group {
 
 type Table<T> = HashMap<String, Arc<T>, RandomState>;
 
-/// One state of the policy, never changed once it is published.
+/// One version of the policy; it never changes once it is published.
 #[derive(Clone)]
 pub struct Snapshot {
     topics: Arc<Table<Topic>>,
     groups: Arc<Table<Group>>,
     pub permission: u8,
-    /// False spares every pull the look at its group's limit.
+    /// If false, pulls need not look for their group's limit.
     pub has_limited_groups: bool,
 }
 
@@ -72,9 +73,24 @@ impl Snapshot {
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.get(name).map(Arc::as_ref)
     }
+
+    /// Whether a message that the group failed `reconsume_times` times already goes to its dead letters instead of its
+    /// retry topic. A client may bring its own limit. None if there is no such limit and the group is unknown.
+    pub fn retries_exhausted(
+        &self,
+        group: &str,
+        reconsume_times: i32,
+        times_max: Option<i32>,
+    ) -> Option<bool> {
+        let times_max = match times_max {
+            Some(times_max) => times_max,
+            None => self.group(group)?.retry_times_max,
+        };
+        Some(reconsume_times >= times_max)
+    }
 }
 
-/// The published snapshot; changes are made one at a time and replace it whole.
+/// The published snapshot. A change replaces it whole, one change at a time.
 pub struct Policy {
     current: ArcSwap<Snapshot>,
     change: Mutex<()>,

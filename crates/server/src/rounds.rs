@@ -1,7 +1,8 @@
 //! The rounds of a thread that looks again and again whether something is due, and sleeps in between.
 //!
-//! Whoever stops it does not wait for the sleep to end, nor does a test that has moved the clock: it asks for a round
-//! and knows, when that is over, that nothing is left that was due.
+//! Stopping the thread does not wait for its sleep to end. A test that has moved the clock asks for a round, and knows
+//! when it is over that everything due by then was seen. Rounds end with the plane they belong to; the next plane has
+//! its own.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,10 @@ pub struct Rounds {
 #[derive(Default)]
 struct State {
     is_stopped: bool,
-    /// How many rounds were asked for, and which of them the current and the last round came after.
+    is_nudged: bool,
+    /// The thread sleeps between two rounds, so a nudge has somebody to wake.
+    is_pausing: bool,
+    /// The number of rounds that were asked for, and the part of them that the current and the last round cover.
     asked: u64,
     begun: u64,
     done: u64,
@@ -28,20 +32,32 @@ impl Rounds {
         let mut state = self.state.lock();
         state.done = state.begun;
         self.changed.notify_all();
-        if !state.is_stopped && state.asked == state.begun {
+        if !state.is_stopped && !state.is_nudged && state.asked == state.begun {
+            state.is_pausing = true;
             self.changed.wait_for(&mut state, pause);
+            state.is_pausing = false;
         }
+        state.is_nudged = false;
         state.begun = state.asked;
         !state.is_stopped
     }
 
-    /// Sleeps within a round; false when it is time to end.
+    /// Sleeps within a round, whatever nudges come; false when it is time to end.
     pub fn sleep(&self, pause: Duration) -> bool {
         let mut state = self.state.lock();
         if !state.is_stopped {
             self.changed.wait_for(&mut state, pause);
         }
         !state.is_stopped
+    }
+
+    /// Makes the next round begin at once. Cheap: the thread is woken only if it sleeps between two rounds.
+    pub fn nudge(&self) {
+        let mut state = self.state.lock();
+        state.is_nudged = true;
+        if state.is_pausing {
+            self.changed.notify_all();
+        }
     }
 
     pub fn stop(&self) {
@@ -53,7 +69,7 @@ impl Rounds {
         self.state.lock().is_stopped
     }
 
-    /// Has a round begin from now on and waits for its end; false where that does not come in time.
+    /// Asks for a round and waits until it has ended; false if that takes longer than `timeout`.
     pub fn wait_for_one(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.state.lock();
@@ -99,11 +115,38 @@ mod tests {
         }
         rounds.stop();
         assert!(thread.join().is_ok());
-        assert!(!rounds.wait_for_one(LONG), "nobody is left who would do it");
+        assert!(!rounds.wait_for_one(LONG), "no thread is left to do it");
     }
 
     #[test]
-    fn who_waits_for_a_thread_that_does_not_run_gives_up() {
+    fn waiting_for_a_thread_that_does_not_run_times_out() {
         assert!(!Rounds::default().wait_for_one(Duration::from_millis(1)));
+    }
+
+    #[test]
+    fn a_nudge_ends_the_pause_also_when_it_came_before_it() {
+        let rounds = Arc::new(Rounds::default());
+        rounds.nudge();
+        assert!(rounds.pause(LONG), "the nudge came first");
+        let thread = std::thread::spawn({
+            let rounds = Arc::clone(&rounds);
+            move || rounds.pause(LONG)
+        });
+        while !rounds.state.lock().is_pausing {
+            std::thread::yield_now();
+        }
+        rounds.nudge();
+        assert!(thread.join().is_ok_and(|goes_on| goes_on));
+    }
+
+    #[test]
+    fn a_nudge_does_not_cut_a_sleep_short() {
+        let rounds = Arc::new(Rounds::default());
+        let nudging = Arc::clone(&rounds);
+        let thread = std::thread::spawn(move || nudging.nudge());
+        let began = Instant::now();
+        assert!(rounds.sleep(Duration::from_millis(30)));
+        assert!(began.elapsed() >= Duration::from_millis(30));
+        assert!(thread.join().is_ok());
     }
 }

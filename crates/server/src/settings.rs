@@ -1,6 +1,6 @@
-//! What a server is told once, when it is made.
+//! The settings of a listener and of a broker plane; Python hands them over once, when it builds them.
 
-/// One listener: where it binds and what it lets a peer take from it.
+/// One listener: its address, and the limits of its peers.
 #[derive(Debug, Clone)]
 pub struct ServerSettings {
     pub host: String,
@@ -20,37 +20,70 @@ pub struct ServerSettings {
     pub worker_threads: usize,
 }
 
-/// What the hot requests need to know of the broker they run in.
+/// A broker plane: its identity, and the settings of each room.
 #[derive(Debug, Clone)]
 pub struct BrokerSettings {
     pub cluster: String,
     pub name: String,
-    pub broker_id: i64,
     /// `ip:port`; port 0 stands for the bound port.
     pub store_host: String,
     pub region: String,
     pub message_size_bytes_max: usize,
+    /// An acknowledgement waits at most this long for the store to confirm its record.
     pub flush_timeout_ms: u64,
-    pub pull_bytes_max: usize,
-    pub pull_messages_max: usize,
-    pub hold_max: usize,
-    /// How long an acknowledgement may wait for its topic's limit, before the message is refused instead.
+    pub limits: LimitSettings,
+    pub pull: PullSettings,
+    pub transaction: TransactionSettings,
+    pub timer: TimerSettings,
+}
+
+/// Sends over their topic's limit.
+#[derive(Debug, Clone)]
+pub struct LimitSettings {
+    /// An acknowledgement waits at most this long for its topic's limit; beyond that, the message is refused.
     pub send_hold_ms_max: u64,
-    /// How long the refusal of such a message is kept back.
+    /// The refusal of such a message is kept back this long.
     pub send_refusal_hold_ms: u64,
     /// Acknowledgements that wait for a limit at one time.
     pub send_hold_max: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct PullSettings {
+    pub bytes_max: usize,
+    pub messages_max: usize,
+    /// Pulls that are held at one time.
+    pub hold_max: usize,
+    /// A pull is held no longer than this, whatever it asks for.
+    pub hold_ms_max: u64,
     pub long_polling: bool,
     pub short_polling_ms: u64,
-    /// How long a message of each delay level waits, level 1 first.
+    /// Bytes that a pull returns that does not say how many it takes.
+    pub bytes_default: usize,
+    /// A pull that asked for no wait is held this long for its group's limit: an empty answer would say that the queue
+    /// is empty.
+    pub limit_hold_ms: u64,
+    /// A pull waits at most this long for a filter function, well below what clients wait for an answer.
+    pub filter_hold_ms_max: u64,
+}
+
+#[derive(Debug, Clone)]
+pub struct TransactionSettings {
+    /// The shortest time that a producer has to end a transaction before it is checked.
+    pub timeout_ms: i64,
+    pub open_max: usize,
+    /// Ended transactions that are remembered, so that a repeated request gets a true answer.
+    pub ended_kept: usize,
+}
+
+#[derive(Debug, Clone)]
+pub struct TimerSettings {
+    /// The waiting time of each delay level, level 1 first.
     pub delay_levels_ms: Vec<i64>,
-    /// The least time that a producer has to end a transaction before it is asked.
-    pub transaction_timeout_ms: i64,
-    pub transactions_open_max: usize,
     /// The longest that a message may wait for a moment that its sender names.
-    pub timer_max_delay_ms: i64,
+    pub delay_ms_max: i64,
     /// A message that waits longer than this is stored again before retention may meet it.
-    pub timer_roll_ms: i64,
+    pub roll_ms: i64,
     /// Whether waiting messages can be recalled.
     pub recall_messages: bool,
 }

@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             1e9 / wall
         );
     }
-    for (name, value) in store.figures() {
+    for (name, value) in store.figures().named() {
         println!("{name:24} {value}");
     }
     drop(store);

@@ -14,6 +14,7 @@ use crate::api::{Appended, AppendedBatch, Filter, Got, QueryResult, StoreEvents}
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskFile, memory_bytes};
 use crate::error::StoreError;
+use crate::figures::StoreFigures;
 use crate::housekeeping::Housekeeping;
 use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
@@ -357,26 +358,26 @@ impl Store {
         deleted
     }
 
-    /// Numbers for an operator, by name.
-    pub fn figures(&self) -> Vec<(&'static str, i64)> {
+    /// Numbers for an operator.
+    pub fn figures(&self) -> StoreFigures {
         let shared = &self.shared;
         let relaxed = Ordering::Relaxed;
         let dispatch_damage = shared.dispatch.damaged_records.load(relaxed);
-        vec![
-            ("commit_log_min_offset", shared.log.start_offset()),
-            ("commit_log_max_offset", shared.log.appended_end()),
-            ("commit_log_files", shared.log.files().len() as i64),
-            ("flushed_offset", shared.log.progress.flushed()),
-            ("dispatched_offset", shared.dispatch.dispatched_end()),
-            ("indexed_offset", shared.index.indexed_end()),
-            ("disk_used_percent", shared.used_percent().map_or(-1, i64::from)),
-            ("recovered_from_offset", shared.recovered_from),
-            ("recovered_bytes", shared.recovered_bytes),
-            ("damaged_records", (dispatch_damage + shared.damage.count.load(relaxed)) as i64),
-            ("repaired_entries", shared.damage.repaired.load(relaxed) as i64),
-            ("syncs", shared.flush.syncs.load(relaxed) as i64),
-            ("queues_loaded", shared.queues.loaded().len() as i64),
-        ]
+        StoreFigures {
+            commit_log_min_offset: shared.log.start_offset(),
+            commit_log_max_offset: shared.log.appended_end(),
+            commit_log_files: shared.log.files().len() as i64,
+            flushed_offset: shared.log.progress.flushed(),
+            dispatched_offset: shared.dispatch.dispatched_end(),
+            indexed_offset: shared.index.indexed_end(),
+            disk_used_percent: shared.used_percent().map_or(-1, i64::from),
+            recovered_from_offset: shared.recovered_from,
+            recovered_bytes: shared.recovered_bytes,
+            damaged_records: (dispatch_damage + shared.damage.count.load(relaxed)) as i64,
+            repaired_entries: shared.damage.repaired.load(relaxed) as i64,
+            syncs: shared.flush.syncs.load(relaxed) as i64,
+            queues_loaded: shared.queues.loaded().len() as i64,
+        }
     }
 
     /// The reports for the operator since the last call.

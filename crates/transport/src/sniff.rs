@@ -214,7 +214,7 @@ mod tests {
         /// What is called remoting is what the codec would take, and nothing that it takes is called anything else.
         #[test]
         fn it_agrees_with_the_codec_about_frames(bytes in first_bytes()) {
-            if let Some(protocol) = sniff(&bytes, FRAME_BYTES_MAX) && bytes.len() >= 4 {
+            if let Some(protocol) = sniff(&bytes, FRAME_BYTES_MAX).filter(|_| bytes.len() >= 4) {
                 let is_length = next_frame(&bytes[..4], FRAME_BYTES_MAX).is_ok();
                 prop_assert_eq!(protocol == Protocol::Remoting, is_length);
             }

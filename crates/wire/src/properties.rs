@@ -74,10 +74,10 @@ pub fn find_many<'a, const N: usize>(properties: &'a [u8], names: [&str; N]) -> 
         // Compares the names in place: finding the end of every name would double the cost.
         let entry = properties.get(at..end).unwrap_or_default();
         for (value, name) in values.iter_mut().zip(names) {
-            if let Some([NAME_END, found @ ..]) = entry.strip_prefix(name.as_bytes())
-                && !found.is_empty()
-            {
-                *value = Some(found);
+            if let Some([NAME_END, found @ ..]) = entry.strip_prefix(name.as_bytes()) {
+                if !found.is_empty() {
+                    *value = Some(found);
+                }
             }
         }
         at = end + 1;

@@ -1,4 +1,4 @@
-"""What a broker is told when it starts."""
+"""The options that a broker starts with."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 READ = 4
 WRITE = 2
 INHERIT = 1
+
+LEASE_MS = 60_000
+"""A consumer renews its locks every 20 s and stops reading by itself 30 s after its last renewal. So a queue
+never has two readers, even though a lease is taken away without asking."""
 
 REGISTER_INTERVAL_S_MIN = 10.0
 REGISTER_INTERVAL_S_MAX = 60.0
@@ -37,10 +41,22 @@ class BrokerOptions:
     register_interval_s: float = 30.0
     """Brought into the bounds of 10 to 60 seconds, as clients expect routes to be fresh."""
     offsets_persist_interval_s: float = 5.0
+    register_timeout_s: float = 3.0
+    """How long a name server may take to answer a registration."""
+    register_wait_s: float = 2.0
+    """How long a start waits for name servers that do not answer."""
+    announce_timeout_s: float = 1.0
+    """How long a new topic waits for name servers that were well so far. A hanging one delays the first new
+    topic by no more than this, and those after it not at all."""
     client_expiry_s: float = 120.0
+    queue_lease_s: float = LEASE_MS / 1000
+    """How long a consumer that reads in order keeps a queue without renewing its lock."""
     transaction_check_interval_s: float = 30.0
     transaction_check_max: int = 15
-    """After so many checks a half message is parked."""
+    """A half message that was checked this often is given up."""
+    transaction_renew_s: float = 120.0
+    """A half message that waits longer than this, such as an immune one, is stored again: the queue before it
+    can then be forgotten, and a restart has little to read."""
     send_default: Rates = NO_LIMIT
     """The limit of topics that have none of their own."""
     consume_default: Rates = NO_LIMIT

@@ -57,9 +57,8 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         )
     return BrokerOptions(
         broker=BrokerSettings(
-            broker_id=config["id"],
             store_host=join_endpoint(_advertised_host(config, server.host), server.port),
-            **_fields(config, BrokerSettings, without={"broker_id", "store_host"}),
+            **_fields(config, BrokerSettings, without={"store_host"}),
         ),
         server=server,
         store=store_settings(config),
@@ -72,9 +71,14 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         filters=worker_settings(config),
         register_interval_s=config["register_interval_s"],
         offsets_persist_interval_s=config["offsets_persist_interval_s"],
+        register_timeout_s=config["register_timeout_s"],
+        register_wait_s=config["register_wait_s"],
+        announce_timeout_s=config["announce_timeout_s"],
         client_expiry_s=config["client_expiry_s"],
+        queue_lease_s=config["queue_lease_s"],
         transaction_check_interval_s=config["transaction_check_interval_s"],
         transaction_check_max=config["transaction_check_max"],
+        transaction_renew_s=config["transaction_renew_s"],
         send_default=Rates(config["topic_messages_per_second"], config["topic_bytes_per_second"]),
         consume_default=Rates(config["group_messages_per_second"], config["group_bytes_per_second"]),
     )
@@ -90,6 +94,7 @@ def worker_settings(config: Config) -> WorkerSettings:
         batch_messages_max=config["filter_batch_messages_max"],
         batch_bytes_max=config["filter_batch_bytes_max"],
         workers_max=config["filter_workers"],
+        idle_s=config["filter_idle_s"],
     )
 
 

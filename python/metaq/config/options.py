@@ -76,6 +76,12 @@ _ALL: list[Option] = [
             None,
             "File for values that tools set with a name server; default: memory, or with serve under data.",
         ),
+        (
+            "broker_expiry_s",
+            Seconds(1, 86_400),
+            120.0,
+            "A broker that sends nothing for this time counts as gone with a name server.",
+        ),
         ("namesrv", Endpoints(), (), "Name servers with which the broker registers and which commands ask."),
         (
             "advertised_host",
@@ -131,6 +137,7 @@ _ALL: list[Option] = [
             "Bytes in one batch for a filter function; the first message may be larger.",
         ),
         ("filter_workers", Number(1, 64), 2, "Processes that run one filter function at the same time."),
+        ("filter_idle_s", Seconds(1, 86_400), 60.0, "Idle time after which such a process ends."),
         ("default_topic_queues", Number(1, 1024), 8, "Queues that an auto-created topic gets at most."),
         (
             "flush_timeout_ms",
@@ -139,7 +146,19 @@ _ALL: list[Option] = [
         ),
         ("pull_bytes_max", Bytes(1, 16 * MIB), "Bytes that one pull returns at most."),
         ("pull_messages_max", Number(1, 1024), "Messages that one pull returns at most."),
+        ("pull_bytes_default", Bytes(1, 16 * MIB), "Bytes that a pull returns at most if it names no size."),
         ("hold_max", Number(0), "Pulls that may wait for messages at the same time."),
+        ("pull_hold_ms_max", Number(1, 3_600_000), "How long one pull may wait for messages."),
+        (
+            "pull_limit_hold_ms",
+            Number(0, 60_000),
+            "How long a pull that asks for no wait waits for the rate limit of its group.",
+        ),
+        (
+            "filter_hold_ms_max",
+            Number(100, 60_000),
+            "How long a pull waits for a filter function before the client is asked to pull again.",
+        ),
         (
             "send_hold_ms_max",
             Number(0, 60_000),
@@ -190,7 +209,18 @@ _ALL: list[Option] = [
             15,
             "Checks before the message goes to TRANS_CHECK_MAX_TIME_TOPIC.",
         ),
+        (
+            "transaction_renew_s",
+            Seconds(1, 86_400),
+            120.0,
+            "Age at which an open half message is stored again, so that a restart reads little.",
+        ),
         ("transactions_open_max", Number(1, 100_000_000), "Transactions that may be open at the same time."),
+        (
+            "transactions_ended_kept",
+            Number(1, 100_000_000),
+            "Ended transactions that are remembered, so that a repeated request gets a true answer.",
+        ),
         (
             "timer_max_delay_s",
             Number(1, 10 * 366 * 86_400),
@@ -208,6 +238,25 @@ _ALL: list[Option] = [
             Seconds(0.1, 3600),
             5.0,
             "How often committed offsets are written to disk.",
+        ),
+        ("register_timeout_s", Seconds(0.1, 60), 3.0, "How long a name server may take to answer."),
+        (
+            "register_wait_s",
+            Seconds(0.1, 600),
+            2.0,
+            "How long the start of a broker waits for name servers that do not answer.",
+        ),
+        (
+            "announce_timeout_s",
+            Seconds(0.1, 600),
+            1.0,
+            "How long a new topic waits until the name servers know it.",
+        ),
+        (
+            "queue_lease_s",
+            Seconds(31, 3600),
+            60.0,
+            "Time without renewal after which a consumer loses its lock on a queue.",
         ),
         (
             "client_expiry_s",

@@ -1,7 +1,12 @@
-"""The name server: which brokers there are and which topics they hold, told to whoever asks.
+"""The name server: it knows which brokers there are and which topics they hold, and answers clients and
+tools.
 
-Brokers register (`registration` reads what they say, `requests` answers), `routes` is the table itself,
-`key_values` the small configuration beside it. Routes do not outlive the process: brokers tell them anew.
+Brokers register: `registration` reads their bodies, `requests` answers, `routes` is the table itself.
+`key_values` is the small configuration beside it, `options` are the switches of a running name server,
+`nameserver` puts everything together.
+
+Routes do not outlive the process, because brokers register again. `routes` has no sockets and no clock; keep
+it so, because its tests depend on it. Only `metaq.serve` and `metaq.testing` make name servers.
 """
 
 from metaq.nameserver.nameserver import NameServer

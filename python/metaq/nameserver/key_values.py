@@ -1,8 +1,8 @@
 """The name server's small table of values by namespace and key; ordered topics are configured in it.
 
-A name server keeps no other state than this. Without a file the table lives as long as the process, and
-whoever set it has to set it again; with one a change counts once it is written there, in the form that Apache
-uses, and it is read at the start.
+A name server keeps no other state. Without a file, the table lives as long as the process and must be set
+again after a restart. With a file, which has Apache's format, a change counts once it is written; it is read
+at the start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TABLE_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 
 
 class KeyValueFile(Body):
-    """kvConfig.json."""
+    """The content of kvConfig.json."""
 
     config_table: dict[str, dict[str, str]] = always(factory=dict)
 
@@ -41,7 +41,7 @@ class KeyValues:
     """Values by namespace and key."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Raises MetadataDamaged where the file cannot be read."""
+        """Raises MetadataDamaged if the file cannot be read."""
         self._file = None if path is None else MetadataFile(path)
         kept = None if self._file is None else self._file.load(KeyValueFile.decode)
         self._table: dict[str, dict[str, str]] = {} if kept is None else kept.config_table
@@ -58,7 +58,7 @@ class KeyValues:
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises ProtocolError where a limit is passed, OSError where the file cannot be written."""
+        """Raises ProtocolError beyond a limit, OSError if the file cannot be written."""
         for what, text, limit in (
             ("namespace", namespace, KEY_CHARACTERS_MAX),
             ("key", key, KEY_CHARACTERS_MAX),
@@ -77,7 +77,7 @@ class KeyValues:
         self._characters = grown
 
     def delete(self, namespace: str, key: str) -> None:
-        """Raises OSError where the file cannot be written."""
+        """Raises OSError if the file cannot be written."""
         former = self.get(namespace, key)
         if former is None:
             return
@@ -117,7 +117,7 @@ class KeyValues:
         return {namespace: dict(values) for namespace, values in self._table.items()}
 
     def _change(self, table: dict[str, dict[str, str]]) -> None:
-        """What a disk refuses is not there."""
+        """Takes the new table once it is in the file, so a change that the disk refuses does not happen."""
         if self._file is not None:
             self._file.write(msgspec.json.format(KeyValueFile(table).encode(), indent=2))
         self._table = table

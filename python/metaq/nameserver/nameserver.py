@@ -7,11 +7,11 @@ import contextlib
 from pathlib import Path
 from typing import Final
 
-from metaq._core import Clock, Closed, Server
+from metaq._core import Clock, Closed, Listener
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
-from metaq.nameserver.routes import RouteTable
+from metaq.nameserver.routes import EXPIRY_MS, RouteTable
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.pump import Pump
 from metaq.settings import ServerSettings
@@ -20,17 +20,22 @@ SCAN_INTERVAL_MS: Final = 5_000
 
 
 class NameServer:
-    """Several of them serve one cluster without knowing of each other: brokers register with each."""
+    """One name server. Several serve a cluster without knowing each other: brokers register with each."""
 
     def __init__(
-        self, settings: ServerSettings, clock: Clock, *, key_values_file: Path | None = None
+        self,
+        settings: ServerSettings,
+        clock: Clock,
+        *,
+        key_values_file: Path | None = None,
+        broker_expiry_s: float = EXPIRY_MS / 1000,
     ) -> None:
-        """Binds at once, so that `address` is known; OSError where the port is taken."""
+        """Binds at once, so that `address` is known. Raises OSError if the port is taken."""
         self._clock = clock
-        self._server = Server(settings)
+        self._listener = Listener(settings, serves_broker=False)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        self._address = f"{host}:{self._server.port}"
-        self.routes = RouteTable()
+        self._address = f"{host}:{self._listener.port}"
+        self.routes = RouteTable(int(broker_expiry_s * 1000))
         self.key_values = KeyValues(key_values_file)
         self._options = Options(self._address)
         self._handlers = Handlers(
@@ -39,19 +44,19 @@ class NameServer:
             self.key_values,
             self._options,
         )
-        self._pump = Pump(self._server, self._handlers, on_closed=self._on_closed)
+        self._pump = Pump(self._listener, self._handlers, on_closed=self._on_closed)
         self._scanning: asyncio.Task[None] | None = None
         self._scanned_ms = clock.now_ms()
 
     @property
     def address(self) -> str:
-        """`host:port`, with the port that was chosen where 0 was asked for."""
+        """`host:port`, with the actual port if 0 was asked for."""
         return self._address
 
     async def start(self) -> None:
         """Returns once brokers and clients may connect."""
         self._pump.start()
-        self._server.start()
+        self._listener.start()
         self._scanned_ms = self._clock.now_ms()
         self._scanning = asyncio.create_task(self._scan(), name="expire silent brokers")
 
@@ -63,7 +68,7 @@ class NameServer:
                 await self._scanning
             self._scanning = None
         await self._pump.stop()
-        await asyncio.to_thread(self._server.stop)
+        await asyncio.to_thread(self._listener.stop)
 
     def _on_closed(self, closed: Closed) -> None:
         self.routes.connection_closed(closed.connection)
@@ -74,17 +79,16 @@ class NameServer:
             self.expire_brokers()
 
     def skip_time(self, by_ms: int) -> None:
-        """The clock was moved by so much: brokers registered meanwhile, as they always do."""
+        """The clock was moved by this much; brokers count as registered meanwhile."""
         self._scanned_ms += by_ms
         self.routes.shift_time(by_ms)
 
     def expire_brokers(self) -> None:
-        """Takes out who was silent for too long; called every `SCAN_INTERVAL_MS`."""
+        """Removes brokers that were silent for too long; called every `SCAN_INTERVAL_MS`."""
         now_ms = self._clock.now_ms()
         drift_ms = now_ms - self._scanned_ms - SCAN_INTERVAL_MS
         self._scanned_ms = now_ms
         if abs(drift_ms) > SCAN_INTERVAL_MS:
-            # The clock was set, or this process did not run: that the brokers were silent meanwhile says
-            # nothing about them.
+            # The clock was set, or this process did not run, so the brokers' silence means nothing.
             self.routes.shift_time(drift_ms)
         self.routes.expire(now_ms)

@@ -1,4 +1,4 @@
-"""What an operator may change of a running name server, by name and nothing else."""
+"""The switches that an operator may change on a running name server; nothing else can be changed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TEXT_BYTES_MAX: Final = 64 * 1024
 
 @dataclass(slots=True)
 class Switches:
-    """Every key that may be set while the name server runs; all of them are on or off."""
+    """Every key that may be set while the name server runs. Each is on or off."""
 
     order_message_enable: bool = True
-    """Tell clients the fixed queue list of an ordered topic where one is configured."""
+    """Send clients the fixed queue list of an ordered topic, if one is configured."""
     support_acting_master: bool = True
-    """Show a replica as master where its broker allows that and the master is gone."""
+    """Show a replica as master if its broker allows that and the master is gone."""
     delete_topic_with_broker_registration: bool = False
-    """Forget a topic that a master's whole registration no longer names."""
+    """Forget a topic that a full registration of its master no longer names."""
 
 
 _WIRE_NAMES: Final = {
@@ -60,7 +60,7 @@ def _properties(body: bytes) -> dict[str, str]:
     try:
         text = body.decode()
     except UnicodeDecodeError:
-        raise ProtocolError("the configuration is no UTF-8 text") from None
+        raise ProtocolError("the configuration is not UTF-8 text") from None
     properties: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         line = line.strip()

@@ -1,4 +1,4 @@
-"""What a broker tells of itself when it registers, read from its two forms and checked.
+"""The body of a broker's registration, read from its two forms and checked.
 
 Plain, it is the JSON of RegisterBrokerBody. Compressed, it is a zlib stream of parts, each with its length:
 
@@ -31,7 +31,7 @@ QUEUES_MAX: Final = 65_535
 """Queues of one topic on one broker: clients build a list of them."""
 
 _BODY_SHAPE_SINCE: Final = 37
-"""Before this version (3.0.11) the body was the topic table alone."""
+"""Before this version (3.0.11) the body was only the topic table."""
 _ZLIB_FIRST_BYTE: Final = b"x"
 """Apache's 5.5.0 broker says `compressed=false` of bodies that it did compress. JSON never begins so."""
 _BRACES_MAX: Final = 4 * TOPICS_MAX
@@ -39,7 +39,8 @@ _NAME = re.compile(r"[^\s\"\\\x00-\x1f\x7f]{1,255}")
 
 
 def check_name(what: str, name: str) -> str:
-    """The name itself, or ProtocolError. Looser than what clients may create: brokers of any age register."""
+    """The name itself; raises ProtocolError. Looser than the rules for clients: brokers of any age
+    register."""
     if _NAME.fullmatch(name) is None:
         raise ProtocolError(f"{what} {name[:64]!r} is empty, longer than 255 characters or has blanks in it")
     return name
@@ -65,7 +66,7 @@ def read_topics(command: RegisterBroker, version: int, body: bytes) -> TopicConf
 
 
 def _usable(topics: dict[str, TopicConfig], broker_name: str) -> dict[str, TopicConfig]:
-    """Leaves out what would harm clients, so that one odd topic does not keep a broker out of sight."""
+    """Leaves out topics that would harm clients, so that one odd topic does not hide a whole broker."""
     usable: dict[str, TopicConfig] = {}
     for name, topic in topics.items():
         if _NAME.fullmatch(name) is None:

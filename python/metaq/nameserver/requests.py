@@ -48,13 +48,13 @@ from metaq.protocol.routes import (
 from metaq.remoting import split_address
 
 STANDARD_JSON_SINCE: Final = 401
-"""Clients before this version (4.9.4) are sent broker ids without quotes."""
+"""Clients before this version (4.9.4) get broker ids without quotes."""
 UNIT_FLAG: Final = 1
 UNIT_SUBSCRIPTION_FLAG: Final = 2
 
 
 class BrokerRequests:
-    """What brokers say of themselves."""
+    """Requests of brokers."""
 
     def __init__(self, routes: RouteTable, key_values: KeyValues, options: Options, clock: Clock) -> None:
         self._routes = routes
@@ -95,7 +95,7 @@ class BrokerRequests:
     def query_data_version(self, command: QueryDataVersion, request: Request) -> Response:
         theirs = DataVersion.decode(request.body or b"{}")
         ours = self._routes.version_of(command.cluster_name, command.broker_addr)
-        # Whatever its version: 5.x brokers that may act as masters send this each second as their heartbeat.
+        # Whatever its version: 5.x brokers that may act as masters send this every second as a heartbeat.
         self._routes.touch(command.cluster_name, command.broker_addr, self._clock.now_ms())
         return Response(
             fields=DataVersionCompared(ours != theirs), body=b"" if ours is None else ours.encode()
@@ -118,7 +118,7 @@ class BrokerRequests:
 
 
 class RouteRequests:
-    """What clients and tools ask, and what tools change."""
+    """Requests of clients and tools."""
 
     def __init__(self, routes: RouteTable, key_values: KeyValues, options: Options) -> None:
         self._routes = routes
@@ -131,7 +131,7 @@ class RouteRequests:
         route = self._routes.route(command.topic, acting_master=switches.support_acting_master)
         if route is None:
             raise Refused(
-                ResponseCode.TOPIC_NOT_EXIST, f"no broker has told of the topic {command.topic[:255]!r}"
+                ResponseCode.TOPIC_NOT_EXIST, f"no broker has registered the topic {command.topic[:255]!r}"
             )
         if switches.order_message_enable:
             route.order_topic_conf = self._key_values.get(ORDER_TOPIC_CONFIG, command.topic)
@@ -154,7 +154,7 @@ class RouteRequests:
 
     @handles(GetSystemTopicListFromNameServer)
     def get_system_topic_list(self, command: GetSystemTopicListFromNameServer, request: Request) -> Response:
-        # Every broker has a topic of its own name and one of its cluster's.
+        # Every broker has a topic with its own name and one with its cluster's name.
         clusters = self._routes.clusters()
         topics = [*clusters, *(name for names in clusters.values() for name in names)]
         return _topic_list(topics, self._routes.any_address())

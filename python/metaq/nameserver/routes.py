@@ -1,4 +1,4 @@
-"""Which brokers there are and which topics they hold. No sockets and no clock of its own: times are given.
+"""The table of brokers and their topics. It has no sockets and no clock: callers pass the time.
 
 A broker is registered under a cluster, a name and an id. Brokers of one name are replicas of each other; the
 one with id 0 is the master, and topics belong to the name.
@@ -22,17 +22,18 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
+from metaq.protocol.names import MASTER_ID
 
 _log = logging.getLogger(__name__)
 
-MASTER_ID: Final = 0
 PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
 EXPIRY_MS: Final = 120_000
+"""The silence after which a broker is gone, unless its registration asks for another."""
 EXPIRY_MS_MAX: Final = 24 * 3600 * 1000
 BROKERS_MAX: Final = 10_000
 QUEUE_ENTRIES_MAX: Final = 2_000_000
-"""Topics summed over brokers."""
+"""The limit for topics, summed over all brokers."""
 
 # Replicas find each other through this topic, so its route must show who is really there.
 _MEMBERS_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
@@ -79,7 +80,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What one registration says."""
+    """The content of one registration."""
 
     cluster: str
     name: str
@@ -89,7 +90,7 @@ class Registration:
     ha_address: str | None = None
     zone: str | None = None
     acting_master: bool | None = None
-    """None where the broker is too old to know of it."""
+    """None if the broker is too old to know it."""
     expiry_ms: int | None = None
     connection: int = -1
 
@@ -97,7 +98,8 @@ class Registration:
 class RouteTable:
     """Every broker and every topic that a name server knows."""
 
-    def __init__(self) -> None:
+    def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
+        self._expiry_ms = expiry_ms
         self._replicas: dict[str, Replicas] = {}
         self._by_address: dict[tuple[str, str], Broker] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
@@ -108,7 +110,7 @@ class RouteTable:
     def register(
         self, registration: Registration, now_ms: int, *, drop_missing_topics: bool = False
     ) -> Broker | None:
-        """Takes a broker in or renews it. Gives back its master where it is a replica and has one."""
+        """Adds or renews a broker. Returns its master if it is a replica and has one."""
         self._check(registration)
         self._leave_former_place(registration)
         replicas = self._replicas.setdefault(
@@ -129,7 +131,7 @@ class RouteTable:
             ha_address=registration.ha_address,
             version=registration.topics.data_version,
             seen_ms=now_ms,
-            expiry_ms=_expiry_ms(registration.expiry_ms),
+            expiry_ms=self._bounded_expiry_ms(registration.expiry_ms),
             connection=registration.connection,
         )
         if known is None:
@@ -140,7 +142,7 @@ class RouteTable:
         return replicas.brokers.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
 
     def unregister(self, cluster: str, address: str) -> bool:
-        """Takes a broker out, with its topics where it was the last of its name."""
+        """Removes a broker, and its topics if it was the last one of its name."""
         broker = self._by_address.pop((cluster, address), None)
         if broker is None:
             return False
@@ -156,22 +158,22 @@ class RouteTable:
         return True
 
     def connection_closed(self, connection: int) -> None:
-        """A broker whose connection ends is gone, unless it has registered over another one since."""
+        """Removes the broker of a closed connection, unless it has registered over another one since."""
         for broker in [broker for broker in self._by_address.values() if broker.connection == connection]:
             self.unregister(broker.cluster, broker.address)
 
     def touch(self, cluster: str, address: str, now_ms: int, expiry_ms: int | None = None) -> bool:
-        """A sign of life; False where the broker is unknown and has to register."""
+        """Notes a sign of life; False if the broker is unknown and must register."""
         broker = self._by_address.get((cluster, address))
         if broker is None:
             return False
         broker.seen_ms = now_ms
         if expiry_ms is not None:
-            broker.expiry_ms = _expiry_ms(expiry_ms)
+            broker.expiry_ms = self._bounded_expiry_ms(expiry_ms)
         return True
 
     def expire(self, now_ms: int) -> list[Broker]:
-        """Takes out whoever was silent for too long."""
+        """Removes brokers that were silent for too long."""
         silent = [
             broker for broker in self._by_address.values() if now_ms - broker.seen_ms > broker.expiry_ms
         ]
@@ -183,43 +185,43 @@ class RouteTable:
         return silent
 
     def shift_time(self, by_ms: int) -> None:
-        """Moves every sign of life, after the clock jumped or this process stood still."""
+        """Shifts the last sign of life of all brokers, after the clock jumped or this process stood still."""
         for broker in self._by_address.values():
             broker.seen_ms += by_ms
 
     def version_of(self, cluster: str, address: str) -> DataVersion | None:
-        """What the broker's table was at its last registration."""
+        """The version of the broker's topic table at its last registration."""
         broker = self._by_address.get((cluster, address))
         return None if broker is None else broker.version
 
     # Topics
 
     def put_queues(self, topic: str, queues: list[QueueData]) -> None:
-        """Sets the topic's queues on those of the named brokers that are known."""
+        """Sets the topic's queues on the named brokers; unknown brokers are left out."""
         for data in queues:
             if data.broker_name in self._replicas:
                 self._put(topic, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forgets the topic, on all brokers or on those of one cluster."""
+        """Forgets the topic on all brokers, or on the brokers of one cluster."""
         for name in list(self._topics.get(topic, ())):
             replicas = self._replicas.get(name)
             if cluster is None or (replicas is not None and replicas.cluster == cluster):
                 self._drop(topic, name)
 
     def wipe_write_permission(self, name: str) -> int:
-        """Lets nobody send to the broker any more; gives back how many topics it was changed on."""
+        """Takes the write permission from all topics of the broker; returns how many there are."""
         return self._change_permissions(name, lambda permission: permission & ~PERMISSION_WRITE)
 
     def add_write_permission(self, name: str) -> int:
-        """The reverse."""
+        """Gives the write permission back."""
         return self._change_permissions(name, lambda _: PERMISSION_READ | PERMISSION_WRITE)
 
-    # What is told
+    # Answers
 
     def route(self, topic: str, *, acting_master: bool = True) -> TopicRouteData | None:
-        """Where the topic lives, or None. Where a name that allows it has lost its master and its queues are
-        not writable, its lowest replica is shown as master, so that consumers that want one go on."""
+        """The route of a topic, or None. If a broker name has lost its master, allows an acting one and has
+        no writable queues, its lowest replica is shown as master, so that consumers that need one go on."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -253,12 +255,12 @@ class RouteTable:
         return {} if replicas is None else replicas.data().broker_addrs
 
     def any_address(self) -> str | None:
-        """Some broker's address, a master's where there is one."""
+        """The address of some broker, preferably of a master."""
         brokers = sorted(self._by_address.values(), key=lambda broker: (broker.broker_id, broker.name))
         return brokers[0].address if brokers else None
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """All topics, or those on at least one broker of the cluster."""
+        """All topics, or the topics on at least one broker of the cluster."""
         if cluster is None:
             return sorted(self._topics)
         names = set(self.clusters().get(cluster, ()))
@@ -272,7 +274,7 @@ class RouteTable:
             if (flag := queues[min(queues)].topic_sys_flag) & having == having and not flag & lacking
         )
 
-    # Within
+    # Internals
 
     def _check(self, new: Registration) -> None:
         if new.broker_id < 0:
@@ -297,8 +299,8 @@ class RouteTable:
                     f"later than {ours}",
                 )
         if holder is None and len(new.topics.topic_config_table) == 1:
-            # A broker announces one changed topic in the same way as all of them. As the first word from a
-            # broker that would show a broker without its other topics.
+            # A broker announces one changed topic in the same way as all topics. As its first registration,
+            # that would show a broker without its other topics.
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"the first registration of {new.name} must bring all its topics"
             )
@@ -310,8 +312,14 @@ class RouteTable:
                 ResponseCode.SYSTEM_BUSY, f"{added} more topics would be more than {QUEUE_ENTRIES_MAX} in all"
             )
 
+    def _bounded_expiry_ms(self, asked_ms: int | None) -> int:
+        if asked_ms is None or asked_ms <= 0:
+            return self._expiry_ms
+        return min(asked_ms, EXPIRY_MS_MAX)
+
     def _leave_former_place(self, new: Registration) -> None:
-        """One address is one broker: where it had another id, name or cluster, it no longer has."""
+        """Removes the broker at this address from its former id, name or cluster: one address is one
+        broker."""
         for cluster, address in [key for key in self._by_address if key[1] == new.address]:
             broker = self._by_address[cluster, address]
             if (cluster, broker.name) != (new.cluster, new.name):
@@ -365,7 +373,7 @@ class RouteTable:
 
 
 def keep_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
-    """Leaves only the brokers of one zone, and those that have lost their master wherever they are."""
+    """Keeps only the brokers of one zone, and brokers without a master in any zone."""
     kept = [
         data
         for data in route.broker_datas
@@ -384,9 +392,3 @@ def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:
         topic_sys_flag=config.topic_sys_flag,
         write_queue_nums=config.write_queue_nums,
     )
-
-
-def _expiry_ms(asked_ms: int | None) -> int:
-    if asked_ms is None or asked_ms <= 0:
-        return EXPIRY_MS
-    return min(asked_ms, EXPIRY_MS_MAX)

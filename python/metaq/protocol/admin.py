@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.protocol.command import Command, Fields, Int64
 
 
-class UpdateBrokerConfig(Command, code=25, permission="admin"):
+class UpdateBrokerConfig(Command, code=25, permission="admin", resources={}):
     """Body: properties text."""
 
 
@@ -13,50 +13,50 @@ class ConfigVersion(Fields):
     version: str
 
 
-class GetBrokerConfig(Command, code=26, permission="admin", reply=ConfigVersion):
+class GetBrokerConfig(Command, code=26, permission="admin", resources={}, reply=ConfigVersion):
     """Body of the answer: properties text."""
 
 
-class TriggerDeleteFiles(Command, code=27, permission="admin"):
+class TriggerDeleteFiles(Command, code=27, permission="admin", resources={}):
     """Applies retention now."""
 
 
-class GetBrokerRuntimeInfo(Command, code=28):
+class GetBrokerRuntimeInfo(Command, code=28, permission="describe", resources={}):
     """Body of the answer: KVTable."""
 
 
-class CleanExpiredConsumeQueue(Command, code=306, permission="admin"):
+class CleanExpiredConsumeQueue(Command, code=306, permission="admin", resources={}):
     """Deletes consume-queue files whose messages are gone."""
 
 
-class DeleteExpiredCommitLog(Command, code=329, permission="admin"):
+class DeleteExpiredCommitLog(Command, code=329, permission="admin", resources={}):
     """Deletes commit-log files past their age."""
 
 
-class ViewBrokerStatsData(Command, code=315):
+class ViewBrokerStatsData(Command, code=315, permission="describe", resources={}):
     """Body of the answer: BrokerStatsData."""
 
     stats_name: str
     stats_key: str
 
 
-class GetColdDataFlowControlInfo(Command, code=2003):
+class GetColdDataFlowControlInfo(Command, code=2003, permission="describe", resources={}):
     """Body of the answer: the table of groups whose reads of old messages are slowed."""
 
 
-class GetBrokerHaStatus(Command, code=907):
+class GetBrokerHaStatus(Command, code=907, permission="describe", resources={}):
     """Body of the answer: HaStatus."""
 
 
-class ResetMasterFlushOffset(Command, code=908, permission="cluster"):
-    """Tells a replica how far its master has flushed; says nothing to a master."""
+class ResetMasterFlushOffset(Command, code=908, permission="cluster", resources={}):
+    """Tells a replica how far its master has flushed; a master ignores it."""
 
     master_flush_offset: Int64
 
 
-class ListUsers(Command, code=3005, permission="admin"):
+class ListUsers(Command, code=3005, permission="admin", resources={}):
     """Body of the answer: a list of users."""
 
 
-class ListAccessRules(Command, code=3010, permission="admin"):
+class ListAccessRules(Command, code=3010, permission="admin", resources={}):
     """Body of the answer: a list of access rules."""

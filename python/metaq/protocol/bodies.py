@@ -1,8 +1,8 @@
 """The JSON that commands carry.
 
-Names and defaults are the wire's: a body without a field gets that field's default, unknown fields are
-ignored, and what is None is not written. `always` gives a default that is written all the same, since Java
-peers expect every field that has a value.
+Names and defaults are RocketMQ's. A body without a field gets that field's default, unknown fields are
+ignored, and None is not written. A default from `always` is written all the same, because Java peers expect
+every field that has a value.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from metaq.protocol.java_json import MessageQueue as MessageQueue  # bodies are 
 
 
 def always(value: Any = None, factory: Any = None) -> Any:
-    """A default that is written too: msgspec leaves out only those it can tell from a given value."""
+    """A default that is written too: msgspec leaves out only defaults that it can tell from a given value."""
     return msgspec.field(default_factory=factory or (lambda: value))
 
 
@@ -33,7 +33,7 @@ class Body(msgspec.Struct, rename="camel", omit_defaults=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises ProtocolError where it cannot be read."""
+        """Raises ProtocolError if the body cannot be read."""
         return java_json.decode(data, cls)
 
     def encode(self, *, bare_integer_keys: bool = False) -> bytes:
@@ -64,7 +64,7 @@ class QueueData(Body):
 
 
 class TopicRouteData(Body):
-    """Where a topic lives."""
+    """The route of a topic: its brokers and queues."""
 
     broker_datas: list[BrokerData] = always(factory=_sequence)
     filter_server_table: dict[str, list[str]] = always(factory=_mapping)
@@ -100,7 +100,7 @@ class BrokerMemberGroupBody(Body):
 
 
 class DataVersion(Body):
-    """Changes whenever the table that it stands beside does."""
+    """The version of a table, which changes with it."""
 
     counter: int = always(0)
     state_version: int = always(0)
@@ -263,18 +263,18 @@ class ConsumerOffsets(Body):
     data_version: DataVersion | None = None
     offset_table: dict[str, dict[int, int]] = always(factory=_mapping)
     reset_table: dict[str, dict[int, int]] | None = None
-    """Where groups were put to that have not gone there yet: in our file alone, Apache passes over it."""
+    """Resets that consumers have not followed yet. Only our file has it; Apache ignores it."""
 
 
 class DelayOffsets(Body):
-    """Delay level → where its delivery goes on; delayOffset.json has the same form."""
+    """Delay level → the offset at which its delivery goes on; delayOffset.json has the same form."""
 
     data_version: DataVersion | None = None
     offset_table: dict[int, int] = always(factory=_mapping)
 
 
 class OffsetWrapper(Body):
-    """How far one group is in one queue."""
+    """The progress of one group in one queue."""
 
     broker_offset: int = always(0)
     consumer_offset: int = always(0)
@@ -310,7 +310,7 @@ class ResetOffsetBody(Body):
 
 
 class GetConsumerStatusBody(Body):
-    """One client's offsets, or (relayed) those of every client of a group by its id."""
+    """The offsets of one client, or (relayed) of every client of a group, by client id."""
 
     consumer_table: dict[str, dict[MessageQueue, int]] = always(factory=_mapping)
     message_queue_table: dict[MessageQueue, int] = always(factory=_mapping)
@@ -351,7 +351,7 @@ class ProducerTable(Body):
 
 
 class ListedOffset(Body):
-    """One queue and where to go on, for clients that cannot read objects as keys."""
+    """One queue and the offset to go on from, for clients that cannot read objects as keys."""
 
     broker_name: str = always("")
     offset: int = always(0)

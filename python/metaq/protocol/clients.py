@@ -1,4 +1,4 @@
-"""Clients of one broker: heartbeats, who is there, queue locks, and what the broker tells its clients."""
+"""Clients of one broker: heartbeats, members, queue locks, and commands from the broker to its clients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class HeartbeatTaken(Fields):
     is_sub_change: bool = msgspec.field(default=True, name="IS_SUB_CHANGE")
 
 
-class HeartBeat(Command, code=34, reply=HeartbeatTaken):
+class HeartBeat(Command, code=34, permission="read", resources="body", reply=HeartbeatTaken):
     """Body: HeartbeatData."""
 
 
-class UnregisterClient(Command, code=35):
+class UnregisterClient(Command, code=35, permission="read", resources={"consumer_group": "group"}):
     """The client leaves these groups."""
 
     client_id: str = msgspec.field(name="clientID")
@@ -24,47 +24,49 @@ class UnregisterClient(Command, code=35):
     consumer_group: str | None = None
 
 
-class CheckClientConfig(Command, code=46):
+class CheckClientConfig(Command, code=46, permission="read", resources="body"):
     """Body: CheckClientRequestBody. Asks whether the broker understands a filter."""
 
 
-class GetConsumerListByGroup(Command, code=38, permission="sub"):
+class GetConsumerListByGroup(Command, code=38, permission="read", resources={"consumer_group": "group"}):
     """Body of the answer: ConsumerList."""
 
     consumer_group: str
 
 
-class LockBatchQueues(Command, code=41, permission="sub"):
+class LockBatchQueues(Command, code=41, permission="read", resources="body"):
     """Body: LockBatchRequestBody; body of the answer: LockBatchResponseBody."""
 
 
-class UnlockBatchQueues(Command, code=42, permission="sub"):
+class UnlockBatchQueues(Command, code=42, permission="read", resources="body"):
     """Body: LockBatchRequestBody."""
 
 
-class GetConsumerConnectionList(Command, code=203):
-    """Body of the answer: ConsumerConnection; 206 where none is online."""
+class GetConsumerConnectionList(
+    Command, code=203, permission="describe", resources={"consumer_group": "group"}
+):
+    """Body of the answer: ConsumerConnection; code 206 if none is online."""
 
     consumer_group: str
 
 
-class GetProducerConnectionList(Command, code=204):
+class GetProducerConnectionList(Command, code=204, permission="describe", resources={}):
     """Body of the answer: ProducerConnection."""
 
     producer_group: str
 
 
-class GetAllProducerInfo(Command, code=328):
+class GetAllProducerInfo(Command, code=328, permission="describe", resources={}):
     """Body of the answer: ProducerTable."""
 
 
-class NotifyConsumerIdsChanged(Command, code=40, to="client"):
+class NotifyConsumerIdsChanged(Command, code=40, permission="none", resources={}, to="client"):
     """Oneway: rebalance now."""
 
     consumer_group: str
 
 
-class CheckTransactionState(Command, code=39, to="client"):
+class CheckTransactionState(Command, code=39, permission="none", resources={}, to="client"):
     """Oneway; body: the half message."""
 
     tran_state_table_offset: Int64
@@ -76,7 +78,7 @@ class CheckTransactionState(Command, code=39, to="client"):
     bname: str | None = None
 
 
-class ResetConsumerClientOffset(Command, code=220, to="client"):
+class ResetConsumerClientOffset(Command, code=220, permission="none", resources={}, to="client"):
     """Oneway; body: ResetOffsetBody, or ResetOffsetList for clients in C++."""
 
     topic: str
@@ -85,8 +87,8 @@ class ResetConsumerClientOffset(Command, code=220, to="client"):
     is_force: bool = False
 
 
-class PushReplyMessageToClient(Command, code=326, to="client"):
-    """Body: that of the reply. The client answers once its requester has it."""
+class PushReplyMessageToClient(Command, code=326, permission="none", resources={}, to="client"):
+    """Body: the body of the reply. The client answers once its requester has it."""
 
     producer_group: str
     topic: str
@@ -104,14 +106,16 @@ class PushReplyMessageToClient(Command, code=326, to="client"):
     unit_mode: bool = False
 
 
-class GetConsumerStatusFromClient(Command, code=221, to="client"):
+class GetConsumerStatusFromClient(Command, code=221, permission="none", resources={}, to="client"):
     """Body of the answer: GetConsumerStatusBody."""
 
     topic: str
     group: str
 
 
-class GetConsumerStatus(Command, code=223):
+class GetConsumerStatus(
+    Command, code=223, permission="describe", resources={"topic": "topic", "group": "group"}
+):
     """Relayed to the group's clients as 221; body of the answer: GetConsumerStatusBody."""
 
     topic: str
@@ -119,7 +123,7 @@ class GetConsumerStatus(Command, code=223):
     client_addr: str | None = None
 
 
-class GetConsumerRunningInfo(Command, code=307):
+class GetConsumerRunningInfo(Command, code=307, permission="describe", resources={"consumer_group": "group"}):
     """Relayed to the client as it is; body of the answer: ConsumerRunningInfo."""
 
     consumer_group: str
@@ -127,7 +131,9 @@ class GetConsumerRunningInfo(Command, code=307):
     jstack_enable: bool = False
 
 
-class ConsumeMessageDirectly(Command, code=309, permission="admin"):
+class ConsumeMessageDirectly(
+    Command, code=309, permission="admin", resources={"topic": "topic", "consumer_group": "group"}
+):
     """Relayed to the client with the record as its body; body of the answer: ConsumeMessageDirectlyResult."""
 
     consumer_group: str

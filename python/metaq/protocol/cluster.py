@@ -1,4 +1,4 @@
-"""What brokers and name servers say to each other."""
+"""Commands between brokers and name servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ class BrokerRegistered(Fields):
     master_addr: str | None = None
 
 
-class RegisterBroker(Command, code=103, to="nameserver", permission="cluster", reply=BrokerRegistered):
+class RegisterBroker(
+    Command, code=103, permission="cluster", resources={}, to="nameserver", reply=BrokerRegistered
+):
     """Body: RegisterBrokerBody, plain or compressed; body of the answer: KVTable of the ordered topics."""
 
     broker_name: str
@@ -27,8 +29,8 @@ class RegisterBroker(Command, code=103, to="nameserver", permission="cluster", r
     zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
-class UnregisterBroker(Command, code=104, to="nameserver", permission="cluster"):
-    """A broker that stops says so."""
+class UnregisterBroker(Command, code=104, permission="cluster", resources={}, to="nameserver"):
+    """Sent by a broker that stops."""
 
     broker_name: str
     broker_addr: str
@@ -40,8 +42,10 @@ class DataVersionCompared(Fields):
     changed: bool
 
 
-class QueryDataVersion(Command, code=322, to="nameserver", permission="cluster", reply=DataVersionCompared):
-    """Body both ways: DataVersion. Lets a broker skip a registration that would say nothing new."""
+class QueryDataVersion(
+    Command, code=322, permission="cluster", resources={}, to="nameserver", reply=DataVersionCompared
+):
+    """Body both ways: DataVersion. Lets a broker skip a registration without news."""
 
     broker_name: str
     broker_addr: str
@@ -49,7 +53,7 @@ class QueryDataVersion(Command, code=322, to="nameserver", permission="cluster",
     broker_id: Int64
 
 
-class BrokerHeartbeat(Command, code=904, to="nameserver", permission="cluster"):
+class BrokerHeartbeat(Command, code=904, permission="cluster", resources={}, to="nameserver"):
     """A cheap sign of life between registrations."""
 
     cluster_name: str
@@ -63,7 +67,7 @@ class BrokerHeartbeat(Command, code=904, to="nameserver", permission="cluster"):
     election_priority: Int32 | None = None
 
 
-class GetBrokerMemberGroup(Command, code=901, to="nameserver", permission="cluster"):
+class GetBrokerMemberGroup(Command, code=901, permission="cluster", resources={}, to="nameserver"):
     """Body of the answer: BrokerMemberGroupBody."""
 
     cluster_name: str

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ResponseCode(IntEnum):
-    """What an answer says; a client decides by it whether to try another broker."""
+    """The code of an answer. Clients decide by it whether to try another broker."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

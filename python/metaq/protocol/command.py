@@ -1,7 +1,7 @@
-"""The base of every command: its code, the fields of its header, who may call it and who answers it.
+"""The base of every command: its code, the fields of its header, its callers and the side that answers it.
 
-A header is a flat map of strings. A subclass of `Fields` gives it types; names become camelCase on the wire
-unless `msgspec.field(name=…)` says otherwise, and unknown fields are ignored, since every release adds some.
+A header is a flat map of strings. A subclass of `Fields` gives it types. Names become camelCase on the wire
+unless `msgspec.field(name=…)` says otherwise. Unknown fields are ignored, because every release adds some.
 """
 
 from __future__ import annotations
@@ -13,9 +13,22 @@ import msgspec
 
 from metaq.protocol.errors import ProtocolError
 
-Permission = Literal["none", "pub", "sub", "admin", "cluster"]
-"""What a caller needs once access control is on: nothing, to publish or subscribe to the named resource, to
-administer, or to be a member of the cluster."""
+Permission = Literal["none", "describe", "read", "write", "admin", "cluster"]
+"""The right that a caller needs on the named resources.
+
+`describe` sees their state and configuration, and comes with each of the other rights. `read` consumes
+messages and commits offsets, `write` sends messages, `admin` changes or deletes. `cluster` is for members of
+the cluster alone, and `none` is open to everybody.
+"""
+
+ResourceKind = Literal["topic", "group"]
+
+Resources = Mapping[str, ResourceKind] | Literal["body"]
+"""The fields that name the resources, and the kind of each.
+
+A field that a request leaves out names no resource. An empty mapping stands for the whole server, `"body"`
+for resources that only the body names.
+"""
 
 Peer = Literal["nameserver", "broker", "client"]
 
@@ -24,7 +37,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class FieldsMeta(msgspec.StructMeta):
-    """Takes a command's own keywords out of the class statement, which msgspec would not accept."""
+    """Takes a command's own keywords out of the class statement, because msgspec would not accept them."""
 
     def __new__(
         mcls,
@@ -34,13 +47,21 @@ class FieldsMeta(msgspec.StructMeta):
         *,
         code: int | None = None,
         permission: Permission | None = None,
+        resources: Resources | None = None,
         to: Peer | None = None,
         hot: bool | None = None,
         reply: type[Fields] | None = None,
         **options: Any,
     ) -> FieldsMeta:
         cls = super().__new__(mcls, name, bases, namespace, **options)
-        own = {"code": code, "permission": permission, "to": to, "hot": hot, "reply": reply}
+        own = {
+            "code": code,
+            "permission": permission,
+            "resources": resources,
+            "to": to,
+            "hot": hot,
+            "reply": reply,
+        }
         for attribute, value in own.items():
             if value is not None:
                 setattr(cls, attribute, value)
@@ -55,7 +76,7 @@ class Fields(msgspec.Struct, metaclass=FieldsMeta, rename="camel"):
 
     @classmethod
     def parse(cls, fields: Mapping[str, str]) -> Self:
-        """Raises ProtocolError, naming the field, where one is missing or has a value of the wrong kind."""
+        """Raises ProtocolError, which names the field that is missing or has the wrong type."""
         try:
             return msgspec.convert(fields, cls, strict=False)
         except msgspec.ValidationError:
@@ -66,7 +87,7 @@ class Fields(msgspec.Struct, metaclass=FieldsMeta, rename="camel"):
             raise ProtocolError(f"{cls.__name__}: {_explain(error)}") from None
 
     def to_fields(self) -> dict[str, str]:
-        """The header as it goes onto the wire; None stays out."""
+        """The header as it is sent; None is left out."""
         fields: dict[str, str] = {}
         for name, wire_name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, name)
@@ -76,18 +97,21 @@ class Fields(msgspec.Struct, metaclass=FieldsMeta, rename="camel"):
 
 
 class Command(Fields):
-    """A request. `code`, `permission`, `to`, `hot` and `reply` are keywords of the class statement:
+    """A request. The class variables below are keywords of the class statement:
 
-    class GetRouteInfoByTopic(Command, code=105, to="nameserver"): …
+    class GetTopicConfig(Command, code=351, permission="describe", resources={"topic": "topic"}): …
+
+    Nothing checks `permission` and `resources` yet: access control will enforce them.
     """
 
     code: ClassVar[int]
-    permission: ClassVar[Permission] = "none"
+    permission: ClassVar[Permission]
+    resources: ClassVar[Resources]
     to: ClassVar[Peer] = "broker"
     hot: ClassVar[bool] = False
-    """The data plane answers it; Python sees only what the policy snapshot does not know."""
+    """Whether the data plane answers it. Python then sees only requests that the policy does not cover."""
     reply: ClassVar[type[Fields] | None] = None
-    """The header of its answer, where that has one."""
+    """The header of its answer, if it has one."""
 
 
 def commands(base: type[Command] = Command) -> Iterator[type[Command]]:

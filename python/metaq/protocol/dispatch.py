@@ -1,6 +1,6 @@
-"""From a request to its handler, and from what the handler says to the one answer.
+"""Finds the handler of a request and turns its result into the answer.
 
-A handler stands beside the state it touches:
+A handler is a method of the object whose state it touches:
 
     @handles(GetRouteInfoByTopic)
     def get_route_info_by_topic(self, command: GetRouteInfoByTopic, request: Request) -> Response: …
@@ -11,6 +11,7 @@ It returns a `Response` (or None for plain success), raises `Refused` to answer 
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Request(Protocol):
-    """What a handler sees of a request; `_core.Request` is one, a test may bring its own."""
+    """A request as a handler sees it. `_core.Request` is one; tests bring their own."""
 
     @property
     def code(self) -> int: ...
@@ -71,7 +72,7 @@ class Response:
 
 
 RESPONDED: Final = Response()
-"""Returned (this very object) by a handler that has answered or handed back the request itself, or will."""
+"""A handler returns this object if it answers the request itself, now or later, or has handed it back."""
 
 Outcome = Response | None
 Handler = Callable[[Any, Request], Outcome | Awaitable[Outcome]]
@@ -89,7 +90,7 @@ def handles(*commands: type[Command]) -> Callable[[_Method], _Method]:
 
 
 def handled_by(kind: type) -> Iterator[tuple[type[Command], str]]:
-    """The commands that a class handles and the names of the methods which do."""
+    """The commands that a class handles, each with the name of its method."""
     for name, member in inspect.getmembers(kind):
         for command in getattr(member, "handled_commands", ()):
             yield command, name
@@ -114,7 +115,7 @@ class Handlers:
         return [command for command, _ in self._by_code.values()]
 
     def begin(self, request: Request) -> Awaitable[None] | None:
-        """Handles the request; what an asynchronous handler leaves to be done is given back to be awaited."""
+        """Handles the request. Returns the rest of the work of an asynchronous handler, to be awaited."""
         try:
             found = self._by_code.get(request.code)
             if found is None:
@@ -136,9 +137,24 @@ class Handlers:
             await rest
 
 
+class Unavailable(Handlers):
+    """Refuses every request with SERVICE_NOT_AVAILABLE, which clients take as a reason to ask again
+    elsewhere."""
+
+    def __init__(self, remark: str) -> None:
+        super().__init__()
+        self._refusal = Response(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+    def begin(self, request: Request) -> None:
+        _respond(request, self._refusal)
+
+
 async def _finish(request: Request, outcome: Awaitable[Outcome]) -> None:
     try:
         response = await outcome
+    except asyncio.CancelledError:
+        _respond(request, Response(ResponseCode.SERVICE_NOT_AVAILABLE, "this server stops: ask again"))
+        raise
     except Exception as error:
         response = _answer_to(error, request)
     _respond(request, response)

@@ -1,4 +1,4 @@
-"""What can go wrong between two peers.
+"""Errors between two peers.
 
 MetaqError
 ├── Refused            an answer other than success: its code and remark
@@ -23,7 +23,7 @@ _WORTH_ANOTHER_TRY = frozenset(
 
 
 class Refused(MetaqError):
-    """A handler raises it to answer with `code`; a caller gets it when its request was answered so."""
+    """A handler raises it to answer with `code`; a caller gets it for such an answer."""
 
     code: int
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from metaq.protocol.command import Command, Fields, Int32
 
 
-class UpdateAndCreateSubscriptionGroup(Command, code=200, permission="admin"):
+class UpdateAndCreateSubscriptionGroup(Command, code=200, permission="admin", resources="body"):
     """Body: SubscriptionGroupConfig."""
 
 
-class UpdateAndCreateSubscriptionGroupList(Command, code=225, permission="admin"):
+class UpdateAndCreateSubscriptionGroupList(Command, code=225, permission="admin", resources="body"):
     """Body: SubscriptionGroupList."""
 
 
@@ -17,7 +17,7 @@ class GroupPage(Fields):
     total_group_num: Int32 | None = None
 
 
-class GetAllSubscriptionGroupConfig(Command, code=201, permission="cluster", reply=GroupPage):
+class GetAllSubscriptionGroupConfig(Command, code=201, permission="cluster", resources={}, reply=GroupPage):
     """Body of the answer: SubscriptionGroupTable; with `group_seq` and `max_group_num` one page of it."""
 
     group_seq: Int32 | None = None
@@ -25,7 +25,7 @@ class GetAllSubscriptionGroupConfig(Command, code=201, permission="cluster", rep
     max_group_num: Int32 | None = None
 
 
-class DeleteSubscriptionGroup(Command, code=207, permission="admin"):
+class DeleteSubscriptionGroup(Command, code=207, permission="admin", resources={"group_name": "group"}):
     """4.9 names the second field removeOffset."""
 
     group_name: str
@@ -33,32 +33,36 @@ class DeleteSubscriptionGroup(Command, code=207, permission="admin"):
     remove_offset: bool = False
 
 
-class GetSubscriptionGroupConfig(Command, code=352):
+class GetSubscriptionGroupConfig(Command, code=352, permission="describe", resources={"group": "group"}):
     """Body of the answer: SubscriptionGroupConfig."""
 
     group: str
 
 
-class QueryTopicConsumeByWho(Command, code=300):
+class QueryTopicConsumeByWho(Command, code=300, permission="describe", resources={"topic": "topic"}):
     """Body of the answer: GroupList."""
 
     topic: str
 
 
-class QueryTopicsByConsumer(Command, code=343):
+class QueryTopicsByConsumer(Command, code=343, permission="describe", resources={"group": "group"}):
     """Body of the answer: TopicList."""
 
     group: str
 
 
-class QuerySubscriptionByConsumer(Command, code=345):
+class QuerySubscriptionByConsumer(
+    Command, code=345, permission="describe", resources={"topic": "topic", "group": "group"}
+):
     """Body of the answer: SubscriptionAnswer."""
 
     group: str
     topic: str
 
 
-class UpdateAndGetGroupForbidden(Command, code=353, permission="admin"):
+class UpdateAndGetGroupForbidden(
+    Command, code=353, permission="admin", resources={"topic": "topic", "group": "group"}
+):
     """Forbids a group one topic or allows it again, or only asks; body of the answer: GroupForbidden."""
 
     group: str
@@ -66,9 +70,9 @@ class UpdateAndGetGroupForbidden(Command, code=353, permission="admin"):
     readable: bool | None = None
 
 
-class SetMessageRequestMode(Command, code=401, permission="admin"):
+class SetMessageRequestMode(Command, code=401, permission="admin", resources="body"):
     """Body: MessageRequestMode."""
 
 
-class GetAllMessageRequestMode(Command, code=402, permission="cluster"):
+class GetAllMessageRequestMode(Command, code=402, permission="cluster", resources={}):
     """Body of the answer: MessageRequestModes."""

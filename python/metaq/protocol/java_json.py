@@ -1,9 +1,9 @@
 """JSON as Java peers write it.
 
-Two things set it apart from the standard: whole numbers as keys go unquoted, `{0:5,1:6}`, and a map keyed by
-queues has objects as keys, `{{"brokerName":"b","queueId":3,"topic":"T"}:42}`. We write the second form, since
-newer Java clients read no other, and the first only where asked to. We read both, and forgive nulls and
-numbers in quotes. What we write has no spaces: the Go client cannot read a route that has some.
+It differs from the standard in two ways: whole numbers as keys have no quotes, `{0:5,1:6}`, and a map keyed
+by queues has objects as keys, `{{"brokerName":"b","queueId":3,"topic":"T"}:42}`. We write the second form,
+because newer Java clients read no other, and the first only on request. We read both, and accept nulls and
+numbers in quotes. We write no spaces: the Go client cannot read a route that has some.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MessageQueue(msgspec.Struct, rename="camel", frozen=True):
 
 
 def encode(value: Any, *, bare_integer_keys: bool = False) -> bytes:
-    """Compact JSON; queues as keys become objects, integers as keys are quoted unless told otherwise."""
+    """Compact JSON. Queues as keys become objects; integers as keys are quoted unless `bare_integer_keys`."""
     if not bare_integer_keys:
         try:
             return msgspec.json.encode(value, enc_hook=_only_plain)
@@ -41,11 +41,11 @@ def encode(value: Any, *, bare_integer_keys: bool = False) -> bytes:
 
 
 def decode(data: bytes, kind: type[_Value]) -> _Value:
-    """Reads a body; raises ProtocolError, saying where, if it cannot be read as `kind`."""
+    """Reads a body as `kind`. Raises ProtocolError, which names the place."""
     try:
         return msgspec.json.decode(data, type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # Malformed or only Java's way of writing it: the tolerant reader tells.
+        pass  # Malformed, or only written in Java's way: the tolerant reader finds out.
     try:
         value = _relaxed(msgspec.json.decode(standard(data)))
         return msgspec.convert(value, kind, strict=False)
@@ -53,7 +53,7 @@ def decode(data: bytes, kind: type[_Value]) -> _Value:
         raise ProtocolError(f"the body is no {getattr(kind, '__name__', 'JSON')}: {error}") from None
 
 
-# Strings first, so that what they contain is never taken for structure; the possessive forms keep it linear.
+# Strings first, so that their content is never taken for structure; the possessive forms keep it linear.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]:,]|[^{}\[\]:,"\s]++|\s++|.', re.DOTALL)
 _RAW_CONTROL = re.compile(rb"[\x00-\x1f]")
 _OBJECT_KEY_MARK: Final = "\x00"
@@ -61,8 +61,8 @@ _MARKED: Final = b'"\\u0000'
 
 
 def standard(data: bytes) -> bytes:
-    """Rewrites Java's JSON as standard JSON, in one pass: bare keys are quoted, and an object as key becomes
-    a string, marked and holding that object's JSON. A string that looks marked gets a second mark."""
+    """Rewrites Java's JSON as standard JSON, in one pass. Bare keys get quotes, and an object as key becomes
+    a marked string that holds the object's JSON. A string that looks marked gets a second mark."""
     out: list[bytes] = []
     containers: list[bytes] = []
     key_due = False
@@ -130,7 +130,7 @@ def _key(key: str) -> str | MessageQueue:
 
 
 class _QueueAsKey(Exception):
-    """Leaves the fast encoder, which knows no objects as keys."""
+    """Leaves the fast encoder, which cannot write objects as keys."""
 
 
 def _only_plain(value: Any) -> Any:

@@ -18,8 +18,8 @@ class Sent(Fields):
     recall_handle: str | None = None
 
 
-class SendMessage(Command, code=10, permission="pub", hot=True, reply=Sent):
-    """Body: the message's own."""
+class SendMessage(Command, code=10, permission="write", resources={"topic": "topic"}, hot=True, reply=Sent):
+    """Body: the body of the message."""
 
     producer_group: str
     topic: str
@@ -36,8 +36,10 @@ class SendMessage(Command, code=10, permission="pub", hot=True, reply=Sent):
     max_reconsume_times: Int32 | None = None
 
 
-class SendMessageV2(Command, code=310, permission="pub", hot=True, reply=Sent):
-    """The same with names of one letter."""
+class SendMessageV2(
+    Command, code=310, permission="write", resources={"topic": "topic"}, hot=True, reply=Sent
+):
+    """The same command with one-letter names."""
 
     producer_group: str = msgspec.field(name="a")
     topic: str = msgspec.field(name="b")
@@ -55,20 +57,20 @@ class SendMessageV2(Command, code=310, permission="pub", hot=True, reply=Sent):
     broker_name: str | None = msgspec.field(default=None, name="n")
 
 
-class SendBatchMessage(SendMessageV2, code=320, permission="pub", hot=True, reply=Sent):
+class SendBatchMessage(SendMessageV2, code=320, hot=True, reply=Sent):
     """Body: client batch records, one after the other; `msgId` of the answer is a comma-separated list."""
 
 
-class SendReplyMessage(SendMessage, code=324, permission="pub", reply=Sent, hot=False):
+class SendReplyMessage(SendMessage, code=324, reply=Sent, hot=False):
     """The answer to a request; goes to the producer that property REPLY_TO_CLIENT names."""
 
 
-class SendReplyMessageV2(SendMessageV2, code=325, permission="pub", reply=Sent, hot=False):
-    """The same with names of one letter."""
+class SendReplyMessageV2(SendMessageV2, code=325, reply=Sent, hot=False):
+    """The same command with one-letter names."""
 
 
 class Pulled(Fields):
-    """Header of the answer to a pull, also where it found nothing."""
+    """Header of the answer to a pull, also of one that found nothing."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -76,7 +78,14 @@ class Pulled(Fields):
     max_offset: Int64
 
 
-class PullMessage(Command, code=11, permission="sub", hot=True, reply=Pulled):
+class PullMessage(
+    Command,
+    code=11,
+    permission="read",
+    resources={"topic": "topic", "consumer_group": "group"},
+    hot=True,
+    reply=Pulled,
+):
     """Body of the answer: stored records."""
 
     consumer_group: str
@@ -93,11 +102,11 @@ class PullMessage(Command, code=11, permission="sub", hot=True, reply=Pulled):
     max_msg_bytes: Int32 | None = None
 
 
-class LitePullMessage(PullMessage, code=361, permission="sub", hot=True, reply=Pulled):
+class LitePullMessage(PullMessage, code=361, hot=True, reply=Pulled):
     """A pull of a lite pull consumer from 5.0 on."""
 
 
-class ConsumerSendMsgBack(Command, code=36, permission="sub"):
+class ConsumerSendMsgBack(Command, code=36, permission="read", resources={"group": "group"}):
     """Give this message to the group again later, or to its dead-letter topic."""
 
     physical_offset: Int64 = msgspec.field(name="offset")
@@ -109,7 +118,7 @@ class ConsumerSendMsgBack(Command, code=36, permission="sub"):
     max_reconsume_times: Int32 | None = None
 
 
-class EndTransaction(Command, code=37, permission="pub", hot=True):
+class EndTransaction(Command, code=37, permission="write", resources={"topic": "topic"}, hot=True):
     """`commit_or_rollback`: 8 commit, 12 roll back, 0 not known yet."""
 
     producer_group: str
@@ -128,22 +137,22 @@ class Recalled(Fields):
     msg_id: str
 
 
-class RecallMessage(Command, code=370, permission="pub", reply=Recalled):
-    """Take back a message that waits for its time; `recall_handle` is what its send was answered with."""
+class RecallMessage(Command, code=370, permission="write", resources={"topic": "topic"}, reply=Recalled):
+    """Recall a message that waits for its time. Its send was answered with `recall_handle`."""
 
     topic: str
     recall_handle: str
     producer_group: str = ""
 
 
-class ResumeCheckHalfMessage(Command, code=323, permission="admin"):
-    """Open a transaction that was given up again, by the offset id of its parked message."""
+class ResumeCheckHalfMessage(Command, code=323, permission="admin", resources={"topic": "topic"}):
+    """Reopen a transaction that was given up, by the offset id of its message in the topic for those."""
 
     msg_id: str
     topic: str | None = None
 
 
-class ViewMessageById(Command, code=33):
+class ViewMessageById(Command, code=33, permission="read", resources={"topic": "topic"}):
     """Body of the answer: one stored record."""
 
     physical_offset: Int64 = msgspec.field(name="offset")
@@ -155,7 +164,7 @@ class MessagesFound(Fields):
     index_last_update_phyoffset: Int64
 
 
-class QueryMessage(Command, code=12, reply=MessagesFound):
+class QueryMessage(Command, code=12, permission="read", resources={"topic": "topic"}, reply=MessagesFound):
     """Body of the answer: stored records."""
 
     topic: str
@@ -167,20 +176,23 @@ class QueryMessage(Command, code=12, reply=MessagesFound):
 
 
 class QueueMeasured(Fields):
-    """What the part of the queue up to `end_offset` holds."""
+    """The measure of the part of a queue up to `end_offset`."""
 
     end_offset: Int64
     size_bytes: Int64
-    """Of its records as stored."""
+    """The size of its records as stored."""
     before_physical_offset: Int64 = -1
-    """Of the record before the part; −1 where there is none any more."""
+    """The record before the part; −1 if it is gone."""
     last_physical_offset: Int64 = -1
     delay_ms: Int64 = 0
-    """How long the record at `end_offset` has been there; 0 where there is none."""
+    """The age of the record at `end_offset`; 0 if there is none."""
 
 
-class MeasureQueue(Command, code=30_321, permission="sub", reply=QueueMeasured):
-    """How many messages from `queue_offset` on fit into so many bytes. MetaQ's brokers alone know it."""
+class MeasureQueue(
+    Command, code=30_321, permission="read", resources={"topic": "topic"}, reply=QueueMeasured
+):
+    """Measures how many messages from `queue_offset` on fit into a number of bytes. Only MetaQ's brokers know
+    this command."""
 
     topic: str
     queue_id: Int32
@@ -189,7 +201,9 @@ class MeasureQueue(Command, code=30_321, permission="sub", reply=QueueMeasured):
     size_bytes_max: Int64 = 2**63 - 1
 
 
-class QueryConsumeQueue(Command, code=321):
+class QueryConsumeQueue(
+    Command, code=321, permission="describe", resources={"topic": "topic", "consumer_group": "group"}
+):
     """Lines of a consume queue from `index` on; body of the answer: ConsumeQueueLines."""
 
     topic: str

@@ -1,4 +1,4 @@
-"""Names of topics and groups: which are well formed, which are the system's own, which belong to a group."""
+"""Names of topics and groups: rules, system names, and the topics that belong to a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 TOPIC_CHARACTERS_MAX = 127
 RETRY_TOPIC_CHARACTERS_MAX = 255
 GROUP_CHARACTERS_MAX = 120
-"""A group's name has to fit into the names of its retry topic and its dead-letter topic."""
+"""A group's name must fit into the names of its retry topic and its dead-letter topic."""
 
 CLIENT_ID_CHARACTERS_MAX = 512
 
@@ -17,7 +17,7 @@ REPLY_SUFFIX = "_REPLY_TOPIC"
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
-"""Its committed offsets say from where on the half messages matter."""
+"""Its committed offsets tell where the half messages begin that still matter."""
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 """Consumers send in this group when they make a dead letter of a message that its broker has deleted."""
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -35,8 +35,11 @@ SYSTEM_GROUPS = (
 )
 """Groups that every broker has from the start."""
 
+MASTER_ID = 0
+"""The broker id that a master registers with, whichever node it is."""
+
 TEMPLATE_TOPIC = "TBW102"
-"""Producers ask for this topic's route where theirs does not exist yet; a new topic inherits from it."""
+"""Producers ask for this topic's route if theirs does not exist yet; a new topic inherits from it."""
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_DONE_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -68,7 +71,7 @@ _CHARACTERS = "letters, digits, %, |, _ and -"
 
 
 def topic_fault(name: str) -> str | None:
-    """What is wrong with a topic's name, in words for whoever chose it; None where nothing is."""
+    """The fault of a topic's name, in words for the person who chose it; None if there is none."""
     if not name.strip():
         return "the topic's name is blank: give it one"
     is_derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
@@ -84,7 +87,7 @@ def group_fault(name: str) -> str | None:
 
 
 def client_id_fault(client_id: str) -> str | None:
-    """The same for the name under which a client program is known."""
+    """The same for a client id."""
     if not client_id.strip():
         return "the client id is blank: send one"
     if len(client_id) > CLIENT_ID_CHARACTERS_MAX:
@@ -93,7 +96,7 @@ def client_id_fault(client_id: str) -> str | None:
 
 
 def _fault(kind: str, name: str, limit: int) -> str | None:
-    # The length goes first: what is echoed to the caller stays short.
+    # The length is checked first, so that the text that is echoed stays short.
     if len(name) > limit:
         return f"the {kind} name {name[:32]}… has {len(name)} characters, the limit is {limit}: shorten it"
     if not _WELL_FORMED.fullmatch(name):

@@ -36,6 +36,6 @@ WHY: Final[Mapping[int, str]] = {
 
 
 def remark(code: int) -> str:
-    """What to tell whoever asks for it."""
+    """The remark of the answer to such a request."""
     why = WHY.get(code)
     return f"request code {code} is not supported" + (f": {why}" if why else "")

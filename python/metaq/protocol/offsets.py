@@ -11,8 +11,15 @@ class QueueOffset(Fields):
     queue_offset: Int64 = msgspec.field(name="offset")
 
 
-class QueryConsumerOffset(Command, code=14, permission="sub", hot=True, reply=QueueOffset):
-    """22 where the group has none."""
+class QueryConsumerOffset(
+    Command,
+    code=14,
+    permission="read",
+    resources={"topic": "topic", "consumer_group": "group"},
+    hot=True,
+    reply=QueueOffset,
+):
+    """Code 22 if the group has none."""
 
     consumer_group: str
     topic: str
@@ -20,7 +27,9 @@ class QueryConsumerOffset(Command, code=14, permission="sub", hot=True, reply=Qu
     set_zero_if_not_found: bool | None = None
 
 
-class UpdateConsumerOffset(Command, code=15, permission="sub", hot=True):
+class UpdateConsumerOffset(
+    Command, code=15, permission="read", resources={"topic": "topic", "consumer_group": "group"}, hot=True
+):
     """Usually sent oneway."""
 
     consumer_group: str
@@ -29,7 +38,9 @@ class UpdateConsumerOffset(Command, code=15, permission="sub", hot=True):
     commit_offset: Int64
 
 
-class SearchOffsetByTimestamp(Command, code=29, hot=True, reply=QueueOffset):
+class SearchOffsetByTimestamp(
+    Command, code=29, permission="describe", resources={"topic": "topic"}, hot=True, reply=QueueOffset
+):
     """LOWER finds the first message stored at that time or later, UPPER the last at that time or earlier."""
 
     topic: str
@@ -38,12 +49,16 @@ class SearchOffsetByTimestamp(Command, code=29, hot=True, reply=QueueOffset):
     boundary_type: str | None = None
 
 
-class GetMaxOffset(Command, code=30, hot=True, reply=QueueOffset):
+class GetMaxOffset(
+    Command, code=30, permission="describe", resources={"topic": "topic"}, hot=True, reply=QueueOffset
+):
     topic: str
     queue_id: Int32
 
 
-class GetMinOffset(Command, code=31, hot=True, reply=QueueOffset):
+class GetMinOffset(
+    Command, code=31, permission="describe", resources={"topic": "topic"}, hot=True, reply=QueueOffset
+):
     topic: str
     queue_id: Int32
 
@@ -52,22 +67,26 @@ class StoreTime(Fields):
     timestamp: Int64
 
 
-class GetEarliestMessageStoreTime(Command, code=32, reply=StoreTime):
-    """−1 where the queue is empty."""
+class GetEarliestMessageStoreTime(
+    Command, code=32, permission="describe", resources={"topic": "topic"}, reply=StoreTime
+):
+    """−1 if the queue is empty."""
 
     topic: str
     queue_id: Int32
 
 
-class GetAllConsumerOffset(Command, code=43, permission="cluster"):
+class GetAllConsumerOffset(Command, code=43, permission="cluster", resources={}):
     """Body of the answer: ConsumerOffsets."""
 
 
-class GetAllDelayOffset(Command, code=45, permission="cluster"):
+class GetAllDelayOffset(Command, code=45, permission="cluster", resources={}):
     """Body of the answer: the offsets of the delay levels."""
 
 
-class GetConsumeStats(Command, code=208):
+class GetConsumeStats(
+    Command, code=208, permission="describe", resources={"topic": "topic", "consumer_group": "group"}
+):
     """Body of the answer: ConsumeStats."""
 
     consumer_group: str
@@ -76,29 +95,38 @@ class GetConsumeStats(Command, code=208):
     """Semicolon-separated."""
 
 
-class GetBrokerConsumeStats(Command, code=317):
+class GetBrokerConsumeStats(Command, code=317, permission="describe", resources={}):
     """Body of the answer: ConsumeStatsList."""
 
     is_order: bool = False
 
 
-class QueryConsumeTimeSpan(Command, code=303):
-    """How far a group is in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
+class QueryConsumeTimeSpan(
+    Command, code=303, permission="describe", resources={"topic": "topic", "group": "group"}
+):
+    """The progress of a group in each queue of a topic, in time; body of the answer: ConsumeTimeSpans."""
 
     topic: str
     group: str
 
 
-class QueryCorrectionOffset(Command, code=308):
-    """The lowest offset per queue of all groups but `filter_groups` (comma-separated), where that of
-    `compare_group` is not lower still; body of the answer: CorrectionOffsets."""
+class QueryCorrectionOffset(
+    Command, code=308, permission="describe", resources={"topic": "topic", "compare_group": "group"}
+):
+    """The lowest offset per queue of all groups but `filter_groups` (comma-separated), unless `compare_group`
+    has a lower one; body of the answer: CorrectionOffsets."""
 
     topic: str
     compare_group: str
     filter_groups: str | None = None
 
 
-class CloneGroupOffset(Command, code=314, permission="admin"):
+class CloneGroupOffset(
+    Command,
+    code=314,
+    permission="admin",
+    resources={"topic": "topic", "src_group": "group", "dest_group": "group"},
+):
     """Copies one group's offsets, on one topic or on all, to another group."""
 
     src_group: str
@@ -107,7 +135,9 @@ class CloneGroupOffset(Command, code=314, permission="admin"):
     offline: bool = False
 
 
-class ResetConsumerOffset(Command, code=222, permission="admin"):
+class ResetConsumerOffset(
+    Command, code=222, permission="admin", resources={"topic": "topic", "group": "group"}
+):
     """Body of the answer: ResetOffsetBody. `timestamp` −1 means the end."""
 
     topic: str

@@ -1,4 +1,4 @@
-"""Between the data plane's threads and the event loop: requests up, answers and our own requests down."""
+"""Connects the data plane's threads to the event loop: requests up, answers and our own requests down."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from metaq._core import Answer, Closed, ConnectionGone, Request, Server
+from metaq._core import Answer, Closed, ConnectionGone, Listener, Request
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.errors import Unreachable
@@ -16,25 +16,25 @@ from metaq.protocol.reply import Reply
 _log = logging.getLogger(__name__)
 
 BATCH_MAX: Final = 256
-"""How many events one turn takes, so that timers and other sockets get theirs."""
+"""The most events of one turn, so that timers and other sockets get their turn."""
 
 
 class Pump:
-    """Drains one server on the running loop and gives every event to whom it belongs.
+    """Drains one listener on the running loop and passes each event to its handler.
 
     Synchronous handlers run in order of arrival, inside the drain. Asynchronous ones become tasks; while
-    `tasks_max` of them are under way nothing more is drained, so the server's bounded queue fills and it
+    `tasks_max` of them are under way nothing more is drained, so the listener's bounded queue fills and it
     answers "busy" by itself.
     """
 
     def __init__(
         self,
-        server: Server,
+        listener: Listener,
         handlers: Handlers,
         on_closed: Callable[[Closed], None] | None = None,
         tasks_max: int = 1024,
     ) -> None:
-        self._server = server
+        self._listener = listener
         self._handlers = handlers
         self._on_closed = on_closed
         self._tasks_max = tasks_max
@@ -44,9 +44,20 @@ class Pump:
         self._reading = False
 
     def start(self) -> None:
-        """Begins to drain; the server itself is started and stopped by its owner."""
+        """Begins to drain; safe to call again. The listener's owner starts and stops the listener."""
         self._loop = asyncio.get_running_loop()
         self._resume()
+
+    async def hand_over(self, handlers: Handlers, timeout: float = 5.0) -> None:
+        """Gives every request from now on to other handlers. Returns once those that the former handlers had
+        begun are answered: what takes longer than `timeout` is cancelled and refused."""
+        self._handlers = handlers
+        begun = self._tasks - {asyncio.current_task()}
+        if begun:
+            _, late = await asyncio.wait(begun, timeout=timeout)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     async def stop(self, timeout: float = 5.0) -> None:
         """Drains what has arrived, lets handlers finish and gives up on answers still awaited."""
@@ -65,10 +76,10 @@ class Pump:
     async def invoke(
         self, connection: int, command: Command, body: bytes = b"", timeout: float = 3.0
     ) -> Reply:
-        """Asks a connected client; raises Unreachable where it has left or stays silent."""
+        """Asks a connected client. Raises Unreachable if it has left or does not answer."""
         loop = asyncio.get_running_loop()
         try:
-            opaque = self._server.invoke(connection, command.code, fields=command.to_fields(), body=body)
+            opaque = self._listener.invoke(connection, command.code, fields=command.to_fields(), body=body)
         except ConnectionGone as error:
             raise Unreachable(f"{type(command).__name__}: {error}") from None
         future: asyncio.Future[Reply] = loop.create_future()
@@ -82,21 +93,23 @@ class Pump:
             self._forget(connection, opaque)
 
     def send_oneway(self, connection: int, command: Command, body: bytes = b"") -> bool:
-        """Tells a connected client; False where it has left."""
+        """Sends a connected client a command that it does not answer; False if it has left."""
         try:
-            self._server.invoke(connection, command.code, fields=command.to_fields(), body=body, oneway=True)
+            self._listener.invoke(
+                connection, command.code, fields=command.to_fields(), body=body, oneway=True
+            )
         except ConnectionGone:
             return False
         return True
 
     def _resume(self) -> None:
         if self._loop is not None and not self._reading:
-            self._loop.add_reader(self._server.fileno(), self._drain)
+            self._loop.add_reader(self._listener.fileno(), self._drain)
             self._reading = True
 
     def _pause(self) -> None:
         if self._loop is not None and self._reading:
-            self._loop.remove_reader(self._server.fileno())
+            self._loop.remove_reader(self._listener.fileno())
             self._reading = False
 
     def _drain(self) -> None:
@@ -104,7 +117,7 @@ class Pump:
         if room <= 0:
             self._pause()
             return
-        for event in self._server.drain(room):
+        for event in self._listener.drain(room):
             try:
                 self._take(event)
             except Exception:

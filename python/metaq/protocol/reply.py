@@ -13,7 +13,7 @@ _Header = TypeVar("_Header", bound=Fields)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the peer said."""
+    """The answer of a peer."""
 
     code: int
     remark: str | None
@@ -21,11 +21,11 @@ class Reply:
     body: bytes
 
     def check(self) -> Self:
-        """Itself where it is a success; raises Refused otherwise."""
+        """Returns the reply itself if it is a success; raises Refused otherwise."""
         if self.code != 0:
             raise Refused(self.code, self.remark or "refused without a reason")
         return self
 
     def header(self, kind: type[_Header]) -> _Header:
-        """Its fields, typed."""
+        """The fields of its header, typed."""
         return kind.parse(self.fields)

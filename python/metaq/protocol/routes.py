@@ -1,4 +1,4 @@
-"""Where topics live, as the name server tells it."""
+"""Commands to a name server: routes of topics, clusters and configured values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import msgspec
 from metaq.protocol.command import Command, Fields, Int32
 
 
-class GetRouteInfoByTopic(Command, code=105, to="nameserver"):
+class GetRouteInfoByTopic(
+    Command, code=105, permission="describe", resources={"topic": "topic"}, to="nameserver"
+):
     """Body of the answer: TopicRouteData."""
 
     topic: str
@@ -16,33 +18,35 @@ class GetRouteInfoByTopic(Command, code=105, to="nameserver"):
     zone_name: str | None = msgspec.field(default=None, name="__ZONE_NAME")
 
 
-class GetBrokerClusterInfo(Command, code=106, to="nameserver"):
+class GetBrokerClusterInfo(Command, code=106, permission="describe", resources={}, to="nameserver"):
     """Body of the answer: ClusterInfo."""
 
 
-class GetAllTopicListFromNameServer(Command, code=206, to="nameserver"):
+class GetAllTopicListFromNameServer(Command, code=206, permission="describe", resources={}, to="nameserver"):
     """Body of the answer: TopicList."""
 
 
-class GetTopicsByCluster(Command, code=224, to="nameserver"):
+class GetTopicsByCluster(Command, code=224, permission="describe", resources={}, to="nameserver"):
     """Body of the answer: TopicList."""
 
     cluster: str
 
 
-class GetSystemTopicListFromNameServer(Command, code=304, to="nameserver"):
+class GetSystemTopicListFromNameServer(
+    Command, code=304, permission="describe", resources={}, to="nameserver"
+):
     """Body of the answer: TopicList with one broker's address."""
 
 
-class GetUnitTopicList(Command, code=311, to="nameserver"):
+class GetUnitTopicList(Command, code=311, permission="describe", resources={}, to="nameserver"):
     """Topics that belong to a unit; body of the answer: TopicList."""
 
 
-class GetHasUnitSubTopicList(Command, code=312, to="nameserver"):
+class GetHasUnitSubTopicList(Command, code=312, permission="describe", resources={}, to="nameserver"):
     """Topics that a unit subscribes to; body of the answer: TopicList."""
 
 
-class GetHasUnitSubUnUnitTopicList(Command, code=313, to="nameserver"):
+class GetHasUnitSubUnUnitTopicList(Command, code=313, permission="describe", resources={}, to="nameserver"):
     """Topics that a unit subscribes to without belonging to one; body of the answer: TopicList."""
 
 
@@ -51,9 +55,9 @@ class WritePermissionsWiped(Fields):
 
 
 class WipeWritePermissionOfBroker(
-    Command, code=205, to="nameserver", permission="admin", reply=WritePermissionsWiped
+    Command, code=205, permission="admin", resources={}, to="nameserver", reply=WritePermissionsWiped
 ):
-    """Takes a broker's topics out of the producers' sight, as before a restart."""
+    """Hides a broker's topics from producers, for example before a restart."""
 
     broker_name: str
 
@@ -63,27 +67,31 @@ class WritePermissionsAdded(Fields):
 
 
 class AddWritePermissionOfBroker(
-    Command, code=327, to="nameserver", permission="admin", reply=WritePermissionsAdded
+    Command, code=327, permission="admin", resources={}, to="nameserver", reply=WritePermissionsAdded
 ):
-    """The reverse of the wipe."""
+    """Undoes the wipe."""
 
     broker_name: str
 
 
-class DeleteTopicInNameServer(Command, code=216, to="nameserver", permission="admin"):
-    """Forgets the topic's queues, of one cluster's brokers or of all."""
+class DeleteTopicInNameServer(
+    Command, code=216, permission="admin", resources={"topic": "topic"}, to="nameserver"
+):
+    """Forgets the topic's queues on the brokers of one cluster or on all brokers."""
 
     topic: str
     cluster_name: str | None = None
 
 
-class RegisterTopicInNameServer(Command, code=217, to="nameserver", permission="admin"):
-    """Body: TopicRouteData, of which the queues count."""
+class RegisterTopicInNameServer(
+    Command, code=217, permission="admin", resources={"topic": "topic"}, to="nameserver"
+):
+    """Body: TopicRouteData; only its queues count."""
 
     topic: str
 
 
-class PutKeyValue(Command, code=100, to="nameserver", permission="admin"):
+class PutKeyValue(Command, code=100, permission="admin", resources={}, to="nameserver"):
     """Sets one value of the name server's table."""
 
     namespace: str
@@ -95,29 +103,29 @@ class ValueOfKey(Fields):
     value: str | None = None
 
 
-class GetKeyValue(Command, code=101, to="nameserver", reply=ValueOfKey):
-    """22 where there is none."""
+class GetKeyValue(Command, code=101, permission="describe", resources={}, to="nameserver", reply=ValueOfKey):
+    """Code 22 if there is none."""
 
     namespace: str
     key: str
 
 
-class DeleteKeyValue(Command, code=102, to="nameserver", permission="admin"):
-    """Succeeds also where there was none."""
+class DeleteKeyValue(Command, code=102, permission="admin", resources={}, to="nameserver"):
+    """Succeeds even if there was none."""
 
     namespace: str
     key: str
 
 
-class GetKeyValuesByNamespace(Command, code=219, to="nameserver"):
-    """Body of the answer: KVTable; 22 where the namespace is unknown."""
+class GetKeyValuesByNamespace(Command, code=219, permission="describe", resources={}, to="nameserver"):
+    """Body of the answer: KVTable; code 22 if the namespace is unknown."""
 
     namespace: str
 
 
-class UpdateNameServerConfig(Command, code=318, to="nameserver", permission="admin"):
+class UpdateNameServerConfig(Command, code=318, permission="admin", resources={}, to="nameserver"):
     """Body: properties text."""
 
 
-class GetNameServerConfig(Command, code=319, to="nameserver", permission="admin"):
+class GetNameServerConfig(Command, code=319, permission="admin", resources={}, to="nameserver"):
     """Body of the answer: properties text."""

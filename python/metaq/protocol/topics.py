@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.protocol.command import Command, Fields, Int32
 
 
-class UpdateAndCreateTopic(Command, code=17, permission="admin"):
+class UpdateAndCreateTopic(Command, code=17, permission="admin", resources={"topic": "topic"}):
     """Creates the topic or changes it."""
 
     topic: str
@@ -21,7 +21,7 @@ class UpdateAndCreateTopic(Command, code=17, permission="admin"):
     force: bool = False
 
 
-class UpdateAndCreateTopicList(Command, code=18, permission="admin"):
+class UpdateAndCreateTopicList(Command, code=18, permission="admin", resources="body"):
     """Body: TopicConfigList."""
 
 
@@ -29,7 +29,7 @@ class TopicPage(Fields):
     total_topic_num: Int32 | None = None
 
 
-class GetAllTopicConfig(Command, code=21, permission="cluster", reply=TopicPage):
+class GetAllTopicConfig(Command, code=21, permission="cluster", resources={}, reply=TopicPage):
     """Body of the answer: TopicConfigTable; with `topic_seq` and `max_topic_num` one page of it."""
 
     topic_seq: Int32 | None = None
@@ -37,27 +37,27 @@ class GetAllTopicConfig(Command, code=21, permission="cluster", reply=TopicPage)
     max_topic_num: Int32 | None = None
 
 
-class DeleteTopicInBroker(Command, code=215, permission="admin"):
+class DeleteTopicInBroker(Command, code=215, permission="admin", resources={"topic": "topic"}):
     """Deletes the topic, its retry topics and the offsets on it."""
 
     topic: str
 
 
-class GetTopicConfig(Command, code=351):
+class GetTopicConfig(Command, code=351, permission="describe", resources={"topic": "topic"}):
     """Body of the answer: TopicConfig."""
 
     topic: str
 
 
-class GetTopicStatsInfo(Command, code=202):
+class GetTopicStatsInfo(Command, code=202, permission="describe", resources={"topic": "topic"}):
     """Body of the answer: TopicStatsTable."""
 
     topic: str
 
 
-class GetSystemTopicListFromBroker(Command, code=305):
+class GetSystemTopicListFromBroker(Command, code=305, permission="describe", resources={}):
     """Body of the answer: TopicList."""
 
 
-class CleanUnusedTopic(Command, code=316, permission="admin"):
+class CleanUnusedTopic(Command, code=316, permission="admin", resources={}):
     """Drops the consume queues of topics that no longer exist."""

@@ -34,6 +34,9 @@ SETTINGS: Mapping[str, object] = {
     "index_slots": 1_000,
     "index_entries": 4_000,
     "allocation_step_bytes": MIB,
+    # Both servers run in this process: a slow answer does not mean that one is gone.
+    "register_wait_s": 60.0,
+    "announce_timeout_s": 60.0,
     # The tests must not depend on how full the disk is.
     "disk_clean_percent": 95,
     "disk_force_clean_percent": 98,
@@ -87,7 +90,7 @@ class Servers:
         """Stops both servers and starts them at the same addresses, with the same store."""
         ports = {
             "namesrv_port": int(self.nameserver.address.rpartition(":")[2]),
-            "broker_port": self.broker.server.port,
+            "broker_port": self.broker.listener.port,
         }
         await self._stop()
         self._settings |= ports
@@ -104,7 +107,7 @@ class Servers:
 
     async def create_topic(self, name: str, queues: int, *, ordered: bool) -> None:
         """Creates or changes a topic. Raises Refused for what the broker refuses from administrators, too."""
-        broker = self.broker
+        topics = self.broker.master.state.topics
         wanted = TopicConfig(
             topic_name=name,
             read_queue_nums=queues,
@@ -112,8 +115,8 @@ class Servers:
             perm=READ | WRITE,
             order=ordered,
         )
-        broker.topics.update(wanted, {})
-        await broker.topics.publish([name])
+        topics.update(wanted, {})
+        await topics.publish([name])
 
     async def messages(self, topic: str) -> list[StoredMessage]:
         return await asyncio.to_thread(read_topic, self.broker.store, topic)

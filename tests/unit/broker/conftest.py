@@ -51,9 +51,7 @@ class FakeRequest:
 
 def options_for(directory: Path, **changes: object) -> BrokerOptions:
     return BrokerOptions(
-        broker=BrokerSettings(
-            cluster="DefaultCluster", name="broker-a", broker_id=0, store_host="127.0.0.1:0"
-        ),
+        broker=BrokerSettings(cluster="DefaultCluster", name="broker-a", store_host="127.0.0.1:0"),
         server=ServerSettings(host="127.0.0.1", port=0),
         store=StoreSettings(directory=str(directory)),
         **changes,  # type: ignore[arg-type]

@@ -44,6 +44,7 @@ def test_a_client_needs_addresses(nameservers: Any) -> None:
         {"body_bytes_max": 0},
         {"linger": -1},
         {"buffer_bytes_max": 1.5},
+        {"batches_in_flight_max": 0},
     ],
 )
 def test_a_producer_checks_its_options(options: dict[str, Any]) -> None:

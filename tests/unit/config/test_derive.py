@@ -22,11 +22,7 @@ def test_defaults_are_those_of_an_ordinary_broker() -> None:
         True,
     )
     assert options.broker.store_host == "127.0.0.1:10911"
-    assert (options.broker.cluster, options.broker.name, options.broker.broker_id) == (
-        "DefaultCluster",
-        "broker-a",
-        0,
-    )
+    assert (options.broker.cluster, options.broker.name) == ("DefaultCluster", "broker-a")
     assert (options.store.directory, options.store.flush) == ("data", "sync")
     assert options.nameservers == ("127.0.0.1:9876",)
     server = nameserver_settings(configured())

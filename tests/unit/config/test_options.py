@@ -14,7 +14,7 @@ from metaq.config.options import OPTIONS, SECTIONS, SETTINGS, Option
 DERIVED = {
     "store": {"delay_levels_ms", "directory"},
     "server": {"host", "port", "also_old_port"},
-    "broker": {"broker_id", "store_host"},
+    "broker": {"store_host"},
 }
 TYPES: dict[type, type] = {Bytes: int, Number: int, Flag: bool, Seconds: float, Text: str, Choice: str}
 

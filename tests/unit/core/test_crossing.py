@@ -17,11 +17,14 @@ Event = _core.Request | _core.Answer | _core.Closed
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., _core.Server]]:
-    servers: list[_core.Server] = []
+def serve() -> Iterator[Callable[..., _core.Listener]]:
+    servers: list[_core.Listener] = []
 
-    def make(**settings: int) -> _core.Server:
-        server = _core.Server(ServerSettings(host="127.0.0.1", port=0, **settings))  # type: ignore[arg-type]
+    def make(**settings: int) -> _core.Listener:
+        server = _core.Listener(
+            ServerSettings(host="127.0.0.1", port=0, **settings),  # type: ignore[arg-type]
+            serves_broker=False,
+        )
         server.start()
         servers.append(server)
         return server
@@ -31,17 +34,17 @@ def serve() -> Iterator[Callable[..., _core.Server]]:
         server.stop()
 
 
-def connect(server: _core.Server) -> socket.socket:
+def connect(server: _core.Listener) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
-def next_event(server: _core.Server) -> Event:
+def next_event(server: _core.Listener) -> Event:
     ready, _, _ = select.select([server.fileno()], [], [], 60)
     assert ready, "nothing came up within ten seconds"
     return server.drain(1)[0]
 
 
-def next_request(server: _core.Server) -> _core.Request:
+def next_request(server: _core.Listener) -> _core.Request:
     event = next_event(server)
     assert isinstance(event, _core.Request)
     return event
@@ -59,7 +62,7 @@ def read_frames(client: socket.socket, count: int) -> list[_core.Frame]:
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_request_comes_up_and_its_answer_goes_back(
-    serve: Callable[..., _core.Server], binary: bool
+    serve: Callable[..., _core.Listener], binary: bool
 ) -> None:
     server = serve()
     with connect(server) as client:
@@ -73,7 +76,7 @@ def test_a_request_comes_up_and_its_answer_goes_back(
         assert (answer.fields, answer.body, answer.flag) == ({"a": "b"}, b"out", 1)
 
 
-def test_answers_may_leave_in_any_order(serve: Callable[..., _core.Server]) -> None:
+def test_answers_may_leave_in_any_order(serve: Callable[..., _core.Listener]) -> None:
     server = serve()
     with connect(server) as client:
         client.sendall(b"".join(_core.encode_frame(1, opaque=opaque) for opaque in range(50)))
@@ -83,7 +86,7 @@ def test_answers_may_leave_in_any_order(serve: Callable[..., _core.Server]) -> N
         assert sorted(frame.opaque for frame in read_frames(client, 50)) == list(range(50))
 
 
-def test_a_oneway_request_gets_no_answer(serve: Callable[..., _core.Server]) -> None:
+def test_a_oneway_request_gets_no_answer(serve: Callable[..., _core.Listener]) -> None:
     server = serve()
     with connect(server) as client:
         client.sendall(_core.encode_frame(1, opaque=1, flag=2) + _core.encode_frame(1, opaque=2))
@@ -94,7 +97,7 @@ def test_a_oneway_request_gets_no_answer(serve: Callable[..., _core.Server]) -> 
         assert [frame.opaque for frame in read_frames(client, 1)] == [2]
 
 
-def test_a_client_is_asked_and_answers(serve: Callable[..., _core.Server]) -> None:
+def test_a_client_is_asked_and_answers(serve: Callable[..., _core.Listener]) -> None:
     server = serve()
     with connect(server) as client:
         client.sendall(_core.encode_frame(34, opaque=1))
@@ -112,7 +115,7 @@ def test_a_client_is_asked_and_answers(serve: Callable[..., _core.Server]) -> No
         server.invoke(connection, 40)
 
 
-def test_a_full_crossing_answers_busy_and_goes_on(serve: Callable[..., _core.Server]) -> None:
+def test_a_full_crossing_answers_busy_and_goes_on(serve: Callable[..., _core.Listener]) -> None:
     server = serve(crossing_requests_max=3)
     with connect(server) as client:
         client.sendall(b"".join(_core.encode_frame(1, opaque=opaque) for opaque in range(10)))
@@ -124,7 +127,7 @@ def test_a_full_crossing_answers_busy_and_goes_on(serve: Callable[..., _core.Ser
         assert [frame.code for frame in read_frames(client, 3)] == [0, 0, 0]
 
 
-def test_a_request_that_waited_too_long_is_answered_busy(serve: Callable[..., _core.Server]) -> None:
+def test_a_request_that_waited_too_long_is_answered_busy(serve: Callable[..., _core.Listener]) -> None:
     server = serve(crossing_age_ms_max=50)
     with connect(server) as client:
         client.sendall(_core.encode_frame(1, opaque=1) + _core.encode_frame(1, opaque=2, flag=2))
@@ -158,7 +161,9 @@ def test_a_request_that_waited_too_long_is_answered_busy(serve: Callable[..., _c
         b"\x00\x00\x00\x08\x00\x00\x00\x09{}      ",
     ],
 )
-def test_garbage_closes_its_connection_and_no_other(serve: Callable[..., _core.Server], data: bytes) -> None:
+def test_garbage_closes_its_connection_and_no_other(
+    serve: Callable[..., _core.Listener], data: bytes
+) -> None:
     server = serve()
     with connect(server) as good, connect(server) as bad:
         bad.sendall(data)
@@ -170,14 +175,14 @@ def test_garbage_closes_its_connection_and_no_other(serve: Callable[..., _core.S
         assert read_frames(good, 1)[0].opaque == 5
 
 
-def test_trickled_bytes_meet_the_frame_deadline(serve: Callable[..., _core.Server]) -> None:
+def test_trickled_bytes_meet_the_frame_deadline(serve: Callable[..., _core.Listener]) -> None:
     server = serve(frame_deadline_ms=200)
     with connect(server) as slow:
         slow.sendall(b"\x00\x00")
         assert slow.recv(1) == b""
 
 
-def test_connections_past_the_limit_are_closed(serve: Callable[..., _core.Server]) -> None:
+def test_connections_past_the_limit_are_closed(serve: Callable[..., _core.Listener]) -> None:
     server = serve(connections_per_address_max=2)
     with connect(server) as first, connect(server) as second, connect(server) as third:
         assert third.recv(1) == b""
@@ -187,7 +192,7 @@ def test_connections_past_the_limit_are_closed(serve: Callable[..., _core.Server
             assert read_frames(client, 1)[0].opaque == 1
 
 
-def test_a_taken_port_is_an_error_that_names_it(serve: Callable[..., _core.Server]) -> None:
+def test_a_taken_port_is_an_error_that_names_it(serve: Callable[..., _core.Listener]) -> None:
     port = serve().port
     with pytest.raises(OSError, match=f"127.0.0.1:{port}"):
-        _core.Server(ServerSettings(host="127.0.0.1", port=port))
+        _core.Listener(ServerSettings(host="127.0.0.1", port=port), serves_broker=False)

@@ -22,22 +22,26 @@ ONEWAY = 2
 @dataclasses.dataclass
 class Plane:
     store: _core.Store
-    server: _core.Server
+    listener: _core.Listener
+    plane: _core.BrokerPlane
     clock: _core.Clock
 
     def connect(self) -> Wire:
-        return Wire(self.server.port)
+        return Wire(self.listener.port)
 
     def limit_topic(self, messages: int = 0, size: int = 0, topic: str = "orders") -> None:
         policy = TopicPolicy(topic, 4, 4, 6, send_messages_per_second=messages, send_bytes_per_second=size)
-        self.server.put_topics([policy])
+        self.plane.put_topics([policy])
 
     def limit_group(self, messages: int = 0, size: int = 0) -> None:
         group = GroupPolicy("readers", consume_messages_per_second=messages, consume_bytes_per_second=size)
-        self.server.put_groups([group])
+        self.plane.put_groups([group])
 
     def count(self, name: str) -> int:
-        return self.server.counters()[name]
+        for figures in (self.listener.figures(), self.plane.figures()):
+            if hasattr(figures, name):
+                return int(getattr(figures, name))
+        raise LookupError(name)
 
     def until_waiting(self, wanted: int) -> None:
         eventually(
@@ -53,20 +57,23 @@ def plane(tmp_path: Path) -> Iterator[Callable[..., Plane]]:
         settings = small_store(tmp_path / "store")
         clock = _core.Clock.manual(1_700_000_000_000)
         store = _core.Store(settings, clock)
-        server = _core.Server(
-            ServerSettings(host="127.0.0.1", port=0),
+        listener = _core.Listener(ServerSettings(host="127.0.0.1", port=0), serves_broker=True)
+        plane = _core.BrokerPlane(
+            listener,
             store,
-            BrokerSettings("cluster", "broker-a", 0, "127.0.0.1:0", **broker),  # type: ignore[arg-type]
+            BrokerSettings("cluster", "broker-a", "127.0.0.1:0", **broker),  # type: ignore[arg-type]
         )
-        planes.append(Plane(store, server, clock))
+        planes.append(Plane(store, listener, plane, clock))
         planes[-1].limit_topic()
         planes[-1].limit_group()
-        server.start()
+        plane.start()
+        listener.start()
         return planes[-1]
 
     yield make
     for each in planes:
-        each.server.stop()
+        each.plane.stop()
+        each.listener.stop()
         each.store.close()
 
 
@@ -298,7 +305,7 @@ def test_waiting_pulls_follow_resets_and_changes_of_the_limit(plane: Callable[..
         reset = wire.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
         freed = wire.write(11, pull_fields("orders", 1, 0, suspend_ms=20_000))
         running.until_waiting(2)
-        running.server.reset_offset("readers", "orders", 0, 50)
+        running.plane.reset_offset("readers", "orders", 0, 50)
         answer = wire.read()
         assert (answer.opaque, answer.code, answer.fields["nextBeginOffset"]) == (reset, 21, "50")
         running.limit_group()
@@ -317,5 +324,5 @@ def test_waiting_requests_are_answered_when_the_server_stops(plane: Callable[...
         send = wire.write(310, send_fields("orders"), b"y")
         pull = wire.write(11, pull_fields("orders", 0, 1, suspend_ms=20_000))
         running.until_waiting(2)
-        running.server.stop()
+        running.plane.stop()
         assert {frame.opaque: frame.code for frame in (wire.read(), wire.read())} == {send: 0, pull: 20}

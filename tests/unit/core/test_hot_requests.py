@@ -25,13 +25,14 @@ MIB = 1024 * 1024
 
 @dataclasses.dataclass
 class Plane:
-    """A store and its server."""
+    """A store, and the listener and the plane over it."""
 
     store: _core.Store
-    server: _core.Server
+    listener: _core.Listener
+    plane: _core.BrokerPlane
 
     def connect(self, *, binary: bool = False) -> Wire:
-        return Wire(self.server.port, binary=binary)
+        return Wire(self.listener.port, binary=binary)
 
 
 @pytest.fixture
@@ -41,22 +42,25 @@ def plane(tmp_path: Path) -> Iterator[Callable[..., Plane]]:
     def make(flush: str = "sync", **broker: object) -> Plane:
         settings = small_store(tmp_path / "store", flush)  # type: ignore[arg-type]
         store = _core.Store(settings, _core.Clock())
-        server = _core.Server(
-            ServerSettings(host="127.0.0.1", port=0),
+        listener = _core.Listener(ServerSettings(host="127.0.0.1", port=0), serves_broker=True)
+        plane = _core.BrokerPlane(
+            listener,
             store,
-            BrokerSettings("cluster", "broker-a", 0, "127.0.0.1:0", **broker),  # type: ignore[arg-type]
+            BrokerSettings("cluster", "broker-a", "127.0.0.1:0", **broker),  # type: ignore[arg-type]
         )
-        server.put_topics(
+        plane.put_topics(
             [TopicPolicy("orders", 4, 4, 6), TopicPolicy("half", 1, 1, 6, client_writable=False)]
         )
-        server.put_groups([GroupPolicy("readers")])
-        server.start()
-        planes.append(Plane(store, server))
+        plane.put_groups([GroupPolicy("readers")])
+        plane.start()
+        listener.start()
+        planes.append(Plane(store, listener, plane))
         return planes[-1]
 
     yield make
     for each in planes:
-        each.server.stop()
+        each.plane.stop()
+        each.listener.stop()
         each.store.close()
 
 
@@ -85,7 +89,7 @@ def test_a_sent_message_is_pulled(plane: Callable[..., Plane], flush: str, binar
             "TRACE_ON": "true",
         }
         assert record.message_id == sent.fields["msgId"]
-        assert record.store_host == f"127.0.0.1:{running.server.port}"
+        assert record.store_host == f"127.0.0.1:{running.listener.port}"
         assert running.store.record_at(record.physical_offset) == got.body
 
 
@@ -163,7 +167,7 @@ def test_offsets_are_committed_and_read_back(plane: Callable[..., Plane]) -> Non
         assert wire.call(14, where | {"setZeroIfNotFound": "false"}).code == 22
         assert wire.call(15, where | {"commitOffset": 1}).code == 0
         assert wire.call(14, where).fields["offset"] == "1"
-        assert running.server.offsets() == {"orders@readers": {0: 1}}
+        assert running.plane.offsets() == {"orders@readers": {0: 1}}
         assert wire.call(15, where | {"commitOffset": 1, "topic": "none"}).code == 17
         assert wire.call(15, where | {"commitOffset": 1, "consumerGroup": "none"}).code == 26
         assert wire.call(15, where | {"commitOffset": -4}).code == 29
@@ -203,9 +207,9 @@ def test_a_refusal_of_the_broker_names_the_limit(plane: Callable[..., Plane]) ->
         assert wire.call(320, send_fields("orders") | {"m": "true"}, b"\x00\x00\x00\x05x").code == 13
         assert wire.pull("orders", 0, queue=9).code == 29
         assert wire.pull("none", 0).code == 17
-        running.server.set_permission(4)
+        running.plane.set_permission(4)
         assert wire.send("orders", b"x").code == 16
-        running.server.set_permission(2)
+        running.plane.set_permission(2)
         assert wire.pull("orders", 0).code == 16
         assert running.store.max_offset("orders", 0) == 0
 
@@ -219,7 +223,7 @@ def test_a_standing_subscription_must_be_known_and_filters_once_it_is_new_enough
             wire.send("orders", tag.encode(), properties=properties(TAGS=tag))
         assert wire.pull("orders", 0, sysFlag=0).code == 24
         wanted = SubscriptionPolicy("orders", 5, tag_codes=(_core.tag_code("red"),))
-        running.server.put_groups([GroupPolicy("readers", subscriptions=(wanted,))])
+        running.plane.put_groups([GroupPolicy("readers", subscriptions=(wanted,))])
         newer = wire.pull("orders", 0, sysFlag=0, subVersion=6)
         assert [record.body for record in _core.decode_records(newer.body)] == [b"red", b"green", b"red"]
         got = wire.pull("orders", 0, sysFlag=0, subVersion=5)
@@ -232,18 +236,18 @@ def test_an_unknown_topic_or_group_comes_up_once_and_is_retried(plane: Callable[
     running = plane()
     with running.connect() as wire:
         opaque = wire.write(310, send_fields("fresh"), b"first")
-        (request,) = drain(running.server)
+        (request,) = drain(running.listener)
         assert request.fields["b"] == "fresh"
-        running.server.put_topics([TopicPolicy("fresh", 1, 1, 6)])
+        running.plane.put_topics([TopicPolicy("fresh", 1, 1, 6)])
         request.retry()
         answer = wire.read()
         assert (answer.opaque, answer.code, answer.fields["queueOffset"]) == (opaque, 0, "0")
         wire.write(310, send_fields("never"), b"")
-        drain(running.server)[0].retry()
+        drain(running.listener)[0].retry()
         assert wire.read().code == 17
         wire.write(11, pull_fields("fresh", 0, 0) | {"consumerGroup": "new"})
-        (request,) = drain(running.server)
-        running.server.put_groups([GroupPolicy("new")])
+        (request,) = drain(running.listener)
+        running.plane.put_groups([GroupPolicy("new")])
         request.retry()
         assert [record.body for record in _core.decode_records(wire.read().body)] == [b"first"]
 
@@ -261,32 +265,37 @@ def test_a_message_without_a_unique_key_gets_one(plane: Callable[..., Plane]) ->
 def test_the_old_port_serves_the_same(plane: Callable[..., Plane], tmp_path: Path) -> None:
     store = _core.Store(StoreSettings(directory=str(tmp_path / "other")), _core.Clock())
     settings = ServerSettings(host="127.0.0.1", port=0, also_old_port=True)
-    server = _core.Server(settings, store, BrokerSettings("c", "b", 0, "127.0.0.1:0"))
-    server.put_topics([TopicPolicy("orders", 1, 1, 6)])
-    server.start()
+    listener = _core.Listener(settings, serves_broker=True)
+    serving = _core.BrokerPlane(listener, store, BrokerSettings("c", "b", "127.0.0.1:0"))
+    serving.put_topics([TopicPolicy("orders", 1, 1, 6)])
+    serving.start()
+    listener.start()
     try:
-        assert server.old_port == server.port - 2
-        with Wire(server.old_port) as wire:
+        assert listener.old_port == listener.port - 2
+        with Wire(listener.old_port) as wire:
             assert wire.send("orders", b"old").code == 0
     finally:
-        server.stop()
+        serving.stop()
+        listener.stop()
         store.close()
 
 
-def test_counters_add_up_over_connections(plane: Callable[..., Plane]) -> None:
+def test_figures_add_up_over_connections_and_a_wrong_name_is_an_error(plane: Callable[..., Plane]) -> None:
     running = plane()
     for _ in range(3):
         with running.connect() as wire:
             wire.send("orders", b"12345")
             wire.pull("orders", 0)
-    counters = running.server.counters()
-    assert (counters["messages_in"], counters["bytes_in"]) == (3, 15)
-    assert counters["messages_out"] == 1 + 2 + 3
+    figures = running.listener.figures()
+    assert (figures.messages_in, figures.bytes_in) == (3, 15)
+    assert figures.messages_out == 1 + 2 + 3
+    with pytest.raises(AttributeError):
+        _ = figures.message_in  # type: ignore[attr-defined]
 
 
-def drain(server: _core.Server) -> list[_core.Request]:
+def drain(listener: _core.Listener) -> list[_core.Request]:
     import select
 
-    ready, _, _ = select.select([server.fileno()], [], [], 60)
+    ready, _, _ = select.select([listener.fileno()], [], [], 60)
     assert ready
-    return [event for event in server.drain() if isinstance(event, _core.Request)]
+    return [event for event in listener.drain() if isinstance(event, _core.Request)]

@@ -43,6 +43,11 @@ def test_every_file_the_architecture_names_is_there() -> None:
     assert missing == []
 
 
+def test_the_architecture_has_short_lines() -> None:
+    lines = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > 300] == []
+
+
 def test_every_part_of_the_product_is_in_the_architecture() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     folders = [path for path in (ROOT / "python" / "metaq").iterdir() if (path / "__init__.py").exists()]

@@ -72,7 +72,7 @@ def test_what_cannot_be_written_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "namesrv" / "kvConfig.json"
     table = KeyValues(path)
     table.put("n", "k", "v")
-    # What takes the place of a file that is being written.
+    # A directory in the place of the file that is being written.
     path.with_name(path.name + ".tmp").mkdir()
     with pytest.raises(OSError):
         table.put("n", "k", "w")

@@ -128,7 +128,7 @@ def test_a_broker_registers_and_a_client_finds_its_topic(binary: bool) -> None:
                 b'"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
             )
             missing = await peer.call(GetRouteInfoByTopic("Z"))
-            assert (missing.code, missing.remark) == (17, "no broker has told of the topic 'Z'")
+            assert (missing.code, missing.remark) == (17, "no broker has registered the topic 'Z'")
 
     run(scenario)
 

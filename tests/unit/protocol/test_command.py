@@ -104,10 +104,13 @@ def test_keywords_of_the_class_statement() -> None:
     class Reply(Fields):
         count: Int32
 
-    class Example(Command, code=-7, permission="admin", to="client", hot=True, reply=Reply):
+    class Example(
+        Command, code=-7, permission="admin", resources={"name": "topic"}, to="client", hot=True, reply=Reply
+    ):
         name: str
 
     assert (Example.code, Example.permission, Example.to, Example.hot) == (-7, "admin", "client", True)
+    assert Example.resources == {"name": "topic"}
     assert Example.reply is Reply
     assert Example("x") == Example.parse({"name": "x"})
     assert GetRouteInfoByTopic.reply is None

@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 from collections import Counter
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
@@ -15,7 +16,7 @@ import metaq.nameserver
 import metaq.protocol
 from metaq import _core
 from metaq.protocol import never
-from metaq.protocol.command import Command, commands
+from metaq.protocol.command import Command, Permission, ResourceKind, commands
 from metaq.protocol.dispatch import handled_by
 
 
@@ -61,6 +62,26 @@ def test_every_command_has_exactly_one_handler(package: ModuleType, to: str) -> 
     assert [command.__name__ for command in asked if handled[command] == 0 and not command.hot] == []
     assert [command.__name__ for command, count in handled.items() if count > 1] == []
     assert [command.__name__ for command in handled if command.to != to] == []
+
+
+def test_every_command_declares_its_permission_and_its_resources() -> None:
+    for command in all_commands():
+        assert command.permission in get_args(Permission), command.__name__
+        if command.resources == "body":
+            continue
+        for field, kind in command.resources.items():
+            assert field in command.__struct_fields__, f"{command.__name__} has no field {field}"
+            assert kind in get_args(ResourceKind), command.__name__
+
+
+def test_a_field_that_names_a_topic_or_a_group_is_declared_as_a_resource() -> None:
+    """What a server asks its clients is open; a producer's group and a topic's template are not resources."""
+    names = {"topic", "group", "consumer_group", "group_name"}
+    for command in all_commands():
+        if command.to == "client" or command.resources == "body":
+            continue
+        undeclared = names & set(command.__struct_fields__) - set(command.resources)
+        assert not undeclared, f"{command.__name__}: {undeclared}"
 
 
 def test_every_command_says_what_it_is_for() -> None:

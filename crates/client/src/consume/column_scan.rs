@@ -128,9 +128,7 @@ impl ColumnScan {
             let queue_offset = record.queue_offset;
             state.rows = state.rows.saturating_sub(1);
             state.next_offset = queue_offset + 1;
-            if let Err(error) = outcome
-                && unreadable.len() < UNREADABLE_MAX
-            {
+            if let Some(error) = outcome.err().filter(|_| unreadable.len() < UNREADABLE_MAX) {
                 unreadable.push((queue_offset, error.to_string()));
             }
         }
@@ -155,9 +153,10 @@ impl State {
 
     /// Drops answers whose rows are all delivered; what they covered beyond their rows counts as looked at.
     fn drop_delivered(&mut self) {
-        while let Some(first) = self.answers.front()
-            && first.delivered == first.chunk.positions.len()
-        {
+        while let Some(first) = self.answers.front() {
+            if first.delivered < first.chunk.positions.len() {
+                break;
+            }
             self.next_offset = first.chunk.covered.end;
             self.answers.pop_front();
         }

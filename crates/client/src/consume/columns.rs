@@ -142,7 +142,7 @@ impl Variable {
             if self.validity.len() <= byte {
                 self.validity.resize(byte + 1, 0xFF);
             }
-            if !is_valid && let Some(bits) = self.validity.get_mut(byte) {
+            if let Some(bits) = self.validity.get_mut(byte).filter(|_| !is_valid) {
                 *bits &= !(1 << bit);
             }
         }

@@ -182,13 +182,13 @@ impl HeldAnswer {
         let mut end = (self.taken + count_max).min(self.records.positions.len());
         let compressed = self.records.compressed.get(self.taken..).unwrap_or_default();
         let first = compressed.iter().position(|is_compressed| *is_compressed);
-        let is_compressed = first.is_some_and(|index| self.taken + index < end);
-        if is_compressed && let Some(index) = first {
-            end = self.taken + index + 1;
+        let compressed = first.map(|index| self.taken + index).filter(|position| *position < end);
+        if let Some(position) = compressed {
+            end = position + 1;
         }
         let positions = self.records.positions.get(self.taken..end).unwrap_or_default().to_vec();
         self.taken = end;
-        (positions, is_compressed)
+        (positions, compressed.is_some())
     }
 }
 

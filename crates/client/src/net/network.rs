@@ -125,9 +125,8 @@ impl Network {
             let _ended = thread.join();
         }
         for slot in std::mem::take(&mut *self.slots.lock()).into_values() {
-            if let Ok(mut connection) = slot.connection.try_lock()
-                && let Some(connection) = connection.take()
-            {
+            let connection = slot.connection.try_lock().ok().and_then(|mut connection| connection.take());
+            if let Some(connection) = connection {
                 connection.end("closed by this side");
             }
         }

@@ -179,9 +179,10 @@ impl<A: Default> Lanes<A> {
         let properties_word = i16::try_from(message.properties_bytes).ok()?;
         let mut wakes = false;
         let lane = self.lanes.get(lane_number)?;
-        if let Some(open) = &lane.open
-            && (open.body.len() + size > self.limits.batch_bytes_max || open.ids.len() >= BATCH_COUNT_MAX)
-        {
+        let is_full = lane.open.as_ref().is_some_and(|open| {
+            open.body.len() + size > self.limits.batch_bytes_max || open.ids.len() >= BATCH_COUNT_MAX
+        });
+        if is_full {
             wakes |= self.close_open(lane_number);
         }
         if self.lanes.get(lane_number)?.open.is_none() {
@@ -223,13 +224,14 @@ impl<A: Default> Lanes<A> {
 
     /// Returns the batches that may be sent now, in the order of their lanes, and when to look again.
     pub fn take_due(&mut self, now: Instant) -> (Vec<Arc<Batch<A>>>, Option<Instant>) {
-        while let Some(&(due, lane_number, batch_id)) = self.lingering.front()
-            && due <= now
-        {
+        while let Some(&(due, lane_number, batch_id)) = self.lingering.front() {
+            if due > now {
+                break;
+            }
             self.lingering.pop_front();
-            if let Some(lane) = self.lanes.get_mut(lane_number)
-                && lane.open.as_ref().is_some_and(|open| open.batch.id == batch_id)
-            {
+            let is_open =
+                |lane: &&mut Lane<A>| lane.open.as_ref().is_some_and(|open| open.batch.id == batch_id);
+            if let Some(lane) = self.lanes.get_mut(lane_number).filter(is_open) {
                 lane.open_is_due = true;
                 self.list(lane_number);
             }

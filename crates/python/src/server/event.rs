@@ -1,4 +1,4 @@
-//! What `Server.drain` gives: requests to answer, answers to our own requests, connections that ended.
+//! The events that `Listener.drain` returns: requests to answer, answers to our own requests, connections that ended.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ fn fields(crossed: &Crossed) -> PyResult<HashMap<String, String>> {
     Ok(fields.into_iter().collect())
 }
 
-/// Turns what came up into its Python object.
+/// The Python object of an event.
 pub fn to_python(py: Python<'_>, event: Event, shared: &Arc<Shared>) -> PyResult<Py<PyAny>> {
     Ok(match event {
         Event::Request(crossed) => Py::new(py, Request { crossed, shared: Arc::clone(shared) })?.into_any(),

@@ -7,7 +7,7 @@ use metaq_store::expression::Operation;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// One operation as `metaq.settings` has it: its name and what it works with.
+/// One operation of `metaq.settings`: its name and its operand.
 pub type Pair = (String, Operand);
 
 #[derive(FromPyObject)]
@@ -24,7 +24,7 @@ pub enum Operand {
     Nothing(Option<Py<PyAny>>),
 }
 
-/// The remark tells what is wrong with the list, which is never a client's doing: Python checks expressions first.
+/// The error says what is wrong with the list. Clients cannot cause it, because Python checks expressions first.
 pub fn build(pairs: Vec<Pair>) -> Result<Program, String> {
     let operations = pairs.into_iter().map(operation).collect::<Result<_, _>>()?;
     Program::build(operations).map_err(|error| error.to_string())
@@ -36,7 +36,7 @@ fn operation((name, operand): Pair) -> Result<Operation, String> {
         ("true", Operand::Nothing(None)) => Operation::Bool(true),
         ("false", Operand::Nothing(None)) => Operation::Bool(false),
         ("integer", Operand::Whole(value)) => {
-            Operation::Integer(value.try_into().map_err(|_| format!("{value} is no integer of 32 bits"))?)
+            Operation::Integer(value.try_into().map_err(|_| format!("{value} does not fit into 32 bits"))?)
         }
         ("long", Operand::Whole(value)) => Operation::Long(value),
         ("double", Operand::Double(value)) => Operation::Double(value),

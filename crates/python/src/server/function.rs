@@ -1,4 +1,5 @@
-//! What `Server.take_batch` gives: records for a filter function to look at, and the pull that waits for its word.
+//! The batches that `BrokerPlane.take_batch` returns: records for a filter function to judge, and the pull that waits
+//! for its verdicts.
 
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ impl FilterBatch {
 
     fn answer(&self, py: Python<'_>, verdicts: &[u8]) -> PyResult<()> {
         let batch = self.take()?;
-        enter_infallible(py, || self.broker.answer_batch(batch, verdicts));
+        enter_infallible(py, || self.broker.pulls.answer_batch(batch, verdicts));
         Ok(())
     }
 

@@ -1,9 +1,11 @@
-//! The server and the store as the control plane uses them.
+//! The listener, the broker plane and the store as the control plane uses them.
 
+pub(crate) mod broker_plane;
 pub(crate) mod clock;
 pub(crate) mod event;
 pub(crate) mod expression;
+pub(crate) mod figures;
 pub(crate) mod function;
-pub(crate) mod plane;
+pub(crate) mod listener;
 pub(crate) mod settings;
 pub(crate) mod store;

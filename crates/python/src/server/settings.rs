@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use metaq_server::{Limit, Rates};
+use metaq_server::{Limit, Rates, Refusal, response_code};
 use pyo3::prelude::*;
 
 use crate::server::expression::{Pair, build};
@@ -33,7 +33,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
     fn from(from: StoreSettings) -> Self {
         metaq_store::StoreSettings {
             directory: from.directory,
-            // Whatever is not named as the weaker mode is the stronger one.
+            // Only the exact word chooses the weaker mode.
             sync_flush: from.flush != "async",
             commit_log_file_bytes: from.commit_log_file_bytes,
             consume_queue_file_entries: from.consume_queue_file_entries,
@@ -96,7 +96,6 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
 pub struct BrokerSettings {
     cluster: String,
     name: String,
-    broker_id: i64,
     store_host: String,
     region: String,
     flush_timeout_ms: u64,
@@ -108,42 +107,59 @@ pub struct BrokerSettings {
     send_hold_max: usize,
     long_polling: bool,
     short_polling_ms: u64,
+    pull_hold_ms_max: u64,
+    pull_bytes_default: usize,
+    pull_limit_hold_ms: u64,
+    filter_hold_ms_max: u64,
     transaction_timeout_ms: i64,
     transactions_open_max: usize,
+    transactions_ended_kept: usize,
     timer_max_delay_s: i64,
     timer_roll_s: i64,
     recall_messages: bool,
 }
 
 impl BrokerSettings {
-    /// What the store was told is not told twice.
+    /// Settings that the store has too are taken from there.
     pub fn with_store(self, store: &metaq_store::StoreSettings) -> metaq_server::BrokerSettings {
         metaq_server::BrokerSettings {
             cluster: self.cluster,
             name: self.name,
-            broker_id: self.broker_id,
             store_host: self.store_host,
             region: self.region,
             message_size_bytes_max: store.message_size_bytes_max,
             flush_timeout_ms: self.flush_timeout_ms,
-            pull_bytes_max: self.pull_bytes_max,
-            pull_messages_max: self.pull_messages_max,
-            hold_max: self.hold_max,
-            send_hold_ms_max: self.send_hold_ms_max,
-            send_refusal_hold_ms: self.send_refusal_hold_ms,
-            send_hold_max: self.send_hold_max,
-            long_polling: self.long_polling,
-            short_polling_ms: self.short_polling_ms,
-            delay_levels_ms: store.delay_levels_ms.clone(),
-            transaction_timeout_ms: self.transaction_timeout_ms,
-            transactions_open_max: self.transactions_open_max,
-            timer_max_delay_ms: self.timer_max_delay_s.saturating_mul(1_000),
-            // Half of what retention leaves, so that a broker that was off for a while is still in time.
-            timer_roll_ms: self
-                .timer_roll_s
-                .min(store.file_reserved_hours as i64 * 1_800)
-                .saturating_mul(1_000),
-            recall_messages: self.recall_messages,
+            limits: metaq_server::LimitSettings {
+                send_hold_ms_max: self.send_hold_ms_max,
+                send_refusal_hold_ms: self.send_refusal_hold_ms,
+                send_hold_max: self.send_hold_max,
+            },
+            pull: metaq_server::PullSettings {
+                bytes_max: self.pull_bytes_max,
+                messages_max: self.pull_messages_max,
+                hold_max: self.hold_max,
+                hold_ms_max: self.pull_hold_ms_max,
+                long_polling: self.long_polling,
+                short_polling_ms: self.short_polling_ms,
+                bytes_default: self.pull_bytes_default,
+                limit_hold_ms: self.pull_limit_hold_ms,
+                filter_hold_ms_max: self.filter_hold_ms_max,
+            },
+            transaction: metaq_server::TransactionSettings {
+                timeout_ms: self.transaction_timeout_ms,
+                open_max: self.transactions_open_max,
+                ended_kept: self.transactions_ended_kept,
+            },
+            timer: metaq_server::TimerSettings {
+                delay_levels_ms: store.delay_levels_ms.clone(),
+                delay_ms_max: self.timer_max_delay_s.saturating_mul(1_000),
+                // Half of the retention time, so that a broker that was off for a while is still in time.
+                roll_ms: self
+                    .timer_roll_s
+                    .min(store.file_reserved_hours as i64 * 1_800)
+                    .saturating_mul(1_000),
+                recall_messages: self.recall_messages,
+            },
         }
     }
 }
@@ -202,12 +218,12 @@ pub struct GroupPolicy {
 
 impl From<SubscriptionPolicy> for metaq_server::Subscription {
     fn from(from: SubscriptionPolicy) -> Self {
-        let mut refusal = from.refusal;
+        let mut refusal = from.refusal.map(|(code, remark)| Refusal::new(code, remark));
         let filter = match from.program.map(build) {
             Some(Ok(program)) => metaq_store::Filter::Expression(Arc::new(program)),
             Some(Err(remark)) => {
-                // One subscription that cannot be served must not keep the others of the group from being so.
-                refusal = Some((metaq_server::code::SUBSCRIPTION_PARSE_FAILED, remark));
+                // One bad subscription must not stop the other subscriptions of the group.
+                refusal = Some(Refusal::new(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
                 metaq_store::Filter::Tags(Vec::new())
             }
             None if from.function.is_some() => call_filter(from.function.unwrap_or_default()),
@@ -224,7 +240,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
     }
 }
 
-/// The filter that a function's name and the text of its call make.
+/// The filter for a call of a function.
 pub fn call_filter((function, text): (String, String)) -> metaq_store::Filter {
     metaq_store::Filter::Function(Arc::new(metaq_store::Call { function, text }))
 }

@@ -9,6 +9,7 @@ use pyo3::types::PyBytes;
 
 use crate::enter::{enter, enter_infallible};
 use crate::server::clock::Clock;
+use crate::server::figures::StoreFigures;
 use crate::server::settings::StoreSettings;
 
 #[pyclass(frozen, module = "metaq._core")]
@@ -129,8 +130,8 @@ impl Store {
         enter(py, || self.inner.clean(force))
     }
 
-    fn figures(&self) -> HashMap<&'static str, i64> {
-        self.inner.figures().into_iter().collect()
+    fn figures(&self) -> StoreFigures {
+        self.inner.figures().into()
     }
 
     fn take_reports(&self) -> Vec<String> {

@@ -1,13 +1,11 @@
-//! Limits in force: acknowledgements that leave when their topic's limit lets them, and pulls that wait for their
-//! group's.
+//! Acknowledgements that wait for their topic's limit.
 //!
-//! A message of a limited topic is stored at once and acknowledged when it has been paid for, so a sender that waits
-//! for its answer slows down by itself and sees no error. Only where the wait would be longer than
-//! `send_hold_ms_max` is the message refused, and the refusal is kept back for `send_refusal_hold_ms`: clients repeat a
-//! refused send without a pause.
+//! A message of a limited topic is stored at once and acknowledged when it has been paid for. A sender that waits for its
+//! answer slows down by itself and sees no error. If the wait would be longer than `send_hold_ms_max`, the message is
+//! refused, and the refusal is delayed by `send_refusal_hold_ms`: clients repeat a refused send without a pause.
 //!
-//! Time is the store's clock where a test moves it and the monotonic one otherwise: a wall clock that is put back
-//! must not stop a topic for as long.
+//! Time comes from the store's clock if a test can move it, and from the monotonic clock otherwise: a wall clock that is
+//! set back must not stop a topic.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,52 +15,53 @@ use std::time::{Duration, Instant};
 use metaq_store::Clock;
 use metaq_wire::{SendHeader, batch_records};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
-use crate::broker::Broker;
-use crate::code;
+use crate::codes::response_code;
 use crate::limits::paced::Paced;
 use crate::limits::rate::Limit;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::route::{Ask, Outcome};
-use crate::net::sink::{Parcel, Sink};
+use crate::net::route::{Ask, Outcome, Refusal};
 use crate::policy::Topic;
-use crate::send::handler::Refusal;
+use crate::rounds::Rounds;
+use crate::settings::LimitSettings;
 
-/// How often limits are looked after while something waits for one.
+/// Interval between two looks at the limits while something waits for one.
 pub const TICK: Duration = Duration::from_millis(5);
-/// Answers of one connection that wait for a limit.
+/// Answers of one connection that wait for a limit, at most.
 const HELD_PER_CONNECTION_MAX: usize = 16 * 1024;
 const MILLISECOND_NS: i64 = 1_000_000;
 
 struct HeldAnswer {
     peer: Arc<Peer>,
-    parcel: Parcel,
+    answers: Answers,
 }
 
-/// What waits for a limit, of a whole broker.
+/// The acknowledgements of a broker that wait for a limit.
 pub struct Flow {
     clock: Clock,
     started: Instant,
     answers: Mutex<BTreeMap<(i64, u64), HeldAnswer>>,
     answers_count: AtomicUsize,
     next: AtomicU64,
-    answers_max: usize,
+    broker_name: String,
+    settings: LimitSettings,
     pub(crate) paced: Paced,
-    wake: Notify,
+    pub(crate) rounds: Rounds,
 }
 
 impl Flow {
-    pub fn new(clock: Clock, answers_max: usize, pulls_max: usize) -> Self {
+    pub fn new(clock: Clock, broker_name: String, settings: LimitSettings, pulls_max: usize) -> Self {
         Flow {
             clock,
             started: Instant::now(),
             answers: Mutex::default(),
             answers_count: AtomicUsize::new(0),
             next: AtomicU64::new(0),
-            answers_max,
+            broker_name,
+            settings,
             paced: Paced::new(pulls_max),
-            wake: Notify::new(),
+            rounds: Rounds::default(),
         }
     }
 
@@ -73,38 +72,36 @@ impl Flow {
         i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX)
     }
 
-    /// Returns once there may be something to look after.
-    pub async fn wanted(&self) {
-        if self.answers_count.load(SeqCst) == 0 && self.paced.is_empty() {
-            self.wake.notified().await;
-        }
-    }
-
-    /// Answers and pulls that wait for a limit now.
+    /// The number of answers and pulls that wait for a limit.
     pub fn waiting(&self) -> usize {
         self.answers_count.load(Relaxed) + self.paced.len()
     }
 
     pub fn wake(&self) {
-        self.wake.notify_one();
+        self.rounds.nudge();
     }
 
     fn has_room(&self, peer: &Peer) -> bool {
-        self.answers_count.load(Relaxed) < self.answers_max
+        self.answers_count.load(Relaxed) < self.settings.send_hold_max
             && peer.answers_held.load(Relaxed) < HELD_PER_CONNECTION_MAX
     }
 
-    fn hold(&self, due_ns: i64, peer: &Arc<Peer>, parcel: Parcel) {
+    fn hold(&self, due_ns: i64, peer: &Arc<Peer>, held: Answers) {
         peer.answers_held.fetch_add(1, Relaxed);
         let ticket = self.next.fetch_add(1, Relaxed);
         let mut answers = self.answers.lock();
-        answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), parcel });
+        answers.insert((due_ns, ticket), HeldAnswer { peer: Arc::clone(peer), answers: held });
         self.answers_count.store(answers.len(), SeqCst);
         drop(answers);
         self.wake();
     }
 
-    /// Lets the answers go that are due by then.
+    /// Posts the answers whose limit has room by now.
+    pub fn release_due(&self) {
+        self.release(self.now_ns());
+    }
+
+    /// Posts the answers that are due by then.
     pub fn release(&self, due_ns: i64) {
         let due = {
             let mut answers = self.answers.lock();
@@ -113,58 +110,56 @@ impl Flow {
             self.answers_count.store(answers.len(), SeqCst);
             due
         };
-        for HeldAnswer { peer, parcel } in due.into_values() {
+        for HeldAnswer { peer, answers } in due.into_values() {
             peer.answers_held.fetch_sub(1, Relaxed);
-            let _gone = peer.post(parcel);
+            let _gone = peer.post(answers);
         }
     }
-}
 
-impl Broker {
-    /// Stores a message of a limited topic, where its limit has room for it.
-    pub(crate) fn send_within(
+    /// Stores a message of a limited topic and delays its answer, or refuses it.
+    pub fn send_within(
         &self,
         limit: &Limit,
         topic: &Topic,
         ask: &Ask<'_>,
         header: &SendHeader<'_>,
-        sink: &mut Sink,
-        store: impl FnOnce(&mut Sink) -> Result<(), Refusal>,
+        answers: &mut Answers,
+        store: impl FnOnce(&mut Answers) -> Result<(), Refusal>,
     ) -> Outcome {
-        let now_ns = self.flow.now_ns();
+        let now_ns = self.now_ns();
         let debt_ns = limit.debt_ns(now_ns);
         let hold_ns_max = self.settings.send_hold_ms_max as i64 * MILLISECOND_NS;
-        let has_room = self.flow.has_room(ask.peer);
+        let has_room = self.has_room(ask.peer);
         if debt_ns > hold_ns_max || (debt_ns > 0 && !has_room) {
             let remark = self.over_limit(limit, topic, debt_ns);
             if !has_room || ask.header.is_oneway() {
-                return self.refuse_flow(ask, &remark, sink);
+                return self.refuse_flow(ask, &remark, answers);
             }
-            let mut own = Sink::default();
+            let mut own = Answers::default();
             let outcome = self.refuse_flow(ask, &remark, &mut own);
             let refusal_ns = self.settings.send_refusal_hold_ms as i64 * MILLISECOND_NS;
-            self.flow.hold(now_ns.saturating_add(refusal_ns), ask.peer, own.into_parcel());
+            self.hold(now_ns.saturating_add(refusal_ns), ask.peer, own);
             return outcome;
         }
-        let mut own = Sink::default();
-        if let Err((code, remark)) = store(&mut own) {
-            return ask.refuse(sink, code, &remark);
+        let mut own = Answers::default();
+        if let Err(refusal) = store(&mut own) {
+            return ask.refuse_with(answers, &refusal);
         }
         let messages = if header.batch { batch_records(ask.body).count() } else { 1 };
         let wait_ns = limit.charge(messages as u64, ask.body.len() as u64, now_ns);
-        sink.take_debts(&mut own);
+        answers.take_store_work(&mut own);
         if wait_ns == 0 || ask.header.is_oneway() {
-            sink.absorb(own.into_parcel());
+            answers.absorb(own);
         } else {
             ask.peer.counts.sends_slowed.add(1);
-            self.flow.hold(now_ns.saturating_add(wait_ns), ask.peer, own.into_parcel());
+            self.hold(now_ns.saturating_add(wait_ns), ask.peer, own);
         }
         Outcome::Done
     }
 
-    fn refuse_flow(&self, ask: &Ask<'_>, remark: &str, sink: &mut Sink) -> Outcome {
+    fn refuse_flow(&self, ask: &Ask<'_>, remark: &str, answers: &mut Answers) -> Outcome {
         ask.peer.counts.sends_over_limit.add(1);
-        ask.refuse(sink, code::SYSTEM_BUSY, remark)
+        ask.refuse(answers, response_code::SYSTEM_BUSY, remark)
     }
 
     fn over_limit(&self, limit: &Limit, topic: &Topic, debt_ns: i64) -> String {
@@ -179,14 +174,8 @@ impl Broker {
             "[FLOW] topic[{}] takes at most {} a second on broker[{}] and is {} ms behind: send slower, or raise the limit (metaq topic limit)",
             topic.name,
             parts.join(" and "),
-            self.settings.name,
+            self.broker_name,
             debt_ns / MILLISECOND_NS
         )
-    }
-
-    /// One look at everything that waits for a limit.
-    pub(crate) fn look_after_limits(&self) {
-        self.flow.release(self.flow.now_ns());
-        self.serve_paced();
     }
 }

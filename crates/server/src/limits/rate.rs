@@ -1,24 +1,23 @@
-//! How much may pass per second: a bucket of tokens kept as one number, the time at which it will be full again.
+//! A token bucket as one number: the time at which it will be full again.
 //!
 //! ```text
 //!            now            full_at
 //! ────────────┼───────────────┼──────────▶ time
 //!             |◀── missing ──▶|             tokens = burst − missing, as time at the given rate
 //! ```
-//! Whoever takes tokens moves `full_at` on by what they cost; time does the rest. A cost larger than the whole bucket
-//! is let through when the bucket is full and paid for by those who come after it, so that nothing is too large for
-//! ever.
+//! Taking tokens moves `full_at` on by their cost, and time does the rest. A cost larger than the whole bucket passes when
+//! the bucket is full, and those who come after it pay for it, so that nothing is too large for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 const SECOND_NS: i64 = 1_000_000_000;
-/// What a bucket holds: so much may come at once after a pause.
+/// The size of a bucket: the burst that may come after a pause.
 const BURST_NS: i64 = SECOND_NS / 10;
-/// A pull waits until it would get the share of this time, rather than take tokens one by one.
+/// A pull waits for the tokens of one such share, instead of taking them one by one.
 const SHARES_PER_SECOND: u64 = 200;
 
-/// What is allowed per second; 0 is no limit.
+/// The limits per second; 0 stands for no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rates {
     pub messages: u64,
@@ -33,7 +32,7 @@ struct Meter {
 }
 
 impl Meter {
-    /// None where there is no limit. At least one message fits the bucket, however slow it fills.
+    /// None if there is no limit. At least one message fits into the bucket, however slowly it fills.
     fn new(per_second: u64, unit: u64) -> Option<Self> {
         let mut meter = Meter { per_second, burst_ns: BURST_NS, full_at_ns: AtomicI64::new(i64::MIN) };
         (per_second > 0).then(|| {
@@ -51,7 +50,7 @@ impl Meter {
         self.full_at_ns.load(Relaxed).saturating_sub(now_ns).max(0)
     }
 
-    /// How long it takes until the bucket is no longer empty.
+    /// The time until the bucket is no longer empty.
     fn debt_ns(&self, now_ns: i64) -> i64 {
         (self.missing_ns(now_ns) - self.burst_ns).max(0)
     }
@@ -61,14 +60,14 @@ impl Meter {
         (left_ns as u128 * u128::from(self.per_second) / SECOND_NS as u128) as u64
     }
 
-    /// Takes tokens whether or not they are there, and says how long to wait until they would have been.
+    /// Takes tokens whether or not they are there, and returns the time until they would have been.
     fn charge(&self, amount: u64, now_ns: i64) -> i64 {
         let cost_ns = self.cost_ns(amount);
         let from_ns = self.advance(now_ns, |from_ns| Some(from_ns.saturating_add(cost_ns))).unwrap_or(now_ns);
         (from_ns - now_ns).saturating_sub(self.burst_ns - cost_ns.min(self.burst_ns)).max(0)
     }
 
-    /// Takes what is there, up to `amount_max`; None where that is less than `amount_min`.
+    /// Takes the tokens that are there, up to `amount_max`; None if there are fewer than `amount_min`.
     fn take(&self, amount_min: u64, amount_max: u64, now_ns: i64) -> Option<u64> {
         let mut taken = 0;
         self.advance(now_ns, |from_ns| {
@@ -80,14 +79,14 @@ impl Meter {
         Some(taken)
     }
 
-    /// Puts back what was taken and not used; rounded so that nothing is made of it.
+    /// Returns tokens that were taken and not used. Rounds down, so that none are created.
     fn give_back(&self, amount: u64) {
         if amount > 0 {
             self.full_at_ns.fetch_sub(self.cost_ns(amount) - 1, Relaxed);
         }
     }
 
-    /// Moves the mark on from where it is, or from now where that lies behind; returns where it was.
+    /// Moves `full_at` on from its value or from now, whichever is later; returns that.
     fn advance(&self, now_ns: i64, to: impl FnMut(i64) -> Option<i64>) -> Option<i64> {
         let mut to = to;
         let moved = self.full_at_ns.fetch_update(Relaxed, Relaxed, |full_at_ns| to(full_at_ns.max(now_ns)));
@@ -95,8 +94,8 @@ impl Meter {
     }
 }
 
-/// The limit of one topic or group, in messages, bytes or both, shared by all who send to it or consume for it. It
-/// lives as long as its rates stay the same, whatever else of the topic or group is changed.
+/// The limit of one topic or group, in messages, bytes or both. All its senders or consumers share it. It lives as long as
+/// its rates stay the same, whatever else changes about the topic or group.
 #[derive(Debug)]
 pub struct Limit {
     messages: Option<Meter>,
@@ -114,7 +113,7 @@ impl Limit {
         Rates { messages: per_second(&self.messages), bytes: per_second(&self.bytes) }
     }
 
-    /// The one that counts on: the old one where the new one says the same.
+    /// The limit to count with: the old one if the new one has the same rates.
     pub fn succeed(new: Option<Arc<Self>>, old: Option<&Arc<Self>>) -> Option<Arc<Self>> {
         match (&new, old) {
             (Some(wanted), Some(old)) if wanted.rates() == old.rates() => Some(Arc::clone(old)),
@@ -122,22 +121,22 @@ impl Limit {
         }
     }
 
-    /// How long those who were let through already have to wait.
+    /// The time until everything that passed already is paid for.
     pub fn debt_ns(&self, now_ns: i64) -> i64 {
         self.meters().map(|meter| meter.debt_ns(now_ns)).max().unwrap_or(0)
     }
 
-    /// Counts what goes through and says how long it should have waited.
+    /// Counts what passes, and returns the time that it should have waited.
     pub fn charge(&self, messages: u64, bytes: u64, now_ns: i64) -> i64 {
         let wait_ns = |meter: &Option<Meter>, amount| meter.as_ref().map_or(0, |m| m.charge(amount, now_ns));
         wait_ns(&self.messages, messages).max(wait_ns(&self.bytes, bytes))
     }
 
-    /// Takes a share: how many messages and bytes may be read now. None where it is too early for any.
+    /// Takes a share: the messages and bytes that may be read now. None if it is too early for any.
     pub fn take(&self, count_max: usize, bytes_max: usize, now_ns: i64) -> Option<(usize, usize)> {
         let mut bytes = bytes_max;
         if let Some(meter) = &self.bytes {
-            // Nobody knows yet how many it will be: what is read is charged afterwards.
+            // The size is not known before the read, so bytes are charged after it.
             let there = meter.available(now_ns);
             if there < (meter.per_second / SHARES_PER_SECOND).clamp(1, bytes_max.max(1) as u64) {
                 return None;
@@ -152,8 +151,8 @@ impl Limit {
         meter.take(share, wanted, now_ns).map(|count| (count as usize, bytes))
     }
 
-    /// What became of a share.
-    pub fn settle(&self, count_unused: usize, bytes_used: usize, now_ns: i64) {
+    /// Returns the unused part of a share and charges the bytes that were read.
+    pub fn finish_share(&self, count_unused: usize, bytes_used: usize, now_ns: i64) {
         if let Some(meter) = &self.messages {
             meter.give_back(count_unused as u64);
         }

@@ -2,22 +2,23 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use metaq_transport::{Progress, Protocol, Transport, sniff};
 use metaq_wire::{WireError, next_frame};
 use tokio::net::TcpStream;
 
+use crate::net::answers::Answers;
 use crate::net::listener::Shared;
 use crate::net::output::{GATHER_MAX, Output};
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 
 /// Space for one read of the socket.
 const READ_BYTES: usize = 64 * 1024;
 /// A read buffer that grew past this is given back when it is empty.
 const READ_BYTES_KEPT: usize = 1024 * 1024;
-/// Answers that wait for the disk before the connection reads no further.
-const PARKED_MAX: usize = 16 * 1024;
+/// With this many unconfirmed answers the connection reads no further.
+const UNCONFIRMED_MAX: usize = 16 * 1024;
 
 /// Why a connection ended.
 enum End {
@@ -39,29 +40,31 @@ pub async fn run(shared: Arc<Shared>, stream: TcpStream, peer: Arc<Peer>) {
 
 async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -> End {
     let mut input = Input::default();
-    let mut sink = Sink::default();
+    let mut answers = Answers::default();
     loop {
-        for parcel in peer.take_mail() {
-            sink.absorb(parcel);
+        // Read before the mail is taken, so that answers posted before the close are still written.
+        let is_closing = peer.is_closing();
+        for posted in peer.take_posted() {
+            answers.absorb(posted);
         }
-        release_parked(shared, peer, &mut sink);
-        if transport.write(&mut sink.output).is_err() {
+        release_answers(shared, peer, &mut answers);
+        if transport.write(&mut answers.output).is_err() {
             return End::PeerLeft;
         }
-        if peer.is_closing() {
+        if is_closing {
             return End::Asked;
         }
-        // A peer that does not read its answers is not read either.
-        let may_read = sink.output.len() < shared.settings.connection_output_bytes_max / 2
-            && sink.parked_count() < PARKED_MAX;
+        // Stop reading from a peer that does not read its answers.
+        let may_read = answers.output.len() < shared.settings.connection_output_bytes_max / 2
+            && answers.unconfirmed_count() < UNCONFIRMED_MAX;
         let progress = tokio::select! {
-            progress = transport.ready(may_read.then_some(&mut input.buffer), !sink.output.is_empty()) => progress,
+            progress = transport.ready(may_read.then_some(&mut input.buffer), !answers.output.is_empty()) => progress,
             () = peer.woken() => continue,
         };
         match progress {
             Ok(Progress::Read(_)) => {
-                if let Err(error) = handle_frames(shared, peer, &mut input, &mut sink) {
-                    let _last_words = transport.write(&mut sink.output);
+                if let Err(error) = handle_frames(shared, peer, &mut input, &mut answers) {
+                    let _last_words = transport.write(&mut answers.output);
                     return End::Malformed(input.explain(&error, shared.settings.frame_bytes_max));
                 }
             }
@@ -71,18 +74,20 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
     }
 }
 
-/// Every whole frame in the buffer, then once what they owe the store together.
+/// Handles every whole frame in the buffer, then hands the store the work that they left together.
 fn handle_frames(
     shared: &Shared,
     peer: &Arc<Peer>,
     input: &mut Input,
-    sink: &mut Sink,
+    answers: &mut Answers,
 ) -> Result<(), WireError> {
     let mut handled = Ok(());
+    let plane = shared.plane();
+    let broker = plane.as_ref().map(|plane| &plane.broker);
     loop {
         match next_frame(input.unread(), shared.settings.frame_bytes_max) {
             Ok(Some(frame)) => {
-                handled = shared.handle(peer, &frame, sink);
+                handled = shared.handle(broker, peer, &frame, answers);
                 let size = frame.size;
                 input.consume(size);
                 peer.mark_frame();
@@ -97,33 +102,39 @@ fn handle_frames(
             }
         }
     }
-    if let Some(broker) = &shared.broker {
-        broker.settle(sink);
+    if let Some(broker) = broker {
+        broker.finish_pass(answers);
     }
     peer.mark_active(!input.unread().is_empty());
     input.compact();
     handled
 }
 
-/// Lets go of the answers that waited for the disk, and asks to be woken for those that still do.
-fn release_parked(shared: &Shared, peer: &Arc<Peer>, sink: &mut Sink) {
-    let Some(broker) = &shared.broker else {
-        return;
-    };
-    if sink.parked_count() == 0 {
-        return;
+/// Releases the answers whose wait for the store is over, and asks to be woken for the rest.
+fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
+    let is_last_call = peer.answers_unconfirmed.load(SeqCst);
+    if answers.unconfirmed_count() > 0 {
+        let broker = shared.answering();
+        if let Some(broker) = &broker {
+            // Ask first and look second: a confirmation in between then wakes us for nothing, but none is missed.
+            broker.wake_on_confirmation(peer);
+            answers.release_confirmed(broker.store.confirmed_offset());
+            if broker.sync_failed() {
+                answers.fail_unconfirmed();
+            }
+            let patience_ms = broker.flush_timeout_ms;
+            if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
+                answers.release_expired(older_than_ms);
+            }
+        }
+        if is_last_call || broker.is_none() {
+            answers.release_expired(u64::MAX);
+        }
+        peer.mark_unconfirmed(answers.unconfirmed_since_ms());
     }
-    // Ask first and look second: a flush in between then wakes us for nothing, but none is missed.
-    broker.wake_on_flush(peer);
-    sink.release_flushed(broker.store.confirmed_offset());
-    if broker.sync_failed() {
-        sink.fail_parked();
+    if is_last_call {
+        peer.answers_unconfirmed.store(false, SeqCst);
     }
-    let patience_ms = broker.settings.flush_timeout_ms;
-    if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
-        sink.release_expired(older_than_ms);
-    }
-    peer.mark_parked(sink.parked_since_ms());
 }
 
 impl metaq_transport::Output for Output {

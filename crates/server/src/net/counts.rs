@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counts {
     ($($name:ident),* $(,)?) => {
-        /// What one connection did; written by its own task alone.
+        /// The figures of one connection; its own task alone writes them.
         #[derive(Default)]
         pub struct Counts { $(pub $name: Count),* }
 
@@ -14,10 +14,14 @@ macro_rules! counts {
                 $(sum.$name.add(self.$name.get());)*
             }
 
-            pub fn named(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name.get())),*]
+            pub fn figures(&self, connections: u64) -> ListenerFigures {
+                ListenerFigures { connections, $($name: self.$name.get()),* }
             }
         }
+
+        /// The connections that are open now, and the sums of all there have been.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct ListenerFigures { pub connections: u64, $(pub $name: u64),* }
     };
 }
 

@@ -1,4 +1,4 @@
-//! The bounded way up: what the data plane does not answer itself waits here for Python's event loop.
+//! The bounded way up: requests that the data plane does not answer itself wait here for Python's event loop.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -9,11 +9,11 @@ use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::code;
+use crate::codes::response_code;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 
-/// A request that Python is to answer; it owns its bytes.
+/// A request for Python; it owns its bytes.
 pub struct Crossed {
     pub peer: Arc<Peer>,
     pub encoding: Encoding,
@@ -58,19 +58,19 @@ impl Crossed {
             .collect()
     }
 
-    /// Answers the request; a oneway gets nothing and a peer that has left is no error.
+    /// Answers the request, unless it is a oneway or its peer has left.
     pub fn respond(&self, code: i32, remark: Option<&str>, fields: &[(String, String)], body: Bytes) {
         if self.oneway {
             return;
         }
-        let mut sink = Sink::default();
+        let mut answers = Answers::default();
         let fill = |frame: &mut FrameEncoder<'_>| {
             for (name, value) in fields {
                 frame.field(name, value);
             }
         };
-        sink.respond(self.encoding, self.opaque, code, remark, fill, vec![body]);
-        let _gone = self.peer.post(sink.into_parcel());
+        answers.add_with_body(self.encoding, self.opaque, code, remark, fill, vec![body]);
+        let _gone = self.peer.post(answers);
     }
 
     fn len(&self) -> usize {
@@ -78,7 +78,7 @@ impl Crossed {
     }
 }
 
-/// What Python gets to see.
+/// An event for Python.
 pub enum Event {
     Request(Crossed),
     /// A client's response to a request of ours.
@@ -112,7 +112,7 @@ impl Crossing {
         self.signal.as_fd().as_raw_fd()
     }
 
-    /// Hands an event up. A request or answer past the limits is refused; the end of a connection never is.
+    /// Queues an event. A request or answer past the limits is refused; the end of a connection never is.
     pub fn offer(&self, event: Event) -> Result<(), Event> {
         let size = match &event {
             Event::Request(crossed) | Event::Answer(crossed) => Some(crossed.len()),
@@ -136,8 +136,8 @@ impl Crossing {
         Ok(())
     }
 
-    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait. Requests whose
-    /// sender has waited too long are answered here instead: it has given up, and may have asked again elsewhere.
+    /// Takes up to `count_max` events, oldest first; the descriptor stays readable while more wait. Requests that have
+    /// waited too long are refused here: their sender has given up, and may have asked elsewhere.
     pub fn drain(&self, count_max: usize) -> Vec<Event> {
         let mut waiting = self.waiting.lock();
         let count = count_max.min(waiting.events.len());
@@ -156,7 +156,7 @@ impl Crossing {
         taken.into_iter().filter(|event| !self.answer_late(event)).collect()
     }
 
-    /// True for a request that came too late; a oneway is nobody's to repeat, so it is never late.
+    /// Refuses a request that has waited too long. Nobody repeats a oneway, so a oneway is never late.
     fn answer_late(&self, event: &Event) -> bool {
         let Event::Request(crossed) = event else {
             return false;
@@ -170,7 +170,7 @@ impl Crossing {
             "[TIMEOUT_CLEAN_QUEUE] the request waited {age_ms} ms for the broker's control plane; the limit is {} (crossing_age_ms_max)",
             self.age_ms_max
         );
-        crossed.respond(code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
+        crossed.respond(response_code::SYSTEM_BUSY, Some(&remark), &[], Bytes::new());
         true
     }
 }

@@ -1,14 +1,16 @@
 //! A listener and its connections: binding, accepting, taking care of them, and the orderly end.
+//!
+//! A listener lives as long as its process. The broker plane that answers its hot requests ([`crate::plane`]) may come
+//! and go meanwhile: each pass over a connection's frames loads the attached plane once and works with that one.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use arc_swap::{ArcSwapOption, Guard};
 use foldhash::fast::RandomState;
-use metaq_store::Store;
 use metaq_wire::{Encoding, FLAG_ONEWAY, FrameEncoder};
 use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
@@ -17,28 +19,49 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::ServerError;
 use crate::broker::Broker;
-use crate::limits::flow;
+use crate::net::answers::Answers;
 use crate::net::connection;
-use crate::net::counts::Counts;
+use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, Event};
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
-use crate::settings::{BrokerSettings, ServerSettings};
+use crate::settings::ServerSettings;
 
 const LISTEN_BACKLOG: i32 = 1024;
-/// How often the caretaker looks at deadlines.
+/// Interval between two looks at deadlines.
 const CARE_INTERVAL: Duration = Duration::from_millis(100);
 /// Clients up to 4.4 send to this many ports below the broker's.
 const OLD_PORT_BELOW: u16 = 2;
 /// Free ports tried for a pair when the port was left open.
 const PORT_PAIR_TRIES: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A plane that stops waits at most this long for its connections to answer; none should take this long.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_POLL: Duration = Duration::from_micros(200);
 
-/// What every connection of a server shares.
+/// The side that answers the hot requests of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HotRequests {
+    /// Python: they cross like all others. For name servers.
+    Cross,
+    /// The attached broker plane. While there is none, they are refused.
+    Plane,
+}
+
+/// The plane that answers hot requests now. Nothing but passes over requests holds one of these, and only for as long
+/// as they last: once it has been replaced, the number of its holders tells whether a pass is still under way.
+pub struct Attached {
+    pub broker: Arc<Broker>,
+}
+
+/// The state that all connections of a listener share.
 pub struct Shared {
     pub settings: ServerSettings,
-    pub broker: Option<Arc<Broker>>,
     pub crossing: Crossing,
+    hot: HotRequests,
+    attached: ArcSwapOption<Attached>,
+    attaching: Mutex<()>,
+    /// The plane that is being stopped: answers may still wait for its store.
+    leaving: ArcSwapOption<Broker>,
     peers: Mutex<HashMap<u64, Arc<Peer>, RandomState>>,
     per_address: Mutex<HashMap<IpAddr, usize, RandomState>>,
     /// The sums of connections that have ended.
@@ -48,32 +71,20 @@ pub struct Shared {
     stopping: AtomicBool,
 }
 
-/// A bound server; connections are accepted from `start` on.
-pub struct Server {
+/// A bound listener; connections are accepted from `start` on.
+pub struct Listener {
     pub shared: Arc<Shared>,
-    listeners: Mutex<Vec<StdListener>>,
+    sockets: Mutex<Vec<StdListener>>,
     port: u16,
     old_port: Option<u16>,
     runtime: Mutex<Option<Runtime>>,
-    /// What delivers messages that have waited.
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Server {
-    pub fn bind(
-        settings: ServerSettings,
-        broker: Option<(Arc<Store>, BrokerSettings)>,
-    ) -> Result<Self, ServerError> {
-        let (listener, old_listener) = bind_all(&settings)?;
-        let port = local_port(&listener);
-        let old_port = old_listener.as_ref().map(local_port);
-        let broker = match broker {
-            Some((store, broker)) => {
-                let store_host = address("store_host", &broker.store_host, port)?;
-                Some(Broker::new(store, broker, store_host).map_err(ServerError::Threads)?)
-            }
-            None => None,
-        };
+impl Listener {
+    pub fn bind(settings: ServerSettings, hot: HotRequests) -> Result<Self, ServerError> {
+        let (socket, old_socket) = bind_all(&settings)?;
+        let port = local_port(&socket);
+        let old_port = old_socket.as_ref().map(local_port);
         let crossing = Crossing::new(
             settings.crossing_requests_max,
             settings.crossing_bytes_max,
@@ -82,8 +93,11 @@ impl Server {
         .map_err(ServerError::Threads)?;
         let shared = Shared {
             settings,
-            broker,
             crossing,
+            hot,
+            attached: ArcSwapOption::empty(),
+            attaching: Mutex::new(()),
+            leaving: ArcSwapOption::empty(),
             peers: Mutex::default(),
             per_address: Mutex::default(),
             ended: Counts::default(),
@@ -91,13 +105,12 @@ impl Server {
             next_opaque: AtomicI32::new(1),
             stopping: AtomicBool::new(false),
         };
-        Ok(Server {
+        Ok(Listener {
             shared: Arc::new(shared),
-            listeners: Mutex::new(std::iter::once(listener).chain(old_listener).collect()),
+            sockets: Mutex::new(std::iter::once(socket).chain(old_socket).collect()),
             port,
             old_port,
             runtime: Mutex::new(None),
-            threads: Mutex::default(),
         })
     }
 
@@ -121,58 +134,30 @@ impl Server {
             .build()
             .map_err(ServerError::Threads)?;
         let _inside = started.enter();
-        for listener in self.listeners.lock().drain(..) {
-            let listener = TcpListener::from_std(listener).map_err(ServerError::Threads)?;
-            started.spawn(accept(Arc::clone(&self.shared), listener));
+        for socket in self.sockets.lock().drain(..) {
+            let socket = TcpListener::from_std(socket).map_err(ServerError::Threads)?;
+            started.spawn(accept(Arc::clone(&self.shared), socket));
         }
         started.spawn(take_care(Arc::clone(&self.shared)));
-        if let Some(broker) = self.shared.broker.clone() {
-            started.spawn(look_after_limits(Arc::clone(&self.shared), Arc::clone(&broker)));
-            let timers = Arc::clone(&broker);
-            self.spawn("metaq-delay", move || broker.run_delays())?;
-            self.spawn("metaq-timer", move || timers.run_timers())?;
-        }
         drop(_inside);
         *runtime = Some(started);
         Ok(())
     }
 
-    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ServerError> {
-        let thread = std::thread::Builder::new().name(name.to_string()).spawn(run);
-        self.threads.lock().push(thread.map_err(ServerError::Threads)?);
-        Ok(())
-    }
-
-    /// Stops accepting, answers what is held, writes what is due and closes; waits at most `timeout`.
+    /// Stops accepting, writes what is due and closes; waits at most `timeout`. Stop the broker plane first: it answers
+    /// whatever still waits.
     pub fn stop(&self, timeout: Duration) {
         self.shared.stopping.store(true, Relaxed);
-        self.listeners.lock().clear();
+        self.sockets.lock().clear();
         let Some(runtime) = self.runtime.lock().take() else {
             return;
         };
-        if let Some(broker) = &self.shared.broker {
-            broker.delays.rounds.stop();
-            broker.timers.rounds.stop();
-            for held in broker.holds.take_all().into_iter().chain(broker.function_lines.take_all()) {
-                broker.finish_held(held);
-            }
-            for held in broker.flow.paced.take_all() {
-                broker.finish_paced(held);
-            }
-            broker.flow.release(i64::MAX);
-            broker.flow.wake();
-        }
         let deadline = Instant::now() + timeout;
-        let peers: Vec<Arc<Peer>> = self.shared.peers.lock().values().cloned().collect();
-        for peer in peers {
+        for peer in self.shared.peers() {
             peer.close();
         }
         while !self.shared.peers.lock().is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
-        }
-        for thread in self.threads.lock().drain(..) {
-            // A panic of that thread was printed by it; there is nothing to add here.
-            let _ = thread.join();
         }
         runtime.shutdown_timeout(deadline.saturating_duration_since(Instant::now()));
     }
@@ -190,18 +175,18 @@ impl Server {
         let peer = peer.ok_or(ServerError::ConnectionGone(connection))?;
         let opaque = self.shared.next_opaque.fetch_add(1, Relaxed);
         let flag = if oneway { FLAG_ONEWAY } else { 0 };
-        let mut sink = Sink::default();
-        let mut frame = FrameEncoder::request(sink.output.tail(), Encoding::Json, code, opaque, flag);
+        let mut answers = Answers::default();
+        let mut frame = FrameEncoder::request(answers.output.tail(), Encoding::Json, code, opaque, flag);
         for (name, value) in fields {
             frame.field(name, value);
         }
         frame.finish(body.len()).map_err(ServerError::Frame)?;
-        sink.output.append(vec![body]);
-        peer.post(sink.into_parcel())?;
+        answers.output.append(vec![body]);
+        peer.post(answers)?;
         Ok(opaque)
     }
 
-    pub fn counters(&self) -> Vec<(&'static str, u64)> {
+    pub fn figures(&self) -> ListenerFigures {
         let sum = Counts::default();
         // Under the lock: what a connection did is among the living or among the ended, never in between.
         let peers = self.shared.peers.lock();
@@ -209,19 +194,82 @@ impl Server {
         for peer in peers.values() {
             peer.counts.add_to(&sum);
         }
-        let mut named = sum.named();
-        named.push(("connections", peers.len() as u64));
-        if let Some(broker) = &self.shared.broker {
-            named.push(("transactions_open", broker.transactions.open_count() as u64));
-            named.push(("limits_waiting", broker.flow.waiting() as u64));
-            named.extend(broker.timers.figures());
-        }
-        named
+        sum.figures(peers.len() as u64)
     }
 }
 
 impl Shared {
-    /// Lets a socket in where the limits allow it.
+    /// The plane that answers hot requests. Load it once for a pass, and do not keep it beyond.
+    pub(crate) fn plane(&self) -> Guard<Option<Arc<Attached>>> {
+        self.attached.load()
+    }
+
+    /// Whether this is a broker's listener, whose hot requests never cross for lack of a plane.
+    pub(crate) fn serves_broker(&self) -> bool {
+        self.hot == HotRequests::Plane
+    }
+
+    /// The broker whose store decides about answers that wait for the disk.
+    pub(crate) fn answering(&self) -> Option<Arc<Broker>> {
+        let attached = self.plane().as_ref().map(|plane| Arc::clone(&plane.broker));
+        // A plane that leaves is put there before it is taken from here, so it is found in one of the two.
+        attached.or_else(|| self.leaving.load_full())
+    }
+
+    pub(crate) fn is_free(&self) -> bool {
+        self.plane().is_none()
+    }
+
+    /// Lets a plane answer the hot requests from now on; false if there is one already.
+    pub(crate) fn attach(&self, broker: &Arc<Broker>) -> bool {
+        let _one_at_a_time = self.attaching.lock();
+        if !self.is_free() {
+            return false;
+        }
+        // First, because the first request may already wait for an arrival or a flush.
+        broker.follow_store();
+        self.attached.store(Some(Arc::new(Attached { broker: Arc::clone(broker) })));
+        true
+    }
+
+    /// Refuses hot requests from now on, and returns once no pass over requests uses the plane any more. False where it
+    /// was not attached.
+    pub(crate) fn detach(&self, broker: &Arc<Broker>) -> bool {
+        let attached = self.attached.load_full();
+        let Some(mut attached) = attached.filter(|plane| Arc::ptr_eq(&plane.broker, broker)) else {
+            return false;
+        };
+        self.leaving.store(Some(Arc::clone(broker)));
+        // This counts the passes under way among the plane's holders.
+        self.attached.store(None);
+        while let Err(in_use) = Arc::try_unwrap(attached) {
+            attached = in_use;
+            std::thread::sleep(ANSWER_POLL);
+        }
+        true
+    }
+
+    /// Makes every connection answer its unconfirmed requests: as stored if they are confirmed by now, as timed out
+    /// otherwise. After this nothing refers to the plane that was detached.
+    pub(crate) fn answer_unconfirmed(&self) {
+        let peers = self.peers();
+        for peer in &peers {
+            peer.answers_unconfirmed.store(true, SeqCst);
+            peer.wake();
+        }
+        let deadline = Instant::now() + ANSWER_PATIENCE;
+        let is_done = |peer: &Arc<Peer>| !peer.answers_unconfirmed.load(SeqCst) || peer.is_closing();
+        while !peers.iter().all(is_done) && Instant::now() < deadline && !self.stopping.load(Relaxed) {
+            std::thread::sleep(ANSWER_POLL);
+        }
+        self.leaving.store(None);
+    }
+
+    fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.lock().values().cloned().collect()
+    }
+
+    /// Admits a socket if the limits allow it.
     fn admit(self: &Arc<Self>, stream: TcpStream, remote: SocketAddr) {
         if self.peers.lock().len() >= self.settings.connections_max {
             return;
@@ -241,7 +289,7 @@ impl Shared {
         tokio::spawn(connection::run(Arc::clone(self), stream, peer));
     }
 
-    /// A connection has ended: nothing may wait for it any longer, and Python is told.
+    /// Ends a connection: nothing waits for it any longer, and Python hears of it.
     pub(crate) fn forget(&self, peer: &Arc<Peer>) {
         {
             let mut peers = self.peers.lock();
@@ -256,10 +304,8 @@ impl Shared {
             }
         }
         drop(per_address);
-        if let Some(broker) = &self.broker {
-            broker.holds.drop_peer(peer);
-            broker.function_lines.drop_peer(peer);
-            broker.flow.paced.drop_peer(peer);
+        if let Some(plane) = self.plane().as_ref() {
+            plane.broker.pulls.drop_peer(peer);
         }
         let _never_refused = self.crossing.offer(Event::Closed(Arc::clone(peer)));
     }
@@ -276,40 +322,21 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-/// Ends what lasts too long: held pulls, silent peers, frames that never become whole, waits for the disk.
+/// Ends what lasts too long: silent peers, frames that never become whole, waits for the disk.
 async fn take_care(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(CARE_INTERVAL);
     while !shared.stopping.load(Relaxed) {
         ticks.tick().await;
-        if let Some(broker) = &shared.broker {
-            let now = Instant::now();
-            let expired = broker.holds.take_expired(now);
-            for held in expired.into_iter().chain(broker.function_lines.take_expired(now)) {
-                broker.finish_held(held);
-            }
-            broker.expire_paced(Instant::now());
-            // Nobody waits for the flush of a commit; without this it would wait for the next message's.
-            broker.flush_ends();
-        }
         let flush_timeout_ms =
-            shared.broker.as_ref().map_or(u64::MAX, |broker| broker.settings.flush_timeout_ms);
+            shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
         for peer in shared.peers.lock().values() {
             let slow_frame = peer.partial_for_ms().is_some_and(|ms| ms > shared.settings.frame_deadline_ms);
             if slow_frame || peer.idle_ms() > shared.settings.idle_timeout_ms {
                 peer.close();
-            } else if peer.parked_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
+            } else if peer.unconfirmed_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
                 peer.wake();
             }
         }
-    }
-}
-
-/// Lets go of what waits for a limit as its time comes; asleep while nothing does.
-async fn look_after_limits(shared: Arc<Shared>, broker: Arc<Broker>) {
-    while !shared.stopping.load(Relaxed) {
-        broker.flow.wanted().await;
-        tokio::time::sleep(flow::TICK).await;
-        broker.look_after_limits();
     }
 }
 
@@ -352,14 +379,4 @@ fn bind(host: &str, port: u16) -> Result<StdListener, ServerError> {
 
 fn local_port(listener: &StdListener) -> u16 {
     listener.local_addr().map_or(0, |address| address.port())
-}
-
-/// Reads `ip:port`; port 0 stands for `bound_port`.
-fn address(what: &'static str, text: &str, bound_port: u16) -> Result<SocketAddr, ServerError> {
-    let mut address: SocketAddr =
-        text.parse().map_err(|_| ServerError::BadAddress { what, text: text.to_string() })?;
-    if address.port() == 0 {
-        address.set_port(bound_port);
-    }
-    Ok(address)
 }

@@ -1,5 +1,14 @@
 //! Sockets: the listener, its connections, and the way of a frame to its handler or up to Python.
+//!
+//! `listener` binds and accepts; `connection` is the task of one socket: it reads everything that is there, handles every
+//! whole frame and writes all answers at once. `route` sends a hot request to its room and everything else up to Python
+//! through `crossing`. `answers` holds the answers of a connection, those that wait for the store included; `output` is
+//! the buffer that one system call writes. `peer` is a connection as other threads see it, with a mailbox for answers
+//! that they post; `counts` are its figures.
+//!
+//! Nothing here knows what a message is. New hot requests get a line in `codes` and an arm in `route`.
 
+pub(crate) mod answers;
 pub(crate) mod connection;
 pub(crate) mod counts;
 pub(crate) mod crossing;
@@ -7,4 +16,3 @@ pub(crate) mod listener;
 pub(crate) mod output;
 pub(crate) mod peer;
 pub(crate) mod route;
-pub(crate) mod sink;

@@ -1,4 +1,4 @@
-//! What is due to a peer, gathered so that one system call writes it.
+//! The bytes that are due to a peer, gathered for one system call.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use bytes::Bytes;
 pub use metaq_transport::GATHER_MAX;
 
-/// Slices shorter than this in all are copied behind their header: cheaper than one more entry in the gather list.
+/// A body up to this size is copied behind its header, which is cheaper than one more entry in the gather list.
 const COPY_BYTES_MAX: usize = 2048;
 /// A frame buffer that grew past this is given back once it is written.
 const TAIL_BYTES_KEPT: usize = 256 * 1024;
@@ -21,7 +21,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Where the next frame's head (and its body, where that is small) is to be appended.
+    /// The buffer for the next frame's header, and for its body if that is small.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
@@ -60,7 +60,7 @@ impl Output {
         self.len() == 0
     }
 
-    /// Fills `gather` with what is due next and returns how many entries that took.
+    /// Fills `gather` with the next bytes and returns the number of entries.
     pub fn gather<'a>(&'a self, gather: &mut [IoSlice<'a>; GATHER_MAX]) -> usize {
         let mut count = 0;
         for chunk in self.chunks.iter().take(GATHER_MAX) {

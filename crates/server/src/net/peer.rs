@@ -1,16 +1,18 @@
-//! One connected peer as the rest of the server sees it: its mailbox, its figures and its signs of life.
+//! One connection as the rest of the server sees it: its mailbox, its figures and its signs of life.
 
 use std::net::SocketAddr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::ServerError;
+use crate::net::answers::Answers;
 use crate::net::counts::Counts;
-use crate::net::sink::Parcel;
 
 /// Shared by the connection's task, the threads that answer it (Python, wake-ups) and the caretaker.
 pub struct Peer {
@@ -18,7 +20,7 @@ pub struct Peer {
     pub remote: SocketAddr,
     pub counts: Counts,
     started: Instant,
-    mailbox: Mutex<Vec<Parcel>>,
+    mailbox: Mutex<Vec<Answers>>,
     mailbox_bytes: AtomicUsize,
     output_bytes_max: usize,
     wake: Notify,
@@ -27,12 +29,14 @@ pub struct Peer {
     active_ms: AtomicU64,
     /// When the first bytes of a frame that is not yet whole arrived, plus one; 0 while there is none.
     partial_ms: AtomicU64,
-    /// Already on the list of those to be woken at the next flush.
-    pub(crate) awaits_flush: AtomicBool,
-    /// When the oldest answer that waits for the disk began to wait, plus one; 0 while there is none.
-    parked_ms: AtomicU64,
+    /// Already on the list of peers to be woken at the next confirmation.
+    pub(crate) awaits_confirmation: AtomicBool,
+    /// When the oldest unconfirmed answer began to wait, plus one; 0 while there is none.
+    unconfirmed_ms: AtomicU64,
     /// Answers that wait for a limit.
     pub(crate) answers_held: AtomicUsize,
+    /// The broker plane stops, so every unconfirmed request is to be answered now.
+    pub(crate) answers_unconfirmed: AtomicBool,
 }
 
 impl Peer {
@@ -50,33 +54,34 @@ impl Peer {
             end_reason: OnceLock::new(),
             active_ms: AtomicU64::new(0),
             partial_ms: AtomicU64::new(0),
-            awaits_flush: AtomicBool::new(false),
-            parked_ms: AtomicU64::new(0),
+            awaits_confirmation: AtomicBool::new(false),
+            unconfirmed_ms: AtomicU64::new(0),
             answers_held: AtomicUsize::new(0),
+            answers_unconfirmed: AtomicBool::new(false),
         }
     }
 
-    /// Leaves something to be written; the connection's task takes it as soon as it can.
-    pub fn post(&self, parcel: Parcel) -> Result<(), ServerError> {
+    /// Leaves answers for the connection's task to write.
+    pub fn post(&self, answers: Answers) -> Result<(), ServerError> {
         if self.is_closing() {
             return Err(ServerError::ConnectionGone(self.id));
         }
-        let queued = self.mailbox_bytes.fetch_add(parcel.len(), Relaxed);
+        let queued = self.mailbox_bytes.fetch_add(answers.bytes(), Relaxed);
         if queued > self.output_bytes_max {
-            // A peer that asks and never reads is cut off before it fills the memory.
+            // A peer that asks and never reads must not fill the memory.
             self.close();
             return Err(ServerError::OutputFull { id: self.id, queued, limit: self.output_bytes_max });
         }
-        self.mailbox.lock().push(parcel);
+        self.mailbox.lock().push(answers);
         self.wake.notify_one();
         Ok(())
     }
 
-    /// Takes all that was posted.
-    pub fn take_mail(&self) -> Vec<Parcel> {
+    /// Takes all answers that were posted.
+    pub fn take_posted(&self) -> Vec<Answers> {
         let mail = std::mem::take(&mut *self.mailbox.lock());
         if !mail.is_empty() {
-            let taken: usize = mail.iter().map(Parcel::len).sum();
+            let taken: usize = mail.iter().map(Answers::bytes).sum();
             self.mailbox_bytes.fetch_sub(taken, Relaxed);
         }
         mail
@@ -90,14 +95,14 @@ impl Peer {
         self.wake.notify_one();
     }
 
-    /// Asks the connection's task to end; what is already due is still written where the peer reads it.
+    /// Asks the connection's task to end. Answers posted before are still written if the peer reads them.
     pub fn close(&self) {
-        self.closing.store(true, Relaxed);
+        self.closing.store(true, Release);
         self.wake.notify_one();
     }
 
     pub fn is_closing(&self) -> bool {
-        self.closing.load(Relaxed)
+        self.closing.load(Acquire)
     }
 
     pub(crate) fn set_end_reason(&self, reason: String) {
@@ -123,13 +128,13 @@ impl Peer {
         }
     }
 
-    /// A frame was completed: whatever follows it in the buffer is a new one.
+    /// Notes that a frame is complete: bytes behind it belong to a new one.
     pub fn mark_frame(&self) {
         self.partial_ms.store(0, Relaxed);
     }
 
-    pub fn mark_parked(&self, since_ms: Option<u64>) {
-        self.parked_ms.store(since_ms.map_or(0, |since| since + 1), Relaxed);
+    pub fn mark_unconfirmed(&self, since_ms: Option<u64>) {
+        self.unconfirmed_ms.store(since_ms.map_or(0, |since| since + 1), Relaxed);
     }
 
     pub fn idle_ms(&self) -> u64 {
@@ -140,8 +145,8 @@ impl Peer {
         since(self.now_ms(), self.partial_ms.load(Relaxed))
     }
 
-    pub fn parked_for_ms(&self) -> Option<u64> {
-        since(self.now_ms(), self.parked_ms.load(Relaxed))
+    pub fn unconfirmed_for_ms(&self) -> Option<u64> {
+        since(self.now_ms(), self.unconfirmed_ms.load(Relaxed))
     }
 }
 

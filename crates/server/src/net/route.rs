@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use metaq_wire::{Encoding, Frame, Header, WireError};
 
-use crate::code;
+use crate::broker::Broker;
+use crate::codes::{HotRequest, hot_request, is_reply, response_code};
+use crate::net::answers::Answers;
 use crate::net::crossing::{Crossed, Event};
 use crate::net::listener::Shared;
 use crate::net::peer::Peer;
-use crate::net::sink::Sink;
 
-/// Request codes that a broker's data plane answers itself.
-pub const HOT_CODES: [i32; 11] = [10, 310, 320, 11, 361, 14, 15, 29, 30, 31, 37];
+/// Said while a broker's listener has no plane.
+const NO_PLANE: &str = "[ROLE] this broker serves no messages now: it starts, stops or changes its role; try again later or ask another broker";
 
 /// A request as the hot handlers see it.
 pub struct Ask<'a> {
@@ -19,78 +20,97 @@ pub struct Ask<'a> {
     pub encoding: Encoding,
     pub header: &'a Header<'a>,
     pub body: &'a [u8],
-    /// Python has seen it already and handed it back: it must be answered now.
+    /// Python has seen it and handed it back, so it must be answered now.
     pub again: bool,
 }
 
-/// What became of a request.
+/// Why a request is not served: a response code, and a remark for the person who reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub code: i32,
+    pub remark: String,
+}
+
+impl Refusal {
+    pub fn new(code: i32, remark: impl Into<String>) -> Self {
+        Refusal { code, remark: remark.into() }
+    }
+}
+
+/// The outcome of a request.
 #[derive(PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// The policy does not know enough: Python decides.
+    /// The policy does not cover it: Python decides.
     Cross,
 }
 
 impl Ask<'_> {
-    pub fn refuse(&self, sink: &mut Sink, code: i32, remark: &str) -> Outcome {
+    pub fn refuse(&self, answers: &mut Answers, code: i32, remark: &str) -> Outcome {
         self.peer.counts.refused.add(1);
         if !self.header.is_oneway() {
-            sink.answer(self.encoding, self.header.opaque, code, remark, &[]);
+            answers.add(self.encoding, self.header.opaque, code, remark, &[]);
         }
         Outcome::Done
     }
 
-    /// Something that the policy does not hold: Python may know or make it; asked again, it does not exist.
-    pub fn unknown(&self, sink: &mut Sink, code: i32, what: &str, name: &str) -> Outcome {
+    pub fn refuse_with(&self, answers: &mut Answers, refusal: &Refusal) -> Outcome {
+        self.refuse(answers, refusal.code, &refusal.remark)
+    }
+
+    /// Crosses for a resource that the policy does not know: Python may know or create it. The second time, it does not
+    /// exist.
+    pub fn unknown(&self, answers: &mut Answers, code: i32, what: &str, name: &str) -> Outcome {
         if !self.again {
             return Outcome::Cross;
         }
-        self.refuse(sink, code, &format!("{what}[{name}] does not exist; create it first"))
+        self.refuse(answers, code, &format!("{what}[{name}] does not exist; create it first"))
     }
 
-    pub fn offset(&self, sink: &mut Sink, value: i64) -> Outcome {
+    pub fn offset(&self, answers: &mut Answers, value: i64) -> Outcome {
         if !self.header.is_oneway() {
-            sink.answer(self.encoding, self.header.opaque, code::SUCCESS, "", &[("offset", value)]);
+            answers.add(self.encoding, self.header.opaque, response_code::SUCCESS, "", &[("offset", value)]);
         }
         Outcome::Done
     }
 
-    pub fn done(&self, sink: &mut Sink) -> Outcome {
+    pub fn done(&self, answers: &mut Answers) -> Outcome {
         if !self.header.is_oneway() {
-            sink.answer(self.encoding, self.header.opaque, code::SUCCESS, "", &[]);
+            answers.add(self.encoding, self.header.opaque, response_code::SUCCESS, "", &[]);
         }
         Outcome::Done
     }
 }
 
 impl Shared {
-    /// Handles one frame of a connection; an error means that the stream cannot be trusted any further.
+    /// Handles one frame of a connection. After an error the stream cannot be trusted any further.
     pub(crate) fn handle(
         &self,
+        broker: Option<&Arc<Broker>>,
         peer: &Arc<Peer>,
         frame: &Frame<'_>,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) -> Result<(), WireError> {
         let header = Header::parse(frame.encoding, frame.header)?;
         peer.counts.requests.add(1);
         if header.is_response() {
-            // Nobody waits for an answer that finds no room: its request times out like a lost one.
+            // If there is no room for the answer, its request times out like a lost one.
             let _dropped = self.crossing.offer(Event::Answer(Crossed::new(peer, frame, &header)));
             return Ok(());
         }
         let ask = Ask { peer, encoding: frame.encoding, header: &header, body: frame.body, again: false };
-        if self.handle_hot(&ask, sink) == Outcome::Done {
+        if self.handle_hot(broker, &ask, answers) == Outcome::Done {
             return Ok(());
         }
         peer.counts.crossed.add(1);
         if self.crossing.offer(Event::Request(Crossed::new(peer, frame, &header))).is_err() {
             let remark = "[OVERLOAD] too many requests wait for the broker's control plane; try again later";
-            ask.refuse(sink, code::SYSTEM_BUSY, remark);
+            ask.refuse(answers, response_code::SYSTEM_BUSY, remark);
         }
         Ok(())
     }
 
-    /// Handles a request that Python handed back; its answer goes to the peer's mailbox.
+    /// Handles a request that Python handed back, and posts the answer.
     pub fn handle_again(&self, crossed: &Crossed) -> Result<(), WireError> {
         let header = crossed.header()?;
         let ask = Ask {
@@ -100,29 +120,38 @@ impl Shared {
             body: &crossed.body,
             again: true,
         };
-        let mut sink = Sink::default();
-        if self.handle_hot(&ask, &mut sink) == Outcome::Cross {
-            ask.refuse(&mut sink, code::SYSTEM_ERROR, "this request is not one the data plane can answer");
+        let mut answers = Answers::default();
+        let plane = self.plane();
+        let broker = plane.as_ref().map(|plane| &plane.broker);
+        if self.handle_hot(broker, &ask, &mut answers) == Outcome::Cross {
+            ask.refuse(
+                &mut answers,
+                response_code::SYSTEM_ERROR,
+                "this request is not one the data plane can answer",
+            );
         }
-        if let Some(broker) = &self.broker {
-            broker.settle(&mut sink);
+        if let Some(broker) = broker {
+            broker.finish_pass(&mut answers);
         }
-        let _gone = crossed.peer.post(sink.into_parcel());
+        let _gone = crossed.peer.post(answers);
         Ok(())
     }
 
-    fn handle_hot(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
-        let Some(broker) = &self.broker else {
+    fn handle_hot(&self, broker: Option<&Arc<Broker>>, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
+        let hot = hot_request(ask.header.code);
+        let Some(broker) = broker else {
+            if self.serves_broker() && (ask.again || hot.is_some()) {
+                return ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, NO_PLANE);
+            }
             return Outcome::Cross;
         };
-        match ask.header.code {
-            10 | 310 | 320 => broker.handle_send(ask, sink),
-            // A reply that has been pushed to its requester and is to be kept besides.
-            324 | 325 if ask.again => broker.handle_send(ask, sink),
-            11 | 361 => broker.handle_pull(ask, sink),
-            14 | 15 | 29 | 30 | 31 => broker.handle_queue(ask, sink),
-            37 => broker.handle_end_transaction(ask, sink),
-            _ => Outcome::Cross,
+        match hot {
+            Some(HotRequest::Send) => broker.sends.handle(ask, answers),
+            Some(HotRequest::Pull) => broker.pulls.handle(ask, answers),
+            Some(HotRequest::Offsets) => broker.offset_requests.handle(ask, answers),
+            Some(HotRequest::EndTransaction) => broker.transactions.handle_end(ask, answers),
+            None if ask.again && is_reply(ask.header.code) => broker.sends.handle(ask, answers),
+            None => Outcome::Cross,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Expressions that pulls carry themselves, as Python compiled them.
+//! Filters of pulls that bring their own expression, as Python compiled them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use foldhash::fast::RandomState;
 use metaq_store::Filter;
 use parking_lot::RwLock;
 
-/// Operations of all remembered programs together: some twenty megabytes at the worst.
+/// Operations of all remembered programs together; at most about twenty megabytes.
 const OPERATIONS_MAX: usize = 200_000;
-/// A call of a function counts as an operation for every so many bytes of its text.
+/// Bytes of a function call's text that count as one operation.
 const CALL_BYTES: usize = 64;
 
-/// Filters by the text they were compiled from. The oldest go when there are too many; a pull that needs one again
-/// crosses once more.
+/// Filters by the text they were compiled from. The oldest are dropped when there are too many; a pull that needs one of
+/// them crosses again.
 #[derive(Default)]
 pub struct Expressions {
     table: RwLock<Table>,
@@ -22,7 +22,7 @@ pub struct Expressions {
 #[derive(Default)]
 struct Table {
     filters: HashMap<Arc<str>, Filter, RandomState>,
-    /// In the order they came.
+    /// In the order of arrival.
     texts: VecDeque<Arc<str>>,
     operations: usize,
 }

@@ -1,30 +1,31 @@
-//! Pulls that a function of the operator's filters. The function runs in a process of its own, which Python keeps:
-//! a pull stands in line ([`crate::function_lines`]) until Python takes it with a batch of candidates, and goes on
-//! when the verdicts are there. Nothing here waits.
+//! Pulls that are filtered by a function of the operator's. The function runs in a process that Python manages: a pull
+//! waits in line ([`super::function_lines`]) until Python takes it with a batch of candidates, and goes on when the
+//! verdicts are there. Nothing here blocks.
 
 use bytes::Bytes;
 use metaq_store::{Filter, GetStatus, Got};
 use metaq_wire::layout;
 
-use crate::broker::Broker;
-use crate::code;
-use crate::net::sink::Sink;
-use crate::pull::handler::{Pull, post_pull};
+use crate::codes::response_code;
+use crate::net::answers::Answers;
+use crate::pull::Puller;
+use crate::pull::answer::post_answer;
+use crate::pull::handler::Pull;
 use crate::pull::hold::Held;
 
-/// Messages of a queue for a function to look at, and the pull that is after them.
+/// Candidates for a function to judge, and the pull that wants them.
 pub struct Batch {
     held: Held,
-    /// What the store found, whose slices `records` holds one by one.
+    /// The store's answer without its slices; `records` holds them one by one.
     got: Got,
     pub records: Vec<Bytes>,
-    /// Others wait for the same function.
+    /// Whether other pulls wait for the same function.
     pub more: bool,
 }
 
-impl Broker {
-    /// Puts a pull in line for its function; gives it back where there is no room.
-    pub(crate) fn line_up(&self, held: Held) -> Result<(), Box<Held>> {
+impl Puller {
+    /// Puts a pull in line for its function; returns it if there is no room.
+    pub(super) fn line_up(&self, held: Held) -> Result<(), Box<Held>> {
         match &held.pull.filter {
             Filter::Function(call) => {
                 let function = call.function.clone();
@@ -34,8 +35,8 @@ impl Broker {
         }
     }
 
-    /// The next batch for a function to look at, of so many messages and bytes; the first goes whatever its size. A pull
-    /// for which there is nothing to look at any more is held on or answered on the way.
+    /// The next batch for a function, within these bounds; its first message goes whatever its size. A pull that has no
+    /// candidates any more is held on or answered on the way.
     pub fn take_batch(&self, function: &str, messages_max: usize, bytes_max: usize) -> Option<Batch> {
         loop {
             let (held, more) = self.function_lines.take(function)?;
@@ -43,7 +44,7 @@ impl Broker {
                 continue;
             }
             if let Some(elsewhere) = self.redirect(&held.pull) {
-                post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+                post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
                 continue;
             }
             let pull = &held.pull;
@@ -60,23 +61,23 @@ impl Broker {
                 return Some(Batch { held, got, records, more });
             }
             if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
-                self.keep_or_finish(still_waiting);
+                self.register_or_finish(still_waiting);
             }
         }
     }
 
-    /// Goes on with a batch's pull. There is a verdict for each of its first messages, 0 for one that is not wanted;
-    /// what has none is looked at again by the next pull.
+    /// Goes on with a batch's pull. `verdicts` are for its first messages, 0 for one that is not wanted. Messages without
+    /// a verdict are judged again for the next pull.
     pub fn answer_batch(&self, batch: Batch, verdicts: &[u8]) {
         let got = batch.choose(verdicts);
         let held = batch.held;
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_pull(&held, code::PULL_OFFSET_MOVED, elsewhere);
+            post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return;
         }
         self.charge_consumed(&held.pull.group, &got);
         if let Some(still_waiting) = self.wait_on_or_answer(held, got) {
-            self.keep_or_finish(still_waiting);
+            self.register_or_finish(still_waiting);
         }
     }
 }
@@ -94,13 +95,13 @@ impl Batch {
     }
 
     pub fn refuse(self, code: i32, remark: &str) {
-        let mut sink = Sink::default();
-        sink.answer(self.held.pull.encoding, self.held.pull.opaque, code, remark, &[]);
-        let _gone = self.held.peer.post(sink.into_parcel());
+        let mut answers = Answers::default();
+        answers.add(self.held.pull.encoding, self.held.pull.opaque, code, remark, &[]);
+        let _gone = self.held.peer.post(answers);
     }
 
-    /// What the pull gets, and from where it goes on: behind the last message with a verdict, or at the first wanted
-    /// one for which the answer has no room.
+    /// The messages that the pull gets, and where it goes on: behind the last message with a verdict, or at the first
+    /// wanted one that the answer has no room for.
     fn choose(&self, verdicts: &[u8]) -> Got {
         let (count_max, bytes_max) = (self.held.pull.count_max, self.held.pull.bytes_max);
         let mut chosen = Got { status: GetStatus::NoMatch, count: 0, bytes: 0, ..self.got.clone() };
@@ -124,17 +125,17 @@ impl Batch {
     }
 }
 
-pub(crate) fn is_function(filter: &Filter) -> bool {
+pub(super) fn is_function(filter: &Filter) -> bool {
     matches!(filter, Filter::Function(_))
 }
 
-/// Whether there is something that only the pull's function can decide on.
-pub(crate) fn is_unjudged(pull: &Pull, got: &Got) -> bool {
+/// Whether there are candidates that only the pull's function can judge.
+pub(super) fn is_unjudged(pull: &Pull, got: &Got) -> bool {
     is_function(&pull.filter) && got.status == GetStatus::NoMatch
 }
 
-/// Takes out what no function has looked at, so that nothing leaves unjudged: the pull is where it was.
-pub(crate) fn without_candidates(mut got: Got, queue_offset: i64) -> Got {
+/// Removes candidates that no function has judged, and leaves the pull where it was.
+pub(super) fn without_candidates(mut got: Got, queue_offset: i64) -> Got {
     if got.status == GetStatus::Found {
         (got.status, got.next_offset) = (GetStatus::NoMatch, queue_offset);
         (got.count, got.bytes) = (0, 0);
@@ -143,7 +144,7 @@ pub(crate) fn without_candidates(mut got: Got, queue_offset: i64) -> Got {
     got
 }
 
-/// Slices of whole records into single ones. The store has checked them; what does not fit ends the list.
+/// Cuts slices of whole records into single ones. The store has checked them; a wrong size ends the list.
 fn cut(slices: Vec<Bytes>) -> Vec<Bytes> {
     let mut records = Vec::new();
     for mut slice in slices {

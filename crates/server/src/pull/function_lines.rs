@@ -1,7 +1,7 @@
-//! Pulls that wait for a filter function to look at their messages, one line for each function.
+//! Pulls that wait for a filter function, in one line for each function.
 //!
-//! What stands in line is the pull alone: its messages are gathered when a worker is free, so that a slow function
-//! costs a few hundred bytes for each pull that waits for it, and nobody else anything.
+//! Only the pull waits in line. Its messages are gathered when a worker is free, so a slow function costs a few hundred
+//! bytes for each pull that waits for it, and nobody else anything.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -15,9 +15,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::net::peer::Peer;
 use crate::pull::hold::Held;
 
-/// The longest a pull stands in line: well below what clients wait for an answer. It is then told to ask again.
-const WAIT_MAX: Duration = Duration::from_secs(5);
-
 struct Waiting {
     held: Held,
     answer_by: Instant,
@@ -27,29 +24,32 @@ struct Waiting {
 struct Lines {
     by_function: HashMap<String, VecDeque<Waiting>, RandomState>,
     count: usize,
+    is_closed: bool,
 }
 
 pub struct FunctionLines {
     lines: Mutex<Lines>,
-    /// Readable when a line that was empty is no longer.
+    /// Becomes readable when a pull comes to an empty line.
     signal: OwnedFd,
     count_max: usize,
+    /// A pull that has waited this long is answered, and asks again.
+    wait_max: Duration,
 }
 
 impl FunctionLines {
-    pub fn new(count_max: usize) -> std::io::Result<Self> {
+    pub fn new(count_max: usize, wait_max: Duration) -> std::io::Result<Self> {
         let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(FunctionLines { lines: Mutex::default(), signal, count_max })
+        Ok(FunctionLines { lines: Mutex::default(), signal, count_max, wait_max })
     }
 
     pub fn fileno(&self) -> RawFd {
         self.signal.as_fd().as_raw_fd()
     }
 
-    /// Puts the pull at the end of the function's line; gives it back where there is no room.
+    /// Puts the pull at the end of the function's line; returns it if there is no room.
     pub fn add(&self, function: &str, held: Held) -> Result<(), Box<Held>> {
         let mut lines = self.lines.lock();
-        if lines.count >= self.count_max {
+        if lines.is_closed || lines.count >= self.count_max {
             return Err(Box::new(held));
         }
         lines.count += 1;
@@ -57,7 +57,7 @@ impl FunctionLines {
             Some(line) => line,
             None => lines.by_function.entry(function.to_owned()).or_default(),
         };
-        line.push_back(Waiting { held, answer_by: Instant::now() + WAIT_MAX });
+        line.push_back(Waiting { held, answer_by: Instant::now() + self.wait_max });
         let first = line.len() == 1;
         drop(lines);
         if first {
@@ -67,14 +67,14 @@ impl FunctionLines {
         Ok(())
     }
 
-    /// The functions somebody waits for; whatever comes to an empty line from here on signals again.
+    /// The functions that pulls wait for. A pull that comes to an empty line after this signals again.
     pub fn wanted(&self) -> Vec<String> {
         let mut counter = [0u8; 8];
         let _nothing_new = rustix::io::read(&self.signal, &mut counter);
         self.lines.lock().by_function.keys().cloned().collect()
     }
 
-    /// The first in line, and whether others stand behind it.
+    /// Takes the first pull in line, and says whether others wait behind it.
     pub fn take(&self, function: &str) -> Option<(Held, bool)> {
         let mut lines = self.lines.lock();
         let line = lines.by_function.get_mut(function)?;
@@ -91,7 +91,9 @@ impl FunctionLines {
         self.take_where(|waiting| waiting.answer_by <= now)
     }
 
-    pub fn take_all(&self) -> Vec<Held> {
+    /// Takes out everything and has no room from now on.
+    pub fn close(&self) -> Vec<Held> {
+        self.lines.lock().is_closed = true;
         self.take_where(|_| true)
     }
 
@@ -127,6 +129,8 @@ mod tests {
     use super::*;
     use crate::pull::handler::Pull;
 
+    const WAIT_MAX: Duration = Duration::from_secs(5);
+
     fn held(peer: &Arc<Peer>, opaque: i32) -> Held {
         let pull = Pull {
             encoding: Encoding::Json,
@@ -153,7 +157,7 @@ mod tests {
 
     #[test]
     fn each_function_has_its_line_and_all_share_the_room() {
-        let lines = FunctionLines::new(3).unwrap();
+        let lines = FunctionLines::new(3, WAIT_MAX).unwrap();
         let peer = peer(1);
         for (function, opaque) in [("a", 1), ("b", 2), ("a", 3)] {
             assert!(lines.add(function, held(&peer, opaque)).is_ok());
@@ -171,7 +175,7 @@ mod tests {
 
     #[test]
     fn who_leaves_or_waited_too_long_is_taken_out() {
-        let lines = FunctionLines::new(10).unwrap();
+        let lines = FunctionLines::new(10, WAIT_MAX).unwrap();
         let (first, second) = (peer(1), peer(2));
         for (peer, opaque) in [(&first, 1), (&second, 2), (&first, 3)] {
             assert!(lines.add("a", held(peer, opaque)).is_ok());

@@ -12,16 +12,16 @@ use parking_lot::Mutex;
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
 
-/// A pull whose answer is kept back.
+/// A pull that waits for its answer.
 pub struct Held {
     pub peer: Arc<Peer>,
     pub deadline: Instant,
     pub pull: Pull,
-    /// Its offset moved while it waited, past messages that its filter did not want.
+    /// Whether its offset moved while it waited, past messages that its filter did not want.
     pub advanced: bool,
 }
 
-/// Names a held pull for as long as it is held.
+/// Identifies a held pull.
 pub type Ticket = (Instant, u64);
 
 #[derive(Default)]
@@ -29,12 +29,13 @@ struct Table {
     by_queue: HashMap<String, HashMap<i32, Vec<Ticket>>, RandomState>,
     by_deadline: BTreeMap<Ticket, Held>,
     next: u64,
+    is_closed: bool,
 }
 
 /// All held pulls of a broker.
 pub struct Holds {
     table: Mutex<Table>,
-    /// Read before the lock: most arrivals find nobody waiting.
+    /// Read before the lock, because most arrivals find no pull.
     count: AtomicUsize,
     count_max: usize,
 }
@@ -44,10 +45,10 @@ impl Holds {
         Holds { table: Mutex::default(), count: AtomicUsize::new(0), count_max }
     }
 
-    /// Gives the pull back where there is no room for it.
+    /// Returns the pull if there is no room for it.
     pub fn add(&self, held: Held) -> Result<Ticket, Box<Held>> {
         let mut table = self.table.lock();
-        if table.by_deadline.len() >= self.count_max {
+        if table.is_closed || table.by_deadline.len() >= self.count_max {
             return Err(Box::new(held));
         }
         let ticket = (held.deadline, table.next);
@@ -62,7 +63,7 @@ impl Holds {
         Ok(ticket)
     }
 
-    /// Takes out one pull; None where somebody else was faster.
+    /// Takes out one pull; None if another thread was faster.
     pub fn take_one(&self, ticket: Ticket) -> Option<Held> {
         let taken = self.take_where(|table| {
             table.by_deadline.remove(&ticket).map(|held| (ticket, held)).into_iter().collect()
@@ -70,7 +71,7 @@ impl Holds {
         taken.into_iter().next()
     }
 
-    /// Takes out the pulls of a queue that want one of these tags (any, where none is named) and lie before its end.
+    /// Takes out the pulls of a queue that want one of these tags and lie before its end. No tags stand for any.
     pub fn take(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) -> Vec<Held> {
         if self.count.load(SeqCst) == 0 {
             return Vec::new();
@@ -110,8 +111,12 @@ impl Holds {
         })
     }
 
-    pub fn take_all(&self) -> Vec<Held> {
-        self.take_where(|table| std::mem::take(&mut table.by_deadline))
+    /// Takes out everything and has no room from now on.
+    pub fn close(&self) -> Vec<Held> {
+        self.take_where(|table| {
+            table.is_closed = true;
+            std::mem::take(&mut table.by_deadline)
+        })
     }
 
     /// Forgets the pulls of a peer that has left.
@@ -151,7 +156,7 @@ impl Holds {
 
 fn wants(filter: &Filter, tag_codes: &[i64]) -> bool {
     match filter {
-        // Only the record tells what an expression or a function says to it.
+        // An expression or a function needs the record.
         Filter::All | Filter::Expression(_) | Filter::Function(_) => true,
         Filter::Tags(wanted) => tag_codes.is_empty() || tag_codes.iter().any(|code| wanted.contains(code)),
     }

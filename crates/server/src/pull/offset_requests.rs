@@ -1,46 +1,63 @@
 //! The small requests about one queue: committed offsets (14, 15), its ends (30, 31) and search by time (29).
 
+use std::sync::Arc;
+
+use metaq_store::Store;
 use metaq_wire::QueueHeader;
 
-use crate::broker::Broker;
-use crate::code;
+use crate::codes::{request_code, response_code};
+use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
-use crate::net::sink::Sink;
+use crate::policy::Policy;
+use crate::pull::offsets::Offsets;
 
-impl Broker {
-    pub(crate) fn handle_queue(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+/// Answers the small requests about one queue.
+pub struct OffsetRequests {
+    store: Arc<Store>,
+    policy: Arc<Policy>,
+    offsets: Arc<Offsets>,
+}
+
+impl OffsetRequests {
+    pub fn new(store: Arc<Store>, policy: Arc<Policy>, offsets: Arc<Offsets>) -> Self {
+        OffsetRequests { store, policy, offsets }
+    }
+
+    pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match QueueHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
         match ask.header.code {
-            14 => self.query_committed(ask, &header, sink),
-            15 => self.update_committed(ask, &header, sink),
-            29 => {
+            request_code::QUERY_CONSUMER_OFFSET => self.query_committed(ask, &header, answers),
+            request_code::UPDATE_CONSUMER_OFFSET => self.update_committed(ask, &header, answers),
+            request_code::SEARCH_OFFSET_BY_TIMESTAMP => {
                 let timestamp_ms = header.timestamp_ms.unwrap_or(0);
                 let found =
                     self.store.search_offset(&header.topic, header.queue_id, timestamp_ms, header.upper);
-                ask.offset(sink, found)
+                ask.offset(answers, found)
             }
-            30 => ask.offset(sink, self.store.max_offset(&header.topic, header.queue_id)),
-            _ => ask.offset(sink, self.store.min_offset(&header.topic, header.queue_id)),
+            request_code::GET_MAX_OFFSET => {
+                ask.offset(answers, self.store.max_offset(&header.topic, header.queue_id))
+            }
+            _ => ask.offset(answers, self.store.min_offset(&header.topic, header.queue_id)),
         }
     }
 
-    fn query_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, sink: &mut Sink) -> Outcome {
+    fn query_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, answers: &mut Answers) -> Outcome {
         let group = header.consumer_group.as_deref().unwrap_or_default();
         if let Some(committed_offset) = self.offsets.get(group, &header.topic, header.queue_id) {
-            return ask.offset(sink, committed_offset);
+            return ask.offset(answers, committed_offset);
         }
-        // A young queue is read from its start, so that a new group misses nothing of it.
+        // A new group reads a young queue from its start, so that it misses nothing.
         if header.zero_if_not_found != Some(false) && self.begins_in_memory(&header.topic, header.queue_id) {
-            return ask.offset(sink, 0);
+            return ask.offset(answers, 0);
         }
         let remark = format!(
             "group[{group}] has committed no offset of topic[{}] queue {}",
             header.topic, header.queue_id
         );
-        ask.refuse(sink, code::QUERY_NOT_FOUND, &remark)
+        ask.refuse(answers, response_code::QUERY_NOT_FOUND, &remark)
     }
 
     fn begins_in_memory(&self, topic: &str, queue_id: i32) -> bool {
@@ -50,25 +67,25 @@ impl Broker {
         self.store.in_memory(topic, queue_id, 0)
     }
 
-    fn update_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, sink: &mut Sink) -> Outcome {
+    fn update_committed(&self, ask: &Ask<'_>, header: &QueueHeader<'_>, answers: &mut Answers) -> Outcome {
         let group = header.consumer_group.as_deref().unwrap_or_default();
         let policy = self.policy.read();
         if policy.topic(&header.topic).is_none() {
             let remark = format!("topic[{}] does not exist", header.topic);
-            return ask.refuse(sink, code::TOPIC_NOT_EXIST, &remark);
+            return ask.refuse(answers, response_code::TOPIC_NOT_EXIST, &remark);
         }
         if policy.group(group).is_none() {
             let remark = format!("group[{group}] does not exist; a heartbeat of its consumers creates it");
-            return ask.refuse(sink, code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
+            return ask.refuse(answers, response_code::SUBSCRIPTION_GROUP_NOT_EXIST, &remark);
         }
         match header.commit_offset {
             Some(committed_offset) if committed_offset >= 0 && header.queue_id >= 0 => {
                 self.offsets.commit(group, &header.topic, header.queue_id, committed_offset);
-                ask.done(sink)
+                ask.done(answers)
             }
             _ => ask.refuse(
-                sink,
-                code::INVALID_PARAMETER,
+                answers,
+                response_code::INVALID_PARAMETER,
                 "queueId and commitOffset must be given and not negative",
             ),
         }

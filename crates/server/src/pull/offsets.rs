@@ -1,4 +1,4 @@
-//! Committed offsets: one number per group, topic and queue, kept here because every consumer reads and writes them.
+//! Committed offsets: one number per group, topic and queue. They live here because every consumer reads and writes them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -8,12 +8,12 @@ use parking_lot::RwLock;
 
 type Queues = BTreeMap<i32, i64>;
 
-/// A group was put to another place of a queue, and its consumer has not gone there yet.
+/// A reset of a group's offset that its consumer has not followed yet.
 #[derive(Clone, Copy, Debug)]
 struct Reset {
     queue_offset: i64,
-    /// The consumer has been told; it needs a moment until it pulls from there.
-    told: bool,
+    /// The consumer has got the answer that sends it there.
+    sent: bool,
 }
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Table {
 pub struct Offsets {
     table: RwLock<Table>,
     version: AtomicU64,
-    /// Queues with a reset under way. Read before the lock: there are hardly ever any.
+    /// The number of resets under way. Read before the lock, because it is nearly always 0.
     resets: AtomicUsize,
 }
 
@@ -44,7 +44,7 @@ impl Offsets {
         self.table.read().committed.get(&key(group, topic))?.get(&queue_id).copied()
     }
 
-    /// A consumer says how far it is. While a reset is under way it speaks of where it was before, and is not heard.
+    /// Commits an offset for a consumer. While a reset is under way, commits are ignored: they are from before it.
     pub fn commit(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         let key = key(group, topic);
         let mut table = self.table.write();
@@ -54,24 +54,23 @@ impl Offsets {
         self.put(&mut table, key, queue_id, committed_offset);
     }
 
-    /// An administrator says where a group that does not run shall go on.
+    /// Sets the offset of a group that does not run, for an administrator.
     pub fn assign(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         self.put(&mut self.table.write(), key(group, topic), queue_id, committed_offset);
     }
 
-    /// Puts a group, running or not, to another place: until its consumer pulls from there, what it commits is not
-    /// heard.
+    /// Moves a group, running or not, to another offset. Commits are ignored until its consumer pulls from there.
     pub fn reset(&self, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let key = key(group, topic);
         let mut table = self.table.write();
-        table.resets.entry(key.clone()).or_default().insert(queue_id, Reset { queue_offset, told: false });
+        table.resets.entry(key.clone()).or_default().insert(queue_id, Reset { queue_offset, sent: false });
         self.put(&mut table, key, queue_id, queue_offset);
         self.count_resets(&table);
         self.version.fetch_add(1, Relaxed);
     }
 
-    /// Where a pull has to be sent instead; None where no reset is under way, or this pull ends it. A consumer that was
-    /// told and pulls from somewhere else all the same knows what it does.
+    /// The offset to send a pull to; None if no reset is under way, or if this pull ends it. A consumer that was sent
+    /// there and still pulls from elsewhere is served.
     pub fn follow_reset(&self, group: &str, topic: &str, queue_id: i32, asked_offset: i64) -> Option<i64> {
         if self.resets.load(SeqCst) == 0 {
             return None;
@@ -80,8 +79,8 @@ impl Offsets {
         let mut table = self.table.write();
         let queues = table.resets.get_mut(&key)?;
         let reset = queues.get_mut(&queue_id)?;
-        if !reset.told && reset.queue_offset != asked_offset {
-            reset.told = true;
+        if !reset.sent && reset.queue_offset != asked_offset {
+            reset.sent = true;
             return Some(reset.queue_offset);
         }
         queues.remove(&queue_id);
@@ -93,18 +92,17 @@ impl Offsets {
         None
     }
 
-    /// Whether a pull of that queue would be sent elsewhere.
+    /// Whether a pull of that queue would be sent to another offset.
     pub fn awaits_reset(&self, group: &str, topic: &str, queue_id: i32) -> bool {
         if self.resets.load(SeqCst) == 0 {
             return false;
         }
         let table = self.table.read();
         let queues = table.resets.get(&key(group, topic));
-        queues.and_then(|queues| queues.get(&queue_id)).is_some_and(|reset| !reset.told)
+        queues.and_then(|queues| queues.get(&queue_id)).is_some_and(|reset| !reset.sent)
     }
 
-    /// Where groups were put to whose consumers have not followed yet. A broker that starts anew has to know, or what
-    /// such a consumer commits would undo the reset.
+    /// The resets that consumers have not followed yet. They must survive a restart, or a late commit would undo them.
     pub fn resets(&self) -> Vec<(String, Queues)> {
         let table = self.table.read();
         let places = |queues: &BTreeMap<i32, Reset>| {
@@ -127,7 +125,7 @@ impl Offsets {
         table.committed.iter().map(|(key, queues)| (key.clone(), queues.clone())).collect()
     }
 
-    /// Forgets what belongs to the group, to the topic, or to both where both are given.
+    /// Removes the offsets of the group, of the topic, or of the group on the topic.
     pub fn remove(&self, group: Option<&str>, topic: Option<&str>) {
         if group.is_none() && topic.is_none() {
             return;

@@ -1,22 +1,22 @@
-//! A group put to another place of a queue while its consumers run: they are sent there by the answer to their next pull.
+//! Resets of a group's offset while its consumers run: the answer to their next pull sends them to the new offset.
 
 use metaq_store::{GetStatus, Got};
 
-use crate::broker::Broker;
+use crate::pull::Puller;
 use crate::pull::handler::Pull;
 
-impl Broker {
-    /// Resets the group's offset; a pull that is held for it is answered at once, so that the consumer learns of it.
+impl Puller {
+    /// Resets the group's offset, and answers its held pulls at once, so that the consumer learns of it.
     pub fn reset_offset(&self, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         self.offsets.reset(group, topic, queue_id, queue_offset);
-        self.wake_pulls(topic, queue_id, i64::MAX, &[]);
+        self.wake(topic, queue_id, i64::MAX, &[]);
         for held in self.flow.paced.take_queue(group, topic, queue_id) {
             self.finish_paced(held);
         }
     }
 
-    /// The answer that sends a consumer elsewhere, where its pull must not be served.
-    pub(crate) fn redirect(&self, pull: &Pull) -> Option<Got> {
+    /// The answer that sends a consumer to its new offset; None if its pull is to be served.
+    pub(super) fn redirect(&self, pull: &Pull) -> Option<Got> {
         let next_offset =
             self.offsets.follow_reset(&pull.group, &pull.topic, pull.queue_id, pull.queue_offset)?;
         Some(Got {

@@ -1,15 +1,15 @@
-//! Stored messages stored once more: under another topic, after a delay, with properties changed.
+//! Copies of stored messages: under another topic, after a delay, with other properties.
 
-use std::time::Duration;
+use std::net::SocketAddr;
 
-use metaq_store::{Appended, SCHEDULE_TOPIC, StoreError};
+use metaq_store::{Appended, SCHEDULE_TOPIC, Store, StoreError};
 use metaq_wire::properties::{iterate, push_bytes};
 use metaq_wire::{NewRecord, Record};
 
 use crate::ServerError;
-use crate::broker::Broker;
+use crate::send::handler::Sender;
 
-/// What becomes of a copy; everything else stays as it was stored.
+/// The parts in which a copy differs from its record.
 pub struct Copy<'a> {
     pub topic: &'a str,
     pub queue_id: i32,
@@ -18,20 +18,20 @@ pub struct Copy<'a> {
     pub properties: &'a [u8],
 }
 
-/// A stored message that is to be stored again, as Python asks for it.
+/// A copy that Python asks for.
 pub struct Resend {
     pub physical_offset: i64,
     pub topic: String,
     pub queue_id: i32,
     pub reconsume_times: i32,
-    /// 0: at once.
+    /// 0 stands for no delay.
     pub delay_level: i64,
     pub drop: Vec<String>,
     pub set: Vec<(String, String)>,
 }
 
-impl Broker {
-    /// Stores a message once more and returns where, as safe as an acknowledged one.
+impl Sender {
+    /// Stores a copy, as safely as an acknowledged message, and returns its physical offset.
     pub fn resend(&self, resend: &Resend) -> Result<i64, ServerError> {
         let Some(stored) = self.store.record_at(resend.physical_offset) else {
             return Err(ServerError::NoRecord(resend.physical_offset));
@@ -41,7 +41,7 @@ impl Broker {
         let mut set: Vec<(&str, &str)> =
             resend.set.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let (level_text, queue_text) = (resend.delay_level.to_string(), resend.queue_id.to_string());
-        let level = self.delays.level(resend.delay_level);
+        let level = self.delay_levels.level(resend.delay_level);
         let (topic, queue_id) = match level {
             None => (resend.topic.as_str(), resend.queue_id),
             Some(level) => {
@@ -55,35 +55,41 @@ impl Broker {
         };
         let properties = changed_properties(record.properties, &drop, &set);
         let copy = Copy { topic, queue_id, reconsume_times: resend.reconsume_times, properties: &properties };
-        let appended = self.append_copy(&record, &copy).map_err(ServerError::Store)?;
+        let appended = copy.append(&record, &self.store, self.store_host).map_err(ServerError::Store)?;
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !self.store.wait_confirmed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         Ok(appended.physical_offset)
     }
+}
 
-    /// Appends a changed copy of a record. The caller dispatches and, where it must, waits for the flush.
-    pub(crate) fn append_copy(&self, record: &Record<'_>, copy: &Copy<'_>) -> Result<Appended, StoreError> {
-        self.store.append(&NewRecord {
-            topic: copy.topic.as_bytes(),
-            queue_id: copy.queue_id,
+impl Copy<'_> {
+    /// Appends the copy. The caller dispatches it and waits for its confirmation if it must.
+    pub fn append(
+        &self,
+        record: &Record<'_>,
+        store: &Store,
+        store_host: SocketAddr,
+    ) -> Result<Appended, StoreError> {
+        store.append(&NewRecord {
+            topic: self.topic.as_bytes(),
+            queue_id: self.queue_id,
             flag: record.flag,
             system_flag: record.system_flag,
             born_timestamp_ms: record.born_timestamp_ms,
             born_host: record.born_host,
-            store_host: self.store_host,
-            reconsume_times: copy.reconsume_times,
+            store_host,
+            reconsume_times: self.reconsume_times,
             prepared_transaction_offset: record.prepared_transaction_offset,
             body: record.body,
             body_crc: record.body_crc,
-            properties: [copy.properties, &[], &[]],
+            properties: [self.properties, &[], &[]],
         })
     }
 }
 
-/// The properties without these names, and with these set.
+/// The properties without `drop`, and with `set` added or replaced.
 pub fn changed_properties(properties: &[u8], drop: &[&str], set: &[(&str, &str)]) -> Vec<u8> {
     let mut changed = Vec::with_capacity(properties.len() + 64);
     for (name, value) in iterate(properties) {

@@ -1,10 +1,10 @@
-//! The few properties of an incoming message that decide how it is stored, found in one pass.
+//! The few properties that decide how a message is stored, found in one pass.
 
 use metaq_wire::properties::{find_span, iterate};
 
-use crate::timer::due_time::Timing;
+use crate::timer::due_time::RequestedTime;
 
-/// What a sender's properties say about the message's treatment.
+/// The properties of a message that decide how it is stored.
 #[derive(Default)]
 pub struct Marks<'a> {
     pub unique_key: Option<&'a [u8]>,
@@ -12,34 +12,37 @@ pub struct Marks<'a> {
     pub no_wait: bool,
     /// The delay level that the sender asks for; 0 for none.
     pub delay_level: i64,
-    /// The message is one half of a transaction.
+    /// It is the half message of a transaction.
     pub transactional: bool,
-    /// How long its producer asks not to be checked, as it says it.
+    /// The seconds for which its producer asks not to be checked.
     pub immunity: Option<&'a [u8]>,
     pub names_producer_group: bool,
-    /// How many messages a half message holds, where it holds several.
+    /// The number of messages that a half message holds, if it holds many.
     pub half_batch: Option<&'a [u8]>,
     /// The moment of delivery that the sender asks for.
-    pub timing: Timing<'a>,
-    /// The properties hold what the broker would add: a message that is sent on.
+    pub requested_time: RequestedTime<'a>,
+    /// It has the properties that the broker would add, because it is sent on.
     pub already_added: bool,
     /// A pop handle, which must not be stored.
     pub pop_check: bool,
-    /// What the broker itself notes on copies of half messages, which would mislead it from anybody else.
+    /// It has properties that only the broker may set, on copies of half messages.
     pub copy_notes: bool,
-    /// How urgent its sender finds it, from 0.
+    /// From 0 on.
     pub priority: Option<i32>,
-    /// It is delayed or belongs to an order.
+    /// It is delayed or ordered.
     pub has_other_kind: bool,
 }
 
 impl Marks<'_> {
-    /// Whether its priority counts: what is delayed, ordered or half of a transaction has its queue for a reason.
+    /// Whether its priority counts. A delayed, ordered or transactional message has its queue for a reason.
     pub fn has_priority(&self) -> bool {
-        self.priority.is_some() && !self.has_other_kind && !self.transactional && !self.timing.is_asked()
+        self.priority.is_some()
+            && !self.has_other_kind
+            && !self.transactional
+            && !self.requested_time.is_asked()
     }
 
-    /// The queue that the priority asks for, of so many; None where it asks for none.
+    /// The queue for its priority; None if it has none.
     pub fn priority_queue(&self, write_queues: i32) -> Option<i32> {
         let priority = self.priority.filter(|_| self.has_priority())?;
         Some(priority.min(write_queues - 1).max(0))
@@ -67,28 +70,28 @@ pub fn scan(properties: &[u8]) -> Marks<'_> {
             }
             b"__SHARDINGKEY" => marks.has_other_kind = true,
             b"_SYS_MSG_PRIORITY_" => marks.priority = priority(value),
-            b"TIMER_DELAY_SEC" => marks.timing.delay_s = Some(value),
-            b"TIMER_DELAY_MS" => marks.timing.delay_ms = Some(value),
-            b"TIMER_DELIVER_MS" => marks.timing.deliver_ms = Some(value),
-            b"TIMER_OUT_MS" => marks.timing.has_waited = true,
-            b"TIMER_DEL_UNIQKEY" => marks.timing.recalls = Some(value),
+            b"TIMER_DELAY_SEC" => marks.requested_time.delay_s = Some(value),
+            b"TIMER_DELAY_MS" => marks.requested_time.delay_ms = Some(value),
+            b"TIMER_DELIVER_MS" => marks.requested_time.deliver_ms = Some(value),
+            b"TIMER_OUT_MS" => marks.requested_time.has_waited = true,
+            b"TIMER_DEL_UNIQKEY" => marks.requested_time.recalls = Some(value),
             _ => {}
         }
     }
     marks
 }
 
-/// A number as a property has it; what is none counts as 0.
+/// The number in a property; 0 if it is not a number.
 fn number(value: &[u8]) -> i64 {
     std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// None for what is no number from 0 on.
+/// The priority in a property; None unless it is a number from 0 on.
 fn priority(value: &[u8]) -> Option<i32> {
     std::str::from_utf8(value).ok()?.parse().ok().filter(|priority| *priority >= 0)
 }
 
-/// The properties without every entry of that name.
+/// The properties without the entries of that name.
 pub fn without(properties: &[u8], name: &str) -> Vec<u8> {
     let mut kept = properties.to_vec();
     while let Some(span) = find_span(&kept, name) {
@@ -105,12 +108,12 @@ mod tests {
     fn marks_are_found_wherever_they_stand() {
         let marks = scan(b"TAGS\x01a\x02UNIQ_KEY\x01K1\x02WAIT\x01false\x02");
         assert_eq!(marks.unique_key, Some(&b"K1"[..]));
-        assert!(marks.no_wait && !marks.already_added && !marks.timing.is_asked());
+        assert!(marks.no_wait && !marks.already_added && !marks.requested_time.is_asked());
         assert_eq!(scan(b"DELAY\x013").delay_level, 3);
         assert_eq!(scan(b"DELAY\x01soon").delay_level, 0);
-        let timing = scan(b"TIMER_DELAY_SEC\x013\x02TIMER_DELIVER_MS\x0199").timing;
+        let requested = scan(b"TIMER_DELAY_SEC\x013\x02TIMER_DELIVER_MS\x0199").requested_time;
         assert_eq!(
-            (timing.delay_s, timing.delay_ms, timing.deliver_ms),
+            (requested.delay_s, requested.delay_ms, requested.deliver_ms),
             (Some(&b"3"[..]), None, Some(&b"99"[..]))
         );
         assert!(scan(b"broken\x02\x02\x01x").unique_key.is_none());

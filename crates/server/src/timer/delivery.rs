@@ -1,40 +1,41 @@
 //! Messages that wait for any moment: read from their queue into the timer log, delivered when their time comes.
 //!
-//! One thread follows the queue of waiting messages, and stores what is due where its sender wanted it. A message that
-//! waits longer than `timer_roll_ms` is stored again at the end of that queue now and then: retention deletes whole
-//! files of the commit log by age, and would otherwise meet it, or keep every file since for one message's sake.
+//! One thread follows the queue of waiting messages and stores those that are due in their own queue. A message that waits
+//! longer than `roll_ms` is stored again at the end of the queue now and then. Otherwise retention, which deletes whole
+//! files by age, would delete it, or would have to keep every later file because of it.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
-use metaq_store::{Filter, GetStatus, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
+use metaq_store::{Filter, GetStatus, Store, StoreError, TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition};
 use metaq_wire::Record;
 
-use crate::broker::Broker;
 use crate::rounds::Rounds;
 use crate::send::copy::{Copy, changed_properties};
 use crate::timer::recall::{Recalls, key_hash, recalled_key};
 use crate::transaction::half::destination;
 
-/// Records of the queue that are read at a time, and in one turn: what is due must not wait for a flood of new ones.
+/// Records that are read at a time, and in one turn: due messages must not wait for a flood of new ones.
 const READ_RECORDS: usize = 512;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 const TURN_RECORDS: i64 = 4 * 1024;
-/// Messages delivered between two looks at the queue.
+/// Messages that are delivered between two looks at the queue.
 const BATCH: usize = 1024;
-/// How long the thread sleeps when nothing is due: delivery is at most this late.
+/// Sleep of the thread when nothing is due: delivery is at most this late.
 const POLL: Duration = Duration::from_millis(20);
 const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 const OPEN_RETRY: Duration = Duration::from_secs(1);
-/// After a loss of the timer log, what was due so shortly before the end may not have been delivered.
+/// After a loss of the timer log, messages that were due this shortly before the end may not have been delivered.
 const REBUILD_MARGIN_MS: i64 = 2_000;
-/// What retention must keep for messages that wait.
+/// The name under which messages that wait keep their part of the log from retention.
 pub(crate) const TIMERS_PIN: &str = "timers";
 const ROLL_TIMES: &str = "TIMER_ROLL_TIMES";
-/// What a delivered message no longer carries.
+/// Properties that a delivered message no longer has.
 const WAITING_PROPERTIES: [&str; 9] = [
     "TIMER_DELAY_SEC",
     "TIMER_DELAY_MS",
@@ -47,10 +48,13 @@ const WAITING_PROPERTIES: [&str; 9] = [
     "REAL_QID",
 ];
 
-/// What others see of the waiting messages.
-#[derive(Default)]
+/// Messages that wait for any moment.
 pub struct Timers {
-    pub(crate) recalls: Recalls,
+    pub(super) store: Arc<Store>,
+    pub(super) store_host: SocketAddr,
+    pub(super) flush_timeout: Duration,
+    roll_ms: i64,
+    pub(super) recalls: Recalls,
     pending: AtomicU64,
     read: AtomicU64,
     delivered: AtomicU64,
@@ -60,25 +64,54 @@ pub struct Timers {
     pub(crate) rounds: Rounds,
 }
 
+/// Messages that wait for a given moment, in numbers; sums are since the plane started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimerFigures {
+    pub pending: u64,
+    pub read: u64,
+    pub delivered: u64,
+    pub recalled: u64,
+    /// Their queue has been read up to here.
+    pub queue_offset: i64,
+    /// The lateness of the next one.
+    pub behind_ms: i64,
+}
+
 impl Timers {
-    /// Numbers for an operator, by name.
-    pub fn figures(&self) -> [(&'static str, u64); 6] {
-        [
-            ("timers_pending", self.pending.load(Relaxed)),
-            ("timers_read", self.read.load(Relaxed)),
-            ("timers_delivered", self.delivered.load(Relaxed)),
-            ("timers_recalled", self.recalled.load(Relaxed)),
-            ("timers_queue_offset", self.queue_offset.load(Relaxed).max(0) as u64),
-            ("timers_behind_ms", self.behind_ms.load(Relaxed).max(0) as u64),
-        ]
+    pub fn new(store: Arc<Store>, store_host: SocketAddr, roll_ms: i64, flush_timeout: Duration) -> Self {
+        Timers {
+            store,
+            store_host,
+            flush_timeout,
+            roll_ms,
+            recalls: Recalls::default(),
+            pending: AtomicU64::new(0),
+            read: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            recalled: AtomicU64::new(0),
+            queue_offset: AtomicI64::new(0),
+            behind_ms: AtomicI64::new(0),
+            rounds: Rounds::default(),
+        }
+    }
+
+    pub fn figures(&self) -> TimerFigures {
+        TimerFigures {
+            pending: self.pending.load(Relaxed),
+            read: self.read.load(Relaxed),
+            delivered: self.delivered.load(Relaxed),
+            recalled: self.recalled.load(Relaxed),
+            queue_offset: self.queue_offset.load(Relaxed).max(0),
+            behind_ms: self.behind_ms.load(Relaxed).max(0),
+        }
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct Run {
     log: TimerLog,
     rebuild: Option<Rebuild>,
-    /// What must be on the disk before a checkpoint may speak of it.
+    /// The log must be flushed up to here before a checkpoint is saved.
     written_end: i64,
     /// The queue has been read up to its end once.
     has_begun: bool,
@@ -86,16 +119,16 @@ struct Run {
     last_failure: String,
 }
 
-/// While everything is read again because the timer log was lost.
+/// A rebuild of a lost timer log, for which the whole queue is read again.
 struct Rebuild {
     up_to: i64,
-    /// What is due by then, and its record no later, was delivered.
+    /// Messages up to this position were delivered.
     done: TimerPosition,
-    /// How often what was stored again was, by its key and time: older copies do not count.
+    /// The number of the newest copy, by key and time. Older copies do not count.
     copies: HashMap<(u64, i64), i64, RandomState>,
 }
 
-/// A record of the queue, as far as it matters here.
+/// The parts of a waiting record that matter here.
 struct Waiting {
     due_ms: i64,
     key_hash: u64,
@@ -115,11 +148,11 @@ impl Waiting {
         })
     }
 
-    /// When the record has to be looked at: at its time, but first in time for retention.
+    /// The entry of the timer log: for the due time, or earlier to store the record again before retention meets it.
     fn entry(&self, record: &Record<'_>, roll_ms: i64) -> TimerEntry {
         let is_roll = self.due_ms.saturating_sub(record.store_timestamp_ms) > roll_ms;
         let wake_ms = if is_roll {
-            // Spread, because what was sent at once must not be stored again at once.
+            // Spread, because messages that were sent together should not all be stored again together.
             let spread_ms = (roll_ms / 4).max(1);
             let scattered = (record.physical_offset as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
             record.store_timestamp_ms + roll_ms - spread_ms + (scattered % spread_ms as u64) as i64
@@ -136,26 +169,26 @@ impl Waiting {
     }
 }
 
-impl Broker {
+impl Timers {
     /// The thread that delivers what is due.
-    pub(crate) fn run_timers(&self) {
-        let Some(mut run) = self.open_timers() else { return };
+    pub fn run(&self) {
+        let Some(mut run) = self.open() else { return };
         loop {
-            if let Err(error) = self.turn_timers(&mut run) {
+            if let Err(error) = self.turn(&mut run) {
                 self.note_failure(&mut run, &error);
                 if let StoreError::Damaged { .. } = error {
-                    // What is done is saved before everything is read again, so that nothing comes twice.
-                    let _noted_above = self.save_timers(&mut run);
-                    let Some(reopened) = self.open_timers() else { return };
+                    // Save the progress before everything is read again, so that nothing is delivered twice.
+                    let _noted_above = self.save(&mut run);
+                    let Some(reopened) = self.open() else { return };
                     run = reopened;
                 }
             }
-            self.timers.pending.store(run.log.pending(), Relaxed);
-            if !self.timers.rounds.pause(POLL) {
+            self.pending.store(run.log.pending(), Relaxed);
+            if !self.rounds.pause(POLL) {
                 break;
             }
         }
-        if let Err(error) = self.save_timers(&mut run) {
+        if let Err(error) = self.save(&mut run) {
             self.note_failure(&mut run, &error);
         }
     }
@@ -168,12 +201,12 @@ impl Broker {
         }
     }
 
-    /// None where it is time to stop before that was possible.
-    fn open_timers(&self) -> Option<Run> {
+    /// Opens the timer log; None if the plane stops before that succeeds.
+    fn open(&self) -> Option<Run> {
         loop {
             let begin = self.store.min_offset(TIMER_TOPIC, 0);
             let end = self.store.max_offset(TIMER_TOPIC, 0);
-            // Every delivery is a record: what was due after the newest one was not delivered.
+            // Every delivery is a record, so nothing that was due after the newest record was delivered.
             match self.store.open_timer_log(begin, end, self.store.newest_time_ms()) {
                 Ok((log, start)) => {
                     let rebuild = start.rebuild.map(|why| {
@@ -198,7 +231,7 @@ impl Broker {
                 }
                 Err(error) => self.store.report(format!("the timer log cannot be opened: {error}")),
             }
-            if !self.timers.rounds.sleep(OPEN_RETRY) {
+            if !self.rounds.sleep(OPEN_RETRY) {
                 return None;
             }
         }
@@ -207,7 +240,7 @@ impl Broker {
     fn rolled_copies(&self, begin: i64, end: i64) -> HashMap<(u64, i64), i64, RandomState> {
         let mut copies = HashMap::default();
         let mut queue_offset = begin;
-        while queue_offset < end && !self.timers.rounds.is_stopped() {
+        while queue_offset < end && !self.rounds.is_stopped() {
             let (next, _) = self.each_waiting(queue_offset, |_, waiting| {
                 if waiting.roll_times > 0 {
                     let times = copies.entry((waiting.key_hash, waiting.due_ms)).or_insert(0);
@@ -223,7 +256,7 @@ impl Broker {
         copies
     }
 
-    /// Shows some records of the queue from an offset on, and tells where they end; with an error, where it arose.
+    /// Shows some records of the queue from an offset on. Returns where they end, or where the error arose.
     fn each_waiting(
         &self,
         from: i64,
@@ -237,10 +270,9 @@ impl Broker {
         for slice in &got.slices {
             let mut rest = &slice[..];
             while let Ok(record) = Record::decode(rest) {
-                // One that says nothing of its time stays readable in the log by its id.
-                if let Some(waiting) = Waiting::of(&record)
-                    && let Err(error) = see(&record, waiting)
-                {
+                // A record without a time stays readable by its id.
+                let seen = Waiting::of(&record).map_or(Ok(()), |waiting| see(&record, waiting));
+                if let Err(error) = seen {
                     return (record.queue_offset, Err(error));
                 }
                 rest = &rest[record.size..];
@@ -250,25 +282,25 @@ impl Broker {
     }
 
     /// Reads and delivers until nothing is left to do now.
-    fn turn_timers(&self, run: &mut Run) -> Result<(), StoreError> {
-        while !self.timers.rounds.is_stopped() {
+    fn turn(&self, run: &mut Run) -> Result<(), StoreError> {
+        while !self.rounds.is_stopped() {
             let end_before = self.store.confirmed_offset();
-            let is_at_end = self.read_timers(run)?;
+            let is_at_end = self.read_queue(run)?;
             if is_at_end {
                 run.has_begun = true;
                 run.rebuild = None;
             }
             if run.has_begun {
                 let now_ms = self.store.clock().now_ms();
-                self.timers.recalls.take_until(now_ms);
+                self.recalls.take_until(now_ms);
                 let due = run.log.due(now_ms, BATCH)?;
                 let late_ms = due.first().map_or(0, |first| now_ms - first.wake_ms);
-                self.timers.behind_ms.store(late_ms, Relaxed);
+                self.behind_ms.store(late_ms, Relaxed);
                 self.note_recalls(run);
                 if !due.is_empty() {
-                    self.deliver_timers(run, &due)?;
+                    self.deliver(run, &due)?;
                 } else if is_at_end {
-                    self.timers.recalls.forget_before(now_ms);
+                    self.recalls.forget_before(now_ms);
                     self.store.pin(TIMERS_PIN, run.log.needed_from().unwrap_or(i64::MAX).min(end_before));
                     self.save_now_and_then(run)?;
                     run.last_failure.clear();
@@ -285,7 +317,7 @@ impl Broker {
             let stored = self.store.record_at(recall.physical_offset);
             let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
             if let Some(waiting) = record.as_ref().and_then(Waiting::of) {
-                self.timers.recalls.note(recall.key_hash, waiting.due_ms, recall.physical_offset);
+                self.recalls.note(recall.key_hash, waiting.due_ms, recall.physical_offset);
             }
         }
     }
@@ -295,22 +327,22 @@ impl Broker {
             return Ok(());
         }
         run.saved_at = Instant::now();
-        self.timers.pending.store(run.log.pending(), Relaxed);
-        self.save_timers(run)
+        self.pending.store(run.log.pending(), Relaxed);
+        self.save(run)
     }
 
-    /// A checkpoint, of what the disk has: neither a message read nor one delivered may be lost behind it.
-    fn save_timers(&self, run: &mut Run) -> Result<(), StoreError> {
+    /// Saves a checkpoint if everything before it is on the disk, so that no message is lost behind it.
+    fn save(&self, run: &mut Run) -> Result<(), StoreError> {
         if run.rebuild.is_some() || !self.store.wait_flushed(run.written_end, FLUSH_PATIENCE) {
             return Ok(());
         }
         run.log.save().map(|_| ())
     }
 
-    /// Reads on in the queue; true where its end is reached.
-    fn read_timers(&self, run: &mut Run) -> Result<bool, StoreError> {
+    /// Reads on in the queue; true if its end is reached.
+    fn read_queue(&self, run: &mut Run) -> Result<bool, StoreError> {
         let stop_at = run.log.queue_offset() + TURN_RECORDS;
-        let roll_ms = self.settings.timer_roll_ms;
+        let roll_ms = self.roll_ms;
         while run.log.queue_offset() < self.store.max_offset(TIMER_TOPIC, 0) {
             let from = run.log.queue_offset();
             if from >= stop_at {
@@ -325,8 +357,8 @@ impl Broker {
                 Ok(())
             });
             run.log.set_queue_offset(next);
-            self.timers.queue_offset.store(next, Relaxed);
-            self.timers.read.fetch_add((next - from).max(0) as u64, Relaxed);
+            self.queue_offset.store(next, Relaxed);
+            self.read.fetch_add((next - from).max(0) as u64, Relaxed);
             outcome?;
             if next <= from {
                 break;
@@ -335,11 +367,11 @@ impl Broker {
         Ok(true)
     }
 
-    fn deliver_timers(&self, run: &mut Run, due: &[TimerEntry]) -> Result<(), StoreError> {
+    fn deliver(&self, run: &mut Run, due: &[TimerEntry]) -> Result<(), StoreError> {
         let mut outcome = Ok(());
         let mut finished = None;
         for entry in due {
-            outcome = self.handle_timer(run, entry);
+            outcome = self.handle(run, entry);
             if outcome.is_err() {
                 break;
             }
@@ -354,8 +386,8 @@ impl Broker {
         outcome
     }
 
-    /// Does what an entry is for. A refusal of the store leaves it for the next turn.
-    fn handle_timer(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
+    /// Delivers, recalls or stores again the message of an entry. If the store refuses, the next turn tries again.
+    fn handle(&self, run: &mut Run, entry: &TimerEntry) -> Result<(), StoreError> {
         let stored = self.store.record_at(entry.physical_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == TIMER_TOPIC.as_bytes()) else {
@@ -367,31 +399,31 @@ impl Broker {
         if entry.is_roll {
             return self.roll(run, &record, &waiting);
         }
-        // A recall has been noted before anything at its moment was due.
+        // Recalls of this moment were noted before any message of it was delivered.
         if entry.is_recall {
             return Ok(());
         }
         if self.is_recalled(&record, entry.key_hash, waiting.due_ms) {
-            // Nothing may say that this is done before the recall is on the disk.
+            // No checkpoint may say that this is done before the recall is on the disk.
             run.written_end = run.written_end.max(self.store.end_offset());
-            self.timers.recalled.fetch_add(1, Relaxed);
+            self.recalled.fetch_add(1, Relaxed);
             return Ok(());
         }
         let Some((topic, queue_id)) = destination(&record) else { return Ok(()) };
         let properties = changed_properties(record.properties, &WAITING_PROPERTIES, &[]);
-        self.store_timer(run, &record, topic, queue_id, &properties)?;
-        self.timers.delivered.fetch_add(1, Relaxed);
+        self.store_copy(run, &record, topic, queue_id, &properties)?;
+        self.delivered.fetch_add(1, Relaxed);
         Ok(())
     }
 
-    /// Stores a message that goes on waiting once more.
+    /// Stores a message that goes on waiting again.
     fn roll(&self, run: &mut Run, record: &Record<'_>, waiting: &Waiting) -> Result<(), StoreError> {
         let times = waiting.roll_times.saturating_add(1).to_string();
         let properties = changed_properties(record.properties, &[], &[(ROLL_TIMES, &times)]);
-        self.store_timer(run, record, TIMER_TOPIC, 0, &properties)
+        self.store_copy(run, record, TIMER_TOPIC, 0, &properties)
     }
 
-    fn store_timer(
+    fn store_copy(
         &self,
         run: &mut Run,
         record: &Record<'_>,
@@ -400,12 +432,12 @@ impl Broker {
         properties: &[u8],
     ) -> Result<(), StoreError> {
         let copy = Copy { topic, queue_id, reconsume_times: record.reconsume_times, properties };
-        match self.append_copy(record, &copy) {
+        match copy.append(record, &self.store, self.store_host) {
             Ok(appended) => {
                 run.written_end = run.written_end.max(appended.end_offset);
                 Ok(())
             }
-            // What can never be stored must not hold up those behind it.
+            // A message that can never be stored must not hold up those behind it.
             Err(
                 error @ (StoreError::BadTopic(_)
                 | StoreError::BadQueue(_)
@@ -422,7 +454,7 @@ impl Broker {
 }
 
 impl Rebuild {
-    /// Whether a record that is read again still waits, as far as anybody can tell.
+    /// Whether a record that is read again still waits, as far as can be told.
     fn counts(&self, record: &Record<'_>, waiting: &Waiting) -> bool {
         if record.queue_offset >= self.up_to {
             return true;

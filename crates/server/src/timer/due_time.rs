@@ -1,26 +1,81 @@
-//! When a message is to be delivered, as its sender says it: TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS.
+//! The time of delivery that a sender asks for: TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS.
 
-/// What makes a message wait until a given time, as its properties have it.
+use metaq_store::Clock;
+use metaq_wire::properties::find;
+
+use crate::codes::response_code;
+use crate::net::route::Refusal;
+use crate::send::properties::Marks;
+use crate::send::rewrite::RETRY_PREFIX;
+use crate::settings::TimerSettings;
+use crate::timer::recall::encode_handle;
+
+/// The moments that this broker lets messages wait for.
+#[derive(Clone)]
+pub struct DueTimes {
+    clock: Clock,
+    delay_ms_max: i64,
+    recall_messages: bool,
+}
+
+impl DueTimes {
+    pub fn new(clock: Clock, settings: &TimerSettings) -> Self {
+        DueTimes { clock, delay_ms_max: settings.delay_ms_max, recall_messages: settings.recall_messages }
+    }
+
+    /// The time of delivery; None if the sender asks for none in the future. A delay level wins over it.
+    pub fn due_ms(&self, marks: &Marks<'_>) -> Result<Option<i64>, Refusal> {
+        let requested = &marks.requested_time;
+        if !requested.is_asked() || marks.delay_level > 0 {
+            return Ok(None);
+        }
+        if requested.recalls.is_some() && !self.recall_messages {
+            let remark = "this broker does not let messages be recalled (recall_messages)";
+            return Err(Refusal::new(response_code::NO_PERMISSION, remark));
+        }
+        let due_ms = requested.due_ms(self.clock.now_ms(), self.delay_ms_max);
+        due_ms.map_err(|remark| Refusal::new(response_code::MESSAGE_ILLEGAL, remark))
+    }
+
+    /// The handle by which a message that waits can be recalled. None for retries, for recalls themselves, and for a key
+    /// that the handle could not carry.
+    pub fn recall_handle(
+        &self,
+        broker_name: &str,
+        topic: &str,
+        marks: &Marks<'_>,
+        extra: &str,
+        due_ms: i64,
+    ) -> Option<String> {
+        let key = marks.unique_key.or_else(|| find(extra.as_bytes(), "UNIQ_KEY"))?;
+        let key = std::str::from_utf8(key).ok()?;
+        let is_retry = topic.starts_with(RETRY_PREFIX);
+        let is_wanted = self.recall_messages && marks.requested_time.recalls.is_none() && !is_retry;
+        (is_wanted && !key.contains(' ')).then(|| encode_handle(topic, broker_name, due_ms, key))
+    }
+}
+
+/// The properties with which a sender asks for a time of delivery.
 #[derive(Default, Clone, Copy)]
-pub struct Timing<'a> {
+pub struct RequestedTime<'a> {
     pub delay_s: Option<&'a [u8]>,
     pub delay_ms: Option<&'a [u8]>,
     pub deliver_ms: Option<&'a [u8]>,
-    /// It has waited already, and is only passed on.
+    /// The message has waited already.
     pub has_waited: bool,
-    /// It recalls another message, the one with this key.
+    /// The message recalls another one, which has this key.
     pub recalls: Option<&'a [u8]>,
 }
 
-/// The names of these properties, which go where a delay level overrides them.
+/// The names of these properties, which are removed if a delay level overrides them.
 pub const TIMER_NAMES: [&str; 3] = ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"];
 
-impl Timing<'_> {
+impl RequestedTime<'_> {
     pub fn is_asked(&self) -> bool {
         self.delay_s.is_some() || self.delay_ms.is_some() || self.deliver_ms.is_some()
     }
 
-    /// When its time comes; None where it is not to wait, or no longer. An error says what is wrong.
+    /// The time of delivery; None if the message does not wait any longer. The error names the wrong property.
     pub fn due_ms(&self, now_ms: i64, delay_ms_max: i64) -> Result<Option<i64>, String> {
         if self.has_waited || !self.is_asked() {
             return Ok(None);
@@ -65,26 +120,26 @@ mod tests {
     const NOW: i64 = 1_750_000_000_000;
     const MAX: i64 = 1_000_000;
 
-    fn due(timing: Timing<'_>) -> Result<Option<i64>, String> {
-        timing.due_ms(NOW, MAX)
+    fn due(requested: RequestedTime<'_>) -> Result<Option<i64>, String> {
+        requested.due_ms(NOW, MAX)
     }
 
     #[test]
     fn seconds_win_over_milliseconds_and_those_over_a_point_in_time() {
-        let mut timing = Timing { deliver_ms: Some(b"1750000000001"), ..Timing::default() };
-        assert_eq!(due(timing), Ok(Some(NOW + 1)));
-        timing.delay_ms = Some(b"20");
-        assert_eq!(due(timing), Ok(Some(NOW + 20)));
-        timing.delay_s = Some(b"3");
-        assert_eq!(due(timing), Ok(Some(NOW + 3_000)));
-        timing.has_waited = true;
-        assert_eq!(due(timing), Ok(None));
-        assert_eq!(due(Timing::default()), Ok(None));
+        let mut requested = RequestedTime { deliver_ms: Some(b"1750000000001"), ..RequestedTime::default() };
+        assert_eq!(due(requested), Ok(Some(NOW + 1)));
+        requested.delay_ms = Some(b"20");
+        assert_eq!(due(requested), Ok(Some(NOW + 20)));
+        requested.delay_s = Some(b"3");
+        assert_eq!(due(requested), Ok(Some(NOW + 3_000)));
+        requested.has_waited = true;
+        assert_eq!(due(requested), Ok(None));
+        assert_eq!(due(RequestedTime::default()), Ok(None));
     }
 
     #[test]
     fn what_is_over_is_due_at_once_and_what_is_too_far_is_refused() {
-        let delay = |text| Timing { delay_ms: Some(text), ..Timing::default() };
+        let delay = |text| RequestedTime { delay_ms: Some(text), ..RequestedTime::default() };
         for past in [&b"0"[..], b"-1", b"-9223372036854775808"] {
             assert_eq!(due(delay(past)), Ok(None));
         }
@@ -92,17 +147,17 @@ mod tests {
         for far in [&b"1000001"[..], b"9223372036854775807"] {
             assert!(due(delay(far)).is_err_and(|remark| remark.contains("timer_max_delay_s")));
         }
-        let seconds = Timing { delay_s: Some(b"9223372036854775807"), ..Timing::default() };
+        let seconds = RequestedTime { delay_s: Some(b"9223372036854775807"), ..RequestedTime::default() };
         assert!(due(seconds).is_err());
-        let recall = Timing { recalls: Some(b"orders+K"), ..delay(b"0") };
+        let recall = RequestedTime { recalls: Some(b"orders+K"), ..delay(b"0") };
         assert!(due(recall).is_err());
     }
 
     #[test]
     fn what_is_no_number_is_named() {
         for text in [&b""[..], b" 5", b"5.0", b"soon", b"9223372036854775808", b"\xFF"] {
-            let timing = Timing { deliver_ms: Some(text), ..Timing::default() };
-            assert!(due(timing).is_err_and(|remark| remark.contains("TIMER_DELIVER_MS")), "{text:?}");
+            let requested = RequestedTime { deliver_ms: Some(text), ..RequestedTime::default() };
+            assert!(due(requested).is_err_and(|remark| remark.contains("TIMER_DELIVER_MS")), "{text:?}");
         }
     }
 }

@@ -1,12 +1,11 @@
-//! Taking a waiting message back: the handle that its sender gets, and the record that stands for the recall.
+//! Recalls of waiting messages: the handle that a sender gets, and the record of a recall.
 //!
-//! A recall is a record in the queue of waiting messages with the time of what it recalls, so it outlives a kill and is
-//! stored again in time like any other. Where the time is near, it is known here at once besides: the message may be
-//! due before its recall is read from the queue.
+//! A recall is a record in the queue of waiting messages, with the time of the message that it recalls. So it survives a
+//! kill and is stored again in time like any other. If the time is near, the recall is also noted in memory, because the
+//! message may be due before its recall is read from the queue.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use metaq_store::TIMER_TOPIC;
@@ -15,16 +14,16 @@ use metaq_wire::{NewRecord, Record, body_crc};
 use parking_lot::Mutex;
 
 use crate::ServerError;
-use crate::broker::Broker;
+use crate::timer::delivery::Timers;
 
-/// A recall for a time nearer than this does not rely on the queue being read in time.
+/// A recall for a time nearer than this is also noted in memory.
 const NEAR_MS: i64 = 60_000;
-/// How long a recall is remembered after its time, for a message that is read late.
+/// A recall is remembered this long after its time, for a message that is read late.
 const KEPT_MS: i64 = 10_000;
 const RECALL_TAG: &str = "_RECALL_TAG_";
 const RECALL_BODY: &[u8] = b"0";
 
-/// A recall as Python hands it on, checked there.
+/// A recall that Python has checked.
 pub struct Recall {
     pub topic: String,
     pub unique_key: String,
@@ -37,18 +36,18 @@ pub struct Recall {
 struct Near {
     /// Everything due up to here may have been delivered.
     taken_until_ms: i64,
-    /// By hash of the key and due time: where the recall's record is.
+    /// The physical offset of the recall, by hash of the key and due time.
     recalls: HashMap<(u64, i64), i64, RandomState>,
 }
 
-/// Recalls whose time is near.
+/// The recalls for times that are near.
 #[derive(Default)]
 pub struct Recalls {
     near: Mutex<Near>,
 }
 
 impl Recalls {
-    /// From now on no recall is taken for what is due by then.
+    /// Refuses recalls of messages that are due by then.
     pub(crate) fn take_until(&self, now_ms: i64) {
         self.near.lock().taken_until_ms = now_ms;
     }
@@ -69,8 +68,8 @@ impl Recalls {
     }
 }
 
-impl Broker {
-    /// Stores a recall, as safe as an acknowledged message. False where it comes too late.
+impl Timers {
+    /// Stores a recall, as safely as an acknowledged message. False if it comes too late.
     pub fn recall(&self, recall: &Recall) -> Result<bool, ServerError> {
         let mut properties = Vec::with_capacity(256);
         let now_ms = self.store.clock().now_ms();
@@ -104,9 +103,9 @@ impl Broker {
             body_crc: body_crc(RECALL_BODY),
             properties: [&properties, &[], &[]],
         };
-        // Under the lock, so that what is due is either taken before it or finds the recall.
+        // Under the lock, so that a delivery either comes before the recall or finds it.
         let appended = {
-            let mut near = self.timers.recalls.near.lock();
+            let mut near = self.recalls.near.lock();
             if recall.due_ms <= now_ms.max(near.taken_until_ms) {
                 return Ok(false);
             }
@@ -118,8 +117,7 @@ impl Broker {
             appended
         };
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !self.store.wait_confirmed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         Ok(true)
@@ -127,13 +125,13 @@ impl Broker {
 
     /// Whether a recall was stored for this message.
     pub(crate) fn is_recalled(&self, message: &Record<'_>, key_hash: u64, due_ms: i64) -> bool {
-        let Some(physical_offset) = self.timers.recalls.find(key_hash, due_ms) else {
+        let Some(physical_offset) = self.recalls.find(key_hash, due_ms) else {
             return false;
         };
         let Some(stored) = self.store.appended_record_at(physical_offset) else {
             return false;
         };
-        // The hash alone could be that of another key.
+        // Another key may have the same hash.
         Record::decode(&stored).is_ok_and(|recall| {
             let topic = message.property("REAL_TOPIC");
             topic.is_some()
@@ -143,21 +141,21 @@ impl Broker {
     }
 }
 
-/// The unique key that a recall's record names: behind `topic+`, or alone as older clients write it.
+/// The unique key that a recall names: behind `topic+`, or alone as older clients write it.
 pub(crate) fn recalled_key<'a>(recall: &Record<'a>) -> Option<&'a [u8]> {
     let named = recall.property("TIMER_DEL_UNIQKEY")?;
     let topic = recall.property("REAL_TOPIC")?;
     Some(named.strip_prefix(topic).and_then(|rest| rest.strip_prefix(b"+")).unwrap_or(named))
 }
 
-/// FNV-1a, which is on the disk and must not change. Whoever makes two keys collide wins a look at a record.
+/// FNV-1a, which is on the disk and must not change. A collision costs no more than one look at a record.
 pub(crate) fn key_hash(topic: &[u8], unique_key: &[u8]) -> u64 {
     let bytes = topic.iter().chain(b"+").chain(unique_key);
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// What a sender recalls its message by: base64, url-safe, of `v1 topic broker time key`.
-pub(crate) fn handle(topic: &str, broker: &str, due_ms: i64, unique_key: &str) -> String {
+/// The handle by which a sender recalls its message: url-safe base64 of `v1 topic broker time key`.
+pub(crate) fn encode_handle(topic: &str, broker: &str, due_ms: i64, unique_key: &str) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let plain = format!("v1 {topic} {broker} {due_ms} {unique_key}");
     let mut handle = String::with_capacity(plain.len().div_ceil(3) * 4);
@@ -178,9 +176,9 @@ mod tests {
 
     #[test]
     fn a_handle_is_url_safe_base64_with_padding() {
-        assert_eq!(handle("t", "b", 5, "K"), "djEgdCBiIDUgSw==");
-        assert_eq!(handle("t", "b", 5, "KL"), "djEgdCBiIDUgS0w=");
-        assert_eq!(handle("t", "b", 5, "K?~"), "djEgdCBiIDUgSz9-");
+        assert_eq!(encode_handle("t", "b", 5, "K"), "djEgdCBiIDUgSw==");
+        assert_eq!(encode_handle("t", "b", 5, "KL"), "djEgdCBiIDUgS0w=");
+        assert_eq!(encode_handle("t", "b", 5, "K?~"), "djEgdCBiIDUgSz9-");
     }
 
     #[test]

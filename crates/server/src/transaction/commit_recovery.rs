@@ -1,25 +1,25 @@
-//! After a kill: commits that reached the log, but not the topic that says which transactions are done.
+//! After a kill: commits that reached the log, but not the done topic.
 //!
-//! A commit stores its message and is written down in the done topic a moment later, many at once. Each record there
-//! says up to where in the log that is true, so a start reads what lies behind it. What it finds committed is ended,
-//! and of a half message that held many the rest is stored: the decision was made.
+//! A commit stores its message, and the done topic gets its end a moment later, together with others. Each record there
+//! says up to which offset of the log it is complete, so a start reads the log from there. A commit that it finds ends its
+//! transaction, and if the half message held many, the rest is stored: the decision was made.
 
 use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::RandomState;
 use metaq_wire::{Record, layout};
 
-use crate::broker::Broker;
+use crate::transaction::Transactions;
 use crate::transaction::half::number;
 use crate::transaction::half_batch::HALF_BATCH;
 use crate::transaction::open::{End, Fate, HALF_TOPIC, Ledger, Standing};
 
-/// How each transaction of a record in the done topic ended, in the order of its body.
+/// The fates of the half messages that a record of the done topic names, in the order of its body.
 pub(crate) const FATES: &str = "METAQ_FATES";
-/// Everything committed that lies below this in the log is in the done topic.
+/// Every commit below this offset of the log is in the done topic.
 pub(crate) const COMMITTED_BELOW: &str = "METAQ_COMMITTED_BELOW";
 
-/// What the done topic tells of transactions that are over.
+/// The contents of the done topic.
 #[derive(Default)]
 pub(crate) struct Past {
     ended: Vec<(i64, End)>,
@@ -28,12 +28,12 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    pub fn read(&mut self, record: &Record<'_>, places: &[i64]) {
+    pub fn read(&mut self, record: &Record<'_>, queue_offsets: &[i64]) {
         let fates = record.property(FATES).and_then(|fates| std::str::from_utf8(fates).ok());
-        for (place, fate) in places.iter().zip(fates.unwrap_or_default().split(',')) {
+        for (queue_offset, fate) in queue_offsets.iter().zip(fates.unwrap_or_default().split(',')) {
             match Fate::read(fate) {
-                Some(Fate::Ended(end)) => self.ended.push((*place, end)),
-                Some(Fate::MovedTo(copy)) => self.moved.push((*place, copy)),
+                Some(Fate::Ended(end)) => self.ended.push((*queue_offset, end)),
+                Some(Fate::MovedTo(copy)) => self.moved.push((*queue_offset, copy)),
                 None => {}
             }
         }
@@ -41,35 +41,35 @@ impl Past {
             self.committed_below.max(number(record.property(COMMITTED_BELOW)).unwrap_or(0));
     }
 
-    /// Has the ledger find what is still open under all of its former places, of which a load sees only the last one.
+    /// Links the former copies of open half messages, of which the half topic alone shows only the last.
     pub fn link(&self, ledger: &mut Ledger) {
-        for (place, copy) in self.moved.iter().rev() {
-            ledger.link(*place, *copy);
+        for (queue_offset, copy) in self.moved.iter().rev() {
+            ledger.link(*queue_offset, *copy);
         }
     }
 
-    /// Has the ledger remember it. Copies come after what they stand for, so the last one's end is known first.
-    pub fn recall(&mut self, ledger: &mut Ledger) {
+    /// Hands the outcomes to the ledger, also under former copies. The last copy comes last, so its end is known first.
+    pub fn remember_ends(&mut self, ledger: &mut Ledger) {
         let mut ends: HashMap<i64, End, RandomState> = self.ended.drain(..).collect();
-        for (place, copy) in self.moved.drain(..).rev() {
+        for (queue_offset, copy) in self.moved.drain(..).rev() {
             if let Some(end) = ends.get(&copy).copied() {
-                ends.insert(place, end);
+                ends.insert(queue_offset, end);
             }
         }
-        for (place, end) in ends {
-            ledger.remember(place, end);
+        for (queue_offset, end) in ends {
+            ledger.remember(queue_offset, end);
         }
     }
 }
 
-/// A half message of which something is committed: where that was read from, and the unique keys of what is.
+/// A half message with commits in the log: its physical offset, and the unique keys of the committed messages.
 struct Begun {
     physical_offset: i64,
     keys: HashSet<Vec<u8>, RandomState>,
 }
 
-impl Broker {
-    pub(crate) fn redo_commits(&self, ledger: &mut Ledger, committed_below: i64) {
+impl Transactions {
+    pub(super) fn finish_commits(&self, ledger: &mut Ledger, committed_below: i64) {
         let Some(open_from) = ledger.open_from() else { return };
         let mut begun: HashMap<i64, Begun, RandomState> = HashMap::default();
         let mut known: HashMap<i64, Option<i64>, RandomState> = HashMap::default();
@@ -117,11 +117,11 @@ impl Broker {
                 ledger.note_appended(end_offset);
                 true
             }
-            Err(torn) => {
+            Err(partial) => {
                 // They were stored in their order, so it is the first ones that are there.
-                ledger.tear(newest, begun.keys.len() + torn.stored, begun.physical_offset);
+                ledger.note_partial_commit(newest, begun.keys.len() + partial.stored, begun.physical_offset);
                 self.store
-                    .report(format!("a commit that was cut short could not be finished: {}", torn.error));
+                    .report(format!("a commit that was cut short could not be finished: {}", partial.error));
                 false
             }
         }

@@ -1,67 +1,68 @@
-//! END_TRANSACTION (37): a producer says what becomes of a half message.
+//! END_TRANSACTION (37): a producer commits a half message or rolls it back.
 
 use metaq_store::StoreError;
 use metaq_wire::{EndTransactionHeader, NewRecord, Record, layout};
 
-use crate::broker::Broker;
-use crate::code;
-use crate::net::route::{Ask, Outcome};
-use crate::net::sink::Sink;
+use crate::codes::response_code;
+use crate::net::answers::Answers;
+use crate::net::route::{Ask, Outcome, Refusal};
 use crate::send::copy::changed_properties;
-use crate::send::handler::{Refusal, refusal};
 use crate::send::properties;
+use crate::transaction::Transactions;
 use crate::transaction::half::destination;
 use crate::transaction::half_batch::HALF_BATCH;
 use crate::transaction::open::{End, HALF_TOPIC, Ledger, Standing, immunity_ms};
 
-/// What the message no longer carries once it is a message like any other.
+/// Properties that a committed message no longer has.
 const HALF_PROPERTIES: [&str; 4] = ["TRAN_MSG", "REAL_TOPIC", "REAL_QID", "METAQ_HALF_BEFORE"];
 
-impl Broker {
-    pub(crate) fn handle_end_transaction(&self, ask: &Ask<'_>, sink: &mut Sink) -> Outcome {
+impl Transactions {
+    pub fn handle_end(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let header = match EndTransactionHeader::scan(ask.header) {
             Ok(header) => header,
-            Err(error) => return ask.refuse(sink, code::SYSTEM_ERROR, &error.to_string()),
+            Err(error) => return ask.refuse(answers, response_code::SYSTEM_ERROR, &error.to_string()),
         };
         let end = match header.commit_or_rollback {
             layout::TRANSACTION_COMMIT => End::Committed,
             layout::TRANSACTION_ROLLBACK => End::RolledBack,
-            // The producer does not know yet: it will be asked again.
-            0 => return ask.done(sink),
+            // The producer does not know yet and will be asked again.
+            0 => return ask.done(answers),
             other => {
                 let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
-                return ask.refuse(sink, code::SYSTEM_ERROR, &remark);
+                return ask.refuse(answers, response_code::SYSTEM_ERROR, &remark);
             }
         };
-        match self.end_transaction(&header, end, sink) {
-            Ok(end_offset) => self.confirm(ask, end_offset, sink),
-            Err((code, remark)) => ask.refuse(sink, code, &remark),
+        match self.end_transaction(&header, end, answers) {
+            Ok(end_offset) => self.confirm(ask, end_offset, answers),
+            Err(refusal) => ask.refuse_with(answers, &refusal),
         }
     }
 
-    /// Ends it and returns up to where the log must be flushed for that to be safe, 0 where nothing was written.
+    /// Ends the transaction and returns the offset below which the log must be confirmed; 0 if nothing was written.
     fn end_transaction(
         &self,
         header: &EndTransactionHeader<'_>,
         end: End,
-        sink: &mut Sink,
+        answers: &mut Answers,
     ) -> Result<i64, Refusal> {
-        // Its producer may be quicker than the disk. What is appended for it is confirmed after it.
+        // Its producer may be quicker than the disk. The commit is appended behind it, and confirmed after it.
         let stored = self.store.appended_record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
-            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         };
         self.check_end(header, &record)?;
-        let mut ledger = self.transactions.ledger.lock();
+        let mut ledger = self.ledger.lock();
         let newest = match ledger.standing(record.queue_offset) {
             Standing::Open(newest) => newest,
             // The first request may still wait for the disk, and this one must not be answered before it.
             Standing::Ended(before) if before == end => return Ok(ledger.appended_end),
-            Standing::Ended(before) => return Err((code::SYSTEM_ERROR, ended_otherwise(before).to_string())),
+            Standing::Ended(before) => {
+                return Err(Refusal::new(response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
+            }
             Standing::Forgotten => {
                 let remark = "the transaction has ended long ago; how is no longer known";
-                return Err((code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
+                return Err(Refusal::new(response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
             }
         };
         let is_itself = match ledger.half(newest).filter(|_| newest == record.queue_offset) {
@@ -69,69 +70,69 @@ impl Broker {
             None => self.is_half_at(record.queue_offset, record.physical_offset),
         };
         if !is_itself {
-            return Err((code::SYSTEM_ERROR, no_half_message(header)));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, no_half_message(header)));
         }
         let mut end_offset = 0;
         if end == End::Committed {
-            end_offset = self.append_all(&record, newest, &mut ledger).map_err(refusal)?;
+            end_offset = self.append_all(&record, newest, &mut ledger)?;
             ledger.note_appended(end_offset);
-            sink.note_append();
+            answers.note_appended();
         }
         ledger.end(newest, end);
-        sink.note_end();
+        answers.note_ended();
         Ok(end_offset)
     }
 
-    /// Is this the word of the producer that began the transaction, about this half message, and in time?
+    /// Checks that the request fits the half message, comes from its producer group, and comes in time.
     fn check_end(&self, header: &EndTransactionHeader<'_>, record: &Record<'_>) -> Result<(), Refusal> {
         if record.property("PGROUP") != Some(header.producer_group.as_bytes()) {
             let remark =
                 format!("the half message does not belong to producer group[{}]", header.producer_group);
-            return Err((code::SYSTEM_ERROR, remark));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, remark));
         }
         if record.queue_offset != header.queue_offset {
             let remark = format!(
                 "tranStateTableOffset is {}, but the half message there has {}",
                 header.queue_offset, record.queue_offset
             );
-            return Err((code::SYSTEM_ERROR, remark));
+            return Err(Refusal::new(response_code::SYSTEM_ERROR, remark));
         }
         let immunity = record.property("CHECK_IMMUNITY_TIME_IN_SECONDS");
         if header.from_check || immunity.is_none() {
             return Ok(());
         }
-        let immunity_ms = immunity_ms(immunity).max(self.settings.transaction_timeout_ms);
+        let immunity_ms = immunity_ms(immunity).max(self.settings.timeout_ms);
         let age_ms = self.store.clock().now_ms().saturating_sub(record.born_timestamp_ms);
         if age_ms > immunity_ms {
             let remark = format!(
                 "the transaction is {age_ms} ms old and was to be decided within {immunity_ms} ms: wait for the check"
             );
-            return Err((code::ILLEGAL_OPERATION, remark));
+            return Err(Refusal::new(response_code::ILLEGAL_OPERATION, remark));
         }
         Ok(())
     }
 
-    /// Stores what the half message holds, of which `newest` is the queue offset of the newest copy. Where only a part
-    /// of many can be stored, another try goes on behind it.
+    /// Stores the messages of a half message; `newest` is the queue offset of its newest copy. If only a part of many can be
+    /// stored, another try goes on behind it.
     fn append_all(&self, half: &Record<'_>, newest: i64, ledger: &mut Ledger) -> Result<i64, StoreError> {
         if half.property(HALF_BATCH).is_none() {
             return self.append_committed(half);
         }
         let before = ledger.stored_of(newest);
-        self.append_half_batch(half, |number, _| number < before).map_err(|torn| {
-            ledger.tear(newest, before + torn.stored, half.physical_offset);
-            torn.error
+        self.append_half_batch(half, |number, _| number < before).map_err(|partial| {
+            ledger.note_partial_commit(newest, before + partial.stored, half.physical_offset);
+            partial.error
         })
     }
 
-    /// Stores the message where its consumers, or its delay, will find it.
-    pub(crate) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
+    /// Stores the message in its own queue, or where it waits for its delay.
+    pub(super) fn append_committed(&self, record: &Record<'_>) -> Result<i64, StoreError> {
         let Some((topic, queue_id)) = destination(record) else {
             return Err(StoreError::BadTopic("a half message without REAL_TOPIC and REAL_QID".to_string()));
         };
         let properties = changed_properties(record.properties, &HALF_PROPERTIES, &[]);
         let marks = properties::scan(&properties);
-        let (stored_topic, stored_queue, more) = self.waiting_place(topic, queue_id, &marks);
+        let (stored_topic, stored_queue, more) = self.commit_destination(topic, queue_id, &marks);
         let appended = self.store.append(&NewRecord {
             topic: stored_topic.as_bytes(),
             queue_id: stored_queue,
@@ -149,16 +150,12 @@ impl Broker {
         Ok(appended.end_offset)
     }
 
-    /// Answers a producer that waits, which is rare: once what was written is as safe as `flush` says.
-    fn confirm(&self, ask: &Ask<'_>, end_offset: i64, sink: &mut Sink) -> Outcome {
+    /// Answers a producer that waits, which is rare, once the end is confirmed.
+    fn confirm(&self, ask: &Ask<'_>, end_offset: i64, answers: &mut Answers) -> Outcome {
         if ask.header.is_oneway() || self.store.is_confirmed(end_offset) {
-            return ask.done(sink);
+            return ask.done(answers);
         }
-        let mut frame = Vec::with_capacity(128);
-        let answer =
-            metaq_wire::FrameEncoder::response(&mut frame, ask.encoding, code::SUCCESS, ask.header.opaque);
-        let _never_too_long = answer.finish(0);
-        sink.park(end_offset, ask.peer.now_ms(), frame);
+        answers.add_ended_when_confirmed(ask, end_offset);
         Outcome::Done
     }
 }

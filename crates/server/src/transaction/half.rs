@@ -1,4 +1,4 @@
-//! Half messages in the log: stored, stored again when they are checked, given up, and found again after a restart.
+//! Half messages in the log: stored, stored again for a check, given up, and found again after a restart.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -8,39 +8,42 @@ use metaq_store::{Appended, Filter, GetStatus, StoreError};
 use metaq_wire::{NewRecord, Record, body_crc};
 
 use crate::ServerError;
-use crate::broker::Broker;
 use crate::send::copy::{Copy, changed_properties};
+use crate::transaction::Transactions;
 use crate::transaction::commit_recovery::{COMMITTED_BELOW, FATES, Past};
 use crate::transaction::open::{
     DONE_TOPIC, Done, End, HALF_TOPIC, Half, Kind, Ledger, Look, TRANSACTION_GROUP,
 };
 
-/// Half messages named by one record of the done topic.
+/// Half messages that one record of the done topic names, at most.
 const DONE_OFFSETS_MAX: usize = 512;
-/// Tells a copy which half message it stands for, so that a kill between the copy and the mark of its origin does
-/// not leave two of them.
+/// The half message that a copy replaced. It tells after a kill that there are not two of them.
 const BEFORE: &str = "METAQ_HALF_BEFORE";
-/// Where the first of all copies of a half message that holds many lay: who decides about it knows that one.
+/// The queue offset of the first copy of a half message that holds many: its driver knows that one.
 const FIRST: &str = "METAQ_HALF_FIRST";
 const CHECK_TIMES: &str = "TRANSACTION_CHECK_TIMES";
-/// The same of a copy that Apache's broker made while its origin was immune.
+/// The same in a copy that Apache's broker made while the original was immune.
 const APACHE_BEFORE: &str = "TRAN_PREPARED_QUEUE_OFFSET";
 const READ_RECORDS: usize = 512;
-/// About as many ends as are remembered in memory.
-const DONE_RECORDS_REMEMBERED: i64 = 512;
+/// About the number of ends in one record of the done topic of a busy broker.
+const ENDS_PER_RECORD: usize = 128;
 const READ_BYTES: usize = 4 * 1024 * 1024;
 
-/// What only this broker may note on a half message.
+/// Properties of half messages that only this broker may set.
 pub(crate) const COPY_NOTES: [&str; 3] = [BEFORE, FIRST, APACHE_BEFORE];
 
-impl Broker {
-    /// Stores a half message; None where too many transactions are open.
-    pub(crate) fn append_half(
-        &self,
-        record: &NewRecord<'_>,
-        kind: Kind,
-    ) -> Result<Option<Appended>, StoreError> {
-        let mut ledger = self.transactions.ledger.lock();
+/// A half message that is due for a check, or only for another copy.
+pub struct DueTransaction {
+    pub record: bytes::Bytes,
+    pub began_ms: i64,
+    /// It is too early to ask its producer.
+    pub is_immune: bool,
+}
+
+impl Transactions {
+    /// Stores a half message; None if too many transactions are open.
+    pub fn append_half(&self, record: &NewRecord<'_>, kind: Kind) -> Result<Option<Appended>, StoreError> {
+        let mut ledger = self.ledger.lock();
         if ledger.is_full() {
             return Ok(None);
         }
@@ -51,15 +54,15 @@ impl Broker {
         Ok(Some(appended))
     }
 
-    /// Writes every end that is not in the done topic yet, many to a record. What the store refuses now goes with
-    /// the next ones; after a kill in between, what was committed is found in the log (see `redo`).
-    pub(crate) fn write_ends(&self) {
-        self.write_ends_of(&mut self.transactions.ledger.lock());
+    /// Writes every end that is not in the done topic yet, many to a record. If the store refuses, they go with the next
+    /// ones; after a kill in between, `commit_recovery` finds the commits in the log.
+    pub fn write_ends(&self) {
+        self.write_ends_of(&mut self.ledger.lock());
     }
 
-    /// Brings the last ends to the disk where nothing else has; to be called now and then.
-    pub(crate) fn flush_ends(&self) {
-        self.store.request_confirm(self.transactions.appended_end());
+    /// Asks for the last ends to be flushed if nothing else has. Call it now and then.
+    pub fn flush_ends(&self) {
+        self.store.request_confirm(self.ledger.lock().appended_end);
     }
 
     fn write_ends_of(&self, ledger: &mut Ledger) {
@@ -98,9 +101,9 @@ impl Broker {
         }
     }
 
-    /// The half messages of a turn of checks, as stored. One whose record is gone is given up.
-    pub fn due_transactions(&self, look: &Look) -> Vec<bytes::Bytes> {
-        let mut ledger = self.transactions.ledger.lock();
+    /// The half messages of a turn of checks. Gives those up whose record is gone.
+    pub fn due(&self, look: &Look) -> Vec<DueTransaction> {
+        let mut ledger = self.ledger.lock();
         let (mut records, mut bytes) = (Vec::new(), 0);
         for (queue_offset, half) in ledger.due(look) {
             if bytes >= READ_BYTES {
@@ -112,7 +115,8 @@ impl Broker {
             match self.store.record_at(half.physical_offset) {
                 Some(record) => {
                     bytes += record.len();
-                    records.push(record);
+                    let is_immune = half.is_immune(look);
+                    records.push(DueTransaction { record, began_ms: half.since_ms, is_immune });
                 }
                 None => ledger.end(queue_offset, End::GivenUp),
             }
@@ -120,15 +124,15 @@ impl Broker {
         records
     }
 
-    /// Stores these half messages again at the end of their queue, so that they hold up nothing, and marks the old
-    /// ones done. Returns the copies, once they are confirmed, as their producer shall see them: with their own topic
-    /// and queue. One that has ended meanwhile is left out.
-    pub fn renew_transactions(&self, places: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
-        let mut ledger = self.transactions.ledger.lock();
-        let mut copies = Vec::with_capacity(places.len());
+    /// Stores these half messages again at the end of their queue, so that they hold up nothing, and ends the old copies.
+    /// Returns the new ones, once they are confirmed, with the topic and queue that their producer knows. Transactions that
+    /// have ended meanwhile are left out.
+    pub fn renew(&self, queue_offsets: &[i64], checked: bool) -> Result<Vec<Vec<u8>>, ServerError> {
+        let mut ledger = self.ledger.lock();
+        let mut copies = Vec::with_capacity(queue_offsets.len());
         let mut outcome = Ok(());
-        for queue_offset in places {
-            match self.renew(&mut ledger, *queue_offset, checked) {
+        for queue_offset in queue_offsets {
+            match self.renew_one(&mut ledger, *queue_offset, checked) {
                 Ok(copy) => copies.extend(copy),
                 Err(error) => {
                     outcome = Err(ServerError::Store(error));
@@ -140,15 +144,14 @@ impl Broker {
         let end = ledger.appended_end;
         drop(ledger);
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !copies.is_empty() && !self.store.wait_confirmed(end, patience) {
+        if !copies.is_empty() && !self.store.wait_confirmed(end, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
-        // What was stored again is checked in the next turn where this one got no further.
+        // After an error the copies made so far are checked all the same, the rest in the next turn.
         if copies.is_empty() { outcome.map(|()| copies) } else { Ok(copies) }
     }
 
-    fn renew(
+    fn renew_one(
         &self,
         ledger: &mut Ledger,
         queue_offset: i64,
@@ -182,9 +185,9 @@ impl Broker {
             reconsume_times: record.reconsume_times,
             properties: &properties,
         };
-        let appended = match self.append_copy(&record, &copy) {
+        let appended = match copy.append(&record, &self.store, self.store_host) {
             Ok(appended) => appended,
-            // It does not fit once more: it stays where it is until it is too old.
+            // It does not fit with the longer properties, so it stays where it is until it is too old.
             Err(StoreError::TooLarge { .. } | StoreError::BadRecord(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -194,7 +197,7 @@ impl Broker {
         Ok(self.restored(&record, &properties, &appended))
     }
 
-    /// The record of a half message with the topic and the queue that its producer gave it.
+    /// The record of a half message with the topic and queue that its producer gave it.
     fn restored(&self, record: &Record<'_>, properties: &[u8], appended: &Appended) -> Option<Vec<u8>> {
         let (topic, queue_id) = destination(record)?;
         let restored = NewRecord {
@@ -221,12 +224,12 @@ impl Broker {
         Some(bytes)
     }
 
-    /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many did.
-    pub fn park_transactions(&self, places: &[i64], topic: &str) -> Result<usize, ServerError> {
-        let mut ledger = self.transactions.ledger.lock();
+    /// Gives transactions up: their messages go to `topic` for a person to look at. Returns how many there were.
+    pub fn give_up(&self, queue_offsets: &[i64], topic: &str) -> Result<usize, ServerError> {
+        let mut ledger = self.ledger.lock();
         let mut outcome = Ok(0);
-        for queue_offset in places {
-            match self.park(&mut ledger, *queue_offset, topic) {
+        for queue_offset in queue_offsets {
+            match self.give_up_one(&mut ledger, *queue_offset, topic) {
                 Ok(parked) => outcome = outcome.map(|count| count + usize::from(parked)),
                 Err(error) => {
                     outcome = Err(ServerError::Store(error));
@@ -240,29 +243,28 @@ impl Broker {
         outcome
     }
 
-    fn park(&self, ledger: &mut Ledger, queue_offset: i64, topic: &str) -> Result<bool, StoreError> {
+    fn give_up_one(&self, ledger: &mut Ledger, queue_offset: i64, topic: &str) -> Result<bool, StoreError> {
         let Some(half) = ledger.half(queue_offset) else {
             return Ok(false);
         };
-        if let Some(stored) = self.store.record_at(half.physical_offset)
-            && let Ok(record) = Record::decode(&stored)
-        {
+        let stored = self.store.record_at(half.physical_offset);
+        if let Some(record) = stored.as_deref().and_then(|stored| Record::decode(stored).ok()) {
             let copy = Copy {
                 topic,
                 queue_id: 0,
                 reconsume_times: record.reconsume_times,
                 properties: record.properties,
             };
-            let appended = self.append_copy(&record, &copy)?;
+            let appended = copy.append(&record, &self.store, self.store_host)?;
             ledger.note_appended(appended.end_offset);
         }
         ledger.end(queue_offset, End::GivenUp);
         Ok(true)
     }
 
-    /// Opens a transaction again that was given up: the message parked in `topic` becomes a half message once more,
-    /// which was never checked. False where too many transactions are open.
-    pub fn resume_transaction(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
+    /// Opens a transaction again that was given up: its message in `topic` becomes a half message again, with no checks
+    /// counted. False if too many transactions are open.
+    pub fn resume(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
         let Some(stored) = self.store.record_at(physical_offset) else {
             return Err(ServerError::NoRecord(physical_offset));
         };
@@ -290,18 +292,17 @@ impl Broker {
             return Ok(false);
         };
         self.store.dispatch();
-        let patience = Duration::from_millis(self.settings.flush_timeout_ms);
-        if !self.store.wait_confirmed(appended.end_offset, patience) {
+        if !self.store.wait_confirmed(appended.end_offset, self.flush_timeout) {
             return Err(ServerError::NotFlushed);
         }
         Ok(true)
     }
 
-    /// From where on the half topic and the done topic matter, once that is true on the disk too; None where the
-    /// disk took too long.
-    pub fn transaction_offsets(&self, timeout: Duration) -> Option<(i64, i64)> {
+    /// The first offsets that matter in the half topic and in the done topic, once everything before them is confirmed.
+    /// None if that takes too long.
+    pub fn progress(&self, timeout: Duration) -> Option<(i64, i64)> {
         let (offsets, end) = {
-            let mut ledger = self.transactions.ledger.lock();
+            let mut ledger = self.ledger.lock();
             self.write_ends_of(&mut ledger);
             (ledger.offsets(), ledger.appended_end)
         };
@@ -309,27 +310,27 @@ impl Broker {
         self.store.wait_confirmed(end, timeout).then_some(offsets)
     }
 
-    /// Before the server starts: finds the open transactions again, from the committed offsets on. Returns how many.
-    pub fn load_transactions(&self) -> usize {
+    /// Finds the open transactions, from the committed offsets on, before the plane starts. Returns how many there are.
+    pub fn load(&self) -> usize {
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
-        let mut ledger = self.transactions.ledger.lock();
+        let mut ledger = self.ledger.lock();
         ledger.begin_at(half_from, done_from);
         let mut ended: HashSet<i64, RandomState> = HashSet::default();
         let mut past = Past::default();
         let mut firsts = Vec::new();
-        // A little of what no longer matters is read too, so that a repeated request gets a true answer.
-        let past_from =
-            done_from.saturating_sub(DONE_RECORDS_REMEMBERED).max(self.store.min_offset(DONE_TOPIC, 0));
+        // Older ends are read too, so that a repeated request gets a true answer.
+        let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
+        let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
         self.each_record(DONE_TOPIC, past_from, |record| {
-            let places = std::str::from_utf8(record.body).unwrap_or_default().split(',');
-            let places: Vec<i64> = places.filter_map(|place| place.trim().parse().ok()).collect();
-            past.read(record, &places);
+            let texts = std::str::from_utf8(record.body).unwrap_or_default().split(',');
+            let queue_offsets: Vec<i64> = texts.filter_map(|text| text.trim().parse().ok()).collect();
+            past.read(record, &queue_offsets);
             if record.queue_offset < done_from {
                 return;
             }
-            let places = places.into_iter();
-            let highest = places.filter(|place| *place >= half_from).inspect(|place| {
-                ended.insert(*place);
+            let done = queue_offsets.into_iter().filter(|queue_offset| *queue_offset >= half_from);
+            let highest = done.inspect(|queue_offset| {
+                ended.insert(*queue_offset);
             });
             let highest = highest.max().unwrap_or(-1);
             ledger.note_done(record.queue_offset, highest, 0);
@@ -339,23 +340,23 @@ impl Broker {
             let before = number(record.property(BEFORE));
             let apache_before = number(record.property(APACHE_BEFORE)).filter(|_| before.is_none());
             if ended.contains(&record.queue_offset)
-                || apache_before.is_some_and(|place| ended.contains(&place))
+                || apache_before.is_some_and(|replaced| ended.contains(&replaced))
             {
                 return;
             }
             firsts.extend(number(record.property(FIRST)).map(|first| (first, record.queue_offset)));
-            match before.or(apache_before).filter(|place| *place < record.queue_offset) {
+            match before.or(apache_before).filter(|replaced| *replaced < record.queue_offset) {
                 Some(before) => ledger.replace(before, record.queue_offset, Half::of(record)),
                 None => ledger.open(record.queue_offset, Half::of(record)),
             }
         });
         past.link(&mut ledger);
-        // The done topic may no longer tell of the first copies, which are what their driver knows.
+        // The done topic may no longer name the first copies, but their drivers know no other.
         for (first, copy_offset) in firsts {
             ledger.link_first(first, copy_offset);
         }
-        past.recall(&mut ledger);
-        self.redo_commits(&mut ledger, past.committed_below);
+        past.remember_ends(&mut ledger);
+        self.finish_commits(&mut ledger, past.committed_below);
         self.write_ends_of(&mut ledger);
         let open = ledger.open_count();
         drop(ledger);
@@ -363,14 +364,14 @@ impl Broker {
         open
     }
 
-    /// The committed offset of one of the two topics, brought to what is there.
+    /// The committed offset of one of the two topics, within the bounds of its queue.
     fn begin_of(&self, topic: &str) -> i64 {
         let committed = self.offsets.get(TRANSACTION_GROUP, topic, 0).unwrap_or(0);
         committed.max(self.store.min_offset(topic, 0)).min(self.store.max_offset(topic, 0))
     }
 
-    /// Whether the half queue has that record there; a body can hold anything, also what looks like a half message.
-    pub(crate) fn is_half_at(&self, queue_offset: i64, physical_offset: i64) -> bool {
+    /// Whether the half queue has that record there. A message's body may imitate a half message.
+    pub(super) fn is_half_at(&self, queue_offset: i64, physical_offset: i64) -> bool {
         let got = self.store.get(HALF_TOPIC, 0, queue_offset, 1, 1, &Filter::All);
         let record = got.slices.first().and_then(|slice| Record::decode(slice).ok());
         record.is_some_and(|found| {
@@ -399,7 +400,7 @@ impl Broker {
     }
 }
 
-/// Where a half message goes when its transaction is committed.
+/// The topic and queue of a half message after its commit.
 pub(crate) fn destination<'a>(record: &Record<'a>) -> Option<(&'a str, i32)> {
     let topic = std::str::from_utf8(record.property("REAL_TOPIC")?).ok()?;
     let queue_id = std::str::from_utf8(record.property("REAL_QID")?).ok()?.parse().ok()?;
@@ -410,6 +411,6 @@ fn joined(ended: &[Done], text: impl Fn(&Done) -> String) -> String {
     ended.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-pub(crate) fn number(property: Option<&[u8]>) -> Option<i64> {
+pub(super) fn number(property: Option<&[u8]>) -> Option<i64> {
     std::str::from_utf8(property?).ok()?.trim().parse().ok()
 }

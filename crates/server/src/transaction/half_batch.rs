@@ -1,7 +1,7 @@
-//! Half messages that hold many: checked when they come, and taken apart when they are committed.
+//! Half messages that hold many messages: checked when they arrive, and taken apart when they are committed.
 //!
-//! The body is that of SEND_BATCH_MESSAGE, the property `METAQ_HALF_BATCH` says how many messages it holds. Whoever
-//! decides about millions of messages at once, as Spark's sink does, would otherwise pay two requests and an open
+//! The body is that of SEND_BATCH_MESSAGE, and the property `METAQ_HALF_BATCH` is the number of messages. Without this, a
+//! driver that decides about millions of messages at once, like Spark's sink, would need two requests and an open
 //! transaction for each of them.
 
 use std::collections::HashSet;
@@ -11,17 +11,18 @@ use metaq_store::{SCHEDULE_TOPIC, StoreError, TIMER_TOPIC};
 use metaq_wire::properties::push_bytes;
 use metaq_wire::{NewRecord, Record, SendHeader, batch_records, body_crc, layout};
 
-use crate::broker::Broker;
-use crate::code;
-use crate::send::handler::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX, Refusal};
+use crate::codes::response_code;
+use crate::net::route::Refusal;
 use crate::send::properties::{self, Marks};
+use crate::send::validate::{BATCH_MESSAGES_MAX, PROPERTIES_BYTES_MAX};
+use crate::transaction::Transactions;
 use crate::transaction::half::destination;
 
 pub(crate) const HALF_BATCH: &str = "METAQ_HALF_BATCH";
-/// What the broker adds to a message that waits for its time, apart from the name of its topic.
+/// Bytes of the properties that the broker adds to a message that waits for its time, without its topic's name.
 const WAIT_PROPERTIES_BYTES: usize = 192;
 
-/// One of the messages inside, and where it goes.
+/// One of the messages inside, and the queue that it goes to.
 struct Part<'a> {
     topic: &'a str,
     queue_id: i32,
@@ -32,21 +33,22 @@ struct Part<'a> {
     more: Vec<u8>,
 }
 
-/// How many messages were stored before it went wrong.
-pub(crate) struct Torn {
+/// A commit that failed after it had stored some messages.
+pub(crate) struct PartialCommit {
     pub stored: usize,
     pub error: StoreError,
 }
 
-impl Broker {
-    /// Whether each of the messages inside can be stored one day: a commit must not fail over one of them.
-    pub(crate) fn check_half_batch(
+impl Transactions {
+    /// Checks that each message inside can be stored later: a commit must not fail because of one of them.
+    pub fn check_half_batch(
         &self,
         header: &SendHeader<'_>,
         count: &[u8],
         body: &[u8],
     ) -> Result<(), Refusal> {
-        let illegal = |remark: &str| (code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
+        let illegal =
+            |remark: &str| Refusal::new(response_code::MESSAGE_ILLEGAL, format!("{HALF_BATCH}: {remark}"));
         if header.topic.starts_with('%') {
             return Err(illegal("no batch may go to a retry topic or to dead letters"));
         }
@@ -55,21 +57,18 @@ impl Broker {
         for part in batch_records(body) {
             let part = part.map_err(|error| illegal(&error.to_string()))?;
             let marks = properties::scan(part.properties);
-            if marks.transactional || marks.timing.recalls.is_some() {
+            if marks.transactional || marks.requested_time.recalls.is_some() {
                 return Err(illegal("a message inside is itself half of a transaction, or recalls another"));
             }
             let Some(key) = marks.unique_key else {
                 return Err(illegal("a message inside has no UNIQ_KEY"));
             };
-            // A commit that a kill cut short goes on behind the messages whose keys are there.
+            // After a kill, the keys in the log tell which messages a commit had stored.
             if !keys.insert(key) {
                 return Err(illegal("two messages inside have the same UNIQ_KEY"));
             }
-            self.due_ms(header, &marks)?;
-            let size = part.properties.len()
-                + self.added_properties.len()
-                + header.topic.len()
-                + WAIT_PROPERTIES_BYTES;
+            self.due_times.due_ms(&marks)?;
+            let size = part.properties.len() + self.added.len() + header.topic.len() + WAIT_PROPERTIES_BYTES;
             if size > PROPERTIES_BYTES_MAX {
                 return Err(illegal("the properties of a message inside are too long"));
             }
@@ -82,20 +81,20 @@ impl Broker {
         Ok(())
     }
 
-    /// Stores the messages inside but for those that are done, by their number and their unique key. Returns where the
-    /// last one ends, 0 where all were done.
-    pub(crate) fn append_half_batch(
+    /// Stores the messages inside, except those that are done by their number and unique key. Returns the end of the last
+    /// one, 0 if all were done.
+    pub(super) fn append_half_batch(
         &self,
         half: &Record<'_>,
         is_done: impl Fn(usize, &[u8]) -> bool,
-    ) -> Result<i64, Torn> {
-        let torn = |stored| move |error| Torn { stored, error };
-        let parts = self.parts(half, is_done).map_err(torn(0))?;
+    ) -> Result<i64, PartialCommit> {
+        let partial = |stored| move |error| PartialCommit { stored, error };
+        let parts = self.parts(half, is_done).map_err(partial(0))?;
         let (mut stored, mut end_offset) = (0, 0);
-        // Most often there is one run, which is stored as a whole or not at all.
+        // Usually there is one run, which is stored whole or not at all.
         for run in parts.chunk_by(|one, next| (one.topic, one.queue_id) == (next.topic, next.queue_id)) {
             let records: Vec<_> = run.iter().map(|part| self.committed(half, part)).collect();
-            end_offset = self.store.append_batch(&records).map_err(torn(stored))?.end_offset;
+            end_offset = self.store.append_batch(&records).map_err(partial(stored))?.end_offset;
             stored += run.len();
         }
         Ok(end_offset)
@@ -116,26 +115,27 @@ impl Broker {
             if is_done(number, marks.unique_key.unwrap_or_default()) {
                 continue;
             }
-            let (stored_topic, stored_queue, more) = self.waiting_place(topic, queue_id, &marks);
-            let (own, added) = (part.properties, self.added(&marks, part.properties));
+            let (stored_topic, stored_queue, more) = self.commit_destination(topic, queue_id, &marks);
+            let (own, added) = (part.properties, self.added.behind(part.properties, &marks));
             let (flag, body) = (part.flag, part.body);
             parts.push(Part { topic: stored_topic, queue_id: stored_queue, flag, body, own, added, more });
         }
         Ok(parts)
     }
 
-    /// Where a committed message is stored: at once in its queue, or where it waits for its time; with the properties
-    /// that it needs there. A delay begins with the commit.
-    pub(crate) fn waiting_place<'a>(
+    /// The topic and queue of a committed message, its own or those where it waits for its time, and the properties that it
+    /// needs there. A delay begins with the commit.
+    pub(super) fn commit_destination<'a>(
         &self,
         topic: &'a str,
         queue_id: i32,
         marks: &Marks<'_>,
     ) -> (&'a str, i32, Vec<u8>) {
-        let level = self.delays.level(marks.delay_level);
-        // What was wrong about its time was refused when the half message came.
-        let timing = Some(marks.timing).filter(|_| marks.delay_level <= 0);
-        let due_ms = timing.and_then(|timing| timing.due_ms(self.store.clock().now_ms(), i64::MAX).ok()?);
+        let level = self.delay_levels.level(marks.delay_level);
+        // A wrong time was refused when the half message arrived.
+        let requested = Some(marks.requested_time).filter(|_| marks.delay_level <= 0);
+        let due_ms =
+            requested.and_then(|requested| requested.due_ms(self.store.clock().now_ms(), i64::MAX).ok()?);
         let (stored_topic, stored_queue) = match (level, due_ms) {
             (Some(level), _) => (SCHEDULE_TOPIC, level as i32 - 1),
             (None, Some(_)) => (TIMER_TOPIC, 0),

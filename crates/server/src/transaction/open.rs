@@ -1,42 +1,38 @@
-//! Transactions that have begun and not ended: which half messages wait for a word, and how the last ones ended.
+//! The ledger of transactions: the open ones, and the outcome of those that ended last.
 //!
-//! A half message lies in queue 0 of the half topic, where no consumer looks. When its transaction ends, its queue
-//! offset is written to the done topic; both topics together say after a restart what is still open. Nothing here
-//! touches the store: see `half` for what is stored and `end_transaction` for how a transaction ends.
+//! A half message lies in queue 0 of the half topic, where no consumer looks. When its transaction ends, its queue offset
+//! is written to the done topic. After a restart both topics together tell which transactions are open. Nothing here
+//! touches the store: `half` stores half messages, `end` ends transactions.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use foldhash::fast::RandomState;
 use metaq_wire::Record;
-use parking_lot::Mutex;
 
 use crate::transaction::half_batch::HALF_BATCH;
 
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
 pub const DONE_TOPIC: &str = "RMQ_SYS_TRANS_OP_HALF_TOPIC";
-/// The group whose committed offsets say from where on both topics matter.
+/// The group whose committed offsets are the first that matter in both topics.
 pub const TRANSACTION_GROUP: &str = "CID_RMQ_SYS_TRANS";
-
-/// How many of the last ends are remembered, so that a repeated request gets a true answer.
-const ENDS_KEPT: usize = 64 * 1024;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Committed = 1,
     RolledBack = 2,
-    /// Checked too often or too old: parked for a person to look at.
+    /// Checked too often or too old: the message lies in a topic for a person to look at.
     GivenUp = 3,
 }
 
 const ENDS: [End; 3] = [End::Committed, End::RolledBack, End::GivenUp];
 
-/// What its producer wants to be considered about a half message.
+/// The properties of a half message that decide when it is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
-    /// How long the producer asked not to be checked; negative where it did not.
+    /// The time for which the producer asked not to be checked; negative if it did not.
     pub immunity_ms: i64,
-    /// It holds many messages, whose decision may be long in coming: see [`Half::is_wanted`].
+    /// It holds many messages, and the decision about them may take long: see [`Half::is_wanted`].
     pub is_batch: bool,
 }
 
@@ -47,21 +43,21 @@ impl Kind {
     }
 }
 
-/// A half message that waits.
+/// A half message of an open transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Half {
     pub physical_offset: i64,
-    /// When its transaction began, by the producer's clock where that can be right.
+    /// When its transaction began, by the producer's clock unless that is obviously wrong.
     pub since_ms: i64,
     pub stored_ms: i64,
     pub kind: Kind,
-    /// The copy that this one stands for, by queue offset; negative for none.
+    /// The queue offset of the copy that this one replaced; negative for none.
     before: i64,
 }
 
 impl Half {
     pub fn new(physical_offset: i64, born_ms: i64, stored_ms: i64, kind: Kind) -> Self {
-        // A clock ahead of ours, or none at all, must not put off the check for ever.
+        // A clock ahead of ours, or no time at all, must not delay the check for ever.
         let since_ms = if born_ms > 0 { born_ms.min(stored_ms) } else { stored_ms };
         Half { physical_offset, since_ms, stored_ms, kind, before: -1 }
     }
@@ -75,84 +71,71 @@ impl Half {
         )
     }
 
-    /// The same transaction after its message was stored once more.
+    /// The same transaction after its message was stored again.
     pub fn stored_again(self, physical_offset: i64, stored_ms: i64) -> Self {
         Half { physical_offset, stored_ms, ..self }
     }
 
-    /// Whether its producer should be asked by now, or it has lain at one place for so long that it holds up
+    /// Whether a turn of checks takes it: its producer is to be asked, or its last copy is so old that it holds up
     /// everything behind it.
     ///
-    /// Each look at a half message stores it again, and one that holds many is large. So those are looked at when their
-    /// age has doubled since the last time: who decides about them may be away for a day, and finds them still there.
+    /// Each turn stores the half messages that it takes again, and one that holds many is large. So a turn takes those only
+    /// when their age has doubled: their driver may be away for a day, and finds them still there.
     fn is_wanted(&self, look: &Look) -> bool {
-        let patience_ms = if self.kind.immunity_ms < 0 { look.timeout_ms } else { self.kind.immunity_ms };
         let lain_ms = look.now_ms.saturating_sub(self.stored_ms);
         if self.kind.is_batch {
-            // Of one that was stored once both times are the same, but for a producer's clock that is wrong.
+            // If it was stored once, both times are equal, unless the producer's clock is wrong.
             let age_ms = if self.before < 0 { 0 } else { self.stored_ms - self.since_ms };
-            return lain_ms > patience_ms.max(look.renew_ms).max(age_ms);
+            return lain_ms > self.patience_ms(look).max(look.renew_ms).max(age_ms);
         }
-        look.now_ms.saturating_sub(self.since_ms) > patience_ms || lain_ms > look.renew_ms
+        !self.is_immune(look) || lain_ms > look.renew_ms
+    }
+
+    /// Whether it is too early to ask its producer.
+    pub fn is_immune(&self, look: &Look) -> bool {
+        look.now_ms.saturating_sub(self.since_ms) <= self.patience_ms(look)
+    }
+
+    fn patience_ms(&self, look: &Look) -> i64 {
+        if self.kind.immunity_ms < 0 { look.timeout_ms } else { self.kind.immunity_ms }
     }
 }
 
-/// The immunity time as the property has it, in milliseconds; negative where it is none.
+/// The immunity time of the property in milliseconds; negative if it is not a valid time.
 pub fn immunity_ms(property: Option<&[u8]>) -> i64 {
     let seconds = property.and_then(|text| std::str::from_utf8(text).ok()?.trim().parse::<i64>().ok());
     seconds.filter(|seconds| *seconds >= 0).map_or(-1, |seconds| seconds.saturating_mul(1000))
 }
 
-/// What is known of a half message's transaction.
+/// The state of a half message's transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Open, and this is the queue offset of its newest copy.
+    /// Open; its newest copy has this queue offset.
     Open(i64),
     Ended(End),
-    /// Ended too long ago to say how.
+    /// Ended, too long ago to know how.
     Forgotten,
 }
 
-/// The open transactions of a broker. Appends of half messages and ends happen inside the lock, so that what it says
-/// is what the log holds.
-pub struct Transactions {
-    pub(crate) ledger: Mutex<Ledger>,
-}
-
-impl Transactions {
-    pub fn new(open_max: usize) -> Self {
-        Transactions { ledger: Mutex::new(Ledger { open_max, ..Ledger::default() }) }
-    }
-
-    pub fn open_count(&self) -> usize {
-        self.ledger.lock().open_count()
-    }
-
-    /// Where a commit's last trace in the log ends: what should reach the disk soon.
-    pub fn appended_end(&self) -> i64 {
-        self.ledger.lock().appended_end
-    }
-}
-
-/// What became of a half message.
+/// The end of one copy of a half message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Ended(End),
-    /// A copy stands for it.
+    /// Replaced by the copy with this queue offset.
     MovedTo(i64),
 }
 
-/// A half message that is done with.
+/// A copy of a half message that no longer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     pub queue_offset: i64,
     pub fate: Fate,
-    /// What lies in the log below this and was committed until then is of transactions that have ended.
+    /// Every commit below this physical offset belongs to a transaction that has ended by then.
     pub log_end: i64,
 }
 
 impl Fate {
-    /// As the done topic has it: `1` to `3`, or `>` and a queue offset.
+    /// The text in the done topic: `1` to `3`, or `>` and a queue offset.
     pub fn text(self) -> String {
         match self {
             Fate::Ended(end) => (end as i64).to_string(),
@@ -169,40 +152,45 @@ impl Fate {
     }
 }
 
-/// A half message that was stored again: where to, and what it stood for itself.
+/// A half message that was stored again: its copy, and the copy that it had replaced itself.
 struct Moved {
     to: i64,
     before: i64,
 }
 
-/// How much of a half message is committed, and from where on in the log that is to be found.
-struct Torn {
+/// A commit that was cut short: the number of messages that it stored, and where to look for them in the log.
+struct PartialCommit {
     stored: usize,
     log_from: i64,
 }
 
-/// The state itself, by queue offset of the half message.
+/// The open transactions, by queue offset of their half message, and the last outcomes.
 #[derive(Default)]
 pub struct Ledger {
     open_max: usize,
+    ends_max: usize,
     open: BTreeMap<i64, Half>,
-    /// Former copies of open ones, so that a producer that answers late is understood.
+    /// Former copies of open half messages, by which a late producer may still end them.
     moved: HashMap<i64, Moved, RandomState>,
-    /// The last ends, one word each, at the place that the queue offset's remainder gives.
+    /// The last outcomes, one word each, indexed by the queue offset modulo `ends_max`.
     ends: Vec<i64>,
-    /// Done with, but not yet written to the done topic; in the order in which that came about.
+    /// Half messages that ended and are not in the done topic yet, in that order.
     pub unwritten: Vec<Done>,
-    /// Open ones that hold many and whose commit was cut short.
-    torn: BTreeMap<i64, Torn>,
-    /// Records of the done topic that still matter: its queue offset, and the highest half message in it.
+    /// Commits of open half messages that were cut short.
+    partial_commits: BTreeMap<i64, PartialCommit>,
+    /// Records of the done topic that still matter: the queue offset, and the highest half message that it names.
     done: VecDeque<(i64, i64)>,
     next_half: i64,
     next_done: i64,
-    /// The end of the last record written on behalf of an end or a check.
+    /// The end of the last record that was appended for an end or a check.
     pub appended_end: i64,
 }
 
 impl Ledger {
+    pub fn new(open_max: usize, ends_max: usize) -> Self {
+        Ledger { open_max, ends_max: ends_max.max(1), ..Ledger::default() }
+    }
+
     pub fn is_full(&self) -> bool {
         self.open.len() >= self.open_max
     }
@@ -220,7 +208,7 @@ impl Ledger {
         self.see(queue_offset);
     }
 
-    /// The half queue reaches at least up to here.
+    /// Notes that the half queue reaches at least up to here.
     pub fn see(&mut self, queue_offset: i64) {
         self.next_half = self.next_half.max(queue_offset + 1);
     }
@@ -239,12 +227,12 @@ impl Ledger {
         }
     }
 
-    /// The transaction is over; its place goes to the done topic with the next ones.
+    /// Ends a transaction. Its queue offset goes to the done topic with the next ones.
     pub fn end(&mut self, queue_offset: i64, end: End) {
         let Some(half) = self.open.remove(&queue_offset) else {
             return;
         };
-        self.torn.remove(&queue_offset);
+        self.partial_commits.remove(&queue_offset);
         self.note_unwritten(queue_offset, Fate::Ended(end));
         self.remember(queue_offset, end);
         let mut before = half.before;
@@ -254,7 +242,7 @@ impl Ledger {
         }
     }
 
-    /// A copy at the queue's end takes the place of a half message, which is done with by that.
+    /// Replaces a half message by a copy at the queue's end.
     pub fn replace(&mut self, queue_offset: i64, copy_offset: i64, mut copy: Half) {
         let replaced = self.open.remove(&queue_offset);
         if replaced.is_some() {
@@ -264,28 +252,31 @@ impl Ledger {
         self.moved.insert(queue_offset, Moved { to: copy_offset, before });
         copy.before = queue_offset;
         self.open(copy_offset, copy);
-        if let Some(torn) = self.torn.remove(&queue_offset) {
-            self.torn.insert(copy_offset, torn);
+        if let Some(partial) = self.partial_commits.remove(&queue_offset) {
+            self.partial_commits.insert(copy_offset, partial);
         }
     }
 
-    /// The commit of an open one was cut short: so many of its messages are stored, behind `log_from` in the log.
-    pub fn tear(&mut self, queue_offset: i64, stored: usize, log_from: i64) {
+    /// Notes that a commit was cut short after it had stored this many messages, behind `log_from` in the log.
+    pub fn note_partial_commit(&mut self, queue_offset: i64, stored: usize, log_from: i64) {
         if stored > 0 && self.open.contains_key(&queue_offset) {
-            // A second try may have come by a later copy, and what the first one stored lies before that.
-            let log_from = self.torn.get(&queue_offset).map_or(log_from, |torn| torn.log_from.min(log_from));
-            self.torn.insert(queue_offset, Torn { stored, log_from });
+            // A second try may come by a later copy, but the first one's messages lie before that.
+            let log_from = self
+                .partial_commits
+                .get(&queue_offset)
+                .map_or(log_from, |partial| partial.log_from.min(log_from));
+            self.partial_commits.insert(queue_offset, PartialCommit { stored, log_from });
         }
     }
 
-    /// How many of its messages a commit that was cut short has stored.
+    /// The number of messages that a commit stored before it was cut short.
     pub fn stored_of(&self, queue_offset: i64) -> usize {
-        self.torn.get(&queue_offset).map_or(0, |torn| torn.stored)
+        self.partial_commits.get(&queue_offset).map_or(0, |partial| partial.stored)
     }
 
-    /// After a restart: `queue_offset` was stored again as `copy_offset`, which is itself a former copy of an open one.
+    /// After a restart: notes that `queue_offset` was replaced by `copy_offset`, itself a former copy of an open one.
     pub fn link(&mut self, queue_offset: i64, copy_offset: i64) {
-        // Copies lie behind what they stand for: links that only lead onwards cannot go in a circle.
+        // Copies lie behind the originals, so links that only lead forward cannot form a circle.
         if queue_offset < 0 || queue_offset >= copy_offset || self.moved.contains_key(&queue_offset) {
             return;
         }
@@ -295,7 +286,7 @@ impl Ledger {
         }
     }
 
-    /// The same of the very first copy, where what came between may be unknown.
+    /// The same for the very first copy, if the copies in between may be unknown.
     pub fn link_first(&mut self, first: i64, copy_offset: i64) {
         let Some(half) = self.open.get_mut(&copy_offset) else {
             return;
@@ -314,8 +305,7 @@ impl Ledger {
         self.link(first, oldest);
     }
 
-    /// The oldest ones, at most `count_max`, whose producers should be asked, or that have lain at one place for
-    /// `renew_ms` and hold up everything behind them.
+    /// The oldest half messages that a turn of checks takes, at most `count_max`.
     pub fn due(&self, look: &Look) -> Vec<(i64, Half)> {
         let is_wanted = |half: &Half| half.stored_ms < look.stored_before_ms && half.is_wanted(look);
         let open = self.open.iter().filter(|(_, half)| is_wanted(half));
@@ -326,7 +316,7 @@ impl Ledger {
         self.open.get(&queue_offset).copied()
     }
 
-    /// Some of the ends were written to the done topic.
+    /// Notes that a record with ends was written to the done topic.
     pub fn note_done(&mut self, done_offset: i64, highest: i64, end_offset: i64) {
         self.done.push_back((done_offset, highest));
         self.next_done = done_offset + 1;
@@ -337,7 +327,7 @@ impl Ledger {
         self.appended_end = self.appended_end.max(end_offset);
     }
 
-    /// From where on the half topic and the done topic matter: what to begin with after a restart.
+    /// The first offsets that matter in the half topic and in the done topic: a restart begins there.
     pub fn offsets(&mut self) -> (i64, i64) {
         let half_offset = self.open.first_key_value().map_or(self.next_half, |(first, _)| *first);
         while self.done.front().is_some_and(|(_, highest)| *highest < half_offset) {
@@ -347,35 +337,37 @@ impl Ledger {
     }
 
     fn note_unwritten(&mut self, queue_offset: i64, fate: Fate) {
-        // What is stored of a commit that was cut short has to be found again after a kill.
-        let torn_from = self.torn.values().map(|torn| torn.log_from).min().unwrap_or(i64::MAX);
-        self.unwritten.push(Done { queue_offset, fate, log_end: self.appended_end.min(torn_from) });
+        // After a kill the messages of a commit that was cut short must be found again.
+        let partial_from =
+            self.partial_commits.values().map(|partial| partial.log_from).min().unwrap_or(i64::MAX);
+        self.unwritten.push(Done { queue_offset, fate, log_end: self.appended_end.min(partial_from) });
     }
 
-    /// The log behind this may hold commits that are not in the done topic; the oldest half message is there.
+    /// The physical offset of the oldest open half message. No commit of an open transaction lies before it.
     pub fn open_from(&self) -> Option<i64> {
         self.open.values().map(|half| half.physical_offset).min()
     }
 
     pub fn remember(&mut self, queue_offset: i64, end: End) {
         if self.ends.is_empty() {
-            self.ends = vec![0; ENDS_KEPT];
+            self.ends = vec![0; self.ends_max];
         }
-        self.ends[queue_offset as usize % ENDS_KEPT] = queue_offset << 2 | end as i64;
+        let index = queue_offset as usize % self.ends_max;
+        self.ends[index] = queue_offset << 2 | end as i64;
     }
 
     fn remembered(&self, queue_offset: i64) -> Option<End> {
-        let word = *self.ends.get(queue_offset as usize % ENDS_KEPT)?;
+        let word = *self.ends.get(queue_offset as usize % self.ends_max)?;
         ENDS.into_iter().find(|end| word == (queue_offset << 2 | *end as i64))
     }
 }
 
-/// Which half messages a turn of the checks wants to see.
+/// The bounds of one turn of checks.
 pub struct Look {
     pub now_ms: i64,
     pub timeout_ms: i64,
     pub renew_ms: i64,
-    /// When the turn began: what it has stored itself is not seen again.
+    /// When the turn began. Copies that it has stored itself are left out.
     pub stored_before_ms: i64,
     pub count_max: usize,
 }
@@ -384,6 +376,7 @@ pub struct Look {
 mod tests {
     use super::*;
 
+    const ENDS_MAX: usize = 64;
     const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false };
 
     fn half(stored_ms: i64) -> Half {
@@ -391,7 +384,7 @@ mod tests {
     }
 
     fn ledger(count: i64) -> Ledger {
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
         ledger
     }
@@ -426,8 +419,8 @@ mod tests {
         let mut ledger = ledger(4);
         ledger.note_appended(500);
         ledger.end(0, End::Committed);
-        ledger.tear(1, 2, 120);
-        ledger.tear(1, 3, 700);
+        ledger.note_partial_commit(1, 2, 120);
+        ledger.note_partial_commit(1, 3, 700);
         ledger.note_appended(800);
         ledger.end(2, End::Committed);
         ledger.replace(1, 4, half(5_000));
@@ -439,7 +432,7 @@ mod tests {
         let log_ends: Vec<_> =
             ledger.unwritten.iter().map(|done| (done.queue_offset, done.log_end)).collect();
         assert_eq!(log_ends, [(0, 500), (2, 120), (1, 120), (3, 120), (4, 900)]);
-        ledger.tear(4, 3, 120);
+        ledger.note_partial_commit(4, 3, 120);
         assert_eq!(ledger.stored_of(4), 0, "it has ended");
     }
 
@@ -456,7 +449,7 @@ mod tests {
         }
         assert!(ledger.moved.is_empty());
         assert_eq!(ledger.standing(1), Standing::Open(1));
-        assert_eq!(ledger.standing(ENDS_KEPT as i64 + 3), Standing::Forgotten);
+        assert_eq!(ledger.standing(ENDS_MAX as i64 + 3), Standing::Forgotten);
         assert_eq!(ledger.offsets().0, 1);
     }
 
@@ -501,8 +494,19 @@ mod tests {
     }
 
     #[test]
+    fn a_half_message_is_immune_for_the_time_that_its_producer_or_the_broker_gives() {
+        let immune = |immunity_ms, now_ms| {
+            let kind = Kind { immunity_ms, is_batch: false };
+            Half::new(0, 1_000, 1_000, kind).is_immune(&look(now_ms))
+        };
+        assert!(immune(-1, 7_000) && !immune(-1, 7_001));
+        assert!(immune(7_000, 8_000) && !immune(7_000, 8_001));
+        assert!(!immune(0, 1_001));
+    }
+
+    #[test]
     fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
         assert!(ledger.due(&look(61_000)).is_empty());
         assert_eq!(ledger.due(&look(61_001)).len(), 1);
@@ -510,7 +514,7 @@ mod tests {
 
     #[test]
     fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         let kind = Kind { immunity_ms: 10_000, is_batch: true };
         ledger.open(0, Half::new(7, 1_000, 1_000, kind));
         let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
@@ -521,7 +525,7 @@ mod tests {
         assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
         ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
         assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
-        let mut ledger = Ledger { open_max: 10, ..Ledger::default() };
+        let mut ledger = Ledger::new(10, ENDS_MAX);
         ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
         assert_eq!(
             looks(&ledger, 3_600_000, 3_700_000),

@@ -104,7 +104,7 @@ pub fn bodies(store: &Store, topic: &str, queue_id: i32) -> Vec<Vec<u8>> {
 }
 
 pub fn figure(store: &Store, name: &str) -> i64 {
-    store.figures().into_iter().find(|(known, _)| *known == name).expect("a known figure").1
+    store.figures().named().into_iter().find(|(known, _)| *known == name).expect("a known figure").1
 }
 
 /// Waits for a condition that a background thread brings about.

@@ -1,4 +1,4 @@
-"""Telling consumers that they have to divide the queues anew."""
+"""Notices to consumers that they must divide the queues again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from metaq.protocol.clients import NotifyConsumerIdsChanged
 from metaq.protocol.pump import Pump
 
 GATHER_S = 0.02
-"""When many consumers of a group come or go together, each is told once and not once per event."""
+"""How long changes gather. When many consumers of a group come or go together, each gets one notice."""
 
 
 class Notices:
-    """NOTIFY_CONSUMER_IDS_CHANGED to every member of a group that has changed."""
+    """Sends NOTIFY_CONSUMER_IDS_CHANGED to every member of a group that has changed."""
 
     def __init__(self, pump: Pump, clients: Clients, groups: Groups) -> None:
         self._pump = pump

@@ -1,4 +1,4 @@
-"""Telling every name server that this broker is here and which topics it has."""
+"""Registration with every name server: that this broker is here, and which topics it has."""
 
 from __future__ import annotations
 
@@ -16,18 +16,14 @@ from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
 from metaq.protocol.command import Command
 from metaq.remoting import Connection
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 1.0
 GATHER_S = 0.01
-"""Between two registrations, so that many new topics make few of them."""
-ANNOUNCE_TIMEOUT_S = 1.0
-"""How long a new topic waits for name servers that were well so far; a hanging one delays the first by no
-more, and those after it not at all."""
+"""The pause between two registrations, so that many new topics make few registrations."""
 WATCH_S = 1.0
-"""How soon a name server that went away is tried again: its routes are gone until it knows us anew."""
+"""How soon a lost name server is tried again. Its routes are gone until the broker registers again."""
 
 
 class NameServerLink:
@@ -39,35 +35,36 @@ class NameServerLink:
         self.tried = asyncio.Event()
         self.is_registered = False
         self.is_late = False
-        """A new topic was not waited for to the end; the next one is not before an attempt has ended."""
-        self.told_version = -1
-        """Counter of the topics' version that the last attempt was about."""
-        self._told = asyncio.Event()
+        """A new topic gave up waiting for this name server; no other topic waits for it before an attempt
+        ends."""
+        self.attempted_version = -1
+        """The counter of the topics' version in the last attempt."""
+        self._attempted = asyncio.Event()
         self._connection: Connection | None = None
 
     @property
     def is_cut(self) -> bool:
         return self._connection is not None and self._connection.closed
 
-    def told(self, version: int) -> None:
-        """An attempt has ended, well or badly."""
-        self.told_version = version
+    def attempt_ended(self, version: int) -> None:
+        """Notes that an attempt has ended, well or badly."""
+        self.attempted_version = version
         self.is_late = False
-        self._told.set()
-        self._told = asyncio.Event()
+        self._attempted.set()
+        self._attempted = asyncio.Event()
         self.tried.set()
 
-    def left(self) -> None:
-        """Nobody will be told any more, so nobody waits for that."""
+    def end_waits(self) -> None:
+        """Ends all waits: this name server gets no more registrations."""
         self.is_registered = False
-        self._told.set()
+        self._attempted.set()
 
-    async def wait_told(self, version: int) -> None:
-        while self.told_version < version and self.is_registered:
-            await self._told.wait()
+    async def wait_attempted(self, version: int) -> None:
+        while self.attempted_version < version and self.is_registered:
+            await self._attempted.wait()
 
     async def call(self, command: Command, body: bytes, timeout_s: float) -> None:
-        """Raises MetaqError or ValueError (an address that is none) where the answer is not a yes."""
+        """Raises MetaqError if the name server does not accept, ValueError for a bad address."""
         if self._connection is None or self._connection.closed:
             self._connection = await Connection.open(self.address, timeout_s)
         (await self._connection.call(command, body, timeout_s)).check()
@@ -78,16 +75,19 @@ class NameServerLink:
 
 
 class Registration:
-    """One task per name server: they share nothing, so one that is down or slow delays no other."""
+    """One task for each name server. They share nothing, so one that is down or slow delays no other."""
 
     def __init__(
         self,
         options: BrokerOptions,
+        broker_id: int,
         topics: Topics,
-        address: Callable[[], str],
+        address: str,
         permission: Callable[[], int],
     ) -> None:
         self._options = options
+        self.announce_timeout_s = options.announce_timeout_s
+        self._broker_id = broker_id
         self._topics = topics
         self._address = address
         self._permission = permission
@@ -96,38 +96,39 @@ class Registration:
 
     @property
     def registered(self) -> set[str]:
-        """Name servers whose last answer was a yes."""
+        """The name servers that accepted the last registration."""
         return {link.address for link in self._links if link.is_registered}
 
-    async def start(self, wait_s: float) -> None:
-        """Returns once every name server has been tried, or after `wait_s` where one does not answer."""
+    async def start(self) -> None:
+        """Returns once every name server has been tried, or after `register_wait_s` if one does not
+        answer."""
         self._tasks = [asyncio.create_task(self._keep_registered(link)) for link in self._links]
         waiters = [asyncio.create_task(link.tried.wait()) for link in self._links]
         if waiters:
-            await asyncio.wait(waiters, timeout=wait_s)
+            await asyncio.wait(waiters, timeout=self._options.register_wait_s)
         for waiter in waiters:
             waiter.cancel()
 
     async def announce(self) -> None:
-        """The topics have changed: returns once the name servers know, so that whoever made the change finds
-        it in the routes. Changes that come together go together."""
+        """Returns once the name servers know the changed topics, so that the caller finds them in the routes.
+        Changes that come together go together."""
         version = self._topics.data_version.counter
-        behind = [link for link in self._links if link.told_version < version]
+        behind = [link for link in self._links if link.attempted_version < version]
         for link in behind:
             link.due.set()
         waiters = {
-            asyncio.create_task(link.wait_told(version)): link
+            asyncio.create_task(link.wait_attempted(version)): link
             for link in behind
             if link.is_registered and not link.is_late
         }
         if waiters:
-            _, late = await asyncio.wait(waiters, timeout=ANNOUNCE_TIMEOUT_S)
+            _, late = await asyncio.wait(waiters, timeout=self.announce_timeout_s)
             for waiter in late:
                 waiters[waiter].is_late = True
                 waiter.cancel()
 
     async def stop(self) -> None:
-        """Takes this broker out of every route, as far as the name servers can be reached."""
+        """Removes this broker from the routes of all name servers that can be reached."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,7 +147,8 @@ class Registration:
                 retry_s = min(retry_s * 2, interval_s)
 
     async def _pause(self, link: NameServerLink, pause_s: float) -> None:
-        """Until the next registration is due: for a change, for the time that has passed, for a lost line."""
+        """Waits until the next registration is due: after a change, after `pause_s`, or after a lost
+        connection."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + pause_s
         await asyncio.sleep(GATHER_S)
@@ -162,28 +164,28 @@ class Registration:
         broker = self._options.broker
         command = RegisterBroker(
             broker_name=broker.name,
-            broker_addr=self._address(),
+            broker_addr=self._address,
             cluster_name=broker.cluster,
-            broker_id=broker.broker_id,
-            ha_server_addr=self._address(),  # Upstream's name servers insist on one, replicas or not.
+            broker_id=self._broker_id,
+            ha_server_addr=self._address,  # Apache's name servers require one, with or without replicas.
         )
         was_registered, is_first = link.is_registered, not link.tried.is_set()
         version = self._topics.data_version.counter
         try:
-            await link.call(command, self._body(), ANSWER_TIMEOUT_S)
+            await link.call(command, self._body(), self._options.register_timeout_s)
             link.is_registered = True
         except (MetaqError, ValueError) as error:
             link.is_registered = False
             if was_registered or is_first:
-                log.warning("not registered with name server %s, will try again: %s", link.address, error)
+                _log.warning("not registered with name server %s, will try again: %s", link.address, error)
         else:
             if not was_registered:
-                log.info("registered with name server %s", link.address)
-        link.told(version)
+                _log.info("registered with name server %s", link.address)
+        link.attempt_ended(version)
         return link.is_registered
 
     def _body(self) -> bytes:
-        """All topics that are served, with what the broker as a whole does not allow taken from each."""
+        """All served topics. Each loses the rights that the broker as a whole does not have."""
         table = self._topics.served()
         permission = self._permission()
         if permission & (READ | WRITE) != READ | WRITE:
@@ -197,14 +199,14 @@ class Registration:
         broker = self._options.broker
         command = UnregisterBroker(
             broker_name=broker.name,
-            broker_addr=self._address(),
+            broker_addr=self._address,
             cluster_name=broker.cluster,
-            broker_id=broker.broker_id,
+            broker_id=self._broker_id,
         )
         try:
             if link.is_registered:
                 await link.call(command, b"", UNREGISTER_TIMEOUT_S)
         except (MetaqError, ValueError) as error:
-            log.warning("not unregistered from name server %s: %s", link.address, error)
-        link.left()
+            _log.warning("not unregistered from name server %s: %s", link.address, error)
+        link.end_waits()
         await link.close()

@@ -1,8 +1,8 @@
-"""Asking a consumer what it subscribes to, when its pulls know of something newer than its heartbeats.
+"""Asks a consumer for its subscriptions when its pulls are newer than its heartbeats.
 
-A Java consumer raises the version of its subscriptions at every rebalance and gives up the heartbeat that
-should tell it when another one is under way. For half a minute its pulls would then have to be refused, since
-only the broker applies an expression and nobody knows whether it is still the same.
+A Java consumer raises the version of its subscriptions at every rebalance, and skips the heartbeat that
+should announce it while another heartbeat is under way. For half a minute the broker would have to refuse its
+pulls: only the broker applies an expression, and it cannot know whether the expression is still the same.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 PAUSE_MS = 1_000
-"""A consumer is asked no more often than that, whatever its pulls say."""
+"""The shortest time between two questions to one consumer."""
 ASKED_MAX = 10_000
 
 
@@ -34,7 +34,7 @@ class RunningSubscriptions(Body):
 
 
 class Inquiry:
-    """Brings the subscriptions of a consumer up to date by its own word."""
+    """Brings the subscriptions of a consumer up to date by asking it."""
 
     def __init__(
         self, clients: Clients, clock: Clock, invoke: Callable[[int, Command], Awaitable[Reply]]
@@ -43,10 +43,10 @@ class Inquiry:
         self._clock = clock
         self._invoke = invoke
         self._asked: dict[tuple[int, str], tuple[int, asyncio.Task[None]]] = {}
-        """Connection and group → when it was asked last, and the question."""
+        """Connection and group → the time of the last question, and its task."""
 
     async def ask(self, connection: int, group: str, topic: str, version: int) -> None:
-        """Returns when the consumer's answer is taken, or when it is clear that there will be none."""
+        """Returns when the consumer's answer is applied, or when it is clear that none will come."""
         if not self._is_outdated(connection, group, topic, version):
             return
         now_ms = self._clock.now_ms()
@@ -56,7 +56,7 @@ class Inquiry:
                 self._asked.clear()
             question = asyncio.create_task(self._refresh(connection, group))
             self._asked[connection, group] = (now_ms, question)
-        # Many pulls wait for one answer; one of them that is given up must not take it from the others.
+        # Many pulls wait for one answer; if one of them is cancelled, the others still need it.
         await asyncio.shield(question)
 
     def _is_outdated(self, connection: int, group_name: str, topic: str, version: int) -> bool:
@@ -75,14 +75,17 @@ class Inquiry:
             reply = (await self._invoke(connection, question)).check()
             told = RunningSubscriptions.decode(reply.body).subscription_set
         except (Refused, Unreachable) as error:
-            log.info(
-                "consumer %s of %s did not tell its subscriptions: %s", member.client_id, group_name, error
+            _log.info(
+                "consumer %s of %s did not send its subscriptions: %s",
+                member.client_id,
+                group_name,
+                error,
             )
             return
         self._take(connection, group_name, told)
 
     def _take(self, connection: int, group_name: str, told: list[SubscriptionData]) -> None:
-        """Only newer versions of what it subscribed to; all else is for heartbeats to say."""
+        """Applies newer versions of known subscriptions only; heartbeats bring the rest."""
         group = self._clients.consumer_group(group_name)
         member = group.members.get(connection) if group is not None else None
         if group is None or member is None:

@@ -1,4 +1,5 @@
-"""What a consumer writes: `name(1, 'text', TRUE)`. Literals alone, read by the rules below and never run."""
+"""Calls as consumers write them: `name(1, 'text', TRUE)`. Only literals, parsed by the rules below, never
+run."""
 
 from __future__ import annotations
 
@@ -36,13 +37,13 @@ KIND_TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function's name and the arguments for it; `text` is what both were read from."""
+    """A function's name and its arguments; `text` is their source."""
 
     function: str
     arguments: tuple[Argument, ...]
     text: str
     places: tuple[int, ...] = ()
-    """Where in the text each argument begins."""
+    """The position in the text at which each argument begins."""
 
 
 @lru_cache(maxsize=1_024)
@@ -106,7 +107,7 @@ class _Reader:
             if number in (float("inf"), float("-inf")):
                 raise self._bad("the number is too large")
             return number
-        # Nobody writes more digits, and to read very many takes time.
+        # Nobody writes more digits, and reading very many takes time.
         whole = int(token) if len(token) <= 20 else LONG_MAX + 1
         if not LONG_MIN <= whole <= LONG_MAX:
             raise self._bad("the number does not fit 64 bits")
@@ -134,7 +135,7 @@ class _Reader:
 
 
 def check_call(call: Call, functions: Mapping[str, Description]) -> None:
-    """Raises BadExpression where there is no such function, or where it does not take these arguments."""
+    """Raises BadExpression if there is no such function, or if it does not take these arguments."""
     description = functions.get(call.function)
     if description is None:
         names = sorted(functions)
@@ -156,7 +157,7 @@ def check_call(call: Call, functions: Mapping[str, Description]) -> None:
     for index, argument in enumerate(call.arguments):
         parameter = parameters[min(index, len(parameters) - 1)]
         types = KIND_TYPES.get(parameter.kind, ())
-        # True is a whole number to Python, and to nobody else.
+        # Python counts True as a whole number; users do not.
         if types and (not isinstance(argument, types) or (isinstance(argument, bool) and bool not in types)):
             raise bad_at(
                 call.text, call.places[index], f"{parameter.name} must be a {parameter.kind}", "function call"

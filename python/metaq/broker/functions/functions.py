@@ -1,4 +1,4 @@
-"""All filter functions of a broker: which there are, and who wants them."""
+"""All filter functions of a broker, and the pulls that wait for them."""
 
 from __future__ import annotations
 
@@ -6,39 +6,40 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from metaq._core import Server
+from metaq._core import BrokerPlane
 from metaq.broker.functions.pool import Pool
 from metaq.broker.functions.process import WorkerSettings, describe_functions
 from metaq.broker.functions.tally import Tally
 from metaq.filters.exchange import Description
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Functions:
-    """Loads their descriptions, once; after that, brings each function that is wanted its batches."""
+    """Loads the descriptions once, and brings batches to the functions of each plane that is started."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._pools: dict[str, Pool] = {}
-        self._server: Server | None = None
+        self._plane: BrokerPlane | None = None
         self.known: Mapping[str, Description] = {}
 
     async def load(self) -> None:
-        """Raises ConfigError: a broker without its functions is not what the operator asked for."""
+        """Raises ConfigError: a broker must not start without the functions that its operator registered."""
         self.known = await describe_functions(self._settings)
         if self.known:
-            log.info("filter functions: %s", ", ".join(sorted(self.known)))
+            _log.info("filter functions: %s", ", ".join(sorted(self.known)))
 
-    def start(self, server: Server) -> None:
-        self._server = server
-        self._pools = {name: Pool(name, server, self._settings) for name in self.known}
+    def start(self, plane: BrokerPlane) -> None:
+        self._plane = plane
+        self._pools = {name: Pool(name, plane, self._settings) for name in self.known}
         if self._pools:
-            asyncio.get_running_loop().add_reader(server.functions_fileno(), self._wake)
+            asyncio.get_running_loop().add_reader(plane.functions_fileno(), self._wake)
 
     async def stop(self) -> None:
-        if self._server is not None and self._pools:
-            asyncio.get_running_loop().remove_reader(self._server.functions_fileno())
+        if self._plane is not None and self._pools:
+            asyncio.get_running_loop().remove_reader(self._plane.functions_fileno())
+        self._plane = None
         await asyncio.gather(*(pool.close() for pool in self._pools.values()))
 
     async def rest(self) -> None:
@@ -50,7 +51,7 @@ class Functions:
         return {name: pool.tally for name, pool in self._pools.items()}
 
     def figures(self) -> dict[str, str]:
-        """For those who ask for the broker's figures, a line for each function that has been called."""
+        """A line for each function that has been called, for the broker's runtime info."""
         return {
             f"filterFunction_{name}": f"messages {tally.messages}, wanted {tally.wanted}, "
             f"failures {tally.failures}, workers lost {tally.workers_lost}"
@@ -59,8 +60,8 @@ class Functions:
         }
 
     def _wake(self) -> None:
-        assert self._server is not None
-        for name in self._server.functions_wanted():
+        assert self._plane is not None
+        for name in self._plane.functions_wanted():
             pool = self._pools.get(name)
             if pool is not None:
                 pool.wake()

@@ -1,4 +1,5 @@
-"""The batches of one function, and the workers that look at them. One function never waits for another's."""
+"""The batches of one function and the workers that judge them. No function waits for another one's
+workers."""
 
 from __future__ import annotations
 
@@ -6,29 +7,27 @@ import asyncio
 import logging
 import time
 
-from metaq._core import FilterBatch, Server
+from metaq._core import BrokerPlane, FilterBatch
 from metaq.broker.functions.call import parse_call
 from metaq.broker.functions.process import Worker, WorkerLost, WorkerSettings
 from metaq.broker.functions.tally import Tally
 from metaq.filters.exchange import UNDER_WAY, UNSEEN, UNWANTED, Ask
 from metaq.protocol.codes import ResponseCode
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
-IDLE_S = 60.0
-"""After so long without work a worker is ended."""
 LOSSES_UNPUNISHED = 3
 PAUSE_S_FIRST = 0.1
 PAUSE_S_MAX = 5.0
-"""Between the loss of a worker and the next, when one is lost after the other: processes cost something."""
+"""The pause before the next worker, when several are lost in a row: starting processes is expensive."""
 
 
 class Pool:
-    """Takes batches while there are any, with as many workers at a time as are allowed."""
+    """Takes batches while there are any, with at most `workers_max` workers at a time."""
 
-    def __init__(self, function: str, server: Server, settings: WorkerSettings) -> None:
+    def __init__(self, function: str, plane: BrokerPlane, settings: WorkerSettings) -> None:
         self._function = function
-        self._server = server
+        self._plane = plane
         self._settings = settings
         self._runs: set[asyncio.Task[None]] = set()
         self._idle: list[tuple[float, Worker]] = []
@@ -39,7 +38,7 @@ class Pool:
         self.tally = Tally(function)
 
     def wake(self) -> None:
-        """There is a batch, or will be by the time somebody looks."""
+        """Starts a run, because a batch is there or will be soon."""
         if self._closed or len(self._runs) >= self._settings.workers_max:
             return
         run = asyncio.create_task(self._run())
@@ -55,22 +54,22 @@ class Pool:
             await self._idle.pop()[1].kill()
 
     async def rest(self) -> None:
-        """Ends the workers that nobody has needed for long."""
-        now = time.monotonic()
-        rested = [worker for since, worker in self._idle if now - since >= IDLE_S]
-        self._idle = [(since, worker) for since, worker in self._idle if now - since < IDLE_S]
+        """Ends workers that have been idle for long."""
+        idle_since = time.monotonic() - self._settings.idle_s
+        rested = [worker for since, worker in self._idle if since <= idle_since]
+        self._idle = [(since, worker) for since, worker in self._idle if since > idle_since]
         for worker in rested:
             await worker.kill()
 
     def _ended(self, run: asyncio.Task[None]) -> None:
         self._runs.discard(run)
         if not run.cancelled() and (error := run.exception()) is not None:
-            log.error("filter function %s: a run ended", self._function, exc_info=error)
-            # What stands in line is not to wait for the next arrival.
+            _log.error("filter function %s: a run ended", self._function, exc_info=error)
+            # Pulls that already wait must not wait for the next arrival.
             asyncio.get_running_loop().call_later(1.0, self.wake)
 
     async def _run(self) -> None:
-        # Gathering reads from the disk at times: not on the event loop.
+        # Gathering a batch may read from the disk, so it does not run on the event loop.
         while (batch := await asyncio.to_thread(self._take)) is not None:
             if batch.more:
                 self.wake()
@@ -88,30 +87,30 @@ class Pool:
 
     def _take(self) -> FilterBatch | None:
         settings = self._settings
-        return self._server.take_batch(self._function, settings.batch_messages_max, settings.batch_bytes_max)
+        return self._plane.take_batch(self._function, settings.batch_messages_max, settings.batch_bytes_max)
 
     async def _verdicts(self, batch: FilterBatch) -> bytes:
-        """One byte for each message that was looked at, at least one: whatever a function does, pulls go on.
-        A message that the function fails for counts as wanted. Raises WorkerLost where no worker starts."""
+        """One byte for each message that was judged, at least one: whatever a function does, pulls go on. A
+        message that the function fails for counts as wanted. Raises WorkerLost if no worker starts."""
         ask = Ask(
             function=self._function,
             arguments=parse_call(batch.call).arguments,
             records=batch.records,
             wanted_max=batch.wanted_max,
-            # A batch of many slow messages is cut short rather than its worker lost.
+            # A batch of many slow messages is cut short, so that its worker is not lost.
             budget_ms=self._settings.timeout_ms // 2,
         )
         looked_at = await self._look_at(ask, batch)
         if not looked_at:
-            # The worker had died before it was asked, of nothing in this batch. Hardly so a second one.
+            # The worker died before it got the batch, so the batch is not to blame. Try one more.
             looked_at = await self._look_at(ask, batch) or bytes([UNDER_WAY])
-        # Whatever else a function may have left there: only its clear word keeps a message back.
+        # Only a clear "unwanted" drops a message, whatever else the function left there.
         verdicts = bytes(verdict != UNWANTED for verdict in looked_at)
         self.tally.looked_at(len(verdicts), sum(verdicts))
         return verdicts
 
     async def _look_at(self, ask: Ask, batch: FilterBatch) -> bytes:
-        """The verdicts of one worker, as far as it has come. Raises WorkerLost where none starts."""
+        """The verdicts of one worker, as far as it got. Raises WorkerLost if none starts."""
         worker = await self._worker()
         try:
             told = await worker.ask(ask, self._settings.timeout_ms / 1000)
@@ -153,6 +152,6 @@ class Pool:
         except WorkerLost as lost:
             self._unusable_until = time.monotonic() + PAUSE_S_MAX
             self._unusable_because = str(lost)
-            log.error("filter function %s cannot be run: %s", self._function, lost)
+            _log.error("filter function %s cannot be run: %s", self._function, lost)
             raise
         return worker

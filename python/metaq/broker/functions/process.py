@@ -1,4 +1,4 @@
-"""One worker: a process with a memory limit that runs the functions of the operator, and may die of it."""
+"""One worker: a process with a memory limit that runs the operator's functions and may die of them."""
 
 from __future__ import annotations
 
@@ -28,39 +28,42 @@ from metaq.filters.exchange import (
 )
 from metaq.settings import MIB
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 20.0
-"""For the interpreter and whatever the operator's modules import; clients wait 30 s for a pull's answer."""
+"""Time for the interpreter and the imports of the operator's modules. Clients wait 30 s for a pull."""
 END_TIMEOUT_S = 3.0
-"""From its closed pipe to its exit code."""
+"""Time between its closed pipe and its exit code."""
 KEPT_VARIABLES = frozenset(
     "PATH HOME LANG LANGUAGE TZ TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH".split()  # noqa: SIM905
 )
-"""All that a worker has of the broker's environment, besides LC_…: there may be secrets in the rest."""
+"""The only variables that a worker gets from the broker's environment, besides LC_…; the rest may hold
+secrets."""
 OUTPUT_CHUNK_BYTES = 4_096
 
 Value = TypeVar("Value", Hello, Answer)
 
 
 class WorkerLost(MetaqError):
-    """The worker has ended, does not answer in time or says what no worker says."""
+    """The worker has ended, does not answer in time, or sends something that no worker sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What the workers of a broker load, and what each may take."""
+    """The functions that workers load, and the limits of each worker."""
 
     sources: tuple[str, ...] = ()
-    """Folders, by absolute path, and modules."""
+    """Folders, as absolute paths, and modules."""
     timeout_ms: int = 2_000
     """For one batch."""
     memory_bytes: int = 512 * MIB
     batch_messages_max: int = 256
     batch_bytes_max: int = MIB
-    """What one batch holds at most; its first message goes whatever its size."""
+    """The limits of one batch. Its first message is sent whatever its size."""
     workers_max: int = 2
-    """Of one function."""
+    """For one function."""
+    idle_s: float = 60.0
+    """A worker without work for this long is ended."""
 
 
 class Worker:
@@ -76,14 +79,14 @@ class Worker:
 
     @classmethod
     async def start(cls, settings: WorkerSettings, output: Callable[[bytes], None]) -> Worker:
-        """Raises WorkerLost; `error` of the functions themselves included."""
+        """Raises WorkerLost, also for errors while the functions load."""
         shared = os.memfd_create("metaq-verdicts")
         try:
             os.ftruncate(shared, VERDICTS_MAX)
             verdicts = mmap.mmap(shared, VERDICTS_MAX)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                # Neither the working directory's modules nor bytecode that may be older than its file.
+                # No modules from the working directory, and no bytecode that may be older than its file.
                 "-PB",
                 "-m",
                 "metaq.filters.worker",
@@ -115,7 +118,7 @@ class Worker:
         return worker
 
     async def ask(self, ask: Ask, timeout_s: float) -> Answer:
-        """Raises WorkerLost; the verdicts are there all the same, as far as they go."""
+        """Raises WorkerLost; the verdicts that were given before are there all the same."""
         self._verdicts[:] = bytes(VERDICTS_MAX)
         writer = self._process.stdin
         assert writer is not None
@@ -137,7 +140,7 @@ class Worker:
         return self._verdicts[:count]
 
     async def kill(self) -> None:
-        """Ends the process and what it has started, at once."""
+        """Ends the process and its children at once."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._process.wait()
@@ -154,17 +157,17 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
                 if size > ANSWER_BYTES_MAX:
-                    raise WorkerLost(f"it says {size} bytes, the limit is {ANSWER_BYTES_MAX}")
+                    raise WorkerLost(f"it sent {size} bytes, the limit is {ANSWER_BYTES_MAX}")
                 return msgspec.msgpack.decode(await reader.readexactly(size), type=kind)
         except TimeoutError:
             raise WorkerLost(f"it took longer than {timeout_s:g} s") from None
         except (asyncio.IncompleteReadError, OSError):
             raise WorkerLost(await self._last_words()) from None
         except msgspec.MsgspecError as error:
-            raise WorkerLost(f"it says what no worker says: {error}") from None
+            raise WorkerLost(f"it sent something that no worker sends: {error}") from None
 
     async def _last_words(self) -> str:
-        """How a process has ended whose pipe is closed."""
+        """How the process ended, after its pipe was closed."""
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
                 code = await self._process.wait()
@@ -176,7 +179,7 @@ class Worker:
         return f"its process was ended by {name}"
 
     async def _drain_output(self, output: Callable[[bytes], None]) -> None:
-        """Reads whatever is printed, for otherwise the worker would stop when the pipe is full."""
+        """Reads whatever is printed; otherwise the worker would block on a full pipe."""
         reader = self._process.stderr
         assert reader is not None
         while chunk := await reader.read(OUTPUT_CHUNK_BYTES):
@@ -190,7 +193,7 @@ def _environment() -> dict[str, str]:
 
 
 async def describe_functions(settings: WorkerSettings) -> dict[str, Description]:
-    """What is there, as a worker finds it. Raises ConfigError."""
+    """The functions that a worker finds. Raises ConfigError."""
     if not settings.sources:
         return {}
     printed = bytearray()
@@ -202,7 +205,7 @@ async def describe_functions(settings: WorkerSettings) -> dict[str, Description]
         worker = await Worker.start(settings, keep)
     except WorkerLost as lost:
         if printed:
-            log.error("filter functions: %s", printed.decode("utf-8", "replace").strip())
+            _log.error("filter functions: %s", printed.decode("utf-8", "replace").strip())
         raise ConfigError(f"filter_functions cannot be loaded: {lost}") from None
     await worker.kill()
     return worker.functions

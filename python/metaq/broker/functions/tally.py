@@ -1,4 +1,4 @@
-"""What a function has done, counted, and told to the operator now and then."""
+"""Counts what a function does, and logs its failures now and then."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 
 from metaq._core import FilterBatch
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 TELL_INTERVAL_S = 10.0
 LINE_CHARACTERS_MAX = 300
 
 
 class Tally:
-    """Sums since the start; of what goes wrong, one line at a time and the number of those not told."""
+    """Sums since the start. Failures are logged one line at a time, with the number of lines left out."""
 
     def __init__(self, function: str) -> None:
         self._function = function
@@ -51,4 +51,4 @@ class Tally:
         self._told[kind] = (now, 0)
         where = f" (topic {batch.topic}, group {batch.group})" if batch is not None else ""
         more = f"; {untold} more since the last such line" if untold else ""
-        log.warning("filter function %s%s %s%s", self._function, where, what, more)
+        _log.warning("filter function %s%s %s%s", self._function, where, what, more)

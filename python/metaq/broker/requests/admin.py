@@ -1,4 +1,4 @@
-"""What tools ask of a broker as a whole: its configuration and its figures."""
+"""The configuration and the figures of a broker, for tools."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from metaq._core import Clock, Server, Store
+from metaq._core import BrokerPlane, Clock, Listener, Store
 from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
-from metaq.broker.requests.runtime_info import runtime_info
+from metaq.broker.requests.runtime_info import Sources, runtime_info
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
 from metaq.broker.state.stats import Statistics
@@ -29,50 +29,52 @@ from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CONFIG_BYTES_MAX = 64 * 1024
 
 
 @dataclass(slots=True)
-class Parts:
-    """What the administration looks at."""
+class AdminParts:
+    """The parts that administration reads and changes."""
 
     options: BrokerOptions
+    broker_id: int
     clock: Clock
-    server: Server
+    listener: Listener
+    plane: BrokerPlane
     store: Store
     topics: Topics
     groups: Groups
     statistics: Statistics
     switches: Switches
-    address: Callable[[], str]
+    address: str
+    started_ms: int
     filter_figures: Callable[[], Mapping[str, str]] = dict
-    """What the filter functions have done so far."""
+    """Returns a line for each filter function that has been called."""
 
 
 class Admin:
-    """Configuration and figures of the running broker. What is changed here lasts until the next start."""
+    """Configuration and figures of the running broker. Changes last until the next start."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AdminParts) -> None:
         self._parts = parts
-        self._started_ms = parts.clock.now_ms()
-        self._config_version = DataVersion(timestamp=self._started_ms)
+        self._config_version = DataVersion(timestamp=parts.clock.now_ms())
         self.permission = parts.options.permission
 
     # Configuration
 
     def config(self) -> dict[str, str]:
-        """By upstream's names, so that its tools show them."""
+        """The settings under Apache's names, so that its tools show them."""
         options, topics, groups = self._parts.options, self._parts.topics, self._parts.groups
         broker, server, store = options.broker, options.server, options.store
         values: dict[str, str | int | bool] = {
             "brokerName": broker.name,
             "brokerClusterName": broker.cluster,
-            "brokerId": broker.broker_id,
+            "brokerId": self._parts.broker_id,
             "brokerPermission": self.permission,
-            "brokerIP1": self._parts.address().rpartition(":")[0],
-            "listenPort": self._parts.server.port,
+            "brokerIP1": self._parts.address.rpartition(":")[0],
+            "listenPort": self._parts.listener.port,
             "namesrvAddr": ";".join(options.nameservers),
             "regionId": broker.region,
             "autoCreateTopicEnable": topics.auto_create,
@@ -110,7 +112,7 @@ class Admin:
         wanted = parse_properties(request.body)
         changes = [(key, value, self._change_of(key, value)) for key, value in wanted.items()]
         for key, value, apply in changes:
-            log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
+            _log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
             apply()
         if changes:
             self._config_version = DataVersion(
@@ -120,7 +122,8 @@ class Admin:
             await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
 
     def _change_of(self, key: str, value: str) -> Callable[[], None]:
-        """What to do for one setting, checked before anything is done; none is a path or a command."""
+        """The change of one setting, checked before anything is applied. No such setting is a path or a
+        command."""
         if key == "brokerPermission":
             permission = _whole_number(key, value, READ | WRITE | INHERIT)
             return lambda: self._set_permission(permission)
@@ -144,7 +147,7 @@ class Admin:
 
     def _set_permission(self, permission: int) -> None:
         self.permission = permission
-        self._parts.server.set_permission(permission)
+        self._parts.plane.set_permission(permission)
 
     # Figures
 
@@ -155,18 +158,18 @@ class Admin:
 
     def _runtime_info(self) -> dict[str, str]:
         parts = self._parts
-        info = runtime_info(parts.options, parts.server, parts.store, parts.statistics, self._started_ms)
-        return {**info, **parts.filter_figures()}
+        sources = Sources(parts.listener, parts.plane, parts.store, parts.statistics)
+        return {**runtime_info(parts.options, sources, parts.started_ms), **parts.filter_figures()}
 
     @handles(TriggerDeleteFiles, CleanExpiredConsumeQueue, DeleteExpiredCommitLog)
     async def clean(self, command: Command, request: Request) -> None:
-        # An administrator's word counts at any hour; only what is past its age goes all the same.
+        # An administrator may clean at any hour, but files that are not old enough stay.
         deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
-        log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
+        _log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
 
 
 def parse_properties(body: bytes) -> dict[str, str]:
-    """`key=value` lines; raises Refused for anything else."""
+    """Reads `key=value` lines. Raises Refused for anything else."""
     if len(body) > CONFIG_BYTES_MAX:
         raise Refused(
             ResponseCode.INVALID_PARAMETER,

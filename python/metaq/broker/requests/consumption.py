@@ -1,12 +1,12 @@
-"""Who consumes what, how far each group is and how far behind, in messages and in time."""
+"""The progress of consumer groups: who consumes what, and how far behind, in messages and in time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from metaq._core import Clock, Server, Store
+from metaq._core import BrokerPlane, Clock, Store
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.offsets import OffsetTable, groups_of_topic, lowest_offsets, topics_of_group
@@ -46,38 +46,38 @@ NEVER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What is looked at; nothing here is changed."""
+class ConsumptionParts:
+    """The parts that are read; none of them is changed."""
 
     broker_name: str
     clock: Clock
-    server: Server
+    plane: BrokerPlane
     store: Store
     topics: Topics
     groups: Groups
     clients: Clients
     statistics: Statistics
-    address: Callable[[], str]
+    address: str
 
 
 class Consumption:
     """Answers about the groups of this broker."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ConsumptionParts) -> None:
         self._parts = parts
 
     @handles(QueryTopicConsumeByWho)
     def query_topic_consume_by_who(self, command: QueryTopicConsumeByWho, request: Request) -> Response:
         groups = {
-            *groups_of_topic(self._parts.server.offsets(), command.topic),
+            *groups_of_topic(self._parts.plane.offsets(), command.topic),
             *self._parts.clients.groups_subscribing(command.topic),
         }
         return Response(body=GroupList(group_list=sorted(groups)).encode())
 
     @handles(QueryTopicsByConsumer)
     def query_topics_by_consumer(self, command: QueryTopicsByConsumer, request: Request) -> Response:
-        topics = topics_of_group(self._parts.server.offsets(), command.group)
-        return Response(body=TopicList(broker_addr=self._parts.address(), topic_list=topics).encode())
+        topics = topics_of_group(self._parts.plane.offsets(), command.group)
+        return Response(body=TopicList(broker_addr=self._parts.address, topic_list=topics).encode())
 
     @handles(QuerySubscriptionByConsumer)
     def query_subscription_by_consumer(
@@ -101,7 +101,7 @@ class Consumption:
         return Response(body=(await asyncio.to_thread(self._consume_stats, command)).encode())
 
     def _consume_stats(self, command: GetConsumeStats) -> ConsumeStats:
-        offsets = self._parts.server.offsets()
+        offsets = self._parts.plane.offsets()
         stats = ConsumeStats()
         for name in self._topics_asked(command, offsets):
             topic = self._parts.topics.get(name)
@@ -118,7 +118,7 @@ class Consumption:
     def _not_given_up(self, group: str, topics: list[str]) -> list[str]:
         live = self._parts.clients.consumer_group(group)
         if live is not None and live.subscriptions:
-            # A topic that a live group has given up is history, not backlog.
+            # A topic that a live group no longer subscribes to is not backlog.
             return [name for name in topics if name in live.subscriptions]
         return topics
 
@@ -147,8 +147,8 @@ class Consumption:
         return Response(body=stats.encode())
 
     def _broker_consume_stats(self, only_ordered: bool) -> ConsumeStatsList:
-        offsets = self._parts.server.offsets()
-        everything = ConsumeStatsList(broker_addr=self._parts.address())
+        offsets = self._parts.plane.offsets()
+        everything = ConsumeStatsList(broker_addr=self._parts.address)
         for config in self._parts.groups:
             group = config.group_name
             of_group: list[ConsumeStats] = []
@@ -177,7 +177,7 @@ class Consumption:
 
     def _time_spans(self, topic: TopicConfig, group: str) -> list[QueueTimeSpan]:
         store, name = self._parts.store, topic.topic_name
-        committed = self._parts.server.offsets().get(f"{name}@{group}", {})
+        committed = self._parts.plane.offsets().get(f"{name}@{group}", {})
         spans = []
         for queue_id in range(topic.write_queue_nums):
             end = store.max_offset(name, queue_id)
@@ -197,7 +197,7 @@ class Consumption:
 
     @handles(QueryCorrectionOffset)
     def query_correction_offset(self, command: QueryCorrectionOffset, request: Request) -> Response:
-        offsets = self._parts.server.offsets()
+        offsets = self._parts.plane.offsets()
         left_out = set((command.filter_groups or "").split(","))
         groups = {group.group_name for group in self._parts.groups} - left_out
         lowest = {

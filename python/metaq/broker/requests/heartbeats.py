@@ -1,4 +1,4 @@
-"""What clients tell a broker about themselves, and what they and tools ask about the others."""
+"""Heartbeats of clients, and questions about connected clients."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 HEARTBEAT_BYTES_MAX = 4 * 1024 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
 SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
 EXPRESSION_CHARACTERS_MAX = 64 * 1024
 COMPILED_CHARACTERS_MAX = 64 * 1024
-"""Of all expressions in one heartbeat; to compile as many takes up to half a second."""
+"""The limit for all expressions of one heartbeat; compiling this many takes up to half a second."""
 
 LANGUAGES = tuple(
     "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
 )
-"""By the number that a header carries."""
+"""The names of the languages, in the order of their numbers in a header."""
 
 
 class Heartbeats:
-    """Keeps the table of live clients by what they say."""
+    """Keeps the table of live clients up to date."""
 
     def __init__(
         self, clients: Clients, groups: Groups, topics: Topics, clock: Clock, filters: Filters
@@ -77,7 +77,7 @@ class Heartbeats:
             is_known = self._groups.get(data.group_name) is not None
             group = self._groups.find_or_create(data.group_name)
             if group is None:
-                continue  # Its pulls are answered with what to do about it.
+                continue  # The answers to its pulls say what to do about it.
             if not is_known:
                 groups_made.append(data.group_name)
             is_ordered = None if heartbeat.without_sub else self._is_ordered(data)
@@ -91,13 +91,13 @@ class Heartbeats:
         taken = HeartbeatTaken(is_sub_change=subscriptions_wanted)
         if groups_made or topics_made:
             # Answered before anything is written: a client that waits for this answer cannot send the
-            # heartbeat that follows its first rebalance, and without it its pulls count as out of date.
+            # heartbeat after its first rebalance, and without that one its pulls count as out of date.
             request.respond(fields=taken.to_fields())
             return self._publish(groups_made, topics_made)
         return Response(fields=taken)
 
     def _take_consumer(self, data: ConsumerData, heartbeat: HeartbeatData, request: Request) -> bool:
-        """True where the client's next heartbeat must be a full one."""
+        """True if the client's next heartbeat must be a full one."""
         print_known = self._clients.fingerprint(data.group_name, request.connection)
         member = self._member(heartbeat, request)
         member.fingerprint = heartbeat.heartbeat_fingerprint
@@ -111,7 +111,7 @@ class Heartbeats:
             if topics:
                 await self._topics.publish(topics)
         except OSError as error:
-            log.error("new groups or retry topics are not written yet: %s", error)
+            _log.error("new groups or retry topics are not written yet: %s", error)
         return RESPONDED
 
     @handles(UnregisterClient)

@@ -1,14 +1,14 @@
-"""Hot requests that the data plane could not answer by itself, and looking messages up."""
+"""Hot requests that the data plane could not answer alone, and searches for single messages."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
-from metaq.broker.requests.retry import ensure_dead_letters, retries_max
+from metaq.broker.requests.retry import ensure_dead_letters
 from metaq.broker.state.filters import Filters, carried_key
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
@@ -28,40 +28,40 @@ from metaq.protocol.messages import (
 )
 from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 SUBSCRIPTION_GIVEN = 4
-"""Bit of a pull's system flag: it carries its filter itself."""
+"""The bit of a pull's system flag that says: this pull carries its filter."""
 QUERY_COUNT_MAX = 64
 UNIQUE_KEY_COUNT = 32
 """A unique key is unique up to resends and retries of the same message."""
 KEY_CHARACTERS_MAX = 32_767
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
-"""Well below what a client takes as one frame; the first record goes whatever its size."""
+"""Well below the frame size of clients. The first record is sent whatever its size."""
 
 
 class Messages:
-    """Makes topics and groups on first use, where that is allowed, and finds single messages."""
+    """Creates topics and groups on first use, if that is allowed, and finds single messages."""
 
     def __init__(
         self,
         topics: Topics,
         groups: Groups,
         store: Store,
-        server: Server,
+        plane: BrokerPlane,
         filters: Filters,
         inquiry: Inquiry,
     ) -> None:
         self._topics = topics
         self._groups = groups
         self._store = store
-        self._server = server
+        self._plane = plane
         self._filters = filters
         self._inquiry = inquiry
 
     @handles(SendMessage, SendMessageV2, SendBatchMessage)
     async def send_message(self, command: SendMessage | SendMessageV2, request: Request) -> Response:
-        """Comes up only for a topic that the data plane does not know, be it the dead letters of a group
+        """Crosses only for a topic that the data plane does not know, such as the dead letters of a group
         whose client has tried a message too often."""
         if command.topic not in self._topics:
             await self._make_topic(command, request)
@@ -84,7 +84,7 @@ class Messages:
             await self._make_retry_topic(topic.removeprefix(names.RETRY_PREFIX))
         else:
             self._topics.create_from_template(topic, command.default_topic, command.default_topic_queue_nums)
-        log.info("topic %s created because %s sent to it", topic, request.remote)
+        _log.info("topic %s created because %s sent to it", topic, request.remote)
 
     async def _make_retry_topic(self, group: str) -> None:
         config = self._groups.find_or_create(group)
@@ -95,13 +95,12 @@ class Messages:
 
     async def _make_dead_letter_topic(self, command: SendMessage | SendMessageV2) -> None:
         group = command.topic.removeprefix(names.RETRY_PREFIX)
-        config = self._groups.get(group)
-        if config is not None and command.reconsume_times >= retries_max(config, command.max_reconsume_times):
+        if self._plane.retries_exhausted(group, command.reconsume_times, command.max_reconsume_times):
             await ensure_dead_letters(self._topics, group)
 
     @handles(PullMessage, LitePullMessage)
     async def pull_message(self, command: PullMessage, request: Request) -> Response:
-        """Comes up only for a group that the data plane does not know, and for an expression that it does not
+        """Crosses only for a group that the data plane does not know, and for an expression that it does not
         know or that may have changed."""
         if command.sys_flag & SUBSCRIPTION_GIVEN:
             expression = command.subscription or ""
@@ -109,9 +108,9 @@ class Messages:
             compiled = self._filters.compile(expression_type, expression)
             if isinstance(compiled, Call):
                 key = carried_key(expression_type, expression)
-                self._server.put_function(key, compiled.function, compiled.text)
+                self._plane.put_function(key, compiled.function, compiled.text)
             elif compiled is not None:
-                self._server.put_expression(expression, compiled)
+                self._plane.put_expression(expression, compiled)
         fault = names.group_fault(command.consumer_group)
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
@@ -120,8 +119,8 @@ class Messages:
         try:
             await self._groups.publish([command.consumer_group])
         except OSError as error:
-            # A full disk keeps nobody from reading; the group is written down when there is room again.
-            log.error("group %s is not on disk yet: %s", command.consumer_group, error)
+            # A full disk must not keep anybody from reading; the group is written once there is room again.
+            _log.error("group %s is not on disk yet: %s", command.consumer_group, error)
         if not command.sys_flag & SUBSCRIPTION_GIVEN:
             await self._inquiry.ask(
                 request.connection, command.consumer_group, command.topic, command.sub_version
@@ -176,7 +175,7 @@ class Messages:
 
 
 def _fitting(records: list[bytes]) -> list[bytes]:
-    """As many of the newest records as one answer may carry."""
+    """The newest records that fit into one answer."""
     fitting: list[bytes] = []
     size = 0
     for record in records:

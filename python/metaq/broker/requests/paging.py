@@ -19,7 +19,7 @@ def page_of(
     version: DataVersion,
     version_seen: str | None,
 ) -> list[str]:
-    """The keys of one page, in order. A caller whose table has changed meanwhile starts over."""
+    """The keys of one page, in order. If the table has changed meanwhile, the caller starts over."""
     try:
         is_same = bool(version_seen) and DataVersion.decode((version_seen or "").encode()) == version
     except ProtocolError:

@@ -1,4 +1,4 @@
-"""Taking back a message that waits for its time (370); how that is stored: server/recall.rs."""
+"""Recall of a message that waits for its time (370). crates/server/src/timer/recall.rs stores it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import binascii
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaq._core import Clock, Server, StoreFailure
+from metaq._core import BrokerPlane, Clock, StoreFailure
 from metaq.broker.options import WRITE, BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.protocol.codes import ResponseCode
@@ -22,7 +22,7 @@ PARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What a sender knows its message by: url-safe base64 of `v1 topic broker time key`."""
+    """The handle of a waiting message: url-safe base64 of `v1 topic broker time key`."""
 
     topic: str
     broker: str
@@ -31,7 +31,8 @@ class Handle:
 
     @classmethod
     def decode(cls, text: str) -> Handle:
-        """Raises ValueError where it is none. A time that is no number is −1, which is always over."""
+        """Raises ValueError for a bad handle. A time that is not a number becomes −1, which is always
+        over."""
         if not text or len(text) > HANDLE_CHARACTERS_MAX:
             raise ValueError("the recall handle is empty or too long")
         try:
@@ -52,20 +53,20 @@ class Handle:
 
 
 class Recalls:
-    """Checks what a recall asks for; the codes are those of Apache's broker."""
+    """Checks recalls and stores them. The codes are the same as on Apache's broker."""
 
     def __init__(
         self,
         options: BrokerOptions,
         clock: Clock,
-        server: Server,
+        plane: BrokerPlane,
         topics: Topics,
         permission: Callable[[], int],
     ) -> None:
         self._options = options
         self._permission = permission
         self._clock = clock
-        self._server = server
+        self._plane = plane
         self._topics = topics
 
     @handles(RecallMessage)
@@ -84,7 +85,7 @@ class Recalls:
         handle = self._checked(command)
         try:
             recalled = await asyncio.to_thread(
-                self._server.recall,
+                self._plane.recall,
                 handle.topic,
                 handle.unique_key,
                 handle.due_ms,

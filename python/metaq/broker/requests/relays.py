@@ -1,4 +1,4 @@
-"""Questions that only a client can answer: the broker passes them on and brings back what it says."""
+"""Questions that only a client can answer: the broker passes them on and returns the answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from metaq.protocol.pump import Pump
 ANSWER_TIMEOUT_S = 10.0
 STATUS_TIMEOUT_S = 5.0
 MESSAGE_ID_CHARACTERS = (32, 56)
-"""With an IPv4 and with an IPv6 address in front; the last 16 are the physical offset."""
+"""Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""
 
 
 class Relays:
@@ -88,7 +88,7 @@ class Relays:
         return Response(body=GetConsumerStatusBody(consumer_table=by_client).encode())
 
     async def _status(self, member: Member, question: Command) -> dict[MessageQueue, int] | None:
-        """None where the client does not say; the others may."""
+        """None if the client does not answer; others may."""
         try:
             reply = await self._pump.invoke(member.connection, question, timeout=STATUS_TIMEOUT_S)
             return GetConsumerStatusBody.decode(reply.check().body).message_queue_table
@@ -96,7 +96,7 @@ class Relays:
             return None
 
     def _member(self, group_name: str, client_id: str | None) -> Member:
-        """That client of the group, or any where none is named."""
+        """That client of the group, or any member if none is named."""
         group = self._clients.consumer_group(group_name)
         for member in reversed(list(group.members.values()) if group is not None else []):
             if client_id in (None, "", member.client_id):
@@ -117,7 +117,7 @@ class Relays:
 
 
 def physical_offset_of(message_id: str) -> int:
-    """From an offset message id; raises ProtocolError for what is none."""
+    """The physical offset in an offset message id. Raises ProtocolError for anything else."""
     if len(message_id) in MESSAGE_ID_CHARACTERS:
         try:
             physical_offset = int(message_id[-16:], 16)
@@ -125,4 +125,4 @@ def physical_offset_of(message_id: str) -> int:
                 return physical_offset
         except ValueError:
             pass
-    raise ProtocolError(f"{message_id[:64]!a} is no offset message id, which has 32 or 56 hex digits")
+    raise ProtocolError(f"{message_id[:64]!a} is not an offset message id, which has 32 or 56 hex digits")

@@ -1,8 +1,6 @@
-"""The second half of a request: its reply goes back to the very client that asked."""
+"""Replies to requests between clients: each reply goes back to the client that asked."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from metaq._core import Clock
 from metaq.broker.state.clients import Clients
@@ -30,7 +28,7 @@ class Replies:
         topics: Topics,
         clock: Clock,
         switches: Switches,
-        address: Callable[[], str],
+        address: str,
         region: str,
     ) -> None:
         self._pump = pump
@@ -69,7 +67,7 @@ class Replies:
             born_timestamp=command.born_timestamp,
             flag=command.flag,
             born_host=request.remote,
-            store_host=self._address(),
+            store_host=self._address,
             store_timestamp=now_ms,
             properties=format_properties(properties),
             reconsume_times=command.reconsume_times,
@@ -89,7 +87,7 @@ class Replies:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`name 0x01 value 0x02` repeated."""
+    """Reads `name 0x01 value 0x02`, repeated."""
     pairs = (entry.partition("\x01") for entry in text.split("\x02"))
     return {name: value for name, separator, value in pairs if name and separator}
 

@@ -1,4 +1,4 @@
-"""Putting a group to another place: back in time, past its backlog, or to where another group is."""
+"""Resets of a group: back in time, past its backlog, or to the offsets of another group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Store
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.offsets import Offsets, topics_of_group
@@ -24,7 +24,7 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 CPP = 1
 """The number of that language in a header."""
@@ -32,14 +32,14 @@ UNDERSTOOD_SINCE = 29
 """Clients before 3.0.7 do not know what a reset is."""
 
 Tell = Callable[[int, Command, bytes], object]
-"""Sends a client something that it does not answer."""
+"""Sends a client a command that it does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What a reset looks at and changes."""
+class ResetParts:
+    """The parts that a reset reads and changes."""
 
-    server: Server
+    plane: BrokerPlane
     store: Store
     topics: Topics
     groups: Groups
@@ -52,9 +52,9 @@ class Parts:
 
 
 class Resets:
-    """Resets and copies committed offsets, of groups that run and of groups that do not."""
+    """Resets and copies committed offsets of groups, running or not."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ResetParts) -> None:
         self._parts = parts
 
     @handles(ResetConsumerOffset)
@@ -68,18 +68,18 @@ class Resets:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         wanted = await asyncio.to_thread(self._wanted, command, topic)
         live = self._parts.clients.consumer_group(command.group)
-        # Consumers in a broadcast keep their offsets themselves: telling them is all that can be done.
+        # Consumers in broadcast mode keep their own offsets, so the broker can only notify them.
         if not self._parts.switches.server_side_reset or (live is not None and live.broadcasting):
             self._tell(command, request, live, wanted)
         else:
             await self._put(command.group, command.topic, wanted)
-        log.warning(
+        _log.warning(
             "group %s on topic %s reset by %s: %s", command.group, command.topic, request.remote, wanted
         )
         return Response(body=ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted)).encode())
 
     def _wanted(self, command: ResetConsumerOffset, topic: TopicConfig) -> dict[int, int]:
-        """Queue → where to go on."""
+        """Queue → the offset to go on from."""
         queue_id = -1 if command.queue_id is None else command.queue_id
         queues = max(topic.read_queue_nums, topic.write_queue_nums)
         if queue_id >= queues:
@@ -90,11 +90,11 @@ class Resets:
         if queue_id >= 0 and command.queue_offset not in (None, -1):
             return {queue_id: self._within(command.topic, queue_id, command.queue_offset or 0)}
         chosen = range(topic.read_queue_nums) if queue_id < 0 else (queue_id,)
-        committed = self._parts.server.offsets().get(f"{command.topic}@{command.group}", {})
+        committed = self._parts.plane.offsets().get(f"{command.topic}@{command.group}", {})
         wanted: dict[int, int] = {}
         for queue in chosen:
             found = self._at(command.topic, queue, command.timestamp)
-            # Without force a group is only ever taken back: what it has not read yet is not skipped.
+            # Without force a group only ever moves back: it skips nothing that it has not read.
             wanted[queue] = found if command.is_force else min(found, committed.get(queue, found))
         return wanted
 
@@ -117,11 +117,11 @@ class Resets:
     async def _put(self, group: str, topic: str, wanted: dict[int, int]) -> None:
         def reset() -> None:
             for queue_id, queue_offset in wanted.items():
-                self._parts.server.reset_offset(group, topic, queue_id, queue_offset)
+                self._parts.plane.reset_offset(group, topic, queue_id, queue_offset)
 
         await asyncio.to_thread(reset)
         self._parts.statistics.moved(topic, group, wanted)
-        # Whoever asked for it may rely on it from now on.
+        # The answer promises that the reset survives a crash.
         await self._parts.offsets.persist()
 
     def _tell(
@@ -162,23 +162,23 @@ class Resets:
         if self._parts.groups.find_or_create(command.dest_group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.dest_group))
         await self._parts.groups.publish([command.dest_group])
-        offsets = self._parts.server.offsets()
+        offsets = self._parts.plane.offsets()
         topics = [command.topic] if command.topic else topics_of_group(offsets, command.src_group)
         source = self._parts.clients.consumer_group(command.src_group)
         for topic in topics:
-            # A topic that a live group has given up is not what it consumes.
+            # A live group does not consume a topic that it no longer subscribes to.
             is_stale = source is not None and source.subscriptions and topic not in source.subscriptions
             if topic not in self._parts.topics or (is_stale and not command.offline):
                 continue
             committed = offsets.get(f"{topic}@{command.src_group}", {})
             await self._put(command.dest_group, topic, dict(committed))
-        log.warning(
+        _log.warning(
             "offsets of group %s copied to %s by %s", command.src_group, command.dest_group, request.remote
         )
 
 
 def as_map(by_queue: dict[MessageQueue, int]) -> bytes:
-    """What every client but those in C++ reads."""
+    """The body that all clients read, except for those in C++."""
     return ResetOffsetBody(offset_table=by_queue).encode()
 
 

@@ -1,32 +1,32 @@
-"""Messages that a consumer could not handle: once more later, after too many tries to the dead letters."""
+"""Messages that a consumer failed to handle: they come again later, or go to the dead letters after too many
+tries."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
-from metaq._core import Server, Store, StoreFailure, decode_records
+from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
-from metaq.protocol.bodies import SubscriptionGroupConfig
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import ConsumerSendMsgBack
 
 FIRST_RETRY_LEVEL = 3
-"""The first retry waits as long as delay level 3 (10 s), each later one a level more."""
+"""The first retry waits for delay level 3 (10 s), each later one for the next level."""
 
 
 class Retries:
     """Takes messages back from consumers."""
 
-    def __init__(self, topics: Topics, groups: Groups, store: Store, server: Server) -> None:
+    def __init__(self, topics: Topics, groups: Groups, store: Store, plane: BrokerPlane) -> None:
         self._topics = topics
         self._groups = groups
         self._store = store
-        self._server = server
+        self._plane = plane
 
     @handles(ConsumerSendMsgBack)
     async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> None:
@@ -34,18 +34,22 @@ class Retries:
         if config is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
-            return  # The group does not want what it failed at again.
+            return  # The group does not want failed messages again.
         stored = await asyncio.to_thread(self._store.record_at, command.physical_offset)
         if stored is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
             )
         (record,) = decode_records(stored)
-        limit = retries_max(config, command.max_reconsume_times)
+        exhausted = self._plane.retries_exhausted(
+            command.group, record.reconsume_times, command.max_reconsume_times
+        )
+        if exhausted is None:
+            raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         origin_id = record.properties.get("ORIGIN_MESSAGE_ID", record.message_id)
         origin_topic = record.properties.get("RETRY_TOPIC", record.topic)
         properties = {"RETRY_TOPIC": origin_topic, "ORIGIN_MESSAGE_ID": origin_id}
-        if command.delay_level < 0 or record.reconsume_times >= limit:
+        if command.delay_level < 0 or exhausted:
             topic, queue_id, level = names.dead_letter_topic(command.group), 0, 0
             properties |= {"DLQ_ORIGIN_TOPIC": origin_topic, "DLQ_ORIGIN_MESSAGE_ID": origin_id}
             await ensure_dead_letters(self._topics, command.group)
@@ -57,7 +61,7 @@ class Retries:
                 await self._topics.publish([topic])
         try:
             await asyncio.to_thread(
-                self._server.resend,
+                self._plane.resend,
                 command.physical_offset,
                 topic,
                 queue_id,
@@ -70,12 +74,7 @@ class Retries:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not taken back: {error}") from None
 
 
-def retries_max(config: SubscriptionGroupConfig, asked: int | None) -> int:
-    """How often the group gets a message again before it is given up; the client may say so itself."""
-    return config.retry_max_times if asked is None else asked
-
-
 async def ensure_dead_letters(topics: Topics, group: str) -> None:
-    """Makes the group's dead-letter topic, on disk and known to the data plane."""
+    """Creates the group's dead-letter topic, on disk and in the data plane."""
     topics.ensure_dead_letter_topic(group)
     await topics.publish([names.dead_letter_topic(group)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import dataclass
 
-from metaq._core import WIRE_VERSION, FrameError, Server, Store, decode_records
+from metaq._core import WIRE_VERSION, BrokerPlane, FrameError, Listener, PlaneFigures, Store, decode_records
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.stats import BROKER_GET, BROKER_PUT, Statistics
 from metaq.protocol import names
@@ -14,14 +15,23 @@ VERSION_NAME = "V5_5_0"
 POOLS = ("send", "pull", "litePull", "query", "ack")
 
 
-def runtime_info(
-    options: BrokerOptions, server: Server, store: Store, statistics: Statistics, started_ms: int
-) -> dict[str, str]:
-    figures, counters = store.figures(), server.counters()
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The places where a broker's figures are counted."""
+
+    listener: Listener
+    plane: BrokerPlane
+    store: Store
+    statistics: Statistics
+
+
+def runtime_info(options: BrokerOptions, sources: Sources, started_ms: int) -> dict[str, str]:
+    store, statistics = sources.store, sources.statistics
+    traffic, waiting, stored = sources.listener.figures(), sources.plane.figures(), store.figures()
     disk = shutil.disk_usage(options.store.directory)
-    log_max = figures.get("commit_log_max_offset", 0)
-    messages_in, bytes_in = counters.get("messages_in", 0), counters.get("bytes_in", 0)
-    messages_out = counters.get("messages_out", 0)
+    log_max = stored.commit_log_max_offset
+    disk_ratio = f"{stored.disk_used_percent / 100:.2f}"
+    average_size = traffic.bytes_in / traffic.messages_in if traffic.messages_in else 0.0
     put, get = statistics.broker_triple(BROKER_PUT), statistics.broker_triple(BROKER_GET)
     values: dict[str, str | int] = {
         "brokerVersionDesc": VERSION_NAME,
@@ -29,31 +39,31 @@ def runtime_info(
         "brokerActive": "true",
         "bootTimestamp": started_ms,
         "startAcceptSendRequestTimeStamp": 0,
-        "commitLogMinOffset": figures.get("commit_log_min_offset", 0),
+        "commitLogMinOffset": stored.commit_log_min_offset,
         "commitLogMaxOffset": log_max,
-        "dispatchBehindBytes": max(log_max - figures.get("dispatched_offset", log_max), 0),
+        "dispatchBehindBytes": max(log_max - stored.dispatched_offset, 0),
         "dispatchMaxBuffer": 0,
-        "remainHowManyDataToFlush": f"{max(log_max - figures.get('flushed_offset', log_max), 0)} B",
-        "commitLogDiskRatio": f"{figures.get('disk_used_percent', 0) / 100:.2f}",
-        "consumeQueueDiskRatio": f"{figures.get('disk_used_percent', 0) / 100:.2f}",
+        "remainHowManyDataToFlush": f"{max(log_max - stored.flushed_offset, 0)} B",
+        "commitLogDiskRatio": disk_ratio,
+        "consumeQueueDiskRatio": disk_ratio,
         "commitLogDirCapacity": f"Total : {_gibibytes(disk.total)}, Free : {_gibibytes(disk.free)}.",
-        "earliestMessageTimeStamp": _earliest_ms(store, figures.get("commit_log_min_offset", 0)),
+        "earliestMessageTimeStamp": _earliest_ms(store, stored.commit_log_min_offset),
         "pageCacheLockTimeMills": 0,
-        "putMessageTimesTotal": messages_in,
-        "putMessageSizeTotal": bytes_in,
-        "putMessageAverageSize": f"{bytes_in / messages_in if messages_in else 0.0:.1f}",
-        "getMessageTimesTotal": messages_out,
+        "putMessageTimesTotal": traffic.messages_in,
+        "putMessageSizeTotal": traffic.bytes_in,
+        "putMessageAverageSize": f"{average_size:.1f}",
+        "getMessageTimesTotal": traffic.messages_out,
         "msgPutTotalYesterdayMorning": statistics.mornings["put_yesterday"],
         "msgPutTotalTodayMorning": statistics.mornings["put_today"],
-        "msgPutTotalTodayNow": messages_in,
+        "msgPutTotalTodayNow": traffic.messages_in,
         "msgGetTotalYesterdayMorning": statistics.mornings["get_yesterday"],
         "msgGetTotalTodayMorning": statistics.mornings["get_today"],
-        "msgGetTotalTodayNow": messages_out,
-        "sendSlowedTotal": counters.get("sends_slowed", 0),
-        "sendOverLimitTotal": counters.get("sends_over_limit", 0),
-        "pullPacedTotal": counters.get("pulls_paced", 0),
-        "limitsWaiting": counters.get("limits_waiting", 0),
-        "transactionsOpen": counters.get("transactions_open", 0),
+        "msgGetTotalTodayNow": traffic.messages_out,
+        "sendSlowedTotal": traffic.sends_slowed,
+        "sendOverLimitTotal": traffic.sends_over_limit,
+        "pullPacedTotal": traffic.pulls_paced,
+        "limitsWaiting": waiting.limits_waiting,
+        "transactionsOpen": waiting.transactions_open,
         "putTps": put,
         "getTransferredTps": get,
         "getFoundTps": get,
@@ -61,14 +71,14 @@ def runtime_info(
         "totalMemKBytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 1024,
         "runtime": f"started at {started_ms}",
         **_no_pools(),
-        **_timers(counters, store),
-        **_delays(server, store),
+        **_timers(waiting, store),
+        **_delays(sources.plane, store),
     }
     return {key: str(value) for key, value in values.items()}
 
 
 def _no_pools() -> dict[str, str | int]:
-    """Requests do not queue for threads here; tools want the figures all the same."""
+    """Figures of thread pools. There are none here, but tools expect the figures."""
     figures: dict[str, str | int] = {}
     for pool in POOLS:
         figures |= {f"{pool}ThreadPoolQueueSize": 0, f"{pool}ThreadPoolQueueCapacity": 0}
@@ -76,24 +86,24 @@ def _no_pools() -> dict[str, str | int]:
     return figures | {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 0}
 
 
-def _timers(counters: dict[str, int], store: Store) -> dict[str, str | int]:
-    """Of the messages that wait for a given moment: how late the next one is, how many are not read yet, how
-    many wait, and what has come and gone since the start."""
-    behind = store.max_offset(names.TIMER_TOPIC, 0) - counters.get("timers_queue_offset", 0)
+def _timers(waiting: PlaneFigures, store: Store) -> dict[str, str | int]:
+    """Messages that wait for a given moment: how late the next one is, how many are unread, how many wait,
+    and how many were delivered or recalled since the start."""
+    behind = store.max_offset(names.TIMER_TOPIC, 0) - waiting.timers_queue_offset
     return {
-        "timerReadBehind": counters.get("timers_behind_ms", 0) // 1000,
+        "timerReadBehind": waiting.timers_behind_ms // 1000,
         "timerOffsetBehind": max(behind, 0),
-        "timerCongestNum": counters.get("timers_pending", 0),
+        "timerCongestNum": waiting.timers_pending,
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
-        "timerDeliveredTotal": counters.get("timers_delivered", 0),
-        "timerRecalledTotal": counters.get("timers_recalled", 0),
+        "timerDeliveredTotal": waiting.timers_delivered,
+        "timerRecalledTotal": waiting.timers_recalled,
     }
 
 
-def _delays(server: Server, store: Store) -> dict[str, str | int]:
-    """Of each delay level that is in use: how far it is delivered, and how far it reaches."""
-    offsets = server.delay_offsets() or {}
+def _delays(plane: BrokerPlane, store: Store) -> dict[str, str | int]:
+    """The delivered offset and the end of each delay level in use."""
+    offsets = plane.delay_offsets() or {}
     return {
         f"scheduleMessageOffset_{level}": f"{delivered},{store.max_offset(names.SCHEDULE_TOPIC, level - 1)}"
         for level, delivered in offsets.items()

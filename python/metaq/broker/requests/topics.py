@@ -1,12 +1,11 @@
-"""What administrators and tools ask about topics."""
+"""Topics, as administrators and tools see them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Store
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import parsed
 from metaq.broker.state.offsets import groups_of_topic
@@ -35,7 +34,7 @@ from metaq.protocol.topics import (
     UpdateAndCreateTopicList,
 )
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LIST_MAX = 10_000
 
@@ -44,11 +43,11 @@ class TopicRequests:
     """Creates, changes, deletes and describes topics."""
 
     def __init__(
-        self, topics: Topics, store: Store, server: Server, broker_name: str, address: Callable[[], str]
+        self, topics: Topics, store: Store, plane: BrokerPlane, broker_name: str, address: str
     ) -> None:
         self._topics = topics
         self._store = store
-        self._server = server
+        self._plane = plane
         self._broker_name = broker_name
         self._address = address
 
@@ -64,7 +63,7 @@ class TopicRequests:
             order=command.order,
         )
         if self._topics.update(wanted, parsed(command.attributes)):
-            log.info("topic %s created or changed by %s", command.topic, request.remote)
+            _log.info("topic %s created or changed by %s", command.topic, request.remote)
         await self._topics.publish([command.topic])
 
     @handles(UpdateAndCreateTopicList)
@@ -78,14 +77,14 @@ class TopicRequests:
             self._topics.check_changeable(config.topic_name)
         for config in wanted:
             self._topics.update(config, config.attributes)
-        log.info("%d topics created or changed by %s", len(wanted), request.remote)
+        _log.info("%d topics created or changed by %s", len(wanted), request.remote)
         await self._topics.publish([config.topic_name for config in wanted])
 
     @handles(DeleteTopicInBroker)
     async def delete_topic_in_broker(self, command: DeleteTopicInBroker, request: Request) -> None:
         self._topics.check_changeable(command.topic)
         doomed = [command.topic]
-        for group in groups_of_topic(self._server.offsets(), command.topic):
+        for group in groups_of_topic(self._plane.offsets(), command.topic):
             # A group that pops keeps one retry topic per topic, under either of two spellings.
             for joint in ("_", "+"):
                 retry_topic = f"{names.RETRY_PREFIX}{group}{joint}{command.topic}"
@@ -93,19 +92,19 @@ class TopicRequests:
                     doomed.append(retry_topic)
         for topic in doomed:
             self._topics.remove(topic)
-            self._server.remove_topic(topic)
-            self._server.remove_offsets(topic=topic)
+            self._plane.remove_topic(topic)
+            self._plane.remove_offsets(topic=topic)
             await asyncio.to_thread(self._store.delete_topic, topic)
-        log.info("topic %s deleted by %s", command.topic, request.remote)
+        _log.info("topic %s deleted by %s", command.topic, request.remote)
         await self._topics.publish(doomed)
 
     @handles(CleanUnusedTopic)
     async def clean_unused_topic(self, command: CleanUnusedTopic, request: Request) -> None:
         unused = [topic for topic in await asyncio.to_thread(self._store.topics) if topic not in self._topics]
         for topic in unused:
-            if topic not in self._topics:  # It may have come back while another one was deleted.
+            if topic not in self._topics:  # It may have come back while another topic was deleted.
                 await asyncio.to_thread(self._store.delete_topic, topic)
-        log.warning("queues of topics that are gone deleted by %s: %s", request.remote, unused)
+        _log.warning("queues of topics that are gone deleted by %s: %s", request.remote, unused)
 
     @handles(GetAllTopicConfig)
     def get_all_topic_config(self, command: GetAllTopicConfig, request: Request) -> Response:
@@ -129,7 +128,7 @@ class TopicRequests:
     def get_system_topic_list_from_broker(
         self, command: GetSystemTopicListFromBroker, request: Request
     ) -> Response:
-        topics = TopicList(broker_addr=self._address(), topic_list=self._topics.system_names())
+        topics = TopicList(broker_addr=self._address, topic_list=self._topics.system_names())
         return Response(body=topics.encode())
 
     @handles(GetTopicStatsInfo)

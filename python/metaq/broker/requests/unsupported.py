@@ -1,4 +1,4 @@
-"""What Apache's broker has and this one does not: asked about it, it says truthfully that there is none."""
+"""Features of Apache's broker that this one does not have. The answers say so truthfully."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from metaq.protocol.errors import Refused
 from metaq.protocol.groups import GetAllMessageRequestMode, SetMessageRequestMode
 
 
-class Absent:
-    """No replicas, no slowed reads, no users, and one way to consume."""
+class Unsupported:
+    """No replicas, no slowed reads, no users, and one mode of consumption."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,13 +29,12 @@ class Absent:
     @handles(GetBrokerHaStatus)
     async def get_broker_ha_status(self, command: GetBrokerHaStatus, request: Request) -> Response:
         figures = await asyncio.to_thread(self._store.figures)
-        return Response(
-            body=HaStatus(master_commit_log_max_offset=figures.get("commit_log_max_offset", 0)).encode()
-        )
+        status = HaStatus(master_commit_log_max_offset=figures.commit_log_max_offset)
+        return Response(body=status.encode())
 
     @handles(ResetMasterFlushOffset)
     def reset_master_flush_offset(self, command: ResetMasterFlushOffset, request: Request) -> None:
-        """A master is its own measure."""
+        """Does nothing: there is no replica whose offset could be reset."""
 
     @handles(GetColdDataFlowControlInfo)
     def get_cold_data_info(self, command: GetColdDataFlowControlInfo, request: Request) -> Response:

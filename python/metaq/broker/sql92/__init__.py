@@ -1,7 +1,11 @@
-"""SQL92 message filters: what a consumer writes, turned into a program for the data plane.
+"""SQL92 message filters: expressions of consumers, compiled into programs for the data plane.
 
-Reading order: `sql92.lark` is the language, `parser` makes a tree (`nodes`) of a text, `program` makes a flat
-list of operations of the tree. crates/store/src/expression.rs carries them out, once per message.
+Reading order: `sql92.lark` is the language, `parser` turns a text into a tree (`nodes`), `program` turns the
+tree into a flat list of operations, `cache` remembers compiled expressions, `errors` shows the place of a
+mistake. crates/store/src/expression.rs runs the operations, once per message.
+
+The grammar and its meaning are Apache's; a change here needs the same change there. `state.filters` calls
+this room.
 """
 
 from __future__ import annotations

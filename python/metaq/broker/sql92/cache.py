@@ -1,4 +1,4 @@
-"""Expressions that were compiled before: clients send theirs again with every heartbeat."""
+"""A cache of compiled expressions: clients send theirs again with every heartbeat."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from metaq.broker.sql92.program import compile_tree
 from metaq.settings import Program
 
 WEIGHT_MAX = 200_000
-"""Of all that is remembered, in operations; some 30 megabytes at the worst."""
+"""The weight limit of the whole cache, in operations; at worst some 30 megabytes."""
 WEIGHT_OF_TEXT = 64
-"""So many characters weigh as much as an operation."""
+"""This many characters of text weigh as much as one operation."""
 
 
 class Compiled:
-    """Remembers what became of the expressions used last, the wrong ones included."""
+    """Remembers the results of the expressions used last, errors included."""
 
     def __init__(self, weight_max: int = WEIGHT_MAX) -> None:
         self._weight_max = weight_max

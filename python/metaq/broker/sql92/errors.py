@@ -1,4 +1,4 @@
-"""What is wrong with an expression, and where."""
+"""Errors in an expression, and their place in the text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EXCERPT_CHARACTERS = 60
 
 
 class BadExpression(Refused):
-    """A filter that is wrong, or more than the broker takes; answered with code 23."""
+    """A filter that is wrong or exceeds a limit; answered with code 23."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)

@@ -1,4 +1,4 @@
-"""What an expression says, as a tree; `at` is where it begins in the text."""
+"""An expression as a tree; `at` is the position in the text at which it begins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Property:
 
 @dataclass(frozen=True, slots=True)
 class Negative:
-    """A minus sign: neither a constant any more, nor a truth value."""
+    """A minus sign: the result is neither a constant nor a truth value."""
 
     at: int
     operand: Node
@@ -28,7 +28,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A property where a truth value is due."""
+    """A property in the place of a truth value."""
 
     at: int
     operand: Property
@@ -101,7 +101,7 @@ Node: TypeAlias = (
 
 
 def is_truth(node: Node) -> bool:
-    """Whether it gives true, false or unknown and nothing else."""
+    """Whether its value is always true, false or unknown."""
     match node:
         case Property() | Negative():
             return False

@@ -1,4 +1,4 @@
-"""From text to tree, by the grammar in `sql92.lark` and the rules that a grammar cannot tell.
+"""Parses text into a tree, by the grammar in `sql92.lark` and by rules that a grammar cannot express.
 
 Nothing here recurses into the expression: the parser keeps its own stack and hands every construct up as soon
 as it is complete.
@@ -46,7 +46,7 @@ SEARCHES: dict[str, Literal["contains", "starts_with", "ends_with"]] = {
 
 
 def parse(text: str) -> Node:
-    """The tree of a whole expression; it gives a truth value. Raises BadExpression."""
+    """The tree of a whole expression, which yields a truth value. Raises BadExpression."""
     if len(text) > EXPRESSION_CHARACTERS_MAX:
         raise BadExpression(
             f"SQL92: the expression has {len(text)} characters, the limit is {EXPRESSION_CHARACTERS_MAX}"
@@ -89,7 +89,7 @@ def _parse(text: str) -> Node:
 @cache
 def _grammar() -> Lark:
     grammar = files(__package__).joinpath("sql92.lark").read_text("utf-8")
-    # The basic lexer knows a keyword wherever it stands; the contextual one would take AND for a name.
+    # The basic lexer knows a keyword everywhere; the contextual one would take AND for a name.
     return Lark(
         grammar,
         start="selector",
@@ -101,7 +101,7 @@ def _grammar() -> Lark:
 
 
 class _Wrong(Exception):
-    """A rule is broken at a place in the text."""
+    """A rule is broken at a position in the text."""
 
     def __init__(self, at: int, what: str) -> None:
         super().__init__(what)
@@ -154,7 +154,7 @@ def _order(
 def _between(operand: Node, low: Node, high: Node, *, negated: bool) -> Node:
     for node in (operand, low, high):
         _ordered(node)
-    # A minus sign makes more than a constant of a number, so only bare bounds are held against each other.
+    # A number with a minus sign is not a constant, so only bare bounds are compared.
     if isinstance(low, Constant) and isinstance(high, Constant) and not negated:
         assert isinstance(low.value, int | float) and isinstance(high.value, int | float)
         is_decimal = isinstance(low.value, float) or isinstance(high.value, float)

@@ -1,4 +1,4 @@
-"""From tree to program: operations in postfix order, which is the order they are carried out in."""
+"""Compiles a tree into a program: operations in postfix order, which is the order in which they run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ INTEGER_MAX = 2**31 - 1
 
 
 def compile_tree(tree: Node) -> Program:
-    """Raises BadExpression for a tree that is more than the data plane takes."""
+    """Raises BadExpression for a tree that is too large for the data plane."""
     operations: list[Operation] = []
-    # A loop, since a chain of a thousand ORs is a tree a thousand levels deep.
+    # A loop, because a chain of a thousand ORs is a tree a thousand levels deep.
     work: list[Node | Operation] = [tree]
     while work:
         item = work.pop()
@@ -46,7 +46,7 @@ def compile_tree(tree: Node) -> Program:
 
 
 def _taken_apart(node: Node) -> tuple[tuple[Node, ...], Operation]:
-    """What is to be done first, and what is done with the results."""
+    """The operands of a node, and the operation that combines them."""
     match node:
         case Constant(value=value):
             return (), _constant(value)
@@ -88,7 +88,8 @@ def _constant(value: bool | int | float | str | None) -> Operation:
         case bool():
             return ("true" if value else "false", None)
         case int():
-            # The kind tells how a property is read that meets it: one of 32 bits takes no larger number.
+            # The kind decides how a property is read beside it: next to 32 bits, no larger number is
+            # accepted.
             return ("integer" if value <= INTEGER_MAX else "long", value)
         case float():
             return ("double", value)

@@ -46,8 +46,8 @@ def altered(
     creating: bool,
     keys: Collection[str] = TOPIC_KEYS,
 ) -> dict[str, str]:
-    """The attributes after these changes. Raises Refused for an unknown key, a value that it cannot have, and
-    a change of what is fixed when the topic is created."""
+    """The attributes after these changes. Raises Refused for an unknown key, for a value that the key cannot
+    have, and for a change of a key that is fixed when the topic is created."""
     result = dict(current)
     for signed_key, value in changes.items():
         sign, key = signed_key[:1], signed_key[1:]

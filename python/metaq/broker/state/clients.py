@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers as their heartbeats tell, by group and by connection."""
+"""The connected clients: producers and consumers by group and by connection, as their heartbeats say."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from metaq.protocol.bodies import ConsumerData, SubscriptionData
 
 
 class Change(Enum):
-    """What a heartbeat or a farewell did to a group."""
+    """The effect of a heartbeat or a farewell on a group."""
 
     NOTHING = 0
     FILTERS = 1
-    """The data plane has to know; the shares of its consumers stay."""
+    """The data plane needs the new filters; the shares of the consumers stay."""
     SHARES = 2
-    """Its consumers have to divide the queues anew."""
+    """Its consumers must divide the queues again."""
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class Member:
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     """By topic; none for a producer."""
     fingerprint: int = 0
-    """What the client's last full heartbeat hashed to by its own account; 0 where it does not say."""
+    """The hash that the client gave with its last full heartbeat; 0 if it gave none."""
 
 
 class ConsumerGroup:
@@ -48,7 +48,7 @@ class ConsumerGroup:
         self.members: dict[int, Member] = {}
         """By connection."""
         self.subscriptions: dict[str, SubscriptionData] = {}
-        """By topic; where members differ the newest counts, which is how a changed filter takes over."""
+        """By topic. If members differ, the newest counts; so a changed filter takes over."""
         self._client_ids: Counter[str] = Counter()
 
     @property
@@ -56,12 +56,12 @@ class ConsumerGroup:
         return self.message_model == "BROADCASTING"
 
     def client_ids(self) -> list[str]:
-        """Each once, in order: every consumer must compute the same shares from this list, and a client that
-        has just reconnected can be here twice for a moment."""
+        """Each id once, in order. Every consumer must compute the same shares from this list, and a client
+        that has just reconnected can be here twice for a moment."""
         return sorted(self._client_ids)
 
     def put(self, member: Member) -> Change:
-        """Adds the member or replaces what was known of it; cheap however many others there are."""
+        """Adds or replaces the member. The cost does not grow with the number of members."""
         known = self.members.get(member.connection)
         ids_before, subscriptions_before = len(self._client_ids), dict(self.subscriptions)
         if known is not None and known.client_id != member.client_id:
@@ -98,7 +98,7 @@ class ConsumerGroup:
             del self._client_ids[member.client_id]
 
     def _let_go(self, former: Member) -> None:
-        """Looks for the next newest subscription, only for topics where the former member's counted."""
+        """Finds the next newest subscription for each topic where the former member's was the newest."""
         for topic, subscription in former.subscriptions.items():
             if self.subscriptions.get(topic) is not subscription:
                 continue
@@ -114,8 +114,8 @@ class ConsumerGroup:
 
 
 class Clients:
-    """The live groups. `changed` hears of every consumer group whose members, subscriptions or mode are not
-    what they were."""
+    """The live groups. `changed` is called for every consumer group whose members, subscriptions or mode
+    change."""
 
     def __init__(
         self, clock: Clock, expiry_s: float, changed: Callable[[ConsumerGroup, Change], None]
@@ -126,7 +126,7 @@ class Clients:
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[int, Member]] = {}
         self._producing: dict[str, dict[int, None]] = {}
-        """Client id → its connections that produce, in the order they came."""
+        """Client id → its connections that produce, oldest first."""
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
         """Connection → its consumer groups and its producer groups."""
 
@@ -140,7 +140,7 @@ class Clients:
         return sorted(self._producers)
 
     def producer_connection(self, client_id: str) -> int | None:
-        """A connection on which that client produces: the one it made last."""
+        """The newest connection on which that client produces."""
         connections = self._producing.get(client_id)
         return next(reversed(connections)) if connections else None
 
@@ -155,8 +155,8 @@ class Clients:
     def put_consumer(
         self, data: ConsumerData, member: Member, *, without_subscriptions: bool = False
     ) -> None:
-        """Takes one group of a heartbeat. Without subscriptions it only says that the client is alive, and
-        those known of it stand."""
+        """Takes one group of a heartbeat. One without subscriptions only says that the client is alive; its
+        known subscriptions stay."""
         group = self._consumers.setdefault(data.group_name, ConsumerGroup(data.group_name))
         known = group.members.get(member.connection)
         if without_subscriptions:
@@ -181,7 +181,7 @@ class Clients:
         self._of(member.connection)[1].add(group)
 
     def fingerprint(self, group: str, connection: int) -> int:
-        """That of the last full heartbeat of this client in this group; 0 where there was none."""
+        """The hash of this client's last full heartbeat in this group; 0 if there was none."""
         known = self._consumers.get(group)
         member = known.members.get(connection) if known else None
         return member.fingerprint if member else 0
@@ -211,7 +211,7 @@ class Clients:
                 self._producing.pop(member.client_id, None)
 
     def remove_connection(self, connection: int) -> None:
-        """A socket has closed: its client is gone from every group at once."""
+        """Removes the client of a closed socket from every group at once."""
         consumer_groups, producer_groups = self.groups_of(connection)
         for group in list(consumer_groups):
             self.remove_consumer(group, connection)
@@ -220,7 +220,7 @@ class Clients:
         self._groups_of.pop(connection, None)
 
     def remove_expired(self) -> list[Member]:
-        """Clients that have been silent for too long although their socket is open."""
+        """Removes and returns clients that were silent for too long, although their socket is open."""
         silent_since_ms = self._clock.now_ms() - self._expiry_ms
         expired: list[Member] = []
         for name, group in list(self._consumers.items()):
@@ -237,7 +237,7 @@ class Clients:
         return expired
 
     def shift_time(self, by_ms: int) -> None:
-        """The clock was set, or this process did not run: that nobody was heard meanwhile means nothing."""
+        """Forgives silence after the clock was set or this process did not run."""
         for group in self._consumers.values():
             for member in group.members.values():
                 member.seen_ms += by_ms

@@ -1,4 +1,4 @@
-"""How far each delay level is delivered: kept by the data plane, brought to disk and back from here."""
+"""The delivery progress of each delay level. The data plane keeps it; this module writes and loads it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from metaq._core import Clock, Server
+from metaq._core import BrokerPlane, Clock
 from metaq.broker.state.offsets import quoted_keys
 from metaq.metadata import MetadataFile
 from metaq.protocol.bodies import DataVersion, DelayOffsets
@@ -18,21 +18,21 @@ _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """`1s 5s 10s 30s 1m` in milliseconds; raises ValueError, naming the level that is none."""
+    """Reads `1s 5s 10s 30s 1m` as milliseconds. Raises ValueError, which names the bad level."""
     levels = []
     for word in text.split():
         found = _LEVEL.fullmatch(word)
         if found is None:
-            raise ValueError(f"{word!r} is no delay such as 10s, 5m, 2h or 1d")
+            raise ValueError(f"{word!r} is not a delay such as 10s, 5m, 2h or 1d")
         levels.append(int(found[1]) * _UNIT_MS[found[2]])
     return tuple(levels)
 
 
 class DelayProgress:
-    """delayOffset.json."""
+    """The file delayOffset.json."""
 
-    def __init__(self, server: Server, clock: Clock, directory: Path) -> None:
-        self._server = server
+    def __init__(self, plane: BrokerPlane, clock: Clock, directory: Path) -> None:
+        self._plane = plane
         self._clock = clock
         self._file = MetadataFile(directory / "delayOffset.json")
         self._data_version = DataVersion(timestamp=clock.now_ms())
@@ -40,17 +40,17 @@ class DelayProgress:
         self._writing = asyncio.Lock()
 
     def load(self) -> None:
-        """Before the server starts."""
+        """Loads the file into a plane that has not started."""
         stored = self._file.load(lambda content: DelayOffsets.decode(quoted_keys(content)))
         if stored is not None:
             self._data_version = stored.data_version or self._data_version
-            self._server.load_delay_offsets(stored.offset_table)
+            self._plane.load_delay_offsets(stored.offset_table)
 
     async def persist(self) -> bool:
-        """Writes the offsets where they have changed; True where it did. What was delivered is flushed
-        before, so a power failure can repeat a delivery but never lose one."""
+        """Writes the offsets if they have changed; True if it did. Deliveries are flushed first, so a power
+        failure can repeat a delivery but never lose one."""
         async with self._writing:
-            offsets = await asyncio.to_thread(self._server.delay_offsets)
+            offsets = await asyncio.to_thread(self._plane.delay_offsets)
             if offsets is None or offsets == self._kept:
                 return False
             self._data_version = DataVersion(
@@ -64,7 +64,7 @@ class DelayProgress:
 
     @handles(GetAllDelayOffset)
     async def get_all_delay_offset(self, command: GetAllDelayOffset, request: Request) -> Response:
-        offsets = await asyncio.to_thread(self._server.delay_offsets)
+        offsets = await asyncio.to_thread(self._plane.delay_offsets)
         return Response(body=self._encode(offsets or {}))
 
     def _encode(self, offsets: dict[int, int]) -> bytes:

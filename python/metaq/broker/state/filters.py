@@ -1,4 +1,4 @@
-"""What consumers may select messages by, besides tags."""
+"""The filters by which consumers may select messages, besides tags."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ SQL92 = "SQL92"
 TAG = "TAG"
 FUNCTION = "FUNCTION"
 FUNCTION_PREFIX = "function:"
-"""Begins a call that stands where SQL92 is expected: the Java client sends no types but TAG and SQL92."""
+"""Begins a call in place of a SQL92 expression: the Java client sends no types but TAG and SQL92."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Decides which filters are taken, and compiles them."""
+    """Decides which filters are accepted, and compiles them."""
 
     property_filter: bool = True
     """Whether messages may be selected by SQL92."""
     functions: Mapping[str, Description] = field(default_factory=dict)
-    """What the operator has registered, by name."""
+    """The functions that the operator has registered."""
 
     def compile(self, expression_type: str, expression: str) -> Program | Call | None:
-        """None for tags. Raises Refused for what is not taken here, BadExpression for what is wrong."""
+        """The compiled filter; None for tags. Raises Refused for a type that is switched off, BadExpression
+        for a bad expression."""
         if is_tags(expression_type):
             return None
         if expression_type == FUNCTION:
@@ -56,7 +57,7 @@ class Filters:
 
 
 def carried_key(expression_type: str, expression: str) -> str:
-    """The text by which the data plane knows a filter that pulls carry, whatever its type."""
+    """The text under which the data plane keeps a filter that pulls carry, whatever its type."""
     return f"{FUNCTION_PREFIX}{expression}" if expression_type == FUNCTION else expression
 
 

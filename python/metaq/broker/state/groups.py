@@ -1,4 +1,4 @@
-"""The consumer groups of one broker and what each may do."""
+"""The consumer groups of one broker and their rights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from metaq._core import Clock, Server
+from metaq._core import BrokerPlane, Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import GROUP_KEYS, altered
@@ -35,15 +35,15 @@ from metaq.protocol.groups import (
 )
 from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 GROUPS_MAX = 100_000
 LIST_MAX = 10_000
 RETRY_QUEUES_MAX = 1_000
 FORBIDDEN_MAX = 10_000
-"""Topics that one group may be kept from."""
+"""The most topics that one group can be kept from."""
 NO_READING = 1 << 2
-"""As Apache writes it: the bit that has the number of the read permission."""
+"""Apache's encoding: the bit whose number is the read permission."""
 
 
 class Groups:
@@ -80,7 +80,7 @@ class Groups:
         return msgspec.json.format(self.table().encode(), indent=2)
 
     def table(self, of: Collection[str] | None = None) -> SubscriptionGroupTable:
-        """All groups, or those of the given names."""
+        """All groups, or only the named ones."""
         wanted = self._table if of is None else of
         return SubscriptionGroupTable(
             data_version=self._data_version,
@@ -98,7 +98,7 @@ class Groups:
         return self._table.get(name)
 
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, made on the spot where that is allowed; None where it is not."""
+        """The group, created on the spot if that is allowed; None if it is not."""
         existing = self._table.get(name)
         if existing is not None:
             return existing
@@ -106,7 +106,7 @@ class Groups:
             return None
         if not self.auto_create and not names.is_system_group(name):
             return None
-        log.info("group %s created on first use", name)
+        _log.info("group %s created on first use", name)
         return self.put(SubscriptionGroupConfig(group_name=name))
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
@@ -115,7 +115,7 @@ class Groups:
         return config
 
     async def publish(self, touched: Collection[str]) -> None:
-        """The data plane learns of the change at once; the call returns when it is on disk as well."""
+        """Sends the change to the data plane at once, and returns when it is on disk as well."""
         self._changed(touched)
         await self._keeper.keep()
 
@@ -159,7 +159,7 @@ class Groups:
         return Response(body=config.encode())
 
     def forbidden_topics(self, group: str) -> list[str]:
-        """What the group may not read for now."""
+        """The topics that the group may not read for now."""
         topics = self._forbidden.get(group, {})
         return sorted(topic for topic, bits in topics.items() if bits & NO_READING)
 
@@ -174,7 +174,7 @@ class Groups:
             if fault is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, fault)
             self._forbid(command.group, command.topic, not command.readable)
-            log.warning(
+            _log.warning(
                 "group %s may %sread topic %s, says %s",
                 command.group,
                 "" if command.readable else "not ",
@@ -213,12 +213,13 @@ class Groups:
                     ResponseCode.SYSTEM_ERROR, f"this broker has {GROUPS_MAX} groups, which is the limit"
                 )
             self.put(self._with_attributes(config))
-        log.info("groups created or changed by %s: %d", request.remote, len(wanted))
+        _log.info("groups created or changed by %s: %d", request.remote, len(wanted))
         await self.publish([config.group_name for config in wanted])
 
     def _with_attributes(self, wanted: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """What a request carries are changes, `+` or `-` before each name; what it repeats as it was told is
-        none. So an attribute stays until it is taken away. Raises Refused."""
+        """Applies the changes that a request carries, with `+` or `-` before each name. A name without a sign
+        repeats the current value and changes nothing, so an attribute stays until it is removed. Raises
+        Refused."""
         existing = self._table.get(wanted.group_name)
         current = {} if existing is None else existing.attributes
         changes = {key: value for key, value in wanted.attributes.items() if current.get(key) != value}
@@ -242,11 +243,11 @@ class Groups:
 
 
 class GroupDeletion:
-    """Deletes groups; apart from the table because their offsets live in the data plane."""
+    """Deletes groups. It is not part of the table because the offsets of a group live in the data plane."""
 
-    def __init__(self, groups: Groups, server: Server) -> None:
+    def __init__(self, groups: Groups, plane: BrokerPlane) -> None:
         self._groups = groups
-        self._server = server
+        self._plane = plane
 
     @handles(DeleteSubscriptionGroup)
     async def delete_group(self, command: DeleteSubscriptionGroup, request: Request) -> None:
@@ -255,9 +256,9 @@ class GroupDeletion:
                 ResponseCode.INVALID_PARAMETER, f"group {command.group_name} is the system's own and stays"
             )
         if self._groups.remove(command.group_name):
-            log.info("group %s deleted by %s", command.group_name, request.remote)
+            _log.info("group %s deleted by %s", command.group_name, request.remote)
         if command.clean_offset or command.remove_offset:
-            self._server.remove_offsets(group=command.group_name)
+            self._plane.remove_offsets(group=command.group_name)
         await self._groups.publish([command.group_name])
 
 
@@ -269,7 +270,7 @@ def missing_group(name: str) -> str:
 
 
 def _fault(config: SubscriptionGroupConfig) -> str | None:
-    # None at all is a choice: what such a group failed at does not come again.
+    # Zero is allowed: messages that such a group fails at do not come again.
     if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
         return (
             f"group {config.group_name} asks for {config.retry_queue_nums} retry queues, "

@@ -1,7 +1,7 @@
-"""How much a topic takes and a group gets per second, on one broker: attributes, set at run time.
+"""Limits per second for a topic's sends and a group's reads on one broker: attributes, set at run time.
 
-The broker's own options are the limits of topics and groups that have none; the system's topics, and the
-retry and dead-letter topics that groups need to go on, are limited only by an attribute of their own.
+The broker's own options limit topics and groups that have no attribute. System topics, retry topics and
+dead-letter topics, which groups need to go on, are limited only by an attribute of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_LIMIT = Rates()
 
 
 def rate_fault(key: str, value: str) -> str | None:
-    """What is wrong with a rate, and what to write instead."""
+    """The fault of a rate, with what to write instead; None if there is none."""
     largest, unit = RATES[key]
     if len(value) <= 16 and value.isascii() and value.isdecimal() and 1 <= int(value) <= largest:
         return None
@@ -66,5 +66,5 @@ def _rates(attributes: Mapping[str, str], messages: str, size: str, default: Rat
 
 def _rate(attributes: Mapping[str, str], key: str, default: int) -> int:
     value = attributes.get(key)
-    # Only a file that was changed by hand can hold a value that was never checked.
+    # Only a file that was edited by hand can hold a value that was never checked.
     return default if value is None or rate_fault(key, value) is not None else int(value)

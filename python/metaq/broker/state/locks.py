@@ -1,4 +1,4 @@
-"""Which consumer of a group may read a queue, for groups that consume in order."""
+"""Locks of queues: which consumer may read each queue of a group that consumes in order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaq._core import Clock
+from metaq.broker.options import LEASE_MS
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
@@ -15,76 +16,88 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 
-LEASE_MS = 60_000
-"""A consumer renews every 20 s and stops reading by itself 30 s after its last renewal, so a queue never has
-two readers even though a lease is taken away without asking."""
 QUEUES_PER_REQUEST_MAX = 10_000
 
-Place = tuple[str, int]
+QueueKey = tuple[str, int]
 """Topic and queue."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """Whose queue it is and how long still."""
+    """The client that may read a queue, and until when."""
 
     client_id: str
     ends_ms: int
 
 
+Leases = dict[str, dict[QueueKey, Lease]]
+"""By group and queue."""
+
+
 class QueueLocks:
     """Leases by group and queue. They live in memory: after a restart every consumer simply asks again."""
 
-    def __init__(self, clock: Clock, topics: Topics) -> None:
+    def __init__(
+        self, clock: Clock, topics: Topics, leases: Leases | None = None, lease_ms: int = LEASE_MS
+    ) -> None:
         self._clock = clock
         self._topics = topics
-        self._leases: dict[str, dict[Place, Lease]] = {}
+        self._leases: Leases = {} if leases is None else leases
+        self._lease_ms = lease_ms
+
+    def restart_leases(self) -> None:
+        """Gives every owner a whole lease from now on. Nobody could renew while there was no master, and a
+        queue whose lease ran out meanwhile may still have its reader."""
+        ends_ms = self._clock.now_ms() + self._lease_ms
+        for leases in self._leases.values():
+            for lease in leases.values():
+                lease.ends_ms = ends_ms
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Takes or renews what is free, expired or the client's own, and returns that. A queue that this
-        broker does not have is never granted."""
+        """Locks or renews the queues that are free, expired or the client's own, and returns these. A queue
+        that this broker does not have is never granted."""
         now_ms = self._clock.now_ms()
         leases = self._leases.setdefault(group, {})
         granted: list[MessageQueue] = []
         for queue in queues:
-            place = (queue.topic, queue.queue_id)
-            lease = leases.get(place)
+            queue_key = (queue.topic, queue.queue_id)
+            lease = leases.get(queue_key)
             is_taken = lease is not None and lease.client_id != client_id and lease.ends_ms > now_ms
-            if is_taken or not self._exists(place):
+            if is_taken or not self._exists(queue_key):
                 continue
-            leases[place] = Lease(client_id, now_ms + LEASE_MS)
+            leases[queue_key] = Lease(client_id, now_ms + self._lease_ms)
             granted.append(queue)
         if not leases:
             del self._leases[group]
         return granted
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Gives back what is the client's; anything else is left alone."""
+        """Releases the queues that are the client's; others stay."""
         leases = self._leases.get(group, {})
         for queue in queues:
-            place = (queue.topic, queue.queue_id)
-            lease = leases.get(place)
+            queue_key = (queue.topic, queue.queue_id)
+            lease = leases.get(queue_key)
             if lease is not None and lease.client_id == client_id:
-                del leases[place]
+                del leases[queue_key]
         if not leases:
             self._leases.pop(group, None)
 
     def has_lease(self, group: str) -> bool:
-        """Whether the group consumes some queue in order right now."""
+        """Whether some queue of the group is locked now."""
         now_ms = self._clock.now_ms()
         return any(lease.ends_ms > now_ms for lease in self._leases.get(group, {}).values())
 
     def forget_expired(self) -> None:
         now_ms = self._clock.now_ms()
         for group, leases in list(self._leases.items()):
-            for place, lease in list(leases.items()):
+            for queue_key, lease in list(leases.items()):
                 if lease.ends_ms <= now_ms:
-                    del leases[place]
+                    del leases[queue_key]
             if not leases:
                 del self._leases[group]
 
     def shift_time(self, by_ms: int) -> None:
-        """The clock was set, or this process did not run: the owners had no chance to renew."""
+        """Extends all leases after the clock was set or this process did not run: nobody could renew."""
         for leases in self._leases.values():
             for lease in leases.values():
                 lease.ends_ms += by_ms
@@ -109,6 +122,6 @@ class QueueLocks:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         return asked
 
-    def _exists(self, place: Place) -> bool:
-        topic = self._topics.get(place[0])
-        return topic is not None and 0 <= place[1] < max(topic.read_queue_nums, topic.write_queue_nums)
+    def _exists(self, queue_key: QueueKey) -> bool:
+        topic = self._topics.get(queue_key[0])
+        return topic is not None and 0 <= queue_key[1] < max(topic.read_queue_nums, topic.write_queue_nums)

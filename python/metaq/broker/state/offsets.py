@@ -1,4 +1,4 @@
-"""How far every group has consumed: kept in the data plane, brought to disk and back from here."""
+"""The committed offsets of all groups. The data plane keeps them; this module writes and loads them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from metaq._core import Clock, Server, Store
+from metaq._core import BrokerPlane, Clock, Store
 from metaq.broker.state.groups import Groups
 from metaq.metadata import MetadataFile
 from metaq.protocol import names
@@ -23,10 +23,12 @@ _BARE_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
 
 
 class Offsets:
-    """consumerOffset.json, and what retention has to know of the offsets."""
+    """The file consumerOffset.json, and the offsets below which retention may delete."""
 
-    def __init__(self, server: Server, store: Store, clock: Clock, directory: Path, groups: Groups) -> None:
-        self._server = server
+    def __init__(
+        self, plane: BrokerPlane, store: Store, clock: Clock, directory: Path, groups: Groups
+    ) -> None:
+        self._plane = plane
         self._store = store
         self._clock = clock
         self._groups = groups
@@ -36,21 +38,21 @@ class Offsets:
         self._writing = asyncio.Lock()
 
     def load(self) -> None:
-        """Before the server starts."""
+        """Loads the file into a plane that has not started."""
         stored = self._file.load(decode_offsets)
         if stored is not None:
             self._data_version = stored.data_version or self._data_version
-            self._server.load_offsets(stored.offset_table)
+            self._plane.load_offsets(stored.offset_table)
             for key, queues in (stored.reset_table or {}).items():
                 topic, group = topic_and_group(key)
                 for queue_id, queue_offset in queues.items():
-                    self._server.reset_offset(group, topic, queue_id, queue_offset)
-            self._version_kept = self._server.offsets_version()
+                    self._plane.reset_offset(group, topic, queue_id, queue_offset)
+            self._version_kept = self._plane.offsets_version()
 
     async def persist(self) -> bool:
-        """Writes the table where it has changed since the last time; True where it did."""
+        """Writes the table if it has changed since the last time; True if it did."""
         async with self._writing:
-            version = self._server.offsets_version()
+            version = self._plane.offsets_version()
             if version == self._version_kept:
                 return False
             self._data_version = DataVersion(
@@ -63,26 +65,28 @@ class Offsets:
             return True
 
     def _write(self, version: int) -> None:
-        # In this order: a reset that is followed between the two must not be kept with what came of it.
-        offsets = self._server.offsets()
-        content = encode_offsets(offsets, self._data_version, self._server.resets())
+        # In this order: if a consumer follows a reset in between, the file must not keep the reset together
+        # with the offsets that came after it.
+        offsets = self._plane.offsets()
+        content = encode_offsets(offsets, self._data_version, self._plane.resets())
         self._file.write(content, version)
 
     async def protect(self) -> None:
-        """Tells the store what nobody has consumed yet, so that it does not delete that to make room."""
+        """Tells the store which messages nobody has consumed, so that it does not delete them to make
+        room."""
         await asyncio.to_thread(lambda: self._store.protect(self._lowest_offsets()))
 
     def _lowest_offsets(self) -> dict[tuple[str, int], int]:
-        lowest = lowest_offsets(self._server.offsets(), {group.group_name for group in self._groups})
-        # A queue that is not named here counts as unread; these few nobody has to read at all.
+        lowest = lowest_offsets(self._plane.offsets(), {group.group_name for group in self._groups})
+        # A queue that is not named counts as unread. Nobody has to read these.
         for topic in names.DISPENSABLE:
             for queue_id in self._store.queue_ids(topic):
                 lowest.setdefault((topic, queue_id), self._store.max_offset(topic, queue_id))
-        # What waits for its time is read by the broker itself.
-        for level, delivered_offset in (self._server.delay_offsets() or {}).items():
+        # The broker itself reads the messages that wait for a delay.
+        for level, delivered_offset in (self._plane.delay_offsets() or {}).items():
             lowest[names.SCHEDULE_TOPIC, level - 1] = delivered_offset
-        # So are the half messages, of which the open ones may not go.
-        transactions = self._server.transaction_offsets()
+        # It also reads the half messages, and open ones must stay.
+        transactions = self._plane.transaction_offsets()
         if transactions is not None:
             lowest[names.HALF_TOPIC, 0], lowest[names.HALF_DONE_TOPIC, 0] = transactions
         return lowest
@@ -90,12 +94,12 @@ class Offsets:
     @handles(GetAllConsumerOffset)
     async def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
         version = self._data_version
-        return Response(body=await asyncio.to_thread(lambda: encode_offsets(self._server.offsets(), version)))
+        return Response(body=await asyncio.to_thread(lambda: encode_offsets(self._plane.offsets(), version)))
 
 
 def encode_offsets(table: OffsetTable, version: DataVersion, resets: OffsetTable | None = None) -> bytes:
-    """The file's content, with bare integers as keys as Apache writes them. Written by hand because it is
-    done every few seconds and the table can be large."""
+    """The file's content, with bare integers as keys, as Apache writes them. Encoded by hand because this
+    runs every few seconds and the table can be large."""
     parts = [b'"dataVersion":' + version.encode(), b'"offsetTable":' + _encode_table(table)]
     if resets:
         parts.append(b'"resetTable":' + _encode_table(resets))
@@ -116,7 +120,7 @@ def decode_offsets(content: bytes) -> ConsumerOffsets:
 
 
 def quoted_keys(content: bytes) -> bytes:
-    """Makes JSON of what Apache writes. Names hold no braces or commas, so what looks like a key is one."""
+    """Turns Apache's files into JSON. Names hold no braces or commas, so whatever looks like a key is one."""
     return _BARE_KEY.sub(rb'\1"\2"\3', content)
 
 
@@ -138,7 +142,7 @@ def topics_of_group(table: OffsetTable, group: str) -> list[str]:
 
 
 def lowest_offsets(table: OffsetTable, groups: set[str]) -> dict[tuple[str, int], int]:
-    """Per queue the offset of the slowest of these groups."""
+    """The offset of the slowest of these groups for each queue."""
     lowest: dict[tuple[str, int], int] = {}
     for key, queues in table.items():
         topic, group = topic_and_group(key)

@@ -1,10 +1,10 @@
-"""From what is decided here to what the data plane works by."""
+"""Compiles topics and groups into the policy that the data plane works by."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from metaq._core import Server, tag_code
+from metaq._core import BrokerPlane, tag_code
 from metaq.broker.functions.call import Call
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.filters import TAG, Filters, is_tags
@@ -20,11 +20,11 @@ TAGS_MAX = 10_000
 
 
 class PolicyFeed:
-    """Sends the data plane what has changed, and only that."""
+    """Sends the data plane the entries that have changed, and no others."""
 
     def __init__(
         self,
-        server: Server,
+        plane: BrokerPlane,
         topics: Topics,
         groups: Groups,
         clients: Clients,
@@ -32,7 +32,7 @@ class PolicyFeed:
         send_default: Rates = NO_LIMIT,
         consume_default: Rates = NO_LIMIT,
     ) -> None:
-        self._server = server
+        self._plane = plane
         self._topics = topics
         self._groups = groups
         self._clients = clients
@@ -47,20 +47,20 @@ class PolicyFeed:
         self.send_groups([group.group_name for group in self._groups])
 
     def send_topics(self, touched: Iterable[str]) -> None:
-        """Brings these topics up to date over there, the deleted ones included."""
+        """Brings these topics up to date in the data plane; deleted ones are removed."""
         changed: list[TopicPolicy] = []
         for name in touched:
             config = self._topics.get(name)
             if config is None:
                 if self._topics_sent.pop(name, None) is not None:
-                    self._server.remove_topic(name)
+                    self._plane.remove_topic(name)
                 continue
             policy = compile_topic(config, self._send_default)
             if self._topics_sent.get(name) != policy:
                 self._topics_sent[name] = policy
                 changed.append(policy)
         if changed:
-            self._server.put_topics(changed)
+            self._plane.put_topics(changed)
 
     def send_groups(self, touched: Iterable[str]) -> None:
         changed: list[GroupPolicy] = []
@@ -68,7 +68,7 @@ class PolicyFeed:
             config = self._groups.get(name)
             if config is None:
                 if self._groups_sent.pop(name, None) is not None:
-                    self._server.remove_group(name)
+                    self._plane.remove_group(name)
                 continue
             policy = compile_group(
                 config,
@@ -81,7 +81,7 @@ class PolicyFeed:
                 self._groups_sent[name] = policy
                 changed.append(policy)
         if changed:
-            self._server.put_groups(changed)
+            self._plane.put_groups(changed)
 
 
 def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy:
@@ -104,7 +104,7 @@ def compile_group(
     forbidden_topics: Iterable[str] = (),
     default: Rates = NO_LIMIT,
 ) -> GroupPolicy:
-    # Tools are not to be slowed by what is meant for consumers.
+    # A limit for consumers must not slow down tools.
     default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
     rates = consume_rates(config.attributes, default)
     subscriptions = live.subscriptions if live is not None else {}
@@ -125,7 +125,8 @@ def compile_group(
 
 
 def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:
-    """A filter that is wrong refuses the pulls of this subscription; the group's others go on."""
+    """Compiles one subscription. A bad filter refuses its pulls only; the group's other subscriptions go
+    on."""
     compiled, refusal = None, None
     try:
         compiled = filters.compile(subscription.expression_type, subscription.sub_string)
@@ -143,14 +144,14 @@ def compile_subscription(subscription: SubscriptionData, filters: Filters) -> Su
 
 
 def wanted_tag_codes(subscription: SubscriptionData) -> tuple[int, ...]:
-    """The hash codes of the tags that a subscription names; none means every message, or another filter."""
+    """The hash codes of the tags that a subscription names. Empty: every message, or another filter."""
     tags = wanted_tags(subscription) if is_tags(subscription.expression_type) else ()
     return tuple(sorted({tag_code(tag) for tag in tags}))
 
 
 def wanted_tags(subscription: SubscriptionData) -> tuple[str, ...]:
-    """The tags that `a || b` names; none means every message. Clients also send the tags as a list and their
-    hash codes, but not all of them fill those in, and the expression says the same."""
+    """The tags that `a || b` names; empty means every message. Clients also send a list of tags and their
+    hash codes, but not all clients fill them in, and the expression says the same."""
     expression = subscription.sub_string.strip()
     if subscription.class_filter_mode or expression in ("", "*"):
         return ()

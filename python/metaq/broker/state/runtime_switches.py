@@ -1,4 +1,4 @@
-"""What an operator may switch while the broker runs."""
+"""Switches that an operator may change while the broker runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Switches:
-    """By Apache's names on the wire; what is changed lasts until the next start."""
+    """Known on the wire under Apache's names. Changes last until the next start."""
 
     server_side_reset: bool = True
-    """A reset is the broker's word, told with the next pull and kept against what consumers commit meanwhile.
-    Switched off, it is only sent to the consumers that run, as brokers before 5.0 do."""
+    """On: the broker applies a reset itself. The answer to the next pull sends consumers to the new offset,
+    and offsets that they commit before are ignored. Off: the reset is only sent to running consumers, as
+    brokers before 5.0 do."""
     store_replies: bool = True
-    """The reply to a request is stored besides being pushed to whoever asked."""
+    """Whether the reply to a request is stored as well as pushed to its requester."""
 
 
 WIRE_NAMES = {

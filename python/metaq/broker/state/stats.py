@@ -1,7 +1,7 @@
-"""How much goes in and out, by topic and group, over the last minute, hour and day.
+"""Messages in and out by topic and group, over the last minute, hour and day.
 
-Nothing is counted per message here: every few seconds the ends of the queues and the committed offsets are
-looked at, and what they have grown by is what happened.
+Nothing is counted per message here. Every few seconds the queue ends and the committed offsets are sampled;
+their growth is the number of messages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from metaq._core import Clock, Server, Store
+from metaq._core import BrokerPlane, Clock, Listener, ListenerFigures, Store
 from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import BrokerStatsData, BrokerStatsItem
 from metaq.protocol.codes import ResponseCode
@@ -28,7 +28,7 @@ KEPT = (TOPIC_PUT, GROUP_GET, BROKER_PUT, BROKER_GET)
 
 
 class Window:
-    """A growing sum as it was at some moments, as far back as the window reaches."""
+    """Samples of a growing sum, as far back as the window reaches."""
 
     def __init__(self, step_ms: int, steps: int) -> None:
         self._step_ms = step_ms
@@ -39,7 +39,7 @@ class Window:
             self._moments.append((now_ms, total))
 
     def since_begin(self, now_ms: int, total: int) -> BrokerStatsItem:
-        """What came in the window, up to now."""
+        """The growth within the window, up to now."""
         if not self._moments:
             return BrokerStatsItem()
         began_ms, before = self._moments[0]
@@ -72,10 +72,13 @@ class Series:
 
 
 class Statistics:
-    """Samples queue ends, committed offsets and the data plane's counters."""
+    """Samples queue ends, committed offsets and the listener's figures."""
 
-    def __init__(self, server: Server, store: Store, clock: Clock, cluster: str) -> None:
-        self._server = server
+    def __init__(
+        self, plane: BrokerPlane, listener: Listener, store: Store, clock: Clock, cluster: str
+    ) -> None:
+        self._plane = plane
+        self._listener = listener
         self._store = store
         self._clock = clock
         self._cluster = cluster
@@ -85,25 +88,25 @@ class Statistics:
         self._sampled_ms: int | None = None
         self._day: tuple[int, ...] = ()
         self.mornings = {"put_yesterday": 0, "put_today": 0, "get_yesterday": 0, "get_today": 0}
-        """The sums as they were when this day and the one before began, or this broker started."""
+        """The sums at the beginning of today and of yesterday, or at the start of this broker."""
 
     def sample(self) -> None:
-        """Looks once; called every `SAMPLE_INTERVAL_S` from one thread at a time."""
+        """Takes one sample; called every `SAMPLE_INTERVAL_S`, from one thread at a time."""
         now_ms = self._clock.now_ms()
         grown: dict[tuple[str, str], int] = {}
         for topic, ends in self._store.queue_ends().items():
             grown[TOPIC_PUT, topic] = self._put_since(topic, ends)
             self._ends[topic] = dict(ends)
-        for key, committed in self._server.offsets().items():
+        for key, committed in self._plane.offsets().items():
             known = self._committed.get(key, {})
             grown[GROUP_GET, key] = sum(
                 max(place - known.get(queue_id, place), 0) for queue_id, place in committed.items()
             )
             self._committed[key] = dict(committed)
-        counters = self._server.counters()
+        figures = self._listener.figures()
         self._sampled_ms = now_ms
-        self._note(grown, counters, now_ms)
-        self._turn_day(counters, now_ms)
+        self._note(grown, figures, now_ms)
+        self._turn_day(figures, now_ms)
 
     def _put_since(self, topic: str, ends: Mapping[int, int]) -> int:
         if self._sampled_ms is None:
@@ -113,14 +116,14 @@ class Statistics:
         for queue_id, end in ends.items():
             before = known.get(queue_id)
             if before is None:
-                # New, or only now looked at: the messages themselves tell when they came.
+                # A queue without a sample so far: the store times of its messages tell when they came.
                 before = self._store.search_offset(topic, queue_id, self._sampled_ms)
             total += max(end - before, 0)
         return total
 
-    def _note(self, grown: Mapping[tuple[str, str], int], counters: Mapping[str, int], now_ms: int) -> None:
-        for name, counter in ((BROKER_PUT, "messages_in"), (BROKER_GET, "messages_out")):
-            self._series.setdefault((name, self._cluster), Series()).total = counters.get(counter, 0)
+    def _note(self, grown: Mapping[tuple[str, str], int], figures: ListenerFigures, now_ms: int) -> None:
+        for name, total in ((BROKER_PUT, figures.messages_in), (BROKER_GET, figures.messages_out)):
+            self._series.setdefault((name, self._cluster), Series()).total = total
         for key, amount in grown.items():
             if amount and key not in self._series:
                 self._series[key] = Series()
@@ -132,19 +135,19 @@ class Statistics:
         for series in self._series.values():
             series.note(now_ms)
 
-    def _turn_day(self, counters: Mapping[str, int], now_ms: int) -> None:
+    def _turn_day(self, figures: ListenerFigures, now_ms: int) -> None:
         day = time.localtime(now_ms / 1000)[:3]
         if self._day and day != self._day:
             self.mornings = {
                 "put_yesterday": self.mornings["put_today"],
-                "put_today": counters.get("messages_in", 0),
+                "put_today": figures.messages_in,
                 "get_yesterday": self.mornings["get_today"],
-                "get_today": counters.get("messages_out", 0),
+                "get_today": figures.messages_out,
             }
         self._day = day
 
     def moved(self, topic: str, group: str, places: Mapping[int, int]) -> None:
-        """An administrator moved the group: the way it skipped was not consumed."""
+        """Notes a reset by an administrator: the messages that it skipped were not consumed."""
         self._committed.setdefault(f"{topic}@{group}", {}).update(places)
 
     def data(self, name: str, key: str) -> BrokerStatsData | None:
@@ -152,12 +155,12 @@ class Statistics:
         return series.data() if series is not None else None
 
     def per_second(self, name: str, key: str) -> float:
-        """Over the last minute."""
+        """The rate over the last minute."""
         data = self.data(name, key)
         return float(data.stats_minute.tps) if data is not None else 0.0
 
     def broker_triple(self, name: str) -> str:
-        """The broker's rate as tools show it: now, and over longer spans."""
+        """The broker's rates over a minute, an hour and a day, as tools show them."""
         data = self.data(name, self._cluster) or BrokerStatsData()
         return f"{data.stats_minute.tps} {data.stats_hour.tps} {data.stats_day.tps}"
 

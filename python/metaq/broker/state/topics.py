@@ -1,4 +1,4 @@
-"""The topics of one broker: which there are, what they allow, and how new ones come about."""
+"""The topics of one broker: the table, their rights, and how new topics are created."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Topics:
     """The table of topics and its file, topics.json.
 
     A change is made in two steps: `put` or `remove` changes the table, and `publish` returns once the change
-    is on disk and the data plane and the name servers have been told. So no message is ever acknowledged for
-    a topic that a crash would make the broker forget.
+    is on disk and the data plane and the name servers know it. So no message is ever acknowledged for a topic
+    that a crash would make the broker forget.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Topics:
         self._changed = changed
         self._table: dict[str, TopicConfig] = {}
         self._unserved: set[str] = set()
-        """New ones that are not kept yet, and of which the data plane does not know."""
+        """New topics that are not on disk yet. The data plane does not know them."""
         self._system: frozenset[str] = frozenset()
         self._file = MetadataFile(directory / "topics.json")
         self._keeper = Keeper(self._file, self.encode)
@@ -50,7 +50,7 @@ class Topics:
         self.data_version = DataVersion(timestamp=clock.now_ms())
 
     def load(self) -> None:
-        """Reads the file and adds the system's own topics where they are missing."""
+        """Reads the file and adds missing system topics."""
         stored = self._file.load(TopicConfigTable.decode)
         if stored is not None:
             self.data_version = stored.data_version
@@ -59,7 +59,7 @@ class Topics:
         system = {config.topic_name: config for config in system_topics(self._options)}
         self._system = frozenset(system) | names.RESERVED
         for name, config in system.items():
-            # The template follows the configuration at every start; the others keep what they were given.
+            # The template follows the configuration at every start; the others keep their settings.
             if name == names.TEMPLATE_TOPIC or name not in self._table:
                 self._table[name] = config
         if names.TEMPLATE_TOPIC not in system:
@@ -67,18 +67,18 @@ class Topics:
         self._advance()
 
     def encode(self) -> bytes:
-        """The file's content, in Apache's form."""
+        """The file's content, in Apache's format."""
         return msgspec.json.format(self.table().encode(), indent=2)
 
     def table(self, of: Collection[str] | None = None) -> TopicConfigTable:
-        """All topics, or those of the given names."""
+        """All topics, or only the named ones."""
         chosen = (
             self._table if of is None else {name: self._table[name] for name in of if name in self._table}
         )
         return TopicConfigTable(data_version=self.data_version, topic_config_table=chosen)
 
     def served(self) -> TopicConfigTable:
-        """Those that can be in a route: a client that finds a topic there may ask for it at once."""
+        """The topics that may be in a route. A client that finds a topic there may use it at once."""
         return self.table([name for name in self._table if name not in self._unserved])
 
     def __iter__(self) -> Iterator[TopicConfig]:
@@ -100,7 +100,7 @@ class Topics:
         return name in self._system or name.startswith(names.SYSTEM_PREFIX)
 
     def put(self, config: TopicConfig) -> TopicConfig:
-        """Adds or replaces one topic; a check of its values has been made by the caller."""
+        """Adds or replaces one topic. The caller has checked its values."""
         if config.topic_name not in self._table and len(self._table) >= TOPICS_MAX:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
@@ -120,17 +120,19 @@ class Topics:
         return True
 
     async def publish(self, touched: Collection[str]) -> None:
-        """Raises OSError where the change cannot be written; the next call tries again."""
+        """Writes the change and passes it on. Raises OSError if it cannot be written; the next call tries
+        again."""
         fresh = frozenset(self._unserved)
         await self._keeper.keep()
         if fresh & self._unserved:
-            # Another version: name servers may have been told the last one without them.
+            # A new version, because name servers may have got the last one without them.
             self._unserved -= fresh
             self._advance()
         await self._changed(touched)
 
     def set_auto_create(self, enabled: bool) -> None:
-        """Also brings or takes the template, whose route tells producers that they may send anywhere."""
+        """Also adds or removes the template topic, whose route tells producers that they may send
+        anywhere."""
         self.auto_create = enabled
         if enabled and names.TEMPLATE_TOPIC not in self._table:
             self.put(template_topic(self._options))
@@ -138,11 +140,11 @@ class Topics:
             self.remove(names.TEMPLATE_TOPIC)
 
     def version_changed(self) -> None:
-        """Something that goes to the name servers with the topics has changed: the broker's permission."""
+        """Marks a change that goes to the name servers with the topics: the broker's permission."""
         self._advance()
 
     def create_from_template(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
-        """A topic that a producer sends to before anybody made it; raises Refused where it may not."""
+        """Creates a topic that a producer sends to before anybody else created it. Raises Refused."""
         template = self._table.get(template_name or names.TEMPLATE_TOPIC)
         forbidden = template_name in ("", names.TEMPLATE_TOPIC) and not self.auto_create
         if template is None or forbidden or not template.perm & INHERIT:
@@ -161,7 +163,7 @@ class Topics:
         )
 
     def ensure_retry_topic(self, group: str, queues: int, *, order: bool | None = None) -> TopicConfig | None:
-        """The group's retry topic, where it had to be made or changed; None where it was there."""
+        """The group's retry topic if it had to be created or changed; None if it was there."""
         name = names.retry_topic(group)
         existing = self._table.get(name)
         if existing is None:
@@ -179,14 +181,14 @@ class Topics:
         return None
 
     def ensure_dead_letter_topic(self, group: str) -> None:
-        """Where messages go that the group has failed at too often."""
+        """Creates the topic for messages that the group has failed at too often, if it is missing."""
         name = names.dead_letter_topic(group)
         if name not in self._table:
             self.put(TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1, perm=READ | WRITE))
 
     def update(self, wanted: TopicConfig, attributes: dict[str, str]) -> bool:
-        """Creates or changes a topic as an administrator asks; `attributes` are changes with `+` or `-`
-        before each name. False where nothing changed. Raises Refused, saying which limit was passed."""
+        """Creates or changes a topic as an administrator asks. `attributes` are changes with `+` or `-`
+        before each name. False if nothing changed. Raises Refused, which names the limit."""
         self._check(wanted)
         existing = self._table.get(wanted.topic_name)
         current = {} if existing is None else existing.attributes
@@ -199,7 +201,7 @@ class Topics:
         return True
 
     def check_changeable(self, name: str) -> None:
-        """Raises Refused for a malformed name and for the system's own topics."""
+        """Raises Refused for a malformed name and for system topics."""
         fault = names.topic_fault(name)
         if fault is None and self.is_system(name):
             fault = f"the topic {name} is the system's own and cannot be changed: choose another name"
@@ -213,9 +215,10 @@ class Topics:
             if not 0 <= queues <= QUEUES_MAX:
                 fault = f"{queues} {what} queues asked for, the limit is 0 to {QUEUES_MAX}"
         if not 0 <= wanted.perm <= READ | WRITE | INHERIT:
-            fault = f"permission {wanted.perm} is no sum of 4 (read), 2 (write) and 1 (inherit)"
+            fault = f"permission {wanted.perm} is not a sum of 4 (read), 2 (write) and 1 (inherit)"
         if wanted.topic_filter_type not in FILTER_TYPES:
-            fault = f"filter type {wanted.topic_filter_type[:32]!a} is none of {', '.join(FILTER_TYPES)}"
+            known = " or ".join(FILTER_TYPES)
+            fault = f"filter type {wanted.topic_filter_type[:32]!a} is unknown; use {known}"
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topic {wanted.topic_name}: {fault}")
 
@@ -237,8 +240,8 @@ def missing_topic(name: str) -> str:
 
 
 def system_topics(options: BrokerOptions) -> list[TopicConfig]:
-    """What tools, clients and the broker itself expect to find on every broker. The ones named after the
-    cluster and the broker let tools find brokers by asking for their route."""
+    """The topics that tools, clients and the broker itself expect on every broker. Tools find brokers by the
+    routes of the topics that are named after the cluster and the broker."""
     cluster, broker = options.broker.cluster, options.broker.name
 
     def topic(name: str, queues: int, perm: int = READ | WRITE) -> TopicConfig:

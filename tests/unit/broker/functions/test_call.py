@@ -1,4 +1,4 @@
-"""What consumers write to call a filter function: read strictly, never run, and told where it is wrong."""
+"""Calls of filter functions: parsed strictly, never run, with errors that name the place."""
 
 from __future__ import annotations
 

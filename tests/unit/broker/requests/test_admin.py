@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Listener, Store
 from metaq.broker.options import BrokerOptions
-from metaq.broker.requests.admin import Admin, Parts, parse_properties
+from metaq.broker.requests.admin import Admin, AdminParts, parse_properties
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
 from metaq.protocol.admin import GetBrokerConfig, GetBrokerRuntimeInfo, UpdateBrokerConfig
@@ -21,8 +22,16 @@ from metaq.protocol.errors import Refused
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 
 
-class FakeServer:
+class FakeListener:
     port = 10911
+
+    def figures(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            messages_in=3, bytes_in=0, messages_out=0, sends_slowed=0, sends_over_limit=0, pulls_paced=0
+        )
+
+
+class FakePlane:
     permission = 6
 
     def set_permission(self, permission: int) -> None:
@@ -31,13 +40,27 @@ class FakeServer:
     def delay_offsets(self) -> dict[int, int]:
         return {3: 7}
 
-    def counters(self) -> dict[str, int]:
-        return {"messages_in": 3}
+    def figures(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            limits_waiting=0,
+            transactions_open=0,
+            timers_queue_offset=0,
+            timers_behind_ms=0,
+            timers_pending=0,
+            timers_delivered=0,
+            timers_recalled=0,
+        )
 
 
 class FakeStore:
-    def figures(self) -> dict[str, int]:
-        return {"commit_log_max_offset": 100, "flushed_offset": 60, "dispatched_offset": 100}
+    def figures(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            commit_log_min_offset=0,
+            commit_log_max_offset=100,
+            flushed_offset=60,
+            dispatched_offset=100,
+            disk_used_percent=0,
+        )
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         return 9
@@ -49,25 +72,29 @@ class FakeStore:
 class Desk:
     def __init__(self, tables: Any, directory: Path) -> None:
         self.tables = tables
-        self.server = FakeServer()
+        self.plane = FakePlane()
         self.switches = Switches()
-        server, store = cast(Server, self.server), cast(Store, FakeStore())
+        plane, store = cast(BrokerPlane, self.plane), cast(Store, FakeStore())
+        listener = cast(Listener, FakeListener())
         options = BrokerOptions(
-            broker=BrokerSettings(cluster="c", name="b", broker_id=0, store_host="127.0.0.1:0"),
+            broker=BrokerSettings(cluster="c", name="b", store_host="127.0.0.1:0"),
             server=ServerSettings(host="127.0.0.1", port=0),
             store=StoreSettings(directory=str(directory)),
         )
         self.admin = Admin(
-            Parts(
+            AdminParts(
                 options=options,
+                broker_id=0,
                 clock=tables.clock,
-                server=server,
+                listener=listener,
+                plane=plane,
                 store=store,
                 topics=tables.topics,
                 groups=tables.groups,
-                statistics=Statistics(server, store, tables.clock, "c"),
+                statistics=Statistics(plane, listener, store, tables.clock, "c"),
                 switches=self.switches,
-                address=lambda: "127.0.0.1:10911",
+                address="127.0.0.1:10911",
+                started_ms=tables.clock.now_ms(),
             )
         )
 
@@ -95,10 +122,10 @@ def test_what_may_change_changes(desk: Desk, request_with: Any) -> None:
         b"# comment\nbrokerPermission=4\nautoCreateTopicEnable = false\nautoCreateSubscriptionGroup=false\n"
     )
     update(desk, request_with(body))
-    assert desk.server.permission == desk.admin.permission == 4
+    assert desk.plane.permission == desk.admin.permission == 4
     assert not desk.tables.topics.auto_create
     assert not desk.tables.groups.auto_create
-    assert desk.tables.published, "the name servers are told"
+    assert desk.tables.published, "the name servers hear of it"
     assert desk.admin.config()["brokerPermission"] == "4"
 
 
@@ -128,7 +155,7 @@ def test_anything_else_is_refused_and_nothing_is_half_done(
     with pytest.raises(Refused) as raised:
         update(desk, request_with(body))
     assert raised.value.code == code
-    assert desk.server.permission == 6
+    assert desk.plane.permission == 6
 
 
 @given(body=st.binary(max_size=100))

@@ -1,4 +1,4 @@
-"""Who consumes what, and how far behind."""
+"""The progress of consumer groups, and how far behind they are."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import Server, Store, tag_code
-from metaq.broker.requests.consumption import Consumption, Parts
+from metaq._core import BrokerPlane, Listener, Store, tag_code
+from metaq.broker.requests.consumption import Consumption, ConsumptionParts
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.stats import Statistics
 from metaq.protocol.bodies import (
@@ -37,7 +37,7 @@ from metaq.protocol.offsets import (
 )
 
 
-class FakeServer:
+class FakePlane:
     def offsets(self) -> dict[str, dict[int, int]]:
         return {"orders@billing": {0: 5}, "history@billing": {0: 1}, "orders@audit": {0: 1}}
 
@@ -70,18 +70,18 @@ class Desk:
     def __init__(self, tables: Any) -> None:
         self.tables = tables
         self.clients = Clients(tables.clock, 120.0, lambda group, change: None)
-        server, store = cast(Server, FakeServer()), cast(Store, FakeStore())
+        plane, store = cast(BrokerPlane, FakePlane()), cast(Store, FakeStore())
         self.consumption = Consumption(
-            Parts(
+            ConsumptionParts(
                 broker_name="b",
                 clock=tables.clock,
-                server=server,
+                plane=plane,
                 store=store,
                 topics=tables.topics,
                 groups=tables.groups,
                 clients=self.clients,
-                statistics=Statistics(server, store, tables.clock, "c"),
-                address=lambda: "127.0.0.1:10911",
+                statistics=Statistics(plane, cast(Listener, None), store, tables.clock, "c"),
+                address="127.0.0.1:10911",
             )
         )
 
@@ -150,7 +150,7 @@ def test_the_backlog_of_all_groups(desk: Desk, request_with: Any) -> None:
     by_group = {group: stats for entry in everything.consume_stats_list for group, stats in entry.items()}
     assert len(by_group["billing"]) == 2 and len(by_group["audit"]) == 1
     assert by_group["TOOLS_CONSUMER"] == []
-    # Of two queues each: orders and history of billing, orders of audit.
+    # Two queues each: orders and history of billing, orders of audit.
     assert everything.total_diff == (4 + 9) + (8 + 9) + (8 + 9)
     assert everything.broker_addr == "127.0.0.1:10911"
     assert told(True).total_diff == 8 + 9

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.requests.messages import ANSWER_BYTES_MAX, Messages
 from metaq.broker.state.clients import Clients
@@ -48,11 +48,15 @@ class FakeStore:
         return 1_000 + queue_offset
 
 
-class FakeServer:
-    """Remembers the expressions it was told."""
+class FakePlane:
+    """Remembers the expressions that it got."""
 
     def __init__(self) -> None:
         self.expressions: dict[str, Program] = {}
+        self.exhausted = False
+
+    def retries_exhausted(self, group: str, reconsume_times: int, times_max: int | None = None) -> bool:
+        return self.exhausted
 
     def put_expression(self, text: str, program: Program) -> None:
         self.expressions[text] = program
@@ -68,12 +72,12 @@ class Desk:
     def __init__(self, tables: Any, request_with: Any) -> None:
         self.tables = tables
         self.store = FakeStore()
-        self.server = FakeServer()
+        self.plane = FakePlane()
         self.messages = Messages(
             tables.topics,
             tables.groups,
             cast(Store, self.store),
-            cast(Server, self.server),
+            cast(BrokerPlane, self.plane),
             Filters(),
             Inquiry(Clients(tables.clock, 120.0, lambda group, change: None), tables.clock, nobody),
         )
@@ -152,6 +156,17 @@ def test_without_permission_to_make_topics_the_answer_says_what_to_do(make_desk:
     assert "metaq topic create orders" in raised.value.remark
 
 
+def test_the_data_plane_says_whether_a_resent_message_needs_the_dead_letters(
+    make_desk: Callable[..., Desk],
+) -> None:
+    desk = make_desk()
+    desk.send("%RETRY%billing", reconsume_times=99)
+    assert desk.tables.topics.get("%DLQ%billing") is None
+    desk.plane.exhausted = True
+    assert desk.send("%RETRY%billing").retried == 1
+    assert desk.tables.topics.get("%DLQ%billing") is not None
+
+
 def test_a_retry_topic_needs_its_group_and_not_the_template(make_desk: Callable[..., Desk]) -> None:
     desk = make_desk(auto_create_topic=False)
     assert desk.send("%RETRY%billing").retried == 1
@@ -165,7 +180,7 @@ def test_a_retry_topic_needs_its_group_and_not_the_template(make_desk: Callable[
 def test_an_expression_is_compiled_told_and_the_pull_handed_back(desk: Desk) -> None:
     carried = {"sys_flag": 4, "expression_type": "SQL92"}
     assert desk.pull("billing", subscription="a = 1", **carried).retried == 1
-    assert desk.server.expressions == {"a = 1": (("property", "a"), ("integer", 1), ("equal", None))}
+    assert desk.plane.expressions == {"a = 1": (("property", "a"), ("integer", 1), ("equal", None))}
     for wrong in ("a =", "", None):
         with pytest.raises(Refused) as raised:
             desk.pull("billing", subscription=wrong, **carried)
@@ -173,7 +188,7 @@ def test_an_expression_is_compiled_told_and_the_pull_handed_back(desk: Desk) -> 
     with pytest.raises(Refused, match="no filters of type GROOVY"):
         desk.pull("billing", subscription="a = 1", sys_flag=4, expression_type="GROOVY")
     assert desk.pull("billing", subscription="a =", sys_flag=0, expression_type="SQL92").retried == 1
-    assert list(desk.server.expressions) == ["a = 1"]
+    assert list(desk.plane.expressions) == ["a = 1"]
 
 
 def test_a_group_is_made_and_the_pull_handed_back(make_desk: Callable[..., Desk]) -> None:

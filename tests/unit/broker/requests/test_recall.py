@@ -1,4 +1,4 @@
-"""What a recall handle may look like."""
+"""The form of a recall handle."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def test_a_message_id_ends_with_the_physical_offset() -> None:
     ["", "7F", "Z" * 32, "7F0000010000A975FFFFFFFFFFFFFFFF", "7F0000010000A975-000000000000306", "_" * 32],
 )
 def test_what_is_no_message_id_is_told(message_id: str) -> None:
-    with pytest.raises(ProtocolError, match="no offset message id"):
+    with pytest.raises(ProtocolError, match="not an offset message id"):
         physical_offset_of(message_id)
 
 

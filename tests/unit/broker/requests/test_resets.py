@@ -1,4 +1,4 @@
-"""Resets: where a group is put to, and what consumers that run are told."""
+"""Resets: the new offsets of a group, and the notices to its running consumers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import Server, Store
-from metaq.broker.requests.resets import CPP, Parts, Resets
+from metaq._core import BrokerPlane, Listener, Store
+from metaq.broker.requests.resets import CPP, ResetParts, Resets
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
@@ -21,7 +21,7 @@ from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
 
 
-class FakeServer:
+class FakePlane:
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {"orders@billing": {0: 50, 1: 5}}
 
@@ -56,23 +56,23 @@ class FakeOffsets:
 class Desk:
     def __init__(self, tables: Any) -> None:
         self.tables = tables
-        self.server = FakeServer()
+        self.plane = FakePlane()
         self.offsets = FakeOffsets()
         self.switches = Switches()
         self.told: list[tuple[int, Command, bytes]] = []
         self.clients = Clients(tables.clock, 120.0, lambda group, change: None)
         tables.topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
         tables.groups.put(SubscriptionGroupConfig(group_name="billing"))
-        server, store = cast(Server, self.server), cast(Store, FakeStore())
+        plane, store = cast(BrokerPlane, self.plane), cast(Store, FakeStore())
         self.resets = Resets(
-            Parts(
-                server=server,
+            ResetParts(
+                plane=plane,
                 store=store,
                 topics=tables.topics,
                 groups=tables.groups,
                 clients=self.clients,
                 offsets=cast(Offsets, self.offsets),
-                statistics=Statistics(server, store, tables.clock, "c"),
+                statistics=Statistics(plane, cast(Listener, None), store, tables.clock, "c"),
                 switches=self.switches,
                 broker_name="b",
                 tell=lambda connection, command, body: self.told.append((connection, command, body)),
@@ -100,12 +100,12 @@ def desk(tables: Any) -> Desk:
 
 def test_to_a_time_to_the_end_and_to_an_offset(desk: Desk, request_with: Any) -> None:
     assert desk.reset(request_with(), 30) == {0: 30, 1: 30}
-    assert desk.server.table["orders@billing"] == {0: 30, 1: 30}
+    assert desk.plane.table["orders@billing"] == {0: 30, 1: 30}
     assert desk.reset(request_with(), -1) == {0: 100, 1: 100}
     assert desk.reset(request_with(), 40, queue_id=1) == {1: 40}
     assert desk.reset(request_with(), 0, queue_id=1, queue_offset=77) == {1: 77}
     assert desk.reset(request_with(), 20, queue_id=1, queue_offset=-1) == {1: 20}
-    assert desk.server.table["orders@billing"] == {0: 100, 1: 20}
+    assert desk.plane.table["orders@billing"] == {0: 100, 1: 20}
     assert desk.offsets.persisted == 5, "an answer means that a kill does not undo it"
     assert desk.told == []
 
@@ -128,7 +128,7 @@ def test_what_cannot_be_is_refused(desk: Desk, request_with: Any, fields: dict[s
     with pytest.raises(Refused) as raised:
         desk.reset(request_with(), 30, **fields)
     assert raised.value.code == code
-    assert desk.server.table == {"orders@billing": {0: 50, 1: 5}}
+    assert desk.plane.table == {"orders@billing": {0: 50, 1: 5}}
 
 
 def test_running_consumers_are_told_in_the_form_each_can_read(desk: Desk, request_with: Any) -> None:
@@ -146,7 +146,7 @@ def test_running_consumers_are_told_in_the_form_each_can_read(desk: Desk, reques
             {"brokerName": "b", "offset": 30, "queueId": queue_id, "topic": "orders"} for queue_id in (0, 1)
         ]
     }
-    assert desk.server.table["orders@billing"] == {0: 50, 1: 5}, "the consumers commit it themselves"
+    assert desk.plane.table["orders@billing"] == {0: 50, 1: 5}, "the consumers commit it themselves"
 
 
 def test_a_tool_that_speaks_for_cpp_consumers_has_all_told_so(desk: Desk, request_with: Any) -> None:
@@ -170,7 +170,7 @@ def test_a_broadcast_keeps_its_offsets_itself(desk: Desk, request_with: Any) -> 
     desk.join(1, model="BROADCASTING")
     desk.reset(request_with(), 30)
     assert [connection for connection, _, _ in desk.told] == [1]
-    assert desk.server.table["orders@billing"] == {0: 50, 1: 5}
+    assert desk.plane.table["orders@billing"] == {0: 50, 1: 5}
 
 
 def clone(desk: Desk, request: Any, **fields: Any) -> None:
@@ -179,10 +179,10 @@ def clone(desk: Desk, request: Any, **fields: Any) -> None:
 
 
 def test_offsets_are_copied_to_another_group(desk: Desk, request_with: Any) -> None:
-    desk.server.table |= {"gone@billing": {0: 1}}
+    desk.plane.table |= {"gone@billing": {0: 1}}
     clone(desk, request_with())
-    assert desk.server.table["orders@copy"] == {0: 50, 1: 5}
-    assert "gone@copy" not in desk.server.table, "that topic is no more"
+    assert desk.plane.table["orders@copy"] == {0: 50, 1: 5}
+    assert "gone@copy" not in desk.plane.table, "that topic is no more"
     assert desk.tables.groups.get("copy") is not None
 
 
@@ -194,6 +194,6 @@ def test_a_topic_that_the_source_has_given_up_is_copied_only_when_asked_for(
     assert group is not None
     group.subscriptions = {"other": cast(Any, None)}
     clone(desk, request_with(), topic="orders")
-    assert "orders@copy" not in desk.server.table
+    assert "orders@copy" not in desk.plane.table
     clone(desk, request_with(), topic="orders", offline=True)
-    assert desk.server.table["orders@copy"] == {0: 50, 1: 5}
+    assert desk.plane.table["orders@copy"] == {0: 50, 1: 5}

@@ -23,7 +23,7 @@ from metaq.broker.sql92 import compile_expression
 Tree: TypeAlias = tuple[Any, ...]
 Draw: TypeAlias = Callable[[st.SearchStrategy[Any]], Any]
 
-# What SQL has in common
+# Rules that all of SQL shares
 
 NUMBERS, TEXTS = ("n", "m"), ("s", "t")
 COMMON_TEXTS = st.sampled_from(["", "x", "y", "it's", "X"])
@@ -98,7 +98,7 @@ def test_what_sqlite_says(
     assert Expression(compile_expression(expression)).matches(properties) == bool(wanted)
 
 
-# What is RocketMQ's own
+# Rules of RocketMQ
 
 
 class Incomparable(Exception):
@@ -279,7 +279,7 @@ def numbers() -> st.SearchStrategy[Tree]:
 
 
 def ordered() -> st.SearchStrategy[Tree]:
-    """What may stand beside < and its like."""
+    """Operands of < and the other comparisons."""
     return st.one_of(
         st.sampled_from(PROPERTY_NAMES).map(lambda name: ("property", name)),
         numbers(),

@@ -74,7 +74,7 @@ def test_what_is_true(expression: str) -> None:
         # A property is a text: as a condition it is never true, and it has no sign.
         "t",
         "-a = 1 OR -a = -1 OR -a > -5",
-        # What is no number does not compare with one, in any sense.
+        # A value that is not a number does not compare with one, in any sense.
         "s = 1 OR a = 1",
         "s <> 1",
         "NOT (s > 1)",

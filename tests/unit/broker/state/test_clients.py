@@ -1,4 +1,4 @@
-"""Who is connected: joining, leaving, expiring, and what others must be told."""
+"""Connected clients: joining, leaving, expiring, and notices to the others."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq._core import Server, Store
+from metaq._core import BrokerPlane, Store
 from metaq.broker.state.offsets import (
     Offsets,
     decode_offsets,
@@ -112,7 +112,7 @@ def test_the_slowest_group_decides_what_is_kept() -> None:
     assert ("orders", 2) not in lowest_offsets(TABLE, {"billing"}), "a deleted group holds nothing back"
 
 
-class FakeServer:
+class FakePlane:
     def offsets(self) -> dict[str, dict[int, int]]:
         return {"orders@TOOLS_CONSUMER": {0: 5}, "orders@deleted": {0: 1}}
 
@@ -139,7 +139,9 @@ class FakeStore:
 
 def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any, tmp_path: Path) -> None:
     store = FakeStore()
-    offsets = Offsets(cast(Server, FakeServer()), cast(Store, store), tables.clock, tmp_path, tables.groups)
+    offsets = Offsets(
+        cast(BrokerPlane, FakePlane()), cast(Store, store), tables.clock, tmp_path, tables.groups
+    )
     asyncio.run(offsets.protect())
     assert store.protected == {
         ("orders", 0): 5,

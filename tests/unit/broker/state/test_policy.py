@@ -1,4 +1,4 @@
-"""What the data plane is told, and that it is told no more than what has changed."""
+"""The policy of the data plane: it gets the entries that changed, and no others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from metaq._core import Server, tag_code
+from metaq._core import BrokerPlane, tag_code
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.filters import Filters
 from metaq.broker.state.policy import PolicyFeed, compile_subscription
@@ -15,7 +15,7 @@ from metaq.protocol.bodies import ConsumerData, SubscriptionData, SubscriptionGr
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
 
 
-class FakeServer:
+class FakePlane:
     """Keeps the policy it was given."""
 
     def __init__(self) -> None:
@@ -41,8 +41,8 @@ class FakeServer:
 
 
 @pytest.fixture
-def server() -> FakeServer:
-    return FakeServer()
+def plane() -> FakePlane:
+    return FakePlane()
 
 
 @pytest.fixture
@@ -51,38 +51,38 @@ def clients(tables: Any) -> Clients:
 
 
 @pytest.fixture
-def feed(server: FakeServer, tables: Any, clients: Clients) -> PolicyFeed:
-    return PolicyFeed(cast(Server, server), tables.topics, tables.groups, clients, Filters())
+def feed(plane: FakePlane, tables: Any, clients: Clients) -> PolicyFeed:
+    return PolicyFeed(cast(BrokerPlane, plane), tables.topics, tables.groups, clients, Filters())
 
 
 def test_everything_goes_down_at_the_start_in_two_calls(
-    feed: PolicyFeed, server: FakeServer, tables: Any
+    feed: PolicyFeed, plane: FakePlane, tables: Any
 ) -> None:
     feed.send_all()
-    assert server.calls == 2
-    assert set(server.topics) == {topic.topic_name for topic in tables.topics}
-    assert not server.topics["SCHEDULE_TOPIC_XXXX"].client_writable
-    assert server.topics["BenchmarkTest"].client_writable
-    assert "TOOLS_CONSUMER" in server.groups
+    assert plane.calls == 2
+    assert set(plane.topics) == {topic.topic_name for topic in tables.topics}
+    assert not plane.topics["SCHEDULE_TOPIC_XXXX"].client_writable
+    assert plane.topics["BenchmarkTest"].client_writable
+    assert "TOOLS_CONSUMER" in plane.groups
 
 
-def test_only_changes_go_down(feed: PolicyFeed, server: FakeServer, tables: Any) -> None:
+def test_only_changes_go_down(feed: PolicyFeed, plane: FakePlane, tables: Any) -> None:
     feed.send_all()
-    before = server.calls
+    before = plane.calls
     feed.send_topics(["BenchmarkTest"])
     feed.send_groups(["TOOLS_CONSUMER", "nobody"])
-    assert server.calls == before
+    assert plane.calls == before
     tables.topics.put(TopicConfig(topic_name="t", read_queue_nums=2, write_queue_nums=3, perm=4))
     feed.send_topics(["t"])
-    assert server.topics["t"] == TopicPolicy("t", read_queues=2, write_queues=3, permission=4)
+    assert plane.topics["t"] == TopicPolicy("t", read_queues=2, write_queues=3, permission=4)
     tables.topics.remove("t")
     feed.send_topics(["t"])
-    assert "t" not in server.topics
-    assert server.calls == before + 2
+    assert "t" not in plane.topics
+    assert plane.calls == before + 2
 
 
 def test_a_group_carries_its_live_subscriptions(
-    feed: PolicyFeed, server: FakeServer, tables: Any, clients: Clients
+    feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients
 ) -> None:
     tables.groups.put(SubscriptionGroupConfig(group_name="g", consume_enable=False, broker_id=0))
     data = ConsumerData(
@@ -92,15 +92,15 @@ def test_a_group_carries_its_live_subscriptions(
     )
     clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
     feed.send_groups(["g"])
-    policy = server.groups["g"]
+    policy = plane.groups["g"]
     assert (policy.consume_enabled, policy.broadcasting) == (False, True)
     assert [(entry.topic, entry.version) for entry in policy.subscriptions] == [("t", 7)]
     clients.remove_connection(1)
     feed.send_groups(["g"])
-    assert server.groups["g"].subscriptions == ()
+    assert plane.groups["g"].subscriptions == ()
     tables.groups.remove("g")
     feed.send_groups(["g"])
-    assert "g" not in server.groups
+    assert "g" not in plane.groups
 
 
 @pytest.mark.parametrize(

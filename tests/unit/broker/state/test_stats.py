@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from metaq._core import Clock, Server, Store
+from metaq._core import BrokerPlane, Clock, Listener, Store
 from metaq.broker.state.stats import BROKER_PUT, GROUP_GET, TOPIC_PUT, Statistics
 from metaq.protocol.admin import ViewBrokerStatsData
 from metaq.protocol.bodies import BrokerStatsData
 from metaq.protocol.errors import Refused
 
 
-class FakeServer:
+class FakePlane:
     def __init__(self) -> None:
         self.committed: dict[str, dict[int, int]] = {}
-        self.counts = {"messages_in": 0, "messages_out": 0}
 
     def offsets(self) -> dict[str, dict[int, int]]:
         return self.committed
 
-    def counters(self) -> dict[str, int]:
+
+class FakeListener:
+    def __init__(self) -> None:
+        self.counts = SimpleNamespace(messages_in=0, messages_out=0)
+
+    def figures(self) -> SimpleNamespace:
         return self.counts
 
 
@@ -41,9 +46,16 @@ class FakeStore:
 class Watch:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.server = FakeServer()
+        self.plane = FakePlane()
         self.store = FakeStore()
-        self.statistics = Statistics(cast(Server, self.server), cast(Store, self.store), clock, "cluster")
+        self.listener = FakeListener()
+        self.statistics = Statistics(
+            cast(BrokerPlane, self.plane),
+            cast(Listener, self.listener),
+            cast(Store, self.store),
+            clock,
+            "cluster",
+        )
         self.statistics.sample()
 
     def pass_time(self, seconds: int) -> None:
@@ -81,18 +93,18 @@ def test_a_queue_seen_for_the_first_time_counts_what_is_new_in_it(watch: Watch) 
 
 
 def test_what_a_group_consumed_and_not_what_it_skipped(watch: Watch) -> None:
-    watch.server.committed = {"orders@billing": {0: 100}}
+    watch.plane.committed = {"orders@billing": {0: 100}}
     watch.pass_time(10)
     assert watch.statistics.data(GROUP_GET, "orders@billing") is None, "where it began is not known"
-    watch.server.committed = {"orders@billing": {0: 150}}
+    watch.plane.committed = {"orders@billing": {0: 150}}
     watch.pass_time(10)
     assert watch.statistics.per_second(GROUP_GET, "orders@billing") == 5.0
-    watch.server.committed = {"orders@billing": {0: 9_000}}
+    watch.plane.committed = {"orders@billing": {0: 9_000}}
     watch.statistics.moved("orders", "billing", {0: 9_000})
     watch.pass_time(10)
     data = watch.statistics.data(GROUP_GET, "orders@billing")
     assert data is not None and data.stats_minute.sum == 50
-    watch.server.committed = {"orders@billing": {0: 1}}
+    watch.plane.committed = {"orders@billing": {0: 1}}
     watch.pass_time(10)
     data = watch.statistics.data(GROUP_GET, "orders@billing")
     assert data is not None and data.stats_minute.sum == 50, "going back consumes nothing"
@@ -107,7 +119,7 @@ def test_a_topic_that_is_gone_is_forgotten(watch: Watch) -> None:
 
 
 def test_the_broker_as_a_whole_and_its_days(watch: Watch) -> None:
-    watch.server.counts = {"messages_in": 100, "messages_out": 40}
+    watch.listener.counts = SimpleNamespace(messages_in=100, messages_out=40)
     watch.pass_time(10)
     assert watch.statistics.broker_triple(BROKER_PUT).split()[0] == "10.0"
     seconds_left = 86_400 - sum(

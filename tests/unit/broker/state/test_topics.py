@@ -160,7 +160,7 @@ def test_every_change_has_a_new_version(tables: Any, clock: Clock) -> None:
         ({"topic_name": "rmq_sys_x"}, "the system's own"),
         ({"read_queue_nums": -1}, "limit is 0 to 10000"),
         ({"write_queue_nums": 10_001}, "limit is 0 to 10000"),
-        ({"perm": 8}, "no sum of"),
+        ({"perm": 8}, "not a sum of"),
         ({"topic_filter_type": "x"}, "SINGLE_TAG"),
     ],
 )

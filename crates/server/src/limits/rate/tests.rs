@@ -46,7 +46,7 @@ fn a_slow_limit_still_lets_one_message_through() {
 fn bytes_are_charged_when_they_are_known() {
     let limit = limit(Rates { messages: 0, bytes: 1_000 });
     assert_eq!(limit.take(32, 1_000_000, 0), Some((32, 100)), "a tenth of a second's worth");
-    limit.settle(0, 1_100, 0);
+    limit.finish_share(0, 1_100, 0);
     assert_eq!(limit.take(32, 1_000_000, SECOND_NS), None);
     assert!(limit.take(32, 1_000_000, SECOND_NS + BURST_NS).is_some());
 }
@@ -56,12 +56,12 @@ fn what_was_not_read_is_given_back() {
     let limit = limit(MESSAGES);
     let (count, _) = limit.take(32, 1, 0).unwrap();
     assert_eq!(count, 10);
-    limit.settle(7, 0, 0);
+    limit.finish_share(7, 0, 0);
     assert_eq!(limit.take(32, 1, 1).map(|(count, _)| count), Some(7));
 }
 
 proptest! {
-    /// Over any stretch of time, not more than rate × time + one bucket; and whoever keeps asking gets nearly that.
+    /// Over any stretch of time, at most rate × time + one bucket passes; a caller that keeps asking gets nearly that.
     #[test]
     fn takes_stay_below_the_rate_and_near_it(
         rate in 1u64..2_000_000,

@@ -1,0 +1,232 @@
+//! The broker plane as the control plane uses it: policy down, figures and progress up.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use metaq_server::{Look, Recall, Resend};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::enter::{enter, enter_infallible};
+use crate::server::expression::{Pair, build};
+use crate::server::figures::PlaneFigures;
+use crate::server::function::FilterBatch;
+use crate::server::listener::Listener;
+use crate::server::settings::{BrokerSettings, GroupPolicy, TopicPolicy, call_filter};
+use crate::server::store::Store;
+
+#[pyclass(frozen, module = "metaq._core")]
+pub struct BrokerPlane {
+    inner: metaq_server::BrokerPlane,
+}
+
+#[pymethods]
+impl BrokerPlane {
+    #[new]
+    #[pyo3(signature = (listener, store, settings))]
+    fn new(py: Python<'_>, listener: &Listener, store: &Store, settings: BrokerSettings) -> PyResult<Self> {
+        let settings = settings.with_store(&store.settings);
+        let (listener, store) = (&listener.inner, Arc::clone(&store.inner));
+        let inner = enter(py, || metaq_server::BrokerPlane::new(listener, store, settings))?;
+        Ok(BrokerPlane { inner })
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.inner.start())
+    }
+
+    fn stop(&self, py: Python<'_>) {
+        enter_infallible(py, || self.inner.stop());
+    }
+
+    fn put_topics(&self, topics: Vec<TopicPolicy>) {
+        self.inner.broker.policy.put_topics(topics.into_iter().map(Into::into).collect());
+    }
+
+    fn remove_topic(&self, name: &str) {
+        self.inner.broker.policy.remove_topic(name);
+    }
+
+    fn put_groups(&self, groups: Vec<GroupPolicy>) {
+        self.inner.broker.policy.put_groups(groups.into_iter().map(Into::into).collect());
+    }
+
+    fn remove_group(&self, name: &str) {
+        self.inner.broker.policy.remove_group(name);
+    }
+
+    #[pyo3(signature = (group, reconsume_times, times_max=None))]
+    fn retries_exhausted(&self, group: &str, reconsume_times: i32, times_max: Option<i32>) -> Option<bool> {
+        self.inner.broker.policy.read().retries_exhausted(group, reconsume_times, times_max)
+    }
+
+    fn put_expression(&self, text: &str, program: Vec<Pair>) -> PyResult<()> {
+        let program = build(program).map_err(PyValueError::new_err)?;
+        self.inner.broker.pulls.expressions.put(text, metaq_store::Filter::Expression(Arc::new(program)));
+        Ok(())
+    }
+
+    fn put_function(&self, text: &str, function: String, call: String) {
+        self.inner.broker.pulls.expressions.put(text, call_filter((function, call)));
+    }
+
+    fn functions_fileno(&self) -> i32 {
+        self.inner.broker.pulls.function_lines.fileno()
+    }
+
+    fn functions_wanted(&self) -> Vec<String> {
+        self.inner.broker.pulls.function_lines.wanted()
+    }
+
+    fn take_batch(
+        &self,
+        py: Python<'_>,
+        function: &str,
+        messages_max: usize,
+        bytes_max: usize,
+    ) -> Option<FilterBatch> {
+        let broker = &self.inner.broker;
+        let batch = enter_infallible(py, || broker.pulls.take_batch(function, messages_max, bytes_max));
+        batch.map(|batch| FilterBatch::new(batch, Arc::clone(broker)))
+    }
+
+    fn set_permission(&self, permission: u8) {
+        self.inner.broker.policy.set_permission(permission);
+    }
+
+    fn load_offsets(&self, offsets: HashMap<String, BTreeMap<i32, i64>>) {
+        self.inner.broker.offsets.load(offsets);
+    }
+
+    fn offsets(&self) -> BTreeMap<String, BTreeMap<i32, i64>> {
+        self.inner.broker.offsets.snapshot().into_iter().collect()
+    }
+
+    fn offsets_version(&self) -> u64 {
+        self.inner.broker.offsets.version()
+    }
+
+    fn assign_offset(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
+        self.inner.broker.offsets.assign(group, topic, queue_id, committed_offset);
+    }
+
+    fn reset_offset(&self, py: Python<'_>, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
+        let broker = &self.inner.broker;
+        enter_infallible(py, || broker.pulls.reset_offset(group, topic, queue_id, queue_offset));
+    }
+
+    fn resets(&self) -> BTreeMap<String, BTreeMap<i32, i64>> {
+        self.inner.broker.offsets.resets().into_iter().collect()
+    }
+
+    #[pyo3(signature = (group=None, topic=None))]
+    fn remove_offsets(&self, group: Option<&str>, topic: Option<&str>) {
+        self.inner.broker.offsets.remove(group, topic);
+    }
+
+    fn load_delay_offsets(&self, offsets: HashMap<usize, i64>) {
+        self.inner.broker.delay_levels.load(offsets);
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn delay_offsets(&self, py: Python<'_>, timeout_ms: u64) -> Option<BTreeMap<usize, i64>> {
+        let broker = &self.inner.broker;
+        let offsets = enter_infallible(py, || broker.delay_levels.offsets(Duration::from_millis(timeout_ms)));
+        offsets.map(|offsets| offsets.into_iter().collect())
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn catch_up(&self, py: Python<'_>, timeout_ms: u64) -> bool {
+        let broker = &self.inner.broker;
+        enter_infallible(py, || broker.catch_up(Duration::from_millis(timeout_ms)))
+    }
+
+    #[pyo3(signature = (physical_offset, topic, queue_id, *, reconsume_times, delay_level=0, drop=Vec::new(), properties=None))]
+    #[allow(clippy::too_many_arguments)]
+    fn resend(
+        &self,
+        py: Python<'_>,
+        physical_offset: i64,
+        topic: String,
+        queue_id: i32,
+        reconsume_times: i32,
+        delay_level: i64,
+        drop: Vec<String>,
+        properties: Option<HashMap<String, String>>,
+    ) -> PyResult<i64> {
+        let set = properties.unwrap_or_default().into_iter().collect();
+        let resend = Resend { physical_offset, topic, queue_id, reconsume_times, delay_level, drop, set };
+        let broker = &self.inner.broker;
+        enter(py, || broker.sends.resend(&resend))
+    }
+
+    #[pyo3(signature = (topic, unique_key, due_ms, *, producer_group, born_host))]
+    fn recall(
+        &self,
+        py: Python<'_>,
+        topic: String,
+        unique_key: String,
+        due_ms: i64,
+        producer_group: String,
+        born_host: &str,
+    ) -> PyResult<bool> {
+        let broker = &self.inner.broker;
+        let born_host = born_host.parse().unwrap_or(broker.store_host);
+        let recall = Recall { topic, unique_key, due_ms, producer_group, born_host };
+        enter(py, || broker.timers.recall(&recall))
+    }
+
+    fn load_transactions(&self, py: Python<'_>) -> usize {
+        let broker = &self.inner.broker;
+        enter_infallible(py, || broker.transactions.load())
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn transaction_offsets(&self, py: Python<'_>, timeout_ms: u64) -> Option<(i64, i64)> {
+        let broker = &self.inner.broker;
+        enter_infallible(py, || broker.transactions.progress(Duration::from_millis(timeout_ms)))
+    }
+
+    #[pyo3(signature = (*, timeout_ms, renew_ms, stored_before_ms, count_max))]
+    fn due_transactions<'py>(
+        &self,
+        py: Python<'py>,
+        timeout_ms: i64,
+        renew_ms: i64,
+        stored_before_ms: i64,
+        count_max: usize,
+    ) -> Vec<(Bound<'py, PyBytes>, i64, bool)> {
+        let broker = &self.inner.broker;
+        let now_ms = broker.store.clock().now_ms();
+        let look = Look { now_ms, timeout_ms, renew_ms, stored_before_ms, count_max };
+        let records = enter_infallible(py, || broker.transactions.due(&look));
+        records.iter().map(|due| (PyBytes::new(py, &due.record), due.began_ms, due.is_immune)).collect()
+    }
+
+    fn renew_transactions<'py>(
+        &self,
+        py: Python<'py>,
+        queue_offsets: Vec<i64>,
+        checked: bool,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let broker = &self.inner.broker;
+        let copies = enter(py, || broker.transactions.renew(&queue_offsets, checked))?;
+        Ok(copies.iter().map(|copy| PyBytes::new(py, copy)).collect())
+    }
+
+    fn park_transactions(&self, py: Python<'_>, queue_offsets: Vec<i64>, topic: &str) -> PyResult<usize> {
+        let broker = &self.inner.broker;
+        enter(py, || broker.transactions.give_up(&queue_offsets, topic))
+    }
+
+    fn resume_transaction(&self, py: Python<'_>, physical_offset: i64, topic: &str) -> PyResult<bool> {
+        let broker = &self.inner.broker;
+        enter(py, || broker.transactions.resume(physical_offset, topic))
+    }
+
+    fn figures(&self) -> PlaneFigures {
+        self.inner.figures().into()
+    }
+}

@@ -1,0 +1,77 @@
+//! The listener as the control plane uses it: its life, what comes up from its connections, what goes down to them.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use metaq_server::HotRequests;
+use pyo3::prelude::*;
+
+use crate::enter::{Failure, enter, enter_infallible};
+use crate::server::event::to_python;
+use crate::server::figures::ListenerFigures;
+use crate::server::settings::ServerSettings;
+
+#[pyclass(frozen, module = "metaq._core")]
+pub struct Listener {
+    pub inner: metaq_server::Listener,
+}
+
+#[pymethods]
+impl Listener {
+    #[new]
+    #[pyo3(signature = (settings, *, serves_broker))]
+    fn new(settings: ServerSettings, serves_broker: bool) -> PyResult<Self> {
+        let hot = if serves_broker { HotRequests::Plane } else { HotRequests::Cross };
+        let inner = metaq_server::Listener::bind(settings.into(), hot).map_err(Failure::from)?;
+        Ok(Listener { inner })
+    }
+
+    #[getter]
+    fn port(&self) -> u16 {
+        self.inner.port()
+    }
+
+    #[getter]
+    fn old_port(&self) -> Option<u16> {
+        self.inner.old_port()
+    }
+
+    fn start(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.inner.start())
+    }
+
+    #[pyo3(signature = (timeout_ms=5000))]
+    fn stop(&self, py: Python<'_>, timeout_ms: u64) {
+        enter_infallible(py, || self.inner.stop(Duration::from_millis(timeout_ms)));
+    }
+
+    fn fileno(&self) -> i32 {
+        self.inner.shared.crossing.fileno()
+    }
+
+    #[pyo3(signature = (count_max=256))]
+    fn drain(&self, py: Python<'_>, count_max: usize) -> PyResult<Vec<Py<PyAny>>> {
+        let events = self.inner.shared.crossing.drain(count_max);
+        events.into_iter().map(|event| to_python(py, event, &self.inner.shared)).collect()
+    }
+
+    #[pyo3(signature = (connection, code, *, fields=None, body=&[][..], oneway=false))]
+    fn invoke(
+        &self,
+        py: Python<'_>,
+        connection: u64,
+        code: i32,
+        fields: Option<HashMap<String, String>>,
+        body: &[u8],
+        oneway: bool,
+    ) -> PyResult<i32> {
+        let fields: Vec<(String, String)> = fields.unwrap_or_default().into_iter().collect();
+        let body = Bytes::copy_from_slice(body);
+        enter(py, || self.inner.invoke(connection, code, &fields, body, oneway))
+    }
+
+    fn figures(&self) -> ListenerFigures {
+        self.inner.figures().into()
+    }
+}

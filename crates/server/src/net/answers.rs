@@ -1,0 +1,241 @@
+//! The answers of one connection: encoded and ready to be written, or waiting until the store confirms their records.
+//!
+//! An acknowledgement that waits stays typed. It is encoded when it is known what it says: success, a time-out with the
+//! same fields, or an error after a failed sync.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use metaq_store::Store;
+use metaq_wire::{Encoding, FrameEncoder};
+
+use crate::codes::response_code;
+use crate::net::output::Output;
+use crate::net::route::Ask;
+use crate::send::answer::{Origin, SendAnswer};
+
+/// Memory that an acknowledgement counts for while it waits in a mailbox.
+const UNCONFIRMED_BYTES: usize = 256;
+
+/// A request that is done, and what its answer says about it.
+enum Acknowledged {
+    Sent(SendAnswer<'static>),
+    TransactionEnded,
+}
+
+/// An acknowledgement that waits until everything below `end_offset` is confirmed.
+struct Unconfirmed {
+    end_offset: i64,
+    since_ms: u64,
+    encoding: Encoding,
+    opaque: i32,
+    acknowledged: Acknowledged,
+}
+
+/// How the wait of an acknowledgement ended.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Confirmed,
+    TimedOut,
+    SyncFailed,
+}
+
+impl Verdict {
+    fn code(self) -> i32 {
+        match self {
+            Verdict::Confirmed => response_code::SUCCESS,
+            Verdict::TimedOut => response_code::FLUSH_DISK_TIMEOUT,
+            Verdict::SyncFailed => response_code::SYSTEM_ERROR,
+        }
+    }
+
+    fn remark(self) -> Option<&'static str> {
+        match self {
+            Verdict::Confirmed => None,
+            Verdict::TimedOut => Some("[FLUSH] the disk did not confirm in time"),
+            Verdict::SyncFailed => Some(
+                "a sync of the commit log failed: the broker no longer accepts messages; check its disk and restart it",
+            ),
+        }
+    }
+}
+
+/// The answers of a connection, or of another thread on their way to it, and the store's work that their requests left.
+#[derive(Default)]
+pub struct Answers {
+    pub output: Output,
+    unconfirmed: VecDeque<Unconfirmed>,
+    /// The broker that stored the messages of `unconfirmed`.
+    origin: Option<Arc<Origin>>,
+    appended: bool,
+    ended: bool,
+    confirm_to: i64,
+}
+
+impl Answers {
+    /// Adds a response; one too long for a frame becomes an error that says so.
+    pub fn add_with_body(
+        &mut self,
+        encoding: Encoding,
+        opaque: i32,
+        code: i32,
+        remark: Option<&str>,
+        fill: impl FnOnce(&mut FrameEncoder<'_>),
+        body: Vec<Bytes>,
+    ) {
+        let mut frame = FrameEncoder::response(self.output.tail(), encoding, code, opaque);
+        if let Some(remark) = remark {
+            frame.remark(remark);
+        }
+        fill(&mut frame);
+        match frame.finish(body.iter().map(Bytes::len).sum()) {
+            Ok(_) => self.output.append(body),
+            Err(error) => self.add(encoding, opaque, response_code::SYSTEM_ERROR, &error.to_string(), &[]),
+        }
+    }
+
+    /// Adds a response without body, whose remark is short.
+    pub fn add(&mut self, encoding: Encoding, opaque: i32, code: i32, remark: &str, fields: &[(&str, i64)]) {
+        let mut frame = FrameEncoder::response(self.output.tail(), encoding, code, opaque);
+        if !remark.is_empty() {
+            frame.remark(remark);
+        }
+        for (name, value) in fields {
+            frame.field_i64(name, *value);
+        }
+        let _never_too_long = frame.finish(0);
+    }
+
+    /// Acknowledges a send at once.
+    pub fn add_sent(&mut self, ask: &Ask<'_>, origin: &Origin, answer: &SendAnswer<'_>) {
+        let out = self.output.tail();
+        let mut frame = FrameEncoder::response(out, ask.encoding, response_code::SUCCESS, ask.header.opaque);
+        answer.encode(origin, &mut frame);
+        let _never_too_long = frame.finish(0);
+    }
+
+    /// Acknowledges a send once everything below `end_offset` is confirmed.
+    pub fn add_sent_when_confirmed(
+        &mut self,
+        ask: &Ask<'_>,
+        origin: &Arc<Origin>,
+        answer: SendAnswer<'_>,
+        end_offset: i64,
+    ) {
+        if !self.origin.as_ref().is_some_and(|known| Arc::ptr_eq(known, origin)) {
+            self.origin = Some(Arc::clone(origin));
+        }
+        self.add_when_confirmed(ask, Acknowledged::Sent(answer.into_owned()), end_offset);
+    }
+
+    /// Acknowledges the end of a transaction once everything below `end_offset` is confirmed.
+    pub fn add_ended_when_confirmed(&mut self, ask: &Ask<'_>, end_offset: i64) {
+        self.add_when_confirmed(ask, Acknowledged::TransactionEnded, end_offset);
+    }
+
+    fn add_when_confirmed(&mut self, ask: &Ask<'_>, acknowledged: Acknowledged, end_offset: i64) {
+        self.confirm_to = self.confirm_to.max(end_offset);
+        self.unconfirmed.push_back(Unconfirmed {
+            end_offset,
+            since_ms: ask.peer.now_ms(),
+            encoding: ask.encoding,
+            opaque: ask.header.opaque,
+            acknowledged,
+        });
+    }
+
+    /// Notes that this pass appended to the log, so that `finish_pass` dispatches it.
+    pub fn note_appended(&mut self) {
+        self.appended = true;
+    }
+
+    /// Notes that this pass ended transactions, which is written down once for all of them.
+    pub fn note_ended(&mut self) {
+        self.ended = true;
+    }
+
+    pub fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.ended)
+    }
+
+    /// Once per pass: queue entries for what was appended, and one flush for all answers that wait.
+    pub fn finish_pass(&mut self, store: &Store) {
+        if std::mem::take(&mut self.appended) {
+            store.dispatch();
+        }
+        let confirm_to = std::mem::take(&mut self.confirm_to);
+        if confirm_to > 0 {
+            store.request_confirm(confirm_to);
+        }
+    }
+
+    /// Takes over the store's work that other answers' requests left.
+    pub fn take_store_work(&mut self, from: &mut Answers) {
+        self.appended |= std::mem::take(&mut from.appended);
+        self.ended |= std::mem::take(&mut from.ended);
+        self.confirm_to = self.confirm_to.max(std::mem::take(&mut from.confirm_to));
+    }
+
+    /// Appends all answers of another pass, whose work for the store is done or taken over.
+    pub fn absorb(&mut self, other: Answers) {
+        self.output.absorb(other.output);
+        if !other.unconfirmed.is_empty() {
+            self.unconfirmed.extend(other.unconfirmed);
+            self.origin = other.origin.or(self.origin.take());
+        }
+    }
+
+    /// About the memory that these answers take.
+    pub fn bytes(&self) -> usize {
+        self.output.len() + self.unconfirmed.len() * UNCONFIRMED_BYTES
+    }
+
+    pub fn unconfirmed_count(&self) -> usize {
+        self.unconfirmed.len()
+    }
+
+    /// When the oldest acknowledgement that waits began to wait.
+    pub fn unconfirmed_since_ms(&self) -> Option<u64> {
+        self.unconfirmed.front().map(|oldest| oldest.since_ms)
+    }
+
+    /// Encodes every acknowledgement whose record is confirmed.
+    pub fn release_confirmed(&mut self, confirmed_offset: i64) {
+        while self.unconfirmed.front().is_some_and(|oldest| oldest.end_offset <= confirmed_offset) {
+            self.release_oldest(Verdict::Confirmed);
+        }
+    }
+
+    /// Answers those who waited too long with a time-out, which has the same fields as success.
+    pub fn release_expired(&mut self, older_than_ms: u64) {
+        while self.unconfirmed.front().is_some_and(|oldest| oldest.since_ms <= older_than_ms) {
+            self.release_oldest(Verdict::TimedOut);
+        }
+    }
+
+    /// Answers everybody who waits with an error: after a failed sync nothing may be called stored.
+    pub fn fail_unconfirmed(&mut self) {
+        while !self.unconfirmed.is_empty() {
+            self.release_oldest(Verdict::SyncFailed);
+        }
+    }
+
+    fn release_oldest(&mut self, verdict: Verdict) {
+        let Some(answer) = self.unconfirmed.pop_front() else {
+            return;
+        };
+        let out = self.output.tail();
+        let mut frame = FrameEncoder::response(out, answer.encoding, verdict.code(), answer.opaque);
+        if let Some(remark) = verdict.remark() {
+            frame.remark(remark);
+        }
+        let has_fields = !matches!(verdict, Verdict::SyncFailed);
+        if let (Acknowledged::Sent(sent), Some(origin), true) =
+            (&answer.acknowledged, &self.origin, has_fields)
+        {
+            sent.encode(origin, &mut frame);
+        }
+        let _never_too_long = frame.finish(0);
+    }
+}

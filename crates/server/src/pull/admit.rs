@@ -1,0 +1,167 @@
+//! Which pulls are served, and through which filter.
+
+use metaq_store::Filter;
+use metaq_wire::{PullHeader, tag_code};
+
+use crate::codes::response_code;
+use crate::net::route::{Ask, Refusal};
+use crate::policy::{Group, PERMISSION_READ, Snapshot};
+use crate::pull::Puller;
+use crate::pull::handler::Pull;
+
+const FLAG_SUBSCRIPTION: i32 = 4;
+const SQL92: &str = "SQL92";
+const FUNCTION: &str = "FUNCTION";
+/// The prefix of a call's text where its type is not given separately.
+const FUNCTION_PREFIX: &str = "function:";
+
+/// Why a pull is not served.
+pub(super) enum Denial {
+    Refused(Refusal),
+    /// Its expression is unknown here or may have changed, so Python looks at it.
+    UnknownExpression,
+}
+
+impl Denial {
+    fn refused(code: i32, remark: String) -> Self {
+        Denial::Refused(Refusal::new(code, remark))
+    }
+}
+
+impl Puller {
+    pub(super) fn admit(
+        &self,
+        policy: &Snapshot,
+        group: &Group,
+        header: &PullHeader<'_>,
+        ask: &Ask<'_>,
+    ) -> Result<Pull, Denial> {
+        if policy.permission & PERMISSION_READ == 0 {
+            let remark = format!(
+                "broker[{}] does not serve messages: its permission is {}",
+                self.broker_name, policy.permission
+            );
+            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
+        }
+        if !group.consume_enabled {
+            let remark = format!("group[{}] is not allowed to consume", group.name);
+            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
+        }
+        let Some(topic) = policy.topic(&header.topic) else {
+            let remark = format!("topic[{}] does not exist; create it first", header.topic);
+            return Err(Denial::refused(response_code::TOPIC_NOT_EXIST, remark));
+        };
+        if topic.permission & PERMISSION_READ == 0 {
+            let remark =
+                format!("topic[{}] is not readable: its permission is {}", topic.name, topic.permission);
+            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
+        }
+        if group.forbidden_topics.contains(&topic.name) {
+            let remark = format!("group[{}] is forbidden to consume topic[{}]", group.name, topic.name);
+            return Err(Denial::refused(response_code::NO_PERMISSION, remark));
+        }
+        if header.queue_id < 0 || header.queue_id >= topic.read_queues {
+            let remark = format!(
+                "queue {} is outside topic[{}], which has {} queues to read",
+                header.queue_id, topic.name, topic.read_queues
+            );
+            return Err(Denial::refused(response_code::INVALID_PARAMETER, remark));
+        }
+        let filter = if header.system_flag & FLAG_SUBSCRIPTION != 0 {
+            self.carried_filter(header, ask.again)?
+        } else {
+            standing_filter(group, header, ask.again)?
+        };
+        let bytes_max = header
+            .bytes_max
+            .filter(|bytes| *bytes > 0)
+            .map_or(self.settings.bytes_default, |bytes| bytes as usize);
+        Ok(Pull {
+            encoding: ask.encoding,
+            opaque: ask.header.opaque,
+            group: group.name.clone(),
+            topic: header.topic.to_string(),
+            queue_id: header.queue_id,
+            queue_offset: header.queue_offset,
+            count_max: (header.count_max.max(1) as usize).min(self.settings.messages_max),
+            bytes_max: bytes_max.min(self.settings.bytes_max),
+            filter,
+            suggested_broker_id: group.broker_id,
+        })
+    }
+
+    /// The filter that the pull itself carries.
+    fn carried_filter(&self, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
+        let expression = header.subscription.as_deref().unwrap_or_default();
+        let expression_type = header.expression_type.as_deref().unwrap_or_default();
+        if is_tags(expression_type) {
+            return Ok(tags_filter(expression));
+        }
+        let known = match expression_type {
+            SQL92 => self.expressions.find(expression),
+            FUNCTION => self.expressions.find(&format!("{FUNCTION_PREFIX}{expression}")),
+            _ => None,
+        };
+        if let Some(filter) = known {
+            return Ok(filter);
+        }
+        if again {
+            let remark = "the expression of this pull could not be kept in mind; try again".to_owned();
+            return Err(Denial::refused(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
+        }
+        Err(Denial::UnknownExpression)
+    }
+}
+
+fn tags_filter(expression: &str) -> Filter {
+    let expression = expression.trim();
+    if expression.is_empty() || expression == "*" {
+        return Filter::All;
+    }
+    let tags = expression.split("||").map(str::trim).filter(|tag| !tag.is_empty());
+    let codes: Vec<i64> = tags.map(tag_code).collect();
+    if codes.is_empty() { Filter::All } else { Filter::Tags(codes) }
+}
+
+/// The filter of the subscription that the group's heartbeats announced.
+fn standing_filter(group: &Group, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
+    if group.broadcasting && !group.broadcast_enabled {
+        let remark = format!("group[{}] may not consume in broadcast mode", group.name);
+        return Err(Denial::refused(response_code::NO_PERMISSION, remark));
+    }
+    let Some(subscription) =
+        group.subscriptions.iter().find(|subscription| subscription.topic == header.topic)
+    else {
+        let remark = format!(
+            "group[{}] has no subscription to topic[{}]; send a heartbeat first",
+            group.name, header.topic
+        );
+        return Err(Denial::refused(response_code::SUBSCRIPTION_NOT_EXIST, remark));
+    };
+    if subscription.version < header.subscription_version {
+        let expression_type = header.expression_type.as_deref().unwrap_or_default();
+        if !is_tags(expression_type) || !is_tags(&subscription.expression_type) {
+            // Only the broker applies an expression. Without it, or with an old one, the client would get messages that
+            // it does not want, or miss some that it does.
+            if !again {
+                return Err(Denial::UnknownExpression);
+            }
+            let remark = format!(
+                "the subscription of group[{}] to topic[{}] is newer than its last heartbeat; try again after the next",
+                group.name, header.topic
+            );
+            return Err(Denial::refused(response_code::SUBSCRIPTION_NOT_LATEST, remark));
+        }
+        // The client has changed its tags or only rebalanced, and its heartbeat is still to come. Clients filter by tag
+        // themselves, so it gets everything instead of an error that would stop it until then.
+        return Ok(Filter::All);
+    }
+    if let Some(refusal) = &subscription.refusal {
+        return Err(Denial::Refused(refusal.clone()));
+    }
+    Ok(subscription.filter.clone())
+}
+
+fn is_tags(expression_type: &str) -> bool {
+    expression_type.is_empty() || expression_type == "TAG"
+}

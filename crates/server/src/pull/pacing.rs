@@ -1,0 +1,111 @@
+//! Pulls of groups with a limit: each reads as much as the limit has room for, and waits otherwise.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metaq_store::{GetStatus, Got};
+
+use crate::limits::rate::Limit;
+use crate::net::peer::Peer;
+use crate::net::route::Ask;
+use crate::pull::Puller;
+use crate::pull::handler::Pull;
+use crate::pull::hold::Held;
+
+impl Puller {
+    /// Reads as much for a pull as its group's limit has room for; None if the pull has to wait. Pulls that wait already
+    /// come first, unless it is this pull's turn.
+    pub(super) fn get_within(&self, pull: &Pull, peer: &Peer, is_its_turn: bool) -> Option<Got> {
+        let Some(limit) = self.consume_limit(&pull.group) else {
+            return Some(self.get(pull));
+        };
+        let now_ns = self.flow.now_ns();
+        let is_there = pull.queue_offset < self.store.max_offset(&pull.topic, pull.queue_id);
+        if !is_there || pull.queue_offset < self.store.min_offset(&pull.topic, pull.queue_id) {
+            let got = self.get(pull);
+            // Messages that arrived since the look above count as well.
+            limit.charge(got.count as u64, got.bytes as u64, now_ns);
+            return Some(got);
+        }
+        if !is_its_turn && self.flow.paced.has(&pull.group) {
+            return None;
+        }
+        let (count_max, bytes_max) = limit.take(pull.count_max, pull.bytes_max, now_ns)?;
+        let got = self.get_at_most(pull, count_max, bytes_max);
+        limit.finish_share(count_max - got.count.min(count_max), got.bytes, now_ns);
+        self.flow.paced.note_served(pull, peer);
+        Some(got)
+    }
+
+    /// Charges the messages that a function let through. Their number is known only afterwards, so the next pull waits.
+    pub(super) fn charge_consumed(&self, group: &str, got: &Got) {
+        if let Some(limit) = self.consume_limit(group) {
+            limit.charge(got.count as u64, got.bytes as u64, self.flow.now_ns());
+        }
+    }
+
+    fn consume_limit(&self, group: &str) -> Option<Arc<Limit>> {
+        let policy = self.policy.read();
+        if !policy.has_limited_groups {
+            return None;
+        }
+        policy.group(group)?.consume_limit.clone()
+    }
+
+    /// Lets a pull wait for its group's limit; returns it if there is no room.
+    pub(super) fn pace(&self, held: Held) -> Result<(), Box<Held>> {
+        held.peer.counts.pulls_paced.add(1);
+        self.flow.paced.add(held)?;
+        self.flow.wake();
+        Ok(())
+    }
+
+    /// A pull that waits for the limit and not for messages.
+    pub(super) fn paced_pull(&self, ask: &Ask<'_>, pull: Pull, suspend: Option<Duration>) -> Held {
+        Held {
+            peer: Arc::clone(ask.peer),
+            deadline: Instant::now() + suspend.unwrap_or(Duration::from_millis(self.settings.limit_hold_ms)),
+            pull,
+            advanced: false,
+        }
+    }
+
+    /// Serves the pulls that wait for a limit, as far as the tokens go.
+    pub fn serve_paced(&self) {
+        let paced = &self.flow.paced;
+        if paced.is_empty() {
+            return;
+        }
+        for group in paced.groups() {
+            while let Some((turn, held)) = paced.take_first(&group) {
+                if let Some(too_early) = self.look_in_turn(held) {
+                    paced.put_back(turn, too_early);
+                    break;
+                }
+            }
+            if self.consume_limit(&group).is_none() {
+                paced.forget(&group);
+            }
+        }
+    }
+
+    /// Answers the pulls that have waited long enough. They ask again and keep their turn.
+    pub(super) fn expire_paced(&self, now: Instant) {
+        for held in self.flow.paced.take_where(|held| held.deadline <= now) {
+            self.finish_paced(held);
+        }
+    }
+
+    /// The answer for a pull that timed out before its group's limit had room: there are messages, ask again.
+    pub(super) fn not_yet(&self, pull: &Pull) -> Got {
+        Got {
+            status: GetStatus::NoMatch,
+            next_offset: pull.queue_offset,
+            min_offset: self.store.min_offset(&pull.topic, pull.queue_id),
+            max_offset: self.store.max_offset(&pull.topic, pull.queue_id),
+            slices: Vec::new(),
+            count: 0,
+            bytes: 0,
+        }
+    }
+}

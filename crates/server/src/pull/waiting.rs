@@ -1,0 +1,197 @@
+//! The life of a held pull: it is registered, looked at again when messages arrive, and answered in the end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metaq_store::{GetStatus, Got};
+
+use crate::codes::response_code;
+use crate::net::answers::Answers;
+use crate::net::route::{Ask, Outcome};
+use crate::pull::Puller;
+use crate::pull::answer::{post_answer, pull_code};
+use crate::pull::function::is_unjudged;
+use crate::pull::handler::Pull;
+use crate::pull::hold::Held;
+
+/// Looks at one pull on a foreign thread, before it is answered as it stands.
+const LOOKS_MAX: usize = 8;
+
+impl Puller {
+    /// Lets the pull wait for a message or for a function's verdict. A second look after the registration sees messages
+    /// that arrived in between, so that no wake-up is missed.
+    pub(super) fn hold(
+        &self,
+        ask: &Ask<'_>,
+        pull: Pull,
+        wait: Duration,
+        put: fn(&Puller, Held) -> Result<(), Box<Held>>,
+        answers: &mut Answers,
+    ) -> Outcome {
+        let deadline = Instant::now() + wait;
+        let kept = put(self, Held { peer: Arc::clone(ask.peer), deadline, pull, advanced: false });
+        if kept.is_ok() {
+            ask.peer.counts.held.add(1);
+        }
+        self.held_or_refused(kept, answers)
+    }
+
+    pub(super) fn held_or_refused(&self, kept: Result<(), Box<Held>>, answers: &mut Answers) -> Outcome {
+        if let Err(held) = kept {
+            let remark =
+                format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
+            answers.add(held.pull.encoding, held.pull.opaque, response_code::SYSTEM_BUSY, &remark, &[]);
+        }
+        Outcome::Done
+    }
+
+    /// Registers a pull that has found nothing, and looks once more: messages that arrived before the registration woke
+    /// nobody. Returns the pull if there is no room.
+    pub(super) fn register(&self, mut held: Held) -> Result<(), Box<Held>> {
+        for _ in 0..LOOKS_MAX {
+            let (group, topic) = (held.pull.group.clone(), held.pull.topic.clone());
+            let (queue_id, queue_offset) = (held.pull.queue_id, held.pull.queue_offset);
+            let ticket = self.holds.add(held)?;
+            if self.store.max_offset(&topic, queue_id) <= queue_offset
+                && !self.offsets.awaits_reset(&group, &topic, queue_id)
+            {
+                return Ok(());
+            }
+            match self.holds.take_one(ticket).and_then(|taken| self.look(taken)) {
+                Some(again) => held = again,
+                None => return Ok(()),
+            }
+        }
+        self.finish(held);
+        Ok(())
+    }
+
+    /// Looks at the held pulls of a queue that got messages with these tags.
+    pub fn wake(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
+        for held in self.holds.take(topic, queue_id, max_offset, tag_codes) {
+            if let Some(still_waiting) = self.look(held) {
+                self.register_or_finish(still_waiting);
+            }
+        }
+    }
+
+    pub(super) fn register_or_finish(&self, held: Held) {
+        if let Err(without_room) = self.register(held) {
+            self.finish(*without_room);
+        }
+    }
+
+    /// Runs a held pull again. Returns it, to be held on, if it found nothing up to the end of the queue; answers it
+    /// otherwise.
+    fn look(&self, held: Held) -> Option<Held> {
+        if let Some(elsewhere) = self.redirect(&held.pull) {
+            post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
+            return None;
+        }
+        match self.get_within(&held.pull, &held.peer, false) {
+            Some(got) => self.line_up_or_answer(held, got),
+            None => {
+                if let Err(without_room) = self.pace(held) {
+                    self.finish_paced(*without_room);
+                }
+                None
+            }
+        }
+    }
+
+    /// The same for a pull that waited for its group's limit. Returns it if the limit has no room yet.
+    pub(super) fn look_in_turn(&self, held: Held) -> Option<Held> {
+        if let Some(elsewhere) = self.redirect(&held.pull) {
+            post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
+            return None;
+        }
+        let Some(got) = self.get_within(&held.pull, &held.peer, true) else {
+            return Some(held);
+        };
+        if let Some(still_waiting) = self.line_up_or_answer(held, got) {
+            self.register_or_finish(still_waiting);
+        }
+        None
+    }
+
+    /// Puts a pull in line if its function has to decide. Otherwise returns it, to be held on, or answers it.
+    fn line_up_or_answer(&self, held: Held, got: Got) -> Option<Held> {
+        if !is_unjudged(&held.pull, &got) {
+            return self.wait_on_or_answer(held, got);
+        }
+        if let Err(without_room) = self.line_up(held) {
+            self.answer_held(*without_room, got);
+        }
+        None
+    }
+
+    /// Returns a pull that is to be held on from where it found nothing; answers any other.
+    pub(super) fn wait_on_or_answer(&self, mut held: Held, got: Got) -> Option<Held> {
+        let waits_on = match pull_code(&got, held.pull.queue_offset) {
+            response_code::PULL_NOT_FOUND => true,
+            response_code::PULL_RETRY_IMMEDIATELY => {
+                got.next_offset > held.pull.queue_offset && got.next_offset >= got.max_offset
+            }
+            _ => false,
+        };
+        if !waits_on || Instant::now() >= held.deadline || held.peer.is_closing() {
+            self.answer_held(held, got);
+            return None;
+        }
+        if got.status == GetStatus::NoMatch {
+            held.pull.queue_offset = got.next_offset;
+            held.advanced = true;
+        }
+        Some(held)
+    }
+
+    /// Runs a held pull for the last time and answers whatever it finds.
+    pub(super) fn finish(&self, held: Held) {
+        match self.redirect(&held.pull) {
+            Some(elsewhere) => post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
+            None => {
+                let got = self.get_within(&held.pull, &held.peer, false);
+                let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
+                self.answer_held(held, got);
+            }
+        }
+    }
+
+    /// Answers a pull that timed out while it waited for its group's limit.
+    pub(super) fn finish_paced(&self, held: Held) {
+        match self.redirect(&held.pull) {
+            Some(elsewhere) => post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
+            None => {
+                let got = self.not_yet(&held.pull);
+                self.answer_held(held, got);
+            }
+        }
+    }
+
+    fn answer_held(&self, held: Held, got: Got) {
+        let code = match pull_code(&got, held.pull.queue_offset) {
+            // There were messages, but none that it wanted: the client goes on behind them.
+            response_code::PULL_NOT_FOUND if held.advanced => response_code::PULL_RETRY_IMMEDIATELY,
+            code => code,
+        };
+        post_answer(&held, code, got);
+    }
+
+    /// Answers the pulls that have waited long enough.
+    pub fn end_overdue(&self, now: Instant) {
+        for held in self.holds.take_expired(now).into_iter().chain(self.function_lines.take_expired(now)) {
+            self.finish(held);
+        }
+        self.expire_paced(now);
+    }
+
+    /// Answers every pull that waits. From now on no pull waits.
+    pub fn close(&self) {
+        for held in self.holds.close().into_iter().chain(self.function_lines.close()) {
+            self.finish(held);
+        }
+        for held in self.flow.paced.close() {
+            self.finish_paced(held);
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! The transactions of a broker: which of them are open, and what it takes to store and end them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metaq_store::Store;
+use parking_lot::Mutex;
+
+use crate::pull::offsets::Offsets;
+use crate::send::rewrite::AddedProperties;
+use crate::settings::TransactionSettings;
+use crate::timer::delay_levels::DelayLevels;
+use crate::timer::due_time::DueTimes;
+use crate::transaction::open::Ledger;
+
+/// The transactions of a broker. Half messages are appended and ended inside the ledger's lock, so that the ledger says
+/// what the log holds.
+pub struct Transactions {
+    pub(super) store: Arc<Store>,
+    pub(super) store_host: SocketAddr,
+    pub(super) settings: TransactionSettings,
+    pub(super) flush_timeout: Duration,
+    pub(super) offsets: Arc<Offsets>,
+    pub(super) delay_levels: Arc<DelayLevels>,
+    pub(super) due_times: DueTimes,
+    pub(super) added: Arc<AddedProperties>,
+    pub(super) ledger: Mutex<Ledger>,
+}
+
+impl Transactions {
+    #[allow(clippy::too_many_arguments, reason = "what a committed message passes through")]
+    pub fn new(
+        store: Arc<Store>,
+        store_host: SocketAddr,
+        settings: TransactionSettings,
+        flush_timeout: Duration,
+        offsets: Arc<Offsets>,
+        delay_levels: Arc<DelayLevels>,
+        due_times: DueTimes,
+        added: Arc<AddedProperties>,
+    ) -> Self {
+        let ledger = Mutex::new(Ledger::new(settings.open_max, settings.ended_kept));
+        Transactions {
+            store,
+            store_host,
+            settings,
+            flush_timeout,
+            offsets,
+            delay_levels,
+            due_times,
+            added,
+            ledger,
+        }
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.ledger.lock().open_count()
+    }
+
+    pub fn open_max(&self) -> usize {
+        self.settings.open_max
+    }
+}

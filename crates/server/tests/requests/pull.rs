@@ -1,0 +1,339 @@
+//! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361).
+
+use std::sync::Arc;
+
+use metaq_server::Refusal;
+use metaq_store::expression::Operation;
+use metaq_store::{Call, Filter, Program};
+use metaq_wire::{Encoding, tag_code};
+
+use crate::support::request_code::{LITE_PULL_MESSAGE, PULL_MESSAGE, QUERY_CONSUMER_OFFSET, SEND_MESSAGE_V2};
+use crate::support::*;
+
+const COMMIT: i32 = 1;
+const SUSPEND: i32 = 2;
+const SUBSCRIPTION: i32 = 4;
+
+/// A pull that waits for `suspend_ms` where it finds nothing.
+fn held_fields(queue_offset: i64, suspend_ms: u64) -> Fields<'static> {
+    let (flag, suspend) = (SUSPEND.to_string(), suspend_ms.to_string());
+    but(pull_fields(queue_offset), &[("sysFlag", &flag), ("suspendTimeoutMillis", &suspend)])
+}
+
+fn put_tagged(client: &mut Client, tag: &str, body: &str) {
+    let answer = client.ask(SEND_MESSAGE_V2, &send_fields(&properties(&[("TAGS", tag)])), body.as_bytes());
+    assert_eq!(answer.code, response_code::SUCCESS);
+}
+
+/// A group that reads only messages with this tag.
+fn put_group_with_tag(plane: &Plane, tag: &str) {
+    let mut with_tag = group(GROUP);
+    with_tag.subscriptions[0].filter = Filter::Tags(vec![tag_code(tag)]);
+    plane.broker().policy.put_groups(vec![with_tag]);
+}
+
+#[test]
+fn a_pull_gets_what_is_there_and_where_to_go_on() {
+    let plane = Plane::start();
+    for encoding in [Encoding::Json, Encoding::Binary] {
+        let mut client = plane.connect_with(encoding);
+        for code in [PULL_MESSAGE, LITE_PULL_MESSAGE] {
+            let begin = plane.store.max_offset(TOPIC, 0);
+            client.put("one");
+            client.put("two");
+            let answer = client.ask(code, &pull_fields(begin), b"");
+            assert_eq!((answer.code, answer.remark.as_str()), (response_code::SUCCESS, ""));
+            assert_eq!(answer.bodies(), ["one", "two"]);
+            assert_eq!(answer.number("nextBeginOffset"), begin + 2);
+            assert_eq!((answer.number("minOffset"), answer.number("maxOffset")), (0, begin + 2));
+            assert_eq!(answer.number("suggestWhichBrokerId"), 0);
+        }
+    }
+    assert_eq!(plane.counts().messages_out, 8);
+}
+
+#[test]
+fn a_pull_gets_no_more_than_it_asks_for_or_the_broker_allows() {
+    let plane = Plane::with(|setup| setup.broker.pull.messages_max = 3);
+    let mut client = plane.connect();
+    for number in 0..5 {
+        client.put(&format!("{number}{}", "x".repeat(1_000)));
+    }
+    let mut count = |changes: &[(&'static str, &str)]| {
+        let answer = client.ask(PULL_MESSAGE, &but(pull_fields(0), changes), b"");
+        assert_eq!(answer.number("nextBeginOffset"), answer.bodies().len() as i64);
+        answer.bodies().len()
+    };
+    assert_eq!(count(&[("maxMsgNums", "2")]), 2);
+    assert_eq!(count(&[("maxMsgNums", "0")]), 1, "a pull for nothing gets one");
+    assert_eq!(count(&[]), 3, "pull_messages_max");
+    assert_eq!(count(&[("maxMsgBytes", "2600")]), 2);
+    assert_eq!(count(&[("maxMsgBytes", "1")]), 1, "the first message comes whatever its size");
+}
+
+#[test]
+fn a_pull_that_finds_nothing_and_does_not_wait_is_told_so() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").code, response_code::PULL_NOT_FOUND);
+    client.put("one");
+    let answer = client.ask(PULL_MESSAGE, &pull_fields(1), b"");
+    assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_NOT_FOUND, 1));
+}
+
+#[test]
+fn a_pull_outside_its_queue_is_sent_to_where_the_queue_is() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let mut moved = |queue_offset| {
+        // Even one that would wait: nothing will ever come to that place.
+        let answer = client.ask(PULL_MESSAGE, &held_fields(queue_offset, 60_000), b"");
+        assert_eq!(answer.code, response_code::PULL_OFFSET_MOVED);
+        answer.number("nextBeginOffset")
+    };
+    assert_eq!(moved(7), 0);
+    plane.connect().put("one");
+    assert_eq!(moved(7), 1);
+    assert_eq!(moved(-3), 0);
+}
+
+#[test]
+fn a_held_pull_is_woken_by_a_message_of_its_queue_alone() {
+    let plane = Plane::start();
+    let (mut reader, mut sender) = (plane.connect(), plane.connect());
+    let opaque = reader.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
+    reader.expect_silence();
+    assert_eq!(plane.counts().held, 1);
+    sender.ask(SEND_MESSAGE_V2, &but(send_fields(""), &[("e", "1")]), b"another queue's");
+    reader.expect_silence();
+    sender.put("wanted");
+    let answer = reader.answer();
+    assert_eq!((answer.opaque, answer.code), (opaque, response_code::SUCCESS));
+    assert_eq!(answer.bodies(), ["wanted"]);
+}
+
+#[test]
+fn a_held_pull_whose_time_is_over_is_answered() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let answer = client.ask(PULL_MESSAGE, &held_fields(0, 1), b"");
+    assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_NOT_FOUND, 0));
+}
+
+#[test]
+fn without_long_polling_a_pull_waits_as_long_as_the_broker_says() {
+    let plane = Plane::with(|setup| {
+        (setup.broker.pull.long_polling, setup.broker.pull.short_polling_ms) = (false, 1)
+    });
+    let mut client = plane.connect();
+    let answer = client.ask(PULL_MESSAGE, &held_fields(0, 3_600_000), b"");
+    assert_eq!(answer.code, response_code::PULL_NOT_FOUND);
+}
+
+#[test]
+fn a_held_pull_goes_on_behind_messages_that_its_tags_do_not_want() {
+    let plane = Plane::start();
+    put_group_with_tag(&plane, "b");
+    let (mut reader, mut sender) = (plane.connect(), plane.connect());
+    put_tagged(&mut sender, "a", "unwanted");
+    let answer = reader.ask(PULL_MESSAGE, &pull_fields(0), b"");
+    assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_RETRY_IMMEDIATELY, 1));
+    reader.send(PULL_MESSAGE, &held_fields(1, 60_000), b"");
+    reader.expect_silence();
+    put_tagged(&mut sender, "a", "unwanted too");
+    reader.expect_silence();
+    put_tagged(&mut sender, "b", "wanted");
+    let answer = reader.answer();
+    assert_eq!((answer.bodies(), answer.number("nextBeginOffset")), (vec!["wanted".to_owned()], 3));
+}
+
+#[test]
+fn held_pulls_are_bounded() {
+    let plane = Plane::with(|setup| setup.broker.pull.hold_max = 1);
+    let mut client = plane.connect();
+    client.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
+    client
+        .ask(PULL_MESSAGE, &held_fields(0, 60_000), b"")
+        .refuses(response_code::SYSTEM_BUSY, "1 pulls are held already");
+}
+
+#[test]
+fn held_pulls_leave_with_their_connection_and_are_answered_when_the_server_stops() {
+    let plane = Plane::with(|setup| setup.broker.pull.hold_max = 1);
+    let mut first = plane.connect();
+    first.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
+    first.expect_silence();
+    drop(first);
+    eventually("the first connection has ended", || plane.counts().connections == 0);
+    let mut second = plane.connect();
+    second.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
+    second.expect_silence();
+    plane.stop();
+    assert_eq!(second.answer().code, response_code::PULL_NOT_FOUND);
+    assert!(second.try_answer().is_none());
+}
+
+#[test]
+fn a_pull_that_may_not_be_served_is_refused_with_its_reason() {
+    let plane = Plane::with(|setup| {
+        let mut write_only = topic("write_only");
+        write_only.permission = 2;
+        setup.topics.extend([write_only, topic("forbidden"), topic("unsubscribed"), topic("broken")]);
+        setup.groups[0].forbidden_topics = vec!["forbidden".to_owned()];
+        let mut broken = subscription("broken");
+        broken.refusal = Some(Refusal::new(response_code::SUBSCRIPTION_PARSE_FAILED, "cannot be parsed"));
+        setup.groups[0].subscriptions.push(broken);
+        let mut disabled = group("disabled");
+        disabled.consume_enabled = false;
+        let mut broadcasting = group("broadcasting");
+        (broadcasting.broadcasting, broadcasting.broadcast_enabled) = (true, false);
+        setup.groups.extend([disabled, broadcasting]);
+    });
+    let mut client = plane.connect();
+    let refused = [
+        ("topic", "nowhere", response_code::TOPIC_NOT_EXIST, "topic[nowhere] does not exist"),
+        ("topic", "write_only", response_code::NO_PERMISSION, "is not readable"),
+        ("topic", "forbidden", response_code::NO_PERMISSION, "is forbidden to consume"),
+        ("topic", "unsubscribed", response_code::SUBSCRIPTION_NOT_EXIST, "has no subscription"),
+        ("topic", "broken", response_code::SUBSCRIPTION_PARSE_FAILED, "cannot be parsed"),
+        ("consumerGroup", "disabled", response_code::NO_PERMISSION, "is not allowed to consume"),
+        ("consumerGroup", "broadcasting", response_code::NO_PERMISSION, "broadcast mode"),
+        ("queueId", "4", response_code::INVALID_PARAMETER, "which has 4 queues to read"),
+        ("queueId", "-1", response_code::INVALID_PARAMETER, "queue -1 is outside"),
+        ("queueOffset", "first", response_code::SYSTEM_ERROR, "queueOffset"),
+        ("topic", "", response_code::SYSTEM_ERROR, "topic"),
+    ];
+    for (field, value, code, remark_part) in refused {
+        let answer = client.ask(PULL_MESSAGE, &but(pull_fields(0), &[(field, value)]), b"");
+        answer.refuses(code, remark_part);
+    }
+    plane.broker().policy.set_permission(2);
+    let answer = client.ask(PULL_MESSAGE, &pull_fields(0), b"");
+    answer.refuses(response_code::NO_PERMISSION, "broker[b1] does not serve messages");
+}
+
+#[test]
+fn a_pull_of_an_unknown_group_crosses_and_is_refused_when_it_comes_back() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    client.send(PULL_MESSAGE, &but(pull_fields(0), &[("consumerGroup", "strangers")]), b"");
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
+    client.answer().refuses(response_code::SUBSCRIPTION_GROUP_NOT_EXIST, "group[strangers] does not exist");
+}
+
+#[test]
+fn a_pull_can_commit_an_offset_on_its_way() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let flag = COMMIT.to_string();
+    let fields = but(pull_fields(0), &[("sysFlag", &flag), ("commitOffset", "7")]);
+    client.ask(PULL_MESSAGE, &fields, b"");
+    let query = but(queue_fields(), &[("consumerGroup", GROUP)]);
+    assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &query, b"").number("offset"), 7);
+    client.ask(PULL_MESSAGE, &but(pull_fields(0), &[("commitOffset", "9")]), b"");
+    assert_eq!(plane.broker().offsets.get(GROUP, TOPIC, 0), Some(7), "only where the flag says so");
+}
+
+#[test]
+fn a_pull_may_bring_its_own_tags() {
+    let plane = Plane::start();
+    let (mut reader, flag) = (plane.connect(), SUBSCRIPTION.to_string());
+    put_tagged(&mut reader, "a", "one");
+    put_tagged(&mut reader, "b", "two");
+    let mut bodies = |subscription: &str| {
+        let fields = but(pull_fields(0), &[("sysFlag", &flag), ("subscription", subscription)]);
+        reader.ask(PULL_MESSAGE, &fields, b"").bodies()
+    };
+    assert_eq!(bodies("a"), ["one"]);
+    assert_eq!(bodies(" b || c "), ["two"]);
+    assert_eq!(bodies("*"), ["one", "two"]);
+    assert_eq!(bodies(" || "), ["one", "two"]);
+}
+
+#[test]
+fn an_expression_that_is_not_known_crosses_until_python_has_compiled_it() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    put_tagged(&mut client, "a", "one");
+    let flag = SUBSCRIPTION.to_string();
+    let fields = but(
+        pull_fields(0),
+        &[("sysFlag", &flag), ("subscription", "x IS NULL"), ("expressionType", "SQL92")],
+    );
+    client.send(PULL_MESSAGE, &fields, b"");
+    let crossed = plane.crossed();
+    let program = Program::build(vec![Operation::Null, Operation::IsNull]).unwrap();
+    plane.broker().pulls.expressions.put("x IS NULL", Filter::Expression(Arc::new(program)));
+    plane.listener.shared.handle_again(&crossed).unwrap();
+    assert_eq!(client.answer().bodies(), ["one"]);
+    assert_eq!(client.ask(PULL_MESSAGE, &fields, b"").bodies(), ["one"], "known from now on");
+    client.send(PULL_MESSAGE, &but(fields, &[("subscription", "y IS NULL")]), b"");
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
+    client.answer().refuses(response_code::SUBSCRIPTION_PARSE_FAILED, "try again");
+}
+
+#[test]
+fn a_pull_that_is_newer_than_its_heartbeat_gets_everything_or_waits_for_python() {
+    let plane = Plane::start();
+    put_group_with_tag(&plane, "b");
+    let mut client = plane.connect();
+    put_tagged(&mut client, "a", "one");
+    let newer = but(pull_fields(0), &[("subVersion", "2")]);
+    assert_eq!(client.ask(PULL_MESSAGE, &newer, b"").bodies(), ["one"], "clients sort out tags themselves");
+    client.send(PULL_MESSAGE, &but(newer, &[("expressionType", "SQL92")]), b"");
+    plane.listener.shared.handle_again(&plane.crossed()).unwrap();
+    client.answer().refuses(response_code::SUBSCRIPTION_NOT_LATEST, "newer than its last heartbeat");
+}
+
+#[test]
+fn a_reset_sends_running_consumers_elsewhere_once() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    for body in ["one", "two", "three"] {
+        client.put(body);
+    }
+    client.send(PULL_MESSAGE, &held_fields(3, 60_000), b"");
+    client.expect_silence();
+    plane.broker().pulls.reset_offset(GROUP, TOPIC, 0, 1);
+    let answer = client.answer();
+    assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_OFFSET_MOVED, 1));
+    let answer = client.ask(PULL_MESSAGE, &pull_fields(1), b"");
+    assert_eq!(answer.bodies(), ["two", "three"]);
+    plane.broker().pulls.reset_offset(GROUP, TOPIC, 0, 0);
+    let answer = client.ask(PULL_MESSAGE, &pull_fields(3), b"");
+    assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_OFFSET_MOVED, 0));
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(3), b"").code, response_code::PULL_NOT_FOUND);
+}
+
+#[test]
+fn a_function_decides_which_messages_a_pull_gets() {
+    let plane = Plane::start();
+    let call = Call { function: "large".to_owned(), text: "large(3)".to_owned() };
+    let mut filtered = group(GROUP);
+    filtered.subscriptions[0].filter = Filter::Function(Arc::new(call));
+    plane.broker().policy.put_groups(vec![filtered]);
+    let (mut reader, mut sender) = (plane.connect(), plane.connect());
+    for body in ["one", "two", "three", "four"] {
+        sender.put(body);
+    }
+    reader.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
+    eventually("the pull stands in line", || plane.broker().pulls.function_lines.wanted() == ["large"]);
+    let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();
+    assert_eq!((batch.records.len(), batch.call(), batch.more), (3, "large(3)", false));
+    plane.broker().pulls.answer_batch(batch, &[0, 0, 1]);
+    let answer = reader.answer();
+    assert_eq!((answer.bodies(), answer.number("nextBeginOffset")), (vec!["three".to_owned()], 3));
+    // A batch without a wanted message lets the pull wait on behind it.
+    reader.send(PULL_MESSAGE, &held_fields(3, 60_000), b"");
+    eventually("the pull stands in line again", || plane.broker().pulls.function_lines.wanted() == ["large"]);
+    let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();
+    plane.broker().pulls.answer_batch(batch, &[0]);
+    reader.expect_silence();
+    sender.put("five");
+    eventually("the pull stands in line for the new one", || {
+        plane.broker().pulls.function_lines.wanted() == ["large"]
+    });
+    let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();
+    batch.refuse(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
+    reader.answer().refuses(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
+}

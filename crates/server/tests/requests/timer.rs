@@ -1,0 +1,151 @@
+//! Messages that wait: delay levels, moments of delivery, recalls, and copies of stored messages.
+
+use metaq_server::{Recall, Resend};
+use metaq_store::{SCHEDULE_TOPIC, TIMER_TOPIC};
+
+use crate::support::request_code::SEND_MESSAGE_V2;
+use crate::support::*;
+
+fn put(client: &mut Client, more: &[(&str, &str)], body: &str) -> Answer {
+    client.ask(SEND_MESSAGE_V2, &send_fields(&properties(more)), body.as_bytes())
+}
+
+#[test]
+fn a_message_waits_for_its_delay_level() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    for (level, body) in [("1", "soon"), ("2", "later"), ("99", "latest"), ("0", "now")] {
+        let answer = put(&mut client, &[("DELAY", level)], body);
+        assert_eq!((answer.code, answer.number("queueId")), (response_code::SUCCESS, 0));
+    }
+    assert_eq!(plane.bodies(TOPIC, 0), ["now"]);
+    let waiting = |queue_id| plane.store.max_offset(SCHEDULE_TOPIC, queue_id);
+    assert_eq!((waiting(0), waiting(1)), (1, 2), "a level past the last one is the last one");
+    plane.advance_ms(999);
+    assert_eq!(plane.bodies(TOPIC, 0).len(), 1);
+    plane.advance_ms(1);
+    eventually("the first level is delivered", || plane.bodies(TOPIC, 0) == ["now", "soon"]);
+    plane.advance_ms(4_000);
+    eventually("everything is delivered", || plane.bodies(TOPIC, 0) == ["now", "soon", "later", "latest"]);
+    assert!(!plane.read(TOPIC, 0)[1].properties.contains_key("DELAY"));
+    let offsets = plane.broker().delay_levels.offsets(PATIENCE).unwrap();
+    assert_eq!(offsets, [(1, 1), (2, 2)], "where a restart goes on");
+}
+
+#[test]
+fn a_delayed_message_wakes_a_held_pull() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    put(&mut client, &[("DELAY", "1")], "soon");
+    let held = but(pull_fields(0), &[("sysFlag", "2"), ("suspendTimeoutMillis", "60000")]);
+    client.send(request_code::PULL_MESSAGE, &held, b"");
+    client.expect_silence();
+    plane.advance_ms(1_000);
+    assert_eq!(client.answer().bodies(), ["soon"]);
+}
+
+#[test]
+fn a_message_waits_for_any_moment() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let at = (START_MS + 3_000).to_string();
+    put(&mut client, &[("TIMER_DELIVER_MS", &at)], "at a moment");
+    put(&mut client, &[("TIMER_DELAY_MS", "1500")], "after milliseconds");
+    put(&mut client, &[("TIMER_DELAY_SEC", "2")], "after seconds");
+    put(&mut client, &[("TIMER_DELAY_SEC", "0")], "now");
+    assert_eq!((plane.bodies(TOPIC, 0), plane.store.max_offset(TIMER_TOPIC, 0)), (vec!["now".to_owned()], 3));
+    plane.advance_ms(2_000);
+    let expected = ["now", "after milliseconds", "after seconds"];
+    eventually("two are delivered", || plane.bodies(TOPIC, 0) == expected);
+    plane.advance_ms(1_000);
+    eventually("all are delivered", || plane.bodies(TOPIC, 0).len() == 4);
+    assert!(!plane.read(TOPIC, 0)[3].properties.contains_key("TIMER_OUT_MS"));
+    assert_eq!(plane.figures().timers.delivered, 3);
+}
+
+#[test]
+fn a_moment_that_cannot_be_kept_is_refused() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let answer = put(&mut client, &[("TIMER_DELAY_SEC", "3601")], "m");
+    answer.refuses(response_code::MESSAGE_ILLEGAL, "timer_max_delay_s");
+    let answer = put(&mut client, &[("TIMER_DELIVER_MS", "tomorrow")], "m");
+    answer.refuses(response_code::MESSAGE_ILLEGAL, "TIMER_DELIVER_MS");
+    assert_eq!(plane.store.end_offset(), 0);
+}
+
+#[test]
+fn a_waiting_message_can_be_recalled_until_it_is_due() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let answer = put(&mut client, &[("UNIQ_KEY", "K1"), ("TIMER_DELAY_SEC", "2")], "recalled");
+    assert!(!answer.field("recallHandle").is_empty());
+    put(&mut client, &[("UNIQ_KEY", "K2"), ("TIMER_DELAY_SEC", "2")], "kept");
+    let recall = |key: &str, due_ms| Recall {
+        topic: TOPIC.to_owned(),
+        unique_key: key.to_owned(),
+        due_ms,
+        producer_group: PRODUCER_GROUP.to_owned(),
+        born_host: ([127, 0, 0, 1], 1).into(),
+    };
+    assert!(plane.broker().timers.recall(&recall("K1", START_MS + 2_000)).unwrap());
+    plane.advance_ms(2_000);
+    eventually("the other one is delivered", || plane.bodies(TOPIC, 0) == ["kept"]);
+    assert_eq!(plane.figures().timers.recalled, 1);
+    assert!(!plane.broker().timers.recall(&recall("K2", START_MS + 2_000)).unwrap(), "too late");
+}
+
+#[test]
+fn without_recalls_there_are_no_handles() {
+    let plane = Plane::with(|setup| setup.broker.timer.recall_messages = false);
+    let mut client = plane.connect();
+    let answer = put(&mut client, &[("TIMER_DELAY_SEC", "2")], "m");
+    assert!(!answer.fields.contains_key("recallHandle"));
+    let recall = [("TIMER_DELAY_SEC", "2"), ("TIMER_DEL_UNIQKEY", "orders+K")];
+    put(&mut client, &recall, "m").refuses(response_code::NO_PERMISSION, "recall_messages");
+}
+
+#[test]
+fn after_a_restart_waiting_messages_wait_on() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    put(&mut client, &[("DELAY", "1")], "level");
+    put(&mut client, &[("TIMER_DELAY_SEC", "2")], "moment");
+    drop(client);
+    let plane = plane.restart(|_| ());
+    assert_eq!(plane.bodies(TOPIC, 0), [""; 0]);
+    plane.advance_ms(2_000);
+    eventually("both are delivered", || {
+        let mut bodies = plane.bodies(TOPIC, 0);
+        bodies.sort();
+        bodies == ["level", "moment"]
+    });
+}
+
+#[test]
+fn a_stored_message_is_stored_again_under_another_topic_at_once_or_after_a_delay() {
+    let plane = Plane::with(|setup| setup.topics.push(topic("%RETRY%readers")));
+    let mut client = plane.connect();
+    put(&mut client, &[("UNIQ_KEY", "K"), ("TAGS", "a"), ("X", "1")], "m");
+    let physical_offset = plane.read(TOPIC, 0)[0].physical_offset;
+    let resend = |delay_level| Resend {
+        physical_offset,
+        topic: "%RETRY%readers".to_owned(),
+        queue_id: 1,
+        reconsume_times: 2,
+        delay_level,
+        drop: vec!["X".to_owned()],
+        set: vec![("RETRY_TOPIC".to_owned(), TOPIC.to_owned())],
+    };
+    plane.broker().sends.resend(&resend(0)).unwrap();
+    let copy = plane.read("%RETRY%readers", 1).remove(0);
+    assert_eq!((copy.body.as_str(), copy.reconsume_times), ("m", 2));
+    assert_eq!((copy.properties["UNIQ_KEY"].as_str(), copy.properties["RETRY_TOPIC"].as_str()), ("K", TOPIC));
+    assert!(!copy.properties.contains_key("X"));
+    plane.broker().sends.resend(&resend(1)).unwrap();
+    assert_eq!(plane.store.max_offset("%RETRY%readers", 1), 1);
+    plane.advance_ms(1_000);
+    eventually("the delayed copy is delivered", || plane.store.max_offset("%RETRY%readers", 1) == 2);
+    let nowhere = Resend { physical_offset: 1, ..resend(0) };
+    assert!(plane.broker().sends.resend(&nowhere).is_err());
+}

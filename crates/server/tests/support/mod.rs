@@ -1,0 +1,559 @@
+//! A whole data plane in the test's own process: a store on a temporary directory, a disk that can be made to fail, a
+//! clock that the test moves, a listener on a free loopback port, and clients that speak the protocol.
+//!
+//! Nothing here sleeps for a fixed time. To prove that a request got no answer, ask something else on the same
+//! connection: [`Client::ask`] fails where an unexpected answer comes first.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use metaq_server::{
+    Broker, BrokerPlane, BrokerSettings, Crossed, Event, Group, HotRequests, Limit, LimitSettings, Listener,
+    ListenerFigures, PlaneFigures, PullSettings, Rates, ServerSettings, Subscription, TimerSettings, Topic,
+    TransactionSettings,
+};
+use metaq_store::faulty_disk::FaultyDisk;
+use metaq_store::{Clock, Filter, Store, StoreSettings};
+use metaq_wire::{BatchRecord, Encoding, FLAG_ONEWAY, FrameEncoder, Header, Record, next_frame};
+use tempfile::TempDir;
+
+/// The time at which every test's clock begins.
+pub const START_MS: i64 = 1_800_000_000_000;
+/// No answer takes this long unless something is wrong.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TOPIC: &str = "orders";
+pub const GROUP: &str = "readers";
+pub const PRODUCER_GROUP: &str = "writers";
+pub const READ_WRITE: u8 = 6;
+
+#[allow(unused_imports)]
+pub use metaq_server::{request_code, response_code};
+
+/// Everything that a test may want different before the server starts.
+pub struct Setup {
+    pub store: StoreSettings,
+    pub server: ServerSettings,
+    pub broker: BrokerSettings,
+    pub topics: Vec<Topic>,
+    pub groups: Vec<Group>,
+    pub clock: Clock,
+}
+
+/// A running data plane, with the topic [`TOPIC`] and the group [`GROUP`] unless the set-up says otherwise.
+pub struct Plane {
+    pub listener: Listener,
+    pub broker_plane: BrokerPlane,
+    pub store: Arc<Store>,
+    pub clock: Clock,
+    pub disk: Arc<FaultyDisk>,
+    directory: Arc<TempDir>,
+}
+
+impl Plane {
+    pub fn start() -> Self {
+        Plane::with(|_| ())
+    }
+
+    /// Starts with a set-up that `change` has altered.
+    pub fn with(change: impl FnOnce(&mut Setup)) -> Self {
+        Plane::start_in(Arc::new(TempDir::new().unwrap()), change)
+    }
+
+    /// Stops this one and starts another on the same directory, with the same clock.
+    pub fn restart(self, change: impl FnOnce(&mut Setup)) -> Self {
+        let (directory, clock) = (Arc::clone(&self.directory), self.clock.clone());
+        drop(self);
+        Plane::start_in(directory, |setup| {
+            setup.clock = clock;
+            change(setup);
+        })
+    }
+
+    fn start_in(directory: Arc<TempDir>, change: impl FnOnce(&mut Setup)) -> Self {
+        let mut setup = setup(directory.path());
+        change(&mut setup);
+        let disk = Arc::new(FaultyDisk::new());
+        let store = Store::open(setup.store, setup.clock.clone(), Arc::<FaultyDisk>::clone(&disk)).unwrap();
+        let listener = Listener::bind(setup.server, HotRequests::Plane).unwrap();
+        let broker_plane = BrokerPlane::new(&listener, Arc::clone(&store), setup.broker).unwrap();
+        let plane = Plane { listener, broker_plane, store, clock: setup.clock, disk, directory };
+        plane.broker().policy.put_topics(setup.topics);
+        plane.broker().policy.put_groups(setup.groups);
+        plane.broker().transactions.load();
+        plane.broker_plane.start().unwrap();
+        plane.listener.start().unwrap();
+        plane
+    }
+
+    pub fn broker(&self) -> &Arc<Broker> {
+        &self.broker_plane.broker
+    }
+
+    pub fn connect(&self) -> Client {
+        self.connect_with(Encoding::Json)
+    }
+
+    pub fn connect_with(&self, encoding: Encoding) -> Client {
+        Client::connect(self.listener.port(), encoding)
+    }
+
+    /// Moves the clock and waits until everything that is due by then has been delivered.
+    pub fn advance_ms(&self, by_ms: i64) {
+        assert!(self.clock.advance_ms(by_ms));
+        assert!(self.broker().catch_up(PATIENCE), "delivery after a clock jump");
+    }
+
+    /// The next request that crossed to Python.
+    pub fn crossed(&self) -> Crossed {
+        match self.event() {
+            Event::Request(crossed) => crossed,
+            _ => panic!("expected a request"),
+        }
+    }
+
+    pub fn event(&self) -> Event {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(event) = self.listener.shared.crossing.drain(1).pop() {
+                return event;
+            }
+            assert!(Instant::now() < deadline, "nothing crossed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What the connections did.
+    pub fn counts(&self) -> ListenerFigures {
+        self.listener.figures()
+    }
+
+    pub fn figures(&self) -> PlaneFigures {
+        self.broker_plane.figures()
+    }
+
+    /// Answers everything that waits and closes every connection.
+    pub fn stop(&self) {
+        self.broker_plane.stop();
+        self.listener.stop(PATIENCE);
+    }
+
+    /// Bodies and properties of everything that a consumer can read from a queue.
+    pub fn read(&self, topic: &str, queue_id: i32) -> Vec<Message> {
+        let from = self.store.min_offset(topic, queue_id);
+        let got = self.store.get(topic, queue_id, from, 1_000, 1 << 24, &Filter::All);
+        got.slices.iter().flat_map(|slice| messages(slice)).collect()
+    }
+
+    pub fn bodies(&self, topic: &str, queue_id: i32) -> Vec<String> {
+        self.read(topic, queue_id).into_iter().map(|message| message.body).collect()
+    }
+}
+
+impl Drop for Plane {
+    fn drop(&mut self) {
+        self.disk.heal();
+        self.stop();
+        let _reported_by_the_test_itself = self.store.close();
+    }
+}
+
+fn setup(directory: &Path) -> Setup {
+    let store = StoreSettings {
+        commit_log_file_bytes: 1 << 20,
+        consume_queue_file_entries: 1_000,
+        index_slots: 100,
+        index_entries: 400,
+        allocation_step_bytes: 1 << 16,
+        flush_interval_ms: 20,
+        queue_flush_interval_ms: 20,
+        message_size_bytes_max: 64 * 1024,
+        disk_clean_percent: 99,
+        disk_force_clean_percent: 100,
+        disk_refuse_percent: 100,
+        delay_levels_ms: vec![1_000, 5_000],
+        ..StoreSettings::new(directory)
+    };
+    let server = ServerSettings {
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        also_old_port: false,
+        connections_max: 100,
+        connections_per_address_max: 100,
+        frame_bytes_max: 1 << 20,
+        frame_deadline_ms: 60_000,
+        idle_timeout_ms: 120_000,
+        crossing_requests_max: 100,
+        crossing_bytes_max: 1 << 20,
+        crossing_age_ms_max: 60_000,
+        connection_output_bytes_max: 1 << 24,
+        worker_threads: 1,
+    };
+    let broker = BrokerSettings {
+        cluster: "c1".to_owned(),
+        name: "b1".to_owned(),
+        store_host: "127.0.0.1:10911".to_owned(),
+        region: "r1".to_owned(),
+        message_size_bytes_max: store.message_size_bytes_max,
+        flush_timeout_ms: 60_000,
+        limits: LimitSettings { send_hold_ms_max: 1_000, send_refusal_hold_ms: 500, send_hold_max: 100 },
+        pull: PullSettings {
+            bytes_max: 1 << 20,
+            messages_max: 32,
+            hold_max: 100,
+            long_polling: true,
+            short_polling_ms: 20,
+            hold_ms_max: 300_000,
+            bytes_default: 256 * 1024,
+            limit_hold_ms: 1_000,
+            filter_hold_ms_max: 5_000,
+        },
+        transaction: TransactionSettings { timeout_ms: 6_000, open_max: 10, ended_kept: 1_024 },
+        timer: TimerSettings {
+            delay_levels_ms: store.delay_levels_ms.clone(),
+            delay_ms_max: 3_600_000,
+            roll_ms: 3_600_000,
+            recall_messages: true,
+        },
+    };
+    Setup {
+        store,
+        server,
+        broker,
+        topics: vec![topic(TOPIC)],
+        groups: vec![group(GROUP)],
+        clock: Clock::manual(START_MS),
+    }
+}
+
+/// A topic with four queues that anybody may read and write.
+pub fn topic(name: &str) -> Topic {
+    Topic {
+        name: name.to_owned(),
+        read_queues: 4,
+        write_queues: 4,
+        permission: READ_WRITE,
+        client_writable: true,
+        send_limit: None,
+    }
+}
+
+/// A group that reads everything of [`TOPIC`].
+pub fn group(name: &str) -> Group {
+    Group {
+        name: name.to_owned(),
+        consume_enabled: true,
+        broadcast_enabled: true,
+        broadcasting: false,
+        broker_id: 0,
+        retry_times_max: 16,
+        forbidden_topics: Vec::new(),
+        subscriptions: vec![subscription(TOPIC)],
+        consume_limit: None,
+    }
+}
+
+pub fn subscription(topic: &str) -> Subscription {
+    Subscription {
+        topic: topic.to_owned(),
+        version: 1,
+        expression_type: "TAG".to_owned(),
+        filter: Filter::All,
+        refusal: None,
+    }
+}
+
+pub fn messages_per_second(messages: u64) -> Option<Arc<Limit>> {
+    Limit::new(Rates { messages, bytes: 0 })
+}
+
+/// Fields of a request, by name.
+pub type Fields<'a> = Vec<(&'a str, String)>;
+
+/// The fields of SEND_MESSAGE_V2 to queue 0 of [`TOPIC`].
+pub fn send_fields(properties: &str) -> Fields<'static> {
+    vec![
+        ("a", PRODUCER_GROUP.to_owned()),
+        ("b", TOPIC.to_owned()),
+        ("c", "TBW102".to_owned()),
+        ("d", "4".to_owned()),
+        ("e", "0".to_owned()),
+        ("f", "0".to_owned()),
+        ("g", START_MS.to_string()),
+        ("h", "0".to_owned()),
+        ("i", properties.to_owned()),
+        ("j", "0".to_owned()),
+        ("k", "false".to_owned()),
+        ("m", "false".to_owned()),
+    ]
+}
+
+/// The fields of PULL_MESSAGE for [`GROUP`], from an offset of queue 0 of [`TOPIC`].
+pub fn pull_fields(queue_offset: i64) -> Fields<'static> {
+    vec![
+        ("consumerGroup", GROUP.to_owned()),
+        ("topic", TOPIC.to_owned()),
+        ("queueId", "0".to_owned()),
+        ("queueOffset", queue_offset.to_string()),
+        ("maxMsgNums", "32".to_owned()),
+        ("sysFlag", "0".to_owned()),
+        ("commitOffset", "0".to_owned()),
+        ("suspendTimeoutMillis", "0".to_owned()),
+        ("subVersion", "1".to_owned()),
+        ("expressionType", "TAG".to_owned()),
+    ]
+}
+
+/// The fields of a request about queue 0 of [`TOPIC`].
+pub fn queue_fields() -> Fields<'static> {
+    vec![("topic", TOPIC.to_owned()), ("queueId", "0".to_owned())]
+}
+
+/// The same fields with some replaced or added.
+pub fn but<'a>(mut fields: Fields<'a>, changes: &[(&'a str, &str)]) -> Fields<'a> {
+    for (name, value) in changes {
+        fields.retain(|(known, _)| known != name);
+        fields.push((name, (*value).to_owned()));
+    }
+    fields
+}
+
+/// A property string of these names and values.
+pub fn properties(pairs: &[(&str, &str)]) -> String {
+    pairs.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect()
+}
+
+/// The body of SEND_BATCH_MESSAGE, of bodies and properties.
+pub fn batch(parts: &[(&str, &str)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (part, properties) in parts {
+        let record = BatchRecord { flag: 0, body: part.as_bytes(), properties: properties.as_bytes() };
+        record.encode(&mut body).unwrap();
+    }
+    body
+}
+
+/// A stored message, as far as tests look at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    pub topic: String,
+    pub queue_id: i32,
+    pub queue_offset: i64,
+    pub physical_offset: i64,
+    pub system_flag: i32,
+    pub reconsume_times: i32,
+    pub body: String,
+    pub properties: BTreeMap<String, String>,
+}
+
+/// The messages of a pulled body.
+pub fn messages(mut bytes: &[u8]) -> Vec<Message> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let record = Record::decode(bytes).expect("a whole record");
+        assert!(record.crc_matches());
+        let properties = metaq_wire::properties::iterate(record.properties);
+        found.push(Message {
+            topic: text(record.topic),
+            queue_id: record.queue_id,
+            queue_offset: record.queue_offset,
+            physical_offset: record.physical_offset,
+            system_flag: record.system_flag,
+            reconsume_times: record.reconsume_times,
+            body: text(record.body),
+            properties: properties.map(|(name, value)| (text(name), text(value))).collect(),
+        });
+        bytes = &bytes[record.size..];
+    }
+    found
+}
+
+/// A response, or a request of the server's.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub code: i32,
+    pub opaque: i32,
+    pub is_response: bool,
+    pub remark: String,
+    pub fields: BTreeMap<String, String>,
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).unwrap_or_else(|| panic!("no field {name} in {self:?}"))
+    }
+
+    pub fn number(&self, name: &str) -> i64 {
+        self.field(name).parse().unwrap()
+    }
+
+    pub fn bodies(&self) -> Vec<String> {
+        messages(&self.body).into_iter().map(|message| message.body).collect()
+    }
+
+    /// Fails unless the answer is this refusal.
+    pub fn refuses(&self, code: i32, remark_part: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.remark.contains(remark_part), "{remark_part:?} is not in {:?}", self.remark);
+    }
+}
+
+/// One connection, as a client has it.
+pub struct Client {
+    stream: TcpStream,
+    encoding: Encoding,
+    buffer: Vec<u8>,
+    opaque: i32,
+}
+
+impl Client {
+    pub fn connect(port: u16, encoding: Encoding) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Client { stream, encoding, buffer: Vec::new(), opaque: 0 }
+    }
+
+    /// Sends a request and returns its opaque.
+    pub fn send(&mut self, code: i32, fields: &Fields<'_>, body: &[u8]) -> i32 {
+        let mut bytes = Vec::new();
+        let opaque = self.frame(&mut bytes, code, 0, fields, body);
+        self.write(&bytes);
+        opaque
+    }
+
+    pub fn send_oneway(&mut self, code: i32, fields: &Fields<'_>, body: &[u8]) -> i32 {
+        let mut bytes = Vec::new();
+        let opaque = self.frame(&mut bytes, code, FLAG_ONEWAY, fields, body);
+        self.write(&bytes);
+        opaque
+    }
+
+    /// Appends a request to `bytes` without sending it.
+    pub fn frame(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        code: i32,
+        flag: i32,
+        fields: &Fields<'_>,
+        body: &[u8],
+    ) -> i32 {
+        self.opaque += 1;
+        let mut frame = FrameEncoder::request(bytes, self.encoding, code, self.opaque, flag);
+        for (name, value) in fields {
+            frame.field(name, value);
+        }
+        frame.finish(body.len()).unwrap();
+        bytes.extend_from_slice(body);
+        self.opaque
+    }
+
+    pub fn write(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Answers a request of the server's.
+    pub fn respond(&mut self, opaque: i32, code: i32) {
+        let mut bytes = Vec::new();
+        FrameEncoder::response(&mut bytes, self.encoding, code, opaque).finish(0).unwrap();
+        self.write(&bytes);
+    }
+
+    /// The next frame that the server writes.
+    pub fn answer(&mut self) -> Answer {
+        self.try_answer().expect("an answer before the connection ends")
+    }
+
+    /// None where the server has closed the connection.
+    pub fn try_answer(&mut self) -> Option<Answer> {
+        loop {
+            if let Some(frame) = next_frame(&self.buffer, usize::MAX).unwrap() {
+                assert_eq!(frame.encoding, self.encoding, "an answer comes in its request's encoding");
+                let header = Header::parse(frame.encoding, frame.header).unwrap();
+                let fields = header.fields().map(|field| {
+                    let (name, value) = field.unwrap();
+                    (name.into_owned(), value.into_owned())
+                });
+                let answer = Answer {
+                    code: header.code,
+                    opaque: header.opaque,
+                    is_response: header.is_response(),
+                    remark: header.remark.as_deref().unwrap_or_default().to_owned(),
+                    fields: fields.collect(),
+                    body: frame.body.to_vec(),
+                };
+                let size = frame.size;
+                self.buffer.drain(..size);
+                return Some(answer);
+            }
+            let mut chunk = [0; 16 * 1024];
+            match self.stream.read(&mut chunk) {
+                Ok(0) => return None,
+                Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("no answer: {error}"),
+            }
+        }
+    }
+
+    /// Reads so many whole frames without decoding them: for measurements, where the reader should cost little.
+    pub fn skip_answers(&mut self, count: usize) {
+        let mut read = 0;
+        while read < count {
+            let mut start = 0;
+            while let Some(length) = self.buffer[start..].first_chunk() {
+                let end = start + 4 + i32::from_be_bytes(*length) as usize;
+                if end > self.buffer.len() {
+                    break;
+                }
+                (start, read) = (end, read + 1);
+            }
+            self.buffer.drain(..start);
+            if read < count {
+                let length = self.buffer.len();
+                self.buffer.resize(length + 64 * 1024, 0);
+                let count = self.stream.read(&mut self.buffer[length..]).unwrap();
+                self.buffer.truncate(length + count);
+            }
+        }
+    }
+
+    /// Sends a request and returns its answer, which must be the next one.
+    pub fn ask(&mut self, code: i32, fields: &Fields<'_>, body: &[u8]) -> Answer {
+        let opaque = self.send(code, fields, body);
+        let answer = self.answer();
+        assert_eq!(answer.opaque, opaque, "{answer:?}");
+        answer
+    }
+
+    /// Sends a message to queue 0 of [`TOPIC`] and expects that it is stored.
+    pub fn put(&mut self, body: &str) -> Answer {
+        let answer = self.ask(request_code::SEND_MESSAGE_V2, &send_fields(""), body.as_bytes());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        answer
+    }
+
+    /// Fails where an answer is waiting to be read.
+    pub fn expect_silence(&mut self) {
+        assert_eq!(self.ask(request_code::GET_MIN_OFFSET, &queue_fields(), b"").code, 0);
+    }
+
+    pub fn local_address(&self) -> std::net::SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+}
+
+/// Waits for a condition that another thread brings about.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not come about");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

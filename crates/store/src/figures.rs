@@ -1,0 +1,37 @@
+//! Numbers for an operator, each under one name.
+
+macro_rules! figures {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The store at one moment.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct StoreFigures { $($(#[$doc])* pub $name: i64),* }
+
+        impl StoreFigures {
+            /// The same by name, for tools that print them all.
+            pub fn named(&self) -> Vec<(&'static str, i64)> {
+                vec![$((stringify!($name), self.$name)),*]
+            }
+        }
+    };
+}
+
+figures!(
+    commit_log_min_offset,
+    commit_log_max_offset,
+    commit_log_files,
+    /// Everything below is on the disk.
+    flushed_offset,
+    /// Everything below has its queue entries.
+    dispatched_offset,
+    /// Everything below can be found by key.
+    indexed_offset,
+    /// −1 where the disk does not say.
+    disk_used_percent,
+    /// Where the last start began to read the log.
+    recovered_from_offset,
+    recovered_bytes,
+    damaged_records,
+    repaired_entries,
+    syncs,
+    queues_loaded,
+);

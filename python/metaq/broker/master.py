@@ -1,0 +1,120 @@
+"""The role of a master: its parts, started in order and stopped in the reverse order.
+
+A role is a lifetime. The parts of one master are made once, serve from `start` to `stop`, and are thrown
+away; the next master of the same node gets new ones, which load what these have written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from typing import Final
+
+from metaq._core import BrokerPlane
+from metaq.broker.background.housekeeping import Housekeeping
+from metaq.broker.background.rebalance_notices import Notices
+from metaq.broker.background.registration import Registration
+from metaq.broker.background.transaction_checks import TransactionChecks
+from metaq.broker.node import NO_ROLE, Node
+from metaq.broker.requests.admin import Admin, AdminParts
+from metaq.broker.requests.handlers import master_handlers
+from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.master_state import MasterState
+from metaq.protocol import names
+
+_log = logging.getLogger(__name__)
+
+CATCH_UP_TIMEOUT_MS = 60_000
+
+
+class Master:
+    """One lifetime as master on a node that has no other role."""
+
+    broker_id: Final = names.MASTER_ID
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._undo = AsyncExitStack()
+        self.plane = BrokerPlane(node.listener, node.store, node.options.broker)
+        self.state = MasterState(node, self.plane, self._announce)
+        self.admin = Admin(
+            AdminParts(
+                options=node.options,
+                broker_id=self.broker_id,
+                clock=node.clock,
+                listener=node.listener,
+                plane=self.plane,
+                store=node.store,
+                topics=self.state.topics,
+                groups=self.state.groups,
+                statistics=self.state.statistics,
+                switches=node.switches,
+                address=node.address,
+                started_ms=node.started_ms,
+                filter_figures=node.functions.figures,
+            )
+        )
+        self.transactions = TransactionChecks(node.options, node.clock, self.plane, node.clients, node.pump)
+        self.handlers = master_handlers(node, self.plane, self.state, self.admin)
+        self.handlers.add(self.transactions)
+        self.notices = Notices(node.pump, node.clients, self.state.groups)
+        self.registration = Registration(
+            node.options, self.broker_id, self.state.topics, node.address, lambda: self.admin.permission
+        )
+        self.housekeeping = Housekeeping(node, self.state, self.transactions)
+
+    async def start(self) -> None:
+        """Loads everything and serves requests from then on. Raises MetadataDamaged or OSError.
+
+        Whatever it raises, `stop` undoes what was done.
+        """
+        undo, node = self._undo, self._node
+        self.state.load()
+        await self.transactions.load()
+        undo.push_async_callback(self._persist)
+        self.plane.set_permission(self.admin.permission)
+        await self.state.publish()
+        undo.push_async_callback(asyncio.to_thread, self.plane.stop)
+        self.plane.start()
+        undo.push_async_callback(node.pump.hand_over, NO_ROLE)
+        await node.pump.hand_over(self.handlers)
+        undo.push_async_callback(node.functions.stop)
+        node.functions.start(self.plane)
+
+    async def announce(self) -> None:
+        """Tells the name servers that clients may come, and begins the regular work."""
+        self._undo.push_async_callback(self.registration.stop)
+        await self.registration.start()
+        self._undo.callback(self.notices.stop)
+        self._undo.push_async_callback(self.housekeeping.stop)
+        self.housekeeping.start()
+
+    async def stop(self) -> None:
+        """Undoes the start step by step: first the routes, so that clients go elsewhere; at last everything
+        is written. Safe to call twice."""
+        undo, self._undo = self._undo, AsyncExitStack()
+        await undo.aclose()
+
+    async def catch_up(self) -> None:
+        """Does at once what a moved clock has made due; without this it is done a little later."""
+        await self.housekeeping.look()
+        await self.transactions.check()
+        if not await asyncio.to_thread(self.plane.catch_up, CATCH_UP_TIMEOUT_MS):
+            _log.warning("not everything that is due by the moved clock has been delivered yet")
+
+    def consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
+        """The members or subscriptions of a group are not what they were."""
+        self.state.policy.send_groups([group.name])
+        if change is Change.SHARES:
+            self.notices.consumers_changed(group)
+
+    async def _announce(self) -> None:
+        await self.registration.announce()
+
+    async def _persist(self) -> None:
+        try:
+            await self.transactions.keep_offsets()
+        except Exception as error:
+            _log.error("the place of the open transactions was not written at the stop: %s", error)
+        await self.state.persist()

@@ -1,0 +1,95 @@
+"""All handlers of a master, put together from its state and its node."""
+
+from __future__ import annotations
+
+from metaq._core import BrokerPlane
+from metaq.broker.background.subscription_inquiry import Inquiry
+from metaq.broker.node import Node
+from metaq.broker.requests.admin import Admin
+from metaq.broker.requests.consumption import Consumption, ConsumptionParts
+from metaq.broker.requests.heartbeats import Heartbeats
+from metaq.broker.requests.messages import Messages
+from metaq.broker.requests.recall import Recalls
+from metaq.broker.requests.relays import Relays
+from metaq.broker.requests.replies import Replies
+from metaq.broker.requests.resets import ResetParts, Resets
+from metaq.broker.requests.retry import Retries
+from metaq.broker.requests.topics import TopicRequests
+from metaq.broker.requests.unsupported import Unsupported
+from metaq.broker.state.groups import GroupDeletion
+from metaq.broker.state.master_state import MasterState
+from metaq.protocol.dispatch import Handlers
+
+
+def master_handlers(node: Node, plane: BrokerPlane, state: MasterState, admin: Admin) -> Handlers:
+    """Everything that handles requests, apart from the transaction checks, which a master runs as well."""
+    handlers = Handlers(
+        state.groups,
+        state.locks,
+        state.offsets,
+        state.delays,
+        state.statistics,
+        admin,
+        Unsupported(node.store),
+    )
+    for owner in (
+        *_of_messages(node, plane, state, admin),
+        *_of_groups(node, plane, state),
+        *_of_clients(node, state),
+    ):
+        handlers.add(owner)
+    return handlers
+
+
+def _of_messages(node: Node, plane: BrokerPlane, state: MasterState, admin: Admin) -> tuple[object, ...]:
+    topics, groups, store = state.topics, state.groups, node.store
+    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke)
+    return (
+        Messages(topics, groups, store, plane, state.filters, inquiry),
+        Retries(topics, groups, store, plane),
+        Recalls(node.options, node.clock, plane, topics, lambda: admin.permission),
+        TopicRequests(topics, store, plane, node.options.broker.name, node.address),
+    )
+
+
+def _of_groups(node: Node, plane: BrokerPlane, state: MasterState) -> tuple[object, ...]:
+    name = node.options.broker.name
+    return (
+        GroupDeletion(state.groups, plane),
+        Consumption(
+            ConsumptionParts(
+                broker_name=name,
+                clock=node.clock,
+                plane=plane,
+                store=node.store,
+                topics=state.topics,
+                groups=state.groups,
+                clients=node.clients,
+                statistics=state.statistics,
+                address=node.address,
+            )
+        ),
+        Resets(
+            ResetParts(
+                plane=plane,
+                store=node.store,
+                topics=state.topics,
+                groups=state.groups,
+                clients=node.clients,
+                offsets=state.offsets,
+                statistics=state.statistics,
+                switches=node.switches,
+                broker_name=name,
+                tell=node.pump.send_oneway,
+            )
+        ),
+    )
+
+
+def _of_clients(node: Node, state: MasterState) -> tuple[object, ...]:
+    clients, topics, broker = node.clients, state.topics, node.options.broker
+    return (
+        Heartbeats(clients, state.groups, topics, node.clock, state.filters),
+        Relays(node.pump, clients, node.store, topics, state.groups, broker.name),
+        Replies(node.pump, clients, topics, node.clock, node.switches, node.address, broker.region),
+    )

@@ -1,0 +1,84 @@
+"""The state of a master: loaded when it begins, kept up to date while it serves, written when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from pathlib import Path
+
+from metaq._core import BrokerPlane
+from metaq.broker.node import Node
+from metaq.broker.state.delay_progress import DelayProgress
+from metaq.broker.state.filters import Filters
+from metaq.broker.state.groups import Groups
+from metaq.broker.state.locks import QueueLocks
+from metaq.broker.state.offsets import Offsets
+from metaq.broker.state.policy import PolicyFeed
+from metaq.broker.state.stats import Statistics
+from metaq.broker.state.topics import Topics
+
+_log = logging.getLogger(__name__)
+
+
+class MasterState:
+    """Topics, groups, offsets and progress, and the policy that the data plane makes of them."""
+
+    def __init__(self, node: Node, plane: BrokerPlane, announce: Callable[[], Awaitable[None]]) -> None:
+        """`announce` returns once the name servers know of changed topics."""
+        options, clock, store = node.options, node.clock, node.store
+        directory = Path(options.store.directory) / "config"
+        self._announce = announce
+        self.topics = Topics(options, clock, directory, self._topics_changed)
+        self.groups = Groups(options, clock, directory, self._groups_changed)
+        self.locks = QueueLocks(clock, self.topics, node.leases, int(options.queue_lease_s * 1000))
+        self.filters = Filters(options.enable_property_filter, node.functions.known)
+        self.policy = PolicyFeed(
+            plane,
+            self.topics,
+            self.groups,
+            node.clients,
+            self.filters,
+            send_default=options.send_default,
+            consume_default=options.consume_default,
+        )
+        self.offsets = Offsets(plane, store, clock, directory, self.groups)
+        self.delays = DelayProgress(plane, clock, directory)
+        self.statistics = Statistics(plane, node.listener, store, clock, options.broker.cluster)
+
+    def load(self) -> None:
+        """Reads the files into this state and a plane that has not started. Raises MetadataDamaged."""
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        self.delays.load()
+        self.locks.restart_leases()
+
+    async def publish(self) -> None:
+        """Gives the plane its policy, writes what the load changed and tells the store what to keep."""
+        self.policy.send_all()
+        await self.topics.publish(())
+        await self.groups.publish(())
+        await self.offsets.protect()
+        # Messages count from now on, also those before the first regular sample.
+        await asyncio.to_thread(self.statistics.sample)
+
+    async def persist(self) -> None:
+        """Writes everything, when the plane has stopped and nothing changes any more."""
+        results = await asyncio.gather(
+            self.offsets.persist(),
+            self.delays.persist(),
+            self.topics.publish(()),
+            self.groups.publish(()),
+            return_exceptions=True,
+        )
+        for error in results:
+            if isinstance(error, BaseException):
+                _log.error("not everything was written at the stop: %s", error)
+
+    async def _topics_changed(self, touched: Collection[str]) -> None:
+        self.policy.send_topics(touched)
+        await self._announce()
+
+    def _groups_changed(self, touched: Collection[str]) -> None:
+        self.policy.send_groups(touched)
