@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from metaq.client.session.routes import Queue
+from metaq.client.tasks import Tasks
 from metaq.durable import replace_file
 from metaq.errors import ClientClosed, CommandError
 from metaq.held_file import HeldFile
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S: Final = 5.0
 
+_Table = tuple[str, str]
+"""A broker and a topic: the unit in which brokers store a group's offsets."""
+
 
 class Offsets(Protocol):
     """Stores committed offsets."""
@@ -42,13 +47,20 @@ class Offsets(Protocol):
 
 
 class BrokerOffsets:
-    """Cluster mode: each broker stores the group's offsets of its own queues."""
+    """Cluster mode: each broker stores the group's offsets of its own queues.
+
+    A broker handles several requests of one connection at the same time, so an older commit may overtake a
+    newer one. Therefore commits to one broker and topic follow each other, and a cancelled commit continues
+    until it is answered.
+    """
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._tables: set[tuple[str, str]] = set()
-        """Pairs of broker and topic that already store an offset of the group."""
+        self._tables: set[_Table] = set()
+        """Tables that already store an offset of the group."""
+        self._turns: defaultdict[_Table, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._tasks = Tasks(f"group {group}")
 
     async def read(self, queue: Queue) -> int | None:
         # Without the last field a broker may answer 0 for a young queue instead of "none".
@@ -61,23 +73,27 @@ class BrokerOffsets:
         return reply.check().header(QueueOffset).queue_offset
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        tables: dict[tuple[str, str], list[Queue]] = {}
+        tables: dict[_Table, list[Queue]] = {}
         for queue in offsets:
             tables.setdefault((queue.broker, queue.topic), []).append(queue)
-        await _run_all(self._commit_table(queues, offsets) for queues in tables.values())
+        commits = [
+            self._tasks.spawn(self._commit_table(table, queues, offsets), f"commit {table[1]}")
+            for table, queues in tables.items()
+        ]
+        await _run_all(asyncio.shield(commit) for commit in commits)
 
-    async def _commit_table(self, queues: list[Queue], offsets: Mapping[Queue, int]) -> None:
+    async def _commit_table(self, table: _Table, queues: list[Queue], offsets: Mapping[Queue, int]) -> None:
         """Commits the offsets of one broker and topic, the very first one alone.
 
         Apache's broker creates the table of a topic with its first offset. Two first offsets at the same time
         create two tables, and one of them is lost with its content.
         """
-        table = (queues[0].broker, queues[0].topic)
-        if table not in self._tables:
-            await self._commit_one(queues[0], offsets[queues[0]])
-            self._tables.add(table)
-            queues = queues[1:]
-        await _run_all(self._commit_one(queue, offsets[queue]) for queue in queues)
+        async with self._turns[table]:
+            if table not in self._tables:
+                await self._commit_one(queues[0], offsets[queues[0]])
+                self._tables.add(table)
+                queues = queues[1:]
+            await _run_all(self._commit_one(queue, offsets[queue]) for queue in queues)
 
     async def _commit_one(self, queue: Queue, queue_offset: int) -> None:
         command = UpdateConsumerOffset(
@@ -86,10 +102,10 @@ class BrokerOffsets:
         (await self._session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)).check()
 
     async def close(self) -> None:
-        pass
+        await self._tasks.end()
 
 
-async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+async def _run_all(work: Iterable[Awaitable[None]]) -> None:
     """Runs everything to its end and then raises the first failure."""
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):

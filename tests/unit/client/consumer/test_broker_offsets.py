@@ -54,3 +54,38 @@ def test_a_broker_that_is_gone_keeps_the_others_from_nothing() -> None:
     with pytest.raises(ConnectionError):
         asyncio.run(offsets.commit(dict.fromkeys(wanted, 7)))
     assert brokers.tables == {("b", "orders"): {0: 7, 1: 7}}
+
+
+class SlowBroker:
+    """Stores the first commit when the test allows it, and every later one at once."""
+
+    def __init__(self) -> None:
+        self.stored: list[int] = []
+        self.has_first = asyncio.Event()
+        self.may_answer = asyncio.Event()
+
+    async def call(self, broker: str, command: Any, *, timeout: float) -> SimpleNamespace:
+        if not self.has_first.is_set():
+            self.has_first.set()
+            await self.may_answer.wait()
+        self.stored.append(command.commit_offset)
+        return SimpleNamespace(check=lambda: None)
+
+
+def test_a_cancelled_commit_does_not_overtake_the_next_one() -> None:
+    async def scenario() -> list[int]:
+        broker = SlowBroker()
+        offsets = BrokerOffsets(cast(Session, broker), "group")
+        (queue,) = queues("a", "orders", 1)
+        cancelled = asyncio.create_task(offsets.commit({queue: 1}))
+        await broker.has_first.wait()
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        last = asyncio.create_task(offsets.commit({queue: 2}))
+        await asyncio.sleep(0)
+        broker.may_answer.set()
+        await last
+        await offsets.close()
+        return broker.stored
+
+    assert asyncio.run(scenario()) == [1, 2]
