@@ -38,7 +38,7 @@ def produce(task: Task) -> Result:
 
 
 def poll(task: Task) -> Result:
-    with metaq.Client(task.server) as client, client.puller(start="begin") as puller:
+    with metaq.Client(task.server) as client, client.puller(start="earliest") as puller:
         puller.assign(task.topic)
 
         def read() -> int:
@@ -56,7 +56,7 @@ def handler(task: Task) -> Result:
     handled: Counter[int] = Counter()
     client = metaq.Client(task.server)
 
-    @client.consumer(task.topic, group=task.group, start="first")
+    @client.consumer(task.topic, group=task.group, start="earliest")
     def handle(message: metaq.Message) -> None:
         if len(message.body) == len(BODY):
             # A number for each thread: nobody else writes it, so no lock is in the way.
@@ -83,7 +83,7 @@ def iteration(task: Task) -> Result:
     with (
         metaq.Client(task.server) as client,
         client.subscribe(
-            task.topic, group=task.group, start="first", idle_timeout=READ_TIMEOUT_S * 3
+            task.topic, group=task.group, start="earliest", idle_timeout=READ_TIMEOUT_S * 3
         ) as messages,
     ):
 

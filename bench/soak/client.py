@@ -102,7 +102,7 @@ def run_plain(form: str, nameserver: str, topic: str, flow: Flow) -> None:
 
 
 def _poll(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -> None:
-    with client.puller(group="soak_poll", start="begin") as puller:
+    with client.puller(group="soak_poll", start="earliest") as puller:
         puller.assign(topic)
         committed_at = time.monotonic()
         while not stop.is_set():
@@ -114,7 +114,7 @@ def _poll(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -
 
 
 def _handle(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -> None:
-    @client.consumer(topic, group="soak_handler", start="first")
+    @client.consumer(topic, group="soak_handler", start="earliest")
     def handle(message: metaq.Message) -> None:
         flow.receive(len(message.body) == len(BODY))
 
@@ -124,7 +124,7 @@ def _handle(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event)
 
 def _iterate(client: metaq.Client, topic: str, flow: Flow, stop: threading.Event) -> None:
     while not stop.is_set():
-        with client.subscribe(topic, group="soak_iteration", start="first", idle_timeout=1) as messages:
+        with client.subscribe(topic, group="soak_iteration", start="earliest", idle_timeout=1) as messages:
             for message in messages:
                 flow.receive(len(message.body) == len(BODY))
 
@@ -141,7 +141,7 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
     async with aio.Client(nameserver) as client:
 
         async def read() -> None:
-            async with client.puller(group="soak_aio", start="begin") as puller:
+            async with client.puller(group="soak_aio", start="earliest") as puller:
                 await puller.assign(topic)
                 committed_at = time.monotonic()
                 while True:

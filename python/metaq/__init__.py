@@ -1,4 +1,7 @@
-"""MetaQ: a message queue that unmodified RocketMQ clients talk to."""
+"""MetaQ: a message queue that works with unmodified RocketMQ clients.
+
+This package shows the Python client: `metaq.Client` for plain code and `metaq.aio.Client` for asyncio.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-# Commands start without the client, which would take them longer than their work.
+# Loaded on first use, because most commands do not need the client and start faster without it.
 _LAZY = {
     "Client": "metaq.client.sync",
     "Message": "metaq.client.message",

@@ -19,11 +19,13 @@ from typing_extensions import disjoint_base
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.producer.arrow_rows import Rows
 from metaq.client.producer.options import ProducerOptions
-from metaq.client.producer.results import SendResult
+from metaq.client.producer.results import SendResult, SendStatus
 from metaq.client.session.routes import Queue
+from metaq.protocol.codes import ResponseCode
 from metaq.settings import (
     BrokerSettings,
     GroupPolicy,
+    NetworkSettings,
     Program,
     PullSettings,
     ScanSettings,
@@ -74,6 +76,8 @@ __all__ = [
     "decode_records",
     "decompress",
     "encode_frame",
+    "register_message_rules",
+    "register_send_types",
     "tag_code",
 ]
 
@@ -252,6 +256,9 @@ class Closed:
     def connection(self) -> int: ...
     @property
     def remote(self) -> str: ...
+    @property
+    def reason(self) -> str | None:
+        """Why the server closed the connection, if the peer sent something other than frames."""
 
 @final
 class BrokerPlane:
@@ -514,7 +521,7 @@ class StoreFigures:
 class Network:
     """The network thread of one client, with one connection to each address that something is asked of."""
 
-    def __new__(cls) -> Self:
+    def __new__(cls, settings: NetworkSettings) -> Self:
         """Starts the thread; raises OSError."""
     def close(self) -> None:
         """Ends it with all its connections. Safe to call twice, and in a forked process."""
@@ -624,6 +631,10 @@ def decode_messages(
     them whose bodies are compressed. `queue` is where they were pulled from; what came through a retry topic
     shows the topic it had first, unless told otherwise. Raises FrameError on a malformed one."""
 
+def register_message_rules(*, inflate: Callable[[bytes, int], bytes], system_names: frozenset[str]) -> None:
+    """Hands in the Python parts of received messages; the first call counts. `inflate` decompresses a body
+    by its system flag; `system_names` are the properties that are not the sender's own."""
+
 @final
 class SendBuffer:
     """The bounded buffer of one producer, from which batches are sent.
@@ -729,6 +740,18 @@ class SendBuffer:
         """Takes no more, and gives up what is not done; each of these is waiting for `failed`."""
     def disable(self) -> None:
         """Takes no more, and touches nothing: after a fork."""
+
+def register_send_types(
+    *,
+    result: type[SendResult],
+    queue: type[Queue],
+    statuses: dict[ResponseCode, SendStatus],
+    not_durable: Callable[[SendResult], Exception],
+    call_back: Callable[[Callable[[SendFuture], Any], SendFuture], None],
+) -> None:
+    """Hands in the types and functions that make the results of sends; the first call counts. `statuses` maps
+    response codes, `not_durable` makes the error for a status that is not accepted, `call_back` calls a
+    user's callback and logs what it raises."""
 
 @final
 class SendFuture:

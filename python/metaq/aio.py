@@ -1,4 +1,4 @@
-"""The client for asyncio; `metaq.Client` is the same for plain code."""
+"""The client for asyncio. `metaq.Client` is the same for plain code."""
 
 from metaq.client.aio import Client
 

@@ -1,4 +1,4 @@
-"""Files that are whole at any moment, and stay what was said to be written, whatever happens to the power."""
+"""Files that are replaced as a whole and survive a power failure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, before: Callable[[], None] = lambda: None) -> None:
-    """Returns once the new content would survive a power failure; until then the old one would.
+    """Replaces a file durably: a power failure leaves either the old content or the new one.
 
-    `before` is called when the new content is safe and the old one still has the name.
+    `before` is called when the new content is on disk and the file still has the old one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
@@ -24,7 +24,7 @@ def replace_file(path: Path, content: bytes, before: Callable[[], None] = lambda
 
 
 def _sync_directory(directory: Path) -> None:
-    """Makes renames and new names in a directory durable."""
+    """Makes renamed and new files in a directory durable."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

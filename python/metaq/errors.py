@@ -1,25 +1,35 @@
-"""Every error that MetaQ raises on purpose.
+"""All errors that MetaQ raises on purpose.
 
 MetaqError
-├── ConfigError        a setting is misspelt, of the wrong type or out of its limits
-├── CommandError       a command cannot do what it was asked
-├── FunctionError      a filter function is not as it must be (filters/declared.py)
+├── ConfigError        a setting is misspelt, has the wrong type or is out of its limits
+├── CommandError       a command cannot do its work
+├── FunctionError      a filter function breaks a rule (filters/declared.py)
 ├── WorkerLost         the process of a filter function has ended (broker/functions/process.py)
-├── Refused            an answer other than success (protocol/errors.py)
-│   └── ProtocolError  a request or a body that cannot be read
-├── Unreachable        no answer: the peer cannot be connected to, has left or is silent
-└── ClientError        what only the client raises
-    ├── UsageError     a call that breaks one of the client's rules; nothing was sent
-    │   ├── InvalidMessage  what is to be sent is of the wrong type, too large or badly named
-    │   └── ClientClosed    the client or the producer is closed, or was not started
+├── Refused            the peer answered with an error code (protocol/errors.py)
+│   └── ProtocolError  a request or a body is malformed
+├── Unreachable        the peer cannot be reached, closed the connection or does not answer
+└── ClientError        raised only by the client
+    ├── UsageError     a call breaks a rule of the client; nothing was sent
+    │   ├── InvalidMessage  a message has the wrong type, is too large or is badly named
+    │   └── ClientClosed    the client or the producer is closed or was not started
     ├── NoRoute        no broker has the topic, or none of its queues can be used
-    ├── NotSent        a message was not sent, after as many tries as its time allowed
-    ├── NotDurable     a message is stored, but not flushed or replicated in time
+    ├── NoSuchGroup    no broker has the group
+    ├── NoSuchMessage  no broker has the message
+    ├── AlreadyExists  a topic or group exists with other settings
+    ├── NotSupported   a broker cannot do what was asked
+    ├── NotSent        a message was not sent, after all attempts
+    ├── NotDurable     a message is stored, but was not flushed or replicated in time
     ├── NotAllSent     some of many messages were not sent
-    ├── NotDelivered   what a flush or a close found not to be sent
-    ├── NoReply        nobody answered a request in time
+    ├── NotDelivered   a flush or a close found messages that were not sent
+    ├── NoReply        nobody replied to a request in time
     ├── Undecided      the end of a transaction did not reach its broker, which will ask the checker
-    └── UnreadableBody a body that is compressed in a way that cannot be undone
+    └── UnreadableBody a body cannot be decompressed
+
+Every error has three attributes, with defaults on its class:
+
+code       the response code of the wire, or None
+retriable  whether the same call may succeed later
+hint       what the reader can do about it, or an empty text
 """
 
 from __future__ import annotations
@@ -32,29 +42,37 @@ if TYPE_CHECKING:
 
 
 class MetaqError(Exception):
-    """The root. `code` is the wire's response code where there is one, `hint` tells the reader what to do."""
+    """The base class of all errors of MetaQ."""
 
     code: int | None = None
+    """The response code of the wire, or None."""
     retriable: bool = False
     """Whether the same call may succeed later."""
+    hint: str = ""
+    """Advice for the reader, or an empty text."""
 
-    def __init__(self, message: str, *, hint: str = "", code: int | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", code: int | None = None, retriable: bool | None = None
+    ) -> None:
         super().__init__(message)
-        self.hint = hint
+        if hint:
+            self.hint = hint
         if code is not None:
             self.code = code
+        if retriable is not None:
+            self.retriable = retriable
 
 
 class ConfigError(MetaqError):
-    """A setting is misspelt, of the wrong type or out of its limits."""
+    """A setting is misspelt, has the wrong type or is out of its limits."""
 
 
 class CommandError(MetaqError):
-    """A command cannot do what it was asked."""
+    """A command cannot do its work."""
 
 
 class ClientError(MetaqError):
-    """The root of what only the client raises; its text ends with the hint, as nobody prints that for it."""
+    """The base class of errors that only the client raises. Their text includes the hint."""
 
     def __str__(self) -> str:
         text = super().__str__()
@@ -62,33 +80,61 @@ class ClientError(MetaqError):
 
 
 class UsageError(ClientError):
-    """A call of the client that breaks one of its rules; nothing was sent."""
+    """A call breaks a rule of the client. Nothing was sent."""
 
 
 class InvalidMessage(UsageError, ValueError):
-    """What is to be sent is of the wrong type, too large or badly named."""
+    """A message has the wrong type, is too large or is badly named."""
 
 
 class ClientClosed(UsageError):
-    """The client or the producer is closed, or was not started."""
+    """The client or the producer is closed, or it was not started."""
 
 
 class NoRoute(ClientError):
-    """No broker has the topic, or none of its queues can be used for what was asked."""
+    """No broker has the topic, or none of its queues can be used."""
 
     code = 17
 
 
+class NoSuchGroup(ClientError):
+    """No broker has the group."""
+
+    code = 26
+
+
+class NoSuchMessage(ClientError):
+    """No broker has the message, or none has it any longer."""
+
+    code = 22
+
+
+class AlreadyExists(ClientError):
+    """A topic or group exists with other settings than those that were given."""
+
+    code = 18
+
+
+class NotSupported(ClientError):
+    """A broker cannot do what was asked: it is too old, or not one of MetaQ's."""
+
+    code = 3
+
+
 class NotSent(ClientError):
-    """A message was not sent, after as many tries as its time allowed; it may be stored all the same where
-    an answer was lost. The last failure is its `__cause__`."""
+    """A message was not sent, after as many attempts as its timeout allowed.
+
+    It may be stored anyway, if only an answer was lost. The last failure is the `__cause__`.
+    """
 
     retriable = True
 
 
 class NotDurable(ClientError):
-    """A message is stored, but its broker did not flush or replicate it in time. To send it again would
-    store it twice."""
+    """A message is stored, but its broker did not flush or replicate it in time.
+
+    If you send it again, it is stored twice. `result` says where it is stored.
+    """
 
     def __init__(self, message: str, result: SendResult, *, code: int, hint: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
@@ -96,7 +142,10 @@ class NotDurable(ClientError):
 
 
 class NotDelivered(ClientError):
-    """What a flush or a close found not to be sent: how many, and the first of their failures."""
+    """A flush or a close found messages that were not sent.
+
+    `count` is their number, and `failures` holds the first errors.
+    """
 
     def __init__(self, count: int, failures: Sequence[Exception]) -> None:
         first = f", the first because: {failures[0]}" if failures else ""
@@ -106,18 +155,20 @@ class NotDelivered(ClientError):
 
 
 class NotAllSent(ClientError):
-    """Some of many were not sent; `outcomes` has a result or an error for each, in order."""
+    """Some of many messages were not sent. `outcomes` holds a result or an error for each, in order."""
 
     def __init__(self, outcomes: Sequence[SendResult | MetaqError]) -> None:
         failures = [outcome for outcome in outcomes if isinstance(outcome, MetaqError)]
-        super().__init__(f"{len(failures)} of {len(outcomes)} messages were not sent: {failures[0]}")
+        super().__init__(
+            f"{len(failures)} of {len(outcomes)} messages were not sent: {failures[0]}",
+            code=failures[0].code,
+            retriable=all(failure.retriable for failure in failures),
+        )
         self.outcomes = tuple(outcomes)
-        self.code = failures[0].code
-        self.retriable = all(failure.retriable for failure in failures)
 
 
 class NoReply(ClientError):
-    """Nobody answered a request in time; it may have been worked on all the same."""
+    """Nobody replied to a request in time. A consumer may have processed it anyway."""
 
     retriable = True
 
@@ -127,4 +178,4 @@ class Undecided(ClientError):
 
 
 class UnreadableBody(ClientError):
-    """A body that is compressed in a way that cannot be undone, or grows past the limit."""
+    """A body cannot be decompressed, or grows past the limit."""

@@ -1,4 +1,4 @@
-"""Which of several processes may use a file: the one that holds the lock beside it."""
+"""Lock files, with which one of several processes claims a file for itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 
 class HeldFile:
-    """Held until it is closed, or the process ends. What is locked is a file of its own, as the one that
-    matters may be replaced."""
+    """A lock that is held until `close` or the end of the process.
+
+    It locks a file of its own, because the file that it protects may be replaced.
+    """
 
     def __init__(self, lock: Path) -> None:
-        """Raises BlockingIOError where another process holds it, OSError where it cannot be made."""
+        """Raises BlockingIOError if another process holds the lock, and OSError if it cannot be created."""
         lock.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -29,4 +31,5 @@ class HeldFile:
 
 
 def lock_beside(path: Path) -> Path:
+    """Returns the path of the lock file for a file."""
     return path.with_name(path.name + ".lock")

@@ -1,7 +1,7 @@
-"""Small files with a state that must not be lost: of a broker under `config/`, of name servers, of pipelines.
+"""Small files whose state must not be lost: of brokers (under `config/`), name servers and pipelines.
 
-The state before stays as `.bak`. Apache's servers keep the same files under the same names, so either program
-can take over the other's.
+The previous state stays as `.bak`. Apache's servers use the same files with the same names, so either program
+can take over the files of the other.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from metaq.durable import replace_file
 from metaq.errors import MetaqError
 from metaq.protocol.errors import ProtocolError
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class MetadataDamaged(MetaqError):
-    """Neither a metadata file nor its backup can be read; starting without it would forget what it held."""
+    """Neither a metadata file nor its backup can be read. A start without them would lose their content."""
 
 
 class MetadataFile:
-    """One such file and its backup."""
+    """One metadata file and its backup."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.backup = path.with_name(path.name + ".bak")
         self._whole = False
-        """The file at `path` is known to be good, so it may become the backup."""
+        """The file is known to be good, so it may become the backup."""
         self._version = 0
         self._one_at_a_time = threading.Lock()
 
     def load(self, decode: Callable[[bytes], T]) -> T | None:
-        """What the file holds, or its backup where the file is missing or damaged; None where neither exists.
+        """Returns the decoded file, its backup if the file is missing or damaged, or None if neither exists.
 
-        `decode` raises ProtocolError or ValueError on what it cannot read. Raises MetadataDamaged where only
-        damaged ones are left.
+        `decode` raises ProtocolError or ValueError for content that it cannot read. Raises MetadataDamaged if
+        no readable file is left.
         """
         faults: list[str] = []
         for path in (self.path, self.backup):
@@ -55,19 +55,19 @@ class MetadataFile:
             self._whole = path == self.path
             if path == self.backup:
                 why = faults[0] if faults else f"{self.path} is missing"
-                log.warning("%s; its backup %s was read instead and may lack the last change", why, path)
+                _log.warning("%s; its backup %s is used instead and may lack the last change", why, path)
             return state
         if faults:
             raise MetadataDamaged(
                 f"metadata cannot be read: {'; '.join(faults)}",
-                hint="put back a good copy, or move the damaged files away to start without what they held",
+                hint="restore a good copy, or move the damaged files away to start without their content",
             )
         return None
 
     def write(self, content: bytes, version: int = 0) -> None:
-        """Returns once the new content would survive a power failure; until then the old one would.
+        """Replaces the file durably, and keeps the old content as the backup.
 
-        May be called from several threads; content of an older version than the one written is passed over.
+        Any thread may call it. Content with an older version than the last written one is ignored.
         """
         with self._one_at_a_time:
             if version >= self._version:
@@ -78,7 +78,7 @@ class MetadataFile:
     def _keep_backup(self) -> None:
         if not self._whole:
             return
-        # A second name for the old content costs nothing and is whole by construction.
+        # A hard link to the old content is free and always complete.
         second_name = self.backup.with_name(self.backup.name + ".tmp")
         second_name.unlink(missing_ok=True)
         try:
@@ -89,10 +89,10 @@ class MetadataFile:
 
 
 class Keeper:
-    """Brings a state that changes in memory to its file, many changes with one write.
+    """Writes a state that changes in memory to its file, many changes with one write.
 
-    Whoever changes the state calls `touch` and then awaits `keep`, which returns once the change is on disk;
-    those who come while a write is under way share the next one.
+    After a change, call `touch` and then await `keep`, which returns when the change is on disk. Callers that
+    come during a write share the next one.
     """
 
     def __init__(self, file: MetadataFile, encode: Callable[[], bytes]) -> None:
@@ -103,10 +103,11 @@ class Keeper:
         self._writing = asyncio.Lock()
 
     def touch(self) -> None:
+        """Marks the state as changed."""
         self._touched += 1
 
     async def keep(self) -> None:
-        """Raises OSError where the disk refuses; the change stays in memory and the next call tries again."""
+        """Writes the state if it has changed. Raises OSError; the next call then tries again."""
         mine = self._touched
         while self._kept < mine:
             async with self._writing:

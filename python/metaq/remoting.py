@@ -1,4 +1,4 @@
-"""Connections that we open ourselves: a broker's to its name servers, the command line's to both."""
+"""Outgoing connections: of clients and the command line to servers, and of brokers to name servers."""
 
 from __future__ import annotations
 
@@ -12,39 +12,53 @@ from functools import partial
 from typing import Final, Self
 
 from metaq._core import Frame, FrameDecoder, FrameError, encode_frame
+from metaq.errors import UsageError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
+from metaq.settings import PEER_SILENCE_MS_MAX
 
 _log = logging.getLogger(__name__)
 
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 _READ_BYTES: Final = 256 * 1024
-SILENCE_MS_MAX: Final = 20_000
-"""A peer whose system acknowledges nothing for so long is gone."""
 
 Answered = Response | None
 OnRequest = Callable[[Frame], Answered | Awaitable[Answered]]
-"""Answers what the peer asks of us, at once or in a task of its own; None is plain success."""
+"""Answers a request from the peer, at once or in a task of its own. None means success."""
 OnRequestFrom = Callable[[str, Frame], Answered | Awaitable[Answered]]
-"""The same where there are many peers: the address tells which one asks."""
+"""Does the same for many peers; the first argument is the address of the peer."""
 OnOpen = Callable[["Connection"], Awaitable[None]]
-"""Awaited before a new connection is used; what it raises is reported and does not end the connection."""
+"""Awaited before a new connection is used. Its failure is logged and does not end the connection."""
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`; raises ValueError, saying what is wrong."""
+    """Splits `host:port` or `[v6]:port`. Raises ValueError, which says what is wrong."""
     host, colon, port = address.strip().rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{address!r} is not of the form host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def split_addresses(addresses: str) -> tuple[str, ...]:
+    """Reads `host:port`, several separated by semicolons; raises UsageError."""
+    hint = "write host:port, several separated by semicolons"
+    found = tuple(address.strip() for address in addresses.split(";") if address.strip())
+    if not found:
+        raise UsageError("no name server is given", hint=hint)
+    for address in found:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise UsageError(str(error), hint=hint) from None
+    return found
+
+
 class Connection:
-    """One socket with any number of requests under way, told apart by their number (`opaque`)."""
+    """One socket with any number of concurrent requests, which carry a number (`opaque`)."""
 
     def __init__(
         self,
@@ -75,7 +89,7 @@ class Connection:
         on_request: OnRequest | None = None,
         binary: bool = False,
     ) -> Self:
-        """Connects; raises Unreachable. `binary` chooses the header's other encoding."""
+        """Connects. `binary` selects the binary encoding of headers instead of JSON. Raises Unreachable."""
         host, port = split_address(address)
         try:
             async with asyncio.timeout(timeout):
@@ -85,9 +99,9 @@ class Connection:
         except OSError as error:
             raise Unreachable(f"{address}: {error.strerror or error}") from None
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            # Without this a host that vanished is spoken to for a quarter of an hour.
+            # Without this, writes to a host that vanished would be retried for a quarter of an hour.
             stream = writer.get_extra_info("socket")
-            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MS_MAX)
+            stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, PEER_SILENCE_MS_MAX)
         return cls(address, reader, writer, on_request=on_request, binary=binary)
 
     @property
@@ -96,12 +110,12 @@ class Connection:
 
     @property
     def local_address(self) -> str:
-        """Our own end, `ip:port`."""
+        """The address of our end, `ip:port`."""
         host, port = self._writer.get_extra_info("sockname")[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def call(self, command: Command, body: bytes = b"", timeout: float = 3.0) -> Reply:
-        """Asks and waits for the answer, whatever its code; raises Unreachable where none comes."""
+        """Sends a request and returns the answer, whatever its code. Raises Unreachable if none comes."""
         self._require_open()
         opaque = next(self._opaques) & 0x7FFFFFFF
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
@@ -116,24 +130,24 @@ class Connection:
             ) from None
         finally:
             del self._waiting[opaque]
-            # An exception set after we gave up would otherwise be reported as never looked at.
+            # An exception that is set later would otherwise be reported as never retrieved.
             future.cancel()
 
     async def send_oneway(self, command: Command, body: bytes = b"") -> None:
-        """Tells the peer and expects nothing; raises Unreachable where the connection has ended."""
+        """Sends a request without an answer. Raises Unreachable if the connection has ended."""
         self._require_open()
         opaque = next(self._opaques) & 0x7FFFFFFF
         await self._write(self._frame(command, body, opaque, flag=FLAG_ONEWAY))
 
     async def close(self) -> None:
-        """Ends it; calls still under way raise Unreachable. Safe to call twice."""
-        self._end("closed by this side")
+        """Closes the connection; calls that still wait raise Unreachable. Safe to call twice."""
+        self._end("the connection was closed by this side")
         for task in list(self._answering):
             task.cancel()
         if asyncio.current_task() is not self._reading:
             self._reading.cancel()
             await asyncio.wait((self._reading,))
-        with contextlib.suppress(OSError):  # The peer was faster.
+        with contextlib.suppress(OSError):  # The peer has closed it already.
             await self._writer.wait_closed()
 
     def _frame(self, command: Command, body: bytes, opaque: int, flag: int) -> bytes:
@@ -164,15 +178,15 @@ class Connection:
         try:
             while data := await self._reader.read(_READ_BYTES):
                 for frame in decoder.feed(data):
-                    self._take(frame)
+                    self._dispatch(frame)
         except FrameError as error:
-            reason = f"the peer sent no valid frame: {error}"
+            reason = f"the peer sent a malformed frame: {error}"
         except OSError as error:
             reason = str(error.strerror or error)
         finally:
             self._end(reason)
 
-    def _take(self, frame: Frame) -> None:
+    def _dispatch(self, frame: Frame) -> None:
         if not frame.flag & FLAG_RESPONSE:
             self._answer(frame)
             return
@@ -183,7 +197,7 @@ class Connection:
     def _answer(self, frame: Frame) -> None:
         try:
             if self._on_request is None:
-                remark = "this client takes no requests"
+                remark = "this client does not answer requests"
                 answer: Answered | Awaitable[Answered] = Response(
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark
                 )
@@ -239,7 +253,7 @@ class Connection:
 
 
 class Connections:
-    """One connection per address, opened when first needed and again after it has ended."""
+    """One connection for each address, opened when it is first needed and reopened after it has ended."""
 
     def __init__(
         self,
@@ -258,7 +272,7 @@ class Connections:
         self._closed = False
 
     async def get(self, address: str) -> Connection:
-        """An open connection; raises Unreachable."""
+        """Returns an open connection. Raises Unreachable."""
         lock = self._opening.setdefault(address, asyncio.Lock())
         connection = self._by_address.get(address)
         if connection is not None and not connection.closed and not lock.locked():
@@ -268,7 +282,7 @@ class Connections:
 
     async def _get_alone(self, address: str) -> Connection:
         if self._closed:
-            raise Unreachable(f"{address}: this side is stopping")
+            raise Unreachable(f"{address}: this side is closing its connections")
         connection = self._by_address.get(address)
         if connection is not None and not connection.closed:
             return connection
@@ -278,17 +292,17 @@ class Connections:
         )
         if self._closed:
             await connection.close()
-            raise Unreachable(f"{address}: this side is stopping")
+            raise Unreachable(f"{address}: this side is closing its connections")
         self._by_address[address] = connection
         if self._on_open is not None:
             try:
                 await self._on_open(connection)
             except Exception:
-                _log.warning("the start of the connection to %s failed", address, exc_info=True)
+                _log.warning("the first request on the connection to %s failed", address, exc_info=True)
         return connection
 
     def opened(self) -> list[Connection]:
-        """Those that are open now."""
+        """Returns the connections that are open now."""
         return [connection for connection in self._by_address.values() if not connection.closed]
 
     async def call(self, address: str, command: Command, body: bytes = b"", timeout: float = 3.0) -> Reply:
@@ -300,7 +314,7 @@ class Connections:
         await connection.send_oneway(command, body)
 
     async def close(self) -> None:
-        """Closes them all; nothing is opened afterwards."""
+        """Closes all connections and opens no more."""
         self._closed = True
         connections, self._by_address = list(self._by_address.values()), {}
         for connection in connections:

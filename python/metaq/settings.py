@@ -112,6 +112,21 @@ class BrokerSettings:
     """Whether a sender may recall a waiting message; off by default on Apache's brokers."""
 
 
+PEER_SILENCE_MS_MAX = 20_000
+"""A connection ends when the peer's system acknowledges nothing for this long. Without a limit, the system
+would keep trying to reach a host that vanished for a quarter of an hour."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """How the client's data plane opens connections, and when it gives a peer up."""
+
+    connect_timeout_ms: int = 3_000
+    silence_ms_max: int = PEER_SILENCE_MS_MAX
+    frame_bytes_max: int = 16 * MIB
+    """A connection ends when its peer sends a longer frame."""
+
+
 @dataclass(frozen=True, slots=True)
 class PullSettings:
     """A pull stream of the client."""
@@ -122,9 +137,16 @@ class PullSettings:
     count_max: int
     bytes_max: int
     """Limits for the prefetched messages of each queue, in bytes as stored."""
+    refill_percent: int = 50
+    """A queue is pulled again when this much of its limits is free. Lower values pull more often and bring
+    less each time."""
     pull_count_max: int = 1024
     pull_bytes_max: int = 1 * MIB
     """The size of one pull. A broker may return less; Apache's returns at most 32 messages and 256 KiB."""
+    answer_timeout_ms: int = 15_000
+    """How long an answer may take beyond `hold_ms`."""
+    idle_pause_ms: int = 100
+    """The pause after a broker answered at once and with nothing, although it was asked to hold the pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +163,13 @@ class ScanSettings:
     """Limits of one batch, with bodies decompressed; the last row may exceed them."""
     held_bytes_max: int = 32 * MIB
     """The limit for bytes that are read ahead, as stored."""
+    pulls_in_flight_max: int = 6
+    """Pulls that wait for their answer at the same time."""
     pull_count_max: int = 1024
     pull_bytes_max: int = 1 * MIB
     """The size of one pull. A broker may return less; Apache's returns at most 32 messages and 256 KiB."""
+    pull_timeout_ms: int = 20_000
+    """How long one pull may take; brokers do not hold the pulls of a scan."""
     inflated_bytes_max: int = 64 * MIB
     """The largest size of one decompressed body."""
 

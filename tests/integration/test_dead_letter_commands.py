@@ -36,7 +36,7 @@ def group(served: Metaq) -> str:
 
 
 def retried(served: Metaq, group: str) -> list[Record]:
-    """What lies in the group's retry topic."""
+    """Reads the group's retry topic."""
 
     async def read() -> list[Record]:
         async with connected(served.broker, "reader") as client:
@@ -52,12 +52,12 @@ def listed(served: Metaq, group: str, *more: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in outcome.stdout.splitlines()]
 
 
-def test_all_are_re_sent_once(served: Metaq, group: str) -> None:
+def test_all_are_sent_again_once(served: Metaq, group: str) -> None:
     letters = listed(served, group)
     assert [letter["body"] for letter in letters] == ["letter-0", "letter-1", "letter-2"]
     assert {letter["origin_topic"] for letter in letters} == {f"T_{group}"}
     outcome = served.run("dlq", "resend", group)
-    assert outcome.stdout == f"3 dead letters of {group} re-sent\n"
+    assert outcome.stdout == f"3 dead letters of {group} sent again\n"
     again = retried(served, group)
     assert [record.body for record in again] == [b"letter-0", b"letter-1", b"letter-2"]
     for number, record in enumerate(again):
@@ -74,7 +74,7 @@ def test_all_are_re_sent_once(served: Metaq, group: str) -> None:
 
 
 def test_a_single_one(served: Metaq, group: str) -> None:
-    wanted = str(listed(served, group)[1]["message_id"])
+    wanted = str(listed(served, group)[1]["offset_id"])
     assert served.run("dlq", "resend", group, "--id", wanted).returncode == 0
     assert [record.body for record in retried(served, group)] == [b"letter-1"]
     assert len(listed(served, group)) == 3, "the others still wait, and how far is not known by one"
@@ -92,4 +92,4 @@ def test_not_faster_than_asked_for(served: Metaq, group: str) -> None:
 def test_a_group_without_any(served: Metaq) -> None:
     assert listed(served, "nobody_here") == []
     text = served.run("dlq", "resend", "nobody_here").stdout
-    assert text == "0 dead letters of nobody_here re-sent\n"
+    assert text == "0 dead letters of nobody_here sent again\n"

@@ -400,7 +400,7 @@ def test_functions_that_cannot_be_loaded_stop_the_start(tmp_path: Path) -> None:
     async def scenario() -> None:
         assert "SyntaxError" in await says("def (")
         assert "ZeroDivisionError: division by zero (f.py, line 1)" in await says("1 / 0")
-        assert "no function that is marked" in await says("x = 1")
+        assert "no function with the decorator" in await says("x = 1")
         assert "exit code 3" in await says("import os; os._exit(3)")
         assert workers_of(os.getpid()) == []
 

@@ -148,7 +148,7 @@ def test_the_commands_limit_groups(served: Metaq) -> None:
     limit = ("group", "limit", "Shaved", "--messages-per-second", "80000")
     missing = served.run(*limit)
     assert missing.returncode == 1
-    assert missing.stderr.startswith("metaq: there is no group Shaved; ") and "--create" in missing.stderr
+    assert missing.stderr.startswith("metaq: group Shaved does not exist; ") and "--create" in missing.stderr
     row = {"broker": "broker-a", "messages_per_second": 80_000, "bytes_per_second": None}
     assert document(served.run(*limit, "--create", "-o", "json")) == {"group": "Shaved", "limits": [row]}
     shown = document(served.run("group", "show", "Shaved", "-o", "json"))
@@ -162,7 +162,7 @@ def test_a_group_is_shown_with_its_lag(served: Metaq) -> None:
     assert served.run("topic", "create", "Lagging", "--queues", "2").returncode == 0
     for body in ("a", "b", "c"):
         assert served.run("send", "Lagging", body, "--queue", "1").returncode == 0
-    with metaq.Client(served.nameserver) as client, client.puller(group="Behind", start="begin") as puller:
+    with metaq.Client(served.nameserver) as client, client.puller(group="Behind", start="earliest") as puller:
         puller.assign(metaq.Queue("Lagging", "broker-a", 1))
         assert puller.poll(timeout=60, count=1)[0].body == b"a"
         puller.commit()
@@ -179,7 +179,7 @@ def test_a_group_is_shown_with_its_lag(served: Metaq) -> None:
     ("flag", "value", "says"),
     [
         ("--messages-per-second", "0", "must be a whole number from 1 to 1000000000"),
-        ("--messages-per-second", "fast", "--messages-per-second none takes the limit away"),
+        ("--messages-per-second", "fast", "--messages-per-second none removes the limit"),
         ("--bytes-per-second", "2 XB", "must be a size from 1 B to 1 TiB"),
     ],
 )

@@ -30,7 +30,7 @@ def test_the_blocks_run_one_after_the_other(served: Metaq, tmp_path: Path) -> No
     )
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stderr == ""
-    assert "the name of the topic is empty" in outcome.stdout
+    assert "the topic's name is blank" in outcome.stdout
     assert "['send parcels']" in outcome.stdout
     assert len(outcome.stdout.splitlines()) == 5
 

@@ -242,7 +242,7 @@ def test_the_same_in_the_loop_of_the_test(tmp_path: Path) -> None:
             assert await metaq.messages("orders") == [message]
             assert await metaq.dead_letters("g") == []
             assert (await route(metaq.nameserver, "orders")).queue_datas
-        with pytest.raises(RuntimeError, match="does not run"):
+        with pytest.raises(RuntimeError, match="is not running"):
             await metaq.clock.advance(1)
 
     run(scenario)
@@ -259,7 +259,7 @@ def test_a_store_nobody_asked_to_keep_is_gone_afterwards(
         with pytest.raises(RuntimeError, match="already"):
             metaq.__enter__()
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         metaq.messages("orders")
     with metaq:
         assert metaq.messages("orders") == []

@@ -55,7 +55,7 @@ class Reader:
         self.got: list[metaq.Message] = []
         self._lock = threading.Lock()
         self.group = group or unique("G")
-        self.consumer = client.consumer(topic, group=self.group, start="first", **options)(self._take)
+        self.consumer = client.consumer(topic, group=self.group, start="earliest", **options)(self._take)
 
     def _take(self, message: metaq.Message) -> None:
         with self._lock:
@@ -323,7 +323,7 @@ def test_requests_and_replies_both_ways(java: Clients, python: metaq.Client, pro
     assert reply.body.decode() == f"re:question {TEXT}"
     theirs.stop_soon()
 
-    @python.consumer(topics[1], group=unique("G"), start="first")
+    @python.consumer(topics[1], group=unique("G"), start="earliest")
     def answer(message: metaq.Message) -> None:
         producer.reply(message, b"re:" + message.body)
 
@@ -357,7 +357,7 @@ def test_retries_both_ways(java: Clients, python: metaq.Client, producer: Produc
 def test_dead_letters_both_ways(java: Clients, python: metaq.Client, producer: Producer) -> None:
     topics, groups = [java.topic(queues=1) for _ in range(2)], [java.retrying_group() for _ in range(2)]
 
-    @python.consumer(topics[0], group=groups[0], start="first")
+    @python.consumer(topics[0], group=groups[0], start="earliest")
     def reject(message: metaq.Message) -> None:
         raise metaq.Reject("not today")
 
@@ -371,7 +371,7 @@ def test_dead_letters_both_ways(java: Clients, python: metaq.Client, producer: P
     sent = producer.send(topics[1], b"dead", keys=["k"], properties={"fails": "99", "farbe": TEXT})
     wait_for_bodies([theirs], ["dead"])
     assert len(dead_letters(java, groups[1], 1)) == 1
-    with python.puller(start="begin") as puller:
+    with python.puller(start="earliest") as puller:
         puller.assign(f"%DLQ%{groups[1]}")
         (found,) = puller.poll(TIMEOUT_S)
     assert (found.body, found.keys, found.properties["farbe"], found.id) == (b"dead", ("k",), TEXT, sent.id)

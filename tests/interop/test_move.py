@@ -59,7 +59,7 @@ def brokers_of(nameserver: str, topic: str) -> set[str]:
 def consume(nameserver: str, topic: str) -> list[bytes]:
     with (
         metaq.Client(nameserver) as client,
-        client.subscribe(topic, group=f"{topic}-billing", start="first", idle_timeout=6) as orders,
+        client.subscribe(topic, group=f"{topic}-billing", start="earliest", idle_timeout=6) as orders,
     ):
         return [message.body for message in orders]
 

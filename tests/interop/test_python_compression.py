@@ -25,7 +25,7 @@ def test_python_reads_what_java_compressed(java: Clients) -> None:
     topic = java.topic(queues=1)
     for format in FORMATS:
         java.producer(compression=format.upper()).send(topic, [binary(LONG + format.encode())])
-    with metaq.Client(java.cluster.namesrv) as client, client.puller(start="begin") as puller:
+    with metaq.Client(java.cluster.namesrv) as client, client.puller(start="earliest") as puller:
         puller.assign(topic)
         messages: list[metaq.Message] = []
         while len(messages) < len(FORMATS) and (found := puller.poll(timeout=60)):

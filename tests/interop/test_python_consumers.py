@@ -23,7 +23,7 @@ class PythonConsumer:
         self.topic = topic
         self.got: list[metaq.Message] = []
         self._lock = threading.Lock()
-        declare = client.consumer(topic, group=group, start="first", **options)  # type: ignore[arg-type]
+        declare = client.consumer(topic, group=group, start="earliest", **options)  # type: ignore[arg-type]
         self.consumer = declare(self._take)
 
     def _take(self, message: metaq.Message) -> None:
@@ -93,7 +93,7 @@ def test_python_reads_what_java_sends(java: Clients) -> None:
             assert message.tag == "even"
             assert message.keys == (f"k{message.body.decode()}",)
             assert message.properties["n"] == message.body.decode()
-        with client.puller(start="begin") as puller:
+        with client.puller(start="earliest") as puller:
             puller.assign(topic)
             read: list[bytes] = []
             while len(read) < 10 and (found := puller.poll(timeout=60)):

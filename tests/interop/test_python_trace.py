@@ -34,7 +34,7 @@ def test_apache_reads_what_became_of_our_messages(java: Clients) -> None:
         with producer.transaction(topic, b"paid", keys=["k3"]) as transaction:
             paid = transaction.id
         later = producer.send(topic, b"later", delay=3600).id
-        client.consumer(topic, group=group, start="first")(handle)
+        client.consumer(topic, group=group, start="earliest")(handle)
         eventually(lambda: set(handled), lambda found: found == {good, bad, paid}, 90, "all messages")
 
     entries = [

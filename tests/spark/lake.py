@@ -1,4 +1,4 @@
-"""log-lake in tests: its file, runs in this process, and what the lake holds."""
+"""log-lake in tests: its file, runs in this process, and the content of the lake."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from metaq.pipelines import Plan, Progress
 from metaq.pipelines.log_lake.pipeline import LogLake
 from tests.spark.patience import patiently
+from tests.spark.running import forget_last_commit
 from tests.spark.support import SHORT_LIVED
 from tests.support.metaq import Metaq
 from tests.support.spark_jars import delta_jars
 
 
 class Lake:
-    """A lake of one topic. Runs take what is there and end."""
+    """A lake of one topic. A run ends when it has read everything."""
 
     def __init__(
         self, spark: SparkSession, served: Metaq, home: Path, topic: str, lake: str = "", records: str = ""
@@ -52,11 +53,8 @@ class Lake:
         return LogLake.from_file(self.config).plan()
 
     def replay(self) -> Progress:
-        """As after a crash behind the last write: Spark knows that the batch began, and not that it ended."""
-        commits = self.path / "_checkpoint" / "commits"
-        last = max(int(name.name) for name in commits.iterdir() if name.name.isdigit())
-        for name in (str(last), f".{last}.crc"):
-            (commits / name).unlink(missing_ok=True)
+        """Repeats the last batch."""
+        forget_last_commit(self.path / "_checkpoint")
         return self.run()
 
     def frame(self, table: str = "records", kind: str = "delta") -> DataFrame:

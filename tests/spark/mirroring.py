@@ -1,9 +1,8 @@
-"""binlog-mirror in tests: its file, runs in this process, and what the mirror holds."""
+"""binlog-mirror in tests: its file, runs in this process, and the content of the mirror."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import threading
 import time
@@ -20,7 +19,7 @@ from metaq.pipelines.binlog_mirror.delta import table_path
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
-from tests.spark.running import RunningPipeline, batches_done
+from tests.spark.running import RunningPipeline, batches_done, seeded
 from tests.spark.support import SHORT_LIVED
 from tests.support.binlog import Running, write_config
 from tests.support.database import Database
@@ -33,7 +32,7 @@ Rows = dict[tuple[Any, ...], dict[str, Any]]
 
 
 class Mirroring:
-    """A database, the reader of its binlog, and the mirror."""
+    """A database, binlog-sync and the mirror."""
 
     def __init__(self, home: Path, server: Database, served: Metaq, database: str, mirror: str = "") -> None:
         self.home, self.database, self.server = home, database, server
@@ -43,7 +42,7 @@ class Mirroring:
         self.reader: Running | None = None
 
     def set_mirror(self, lines: str) -> None:
-        """Other lines for the section, and runs that end when all is applied."""
+        """Writes other lines into the section [mirror]."""
         text = self.config.read_text(encoding="utf-8").partition("[mirror]")[0]
         jars = json.dumps((*delta_jars(), *driver_jars()))
         settings = (
@@ -58,13 +57,13 @@ class Mirroring:
         )
 
     def read(self) -> None:
-        """Everything that is committed by now into the topic, and what is read again because of it."""
+        """Waits until the topic has everything that is committed by now, and tables that are read again."""
         if self.reader is None:
             self.reader = Running(self.config)
         self.reader.wait_until_read(self.server)
 
     def apply(self) -> Progress:
-        """All that the topic has, in this process."""
+        """Applies everything in the topic, in this process."""
         text = self.config.read_text(encoding="utf-8")
         once = self.home / "once.toml"
         once.write_text(text.replace('path = "mirror"\n', 'path = "mirror"\nonce = true\n'), encoding="utf-8")
@@ -103,34 +102,32 @@ def run_sql(mirroring: Mirroring, *statements: str) -> None:
             cursor.execute(statement)
 
 
-def told(mirroring: Mirroring, *words: str) -> tuple[int, str]:
-    """`metaq pipeline …` in this process, which has Spark already: its exit code, and what it prints."""
+def run_command(mirroring: Mirroring, *words: str) -> tuple[int, str]:
+    """Runs `metaq pipeline …` in this process, which has Spark already; returns exit code and output."""
     arguments = ["pipeline", *words, "--config", str(mirroring.config)]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     return done.exit_code, done.stdout
 
 
 def planned(mirroring: Mirroring) -> dict[str, Any]:
-    code, printed = told(mirroring, "run", "binlog-mirror", "--dry-run", "-o", "json")
+    code, printed = run_command(mirroring, "run", "binlog-mirror", "--dry-run", "-o", "json")
     assert code == 0, printed
     found: dict[str, Any] = json.loads(printed)
     return found
 
 
 KEYS = {"numbers": ("id",), "texts": ("name", "part")}
-"""Of the tables that are written while mirrors are killed."""
+"""The keys of the tables that change while mirrors are killed."""
 
 
 def kill_while_applying(
     mirroring: Mirroring,
     set_mirror: Callable[[str], None],
     checkpoint: Path,
-    places: Sequence[Cluster | None],
+    clusters: Sequence[Cluster | None],
 ) -> None:
-    """A run on each of these, killed in whatever it does while tables change; then one that is not."""
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
-    print(f"MIRROR_SEED={seed}")
-    chance = random.Random(seed)
+    """Kills a run on each cluster (None: in one process) while tables change; then lets one finish."""
+    chance = seeded("MIRROR_SEED")
     run_sql(
         mirroring,
         "CREATE TABLE numbers (id INT PRIMARY KEY, amount DOUBLE, note VARCHAR(200))",
@@ -139,13 +136,15 @@ def kill_while_applying(
     )
     mirroring.read()
     set_mirror('interval_s = 0\nbatch_bytes = "20k"')
-    # Slow, so that what is left at the end does not grow with the time that a busy machine takes.
-    writer = Writer(mirroring.server, mirroring.database, random.Random(seed + 1), pause_s_max=0.2)
+    # It writes slowly, so that a busy machine does not leave too much for the last run.
+    writer = Writer(
+        mirroring.server, mirroring.database, random.Random(chance.randrange(10**9)), pause_s_max=0.2
+    )
     writer.start()
     try:
-        for place in places:
+        for cluster in clusters:
             done = batches_done(checkpoint)
-            with RunningPipeline("binlog-mirror", mirroring.config, place) as running:
+            with RunningPipeline("binlog-mirror", mirroring.config, cluster) as running:
                 running.wait_for(lambda: batches_done(checkpoint) > done)  # noqa: B023
                 time.sleep(chance.random() * 3)
     finally:
@@ -154,7 +153,7 @@ def kill_while_applying(
     done = batches_done(checkpoint)
     set_mirror("")
     mirroring.sync()
-    assert batches_done(checkpoint) > done, "the runs that were killed and this one are one query"
+    assert batches_done(checkpoint) > done, "the last run continues the query of the killed ones"
     print(f"{writer.transactions} transactions")
 
 
@@ -166,7 +165,7 @@ class Verifying:
         self.child = Child([*COMMAND, *words], mirroring.home / "verify.log")
 
     def done(self) -> tuple[int, str]:
-        """Its exit code, and all that it has printed."""
+        """Waits for its end; returns exit code and output."""
         try:
             code = self.child.process.wait(VERIFY_S)
             return code, self.child.log.read_text(encoding="utf-8", errors="replace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import time
@@ -20,7 +21,7 @@ TIMEOUT_S = 600.0
 
 
 class RunningPipeline:
-    """On the master that its file says, or on a cluster."""
+    """A run on the master of its file, or on a cluster."""
 
     def __init__(self, name: str, config: Path, cluster: Cluster | None = None) -> None:
         self._environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -48,15 +49,15 @@ class RunningPipeline:
         """Waits for the condition; restarts the pipeline if Spark gave up on its own process."""
         deadline = time.monotonic() + TIMEOUT_S
         while not condition():
-            said = self.log.read_text(errors="replace")
-            assert time.monotonic() < deadline, said[-5_000:]
+            output = self.log.read_text(errors="replace")
+            assert time.monotonic() < deadline, output[-5_000:]
             if self.process.poll() is not None:
-                assert TOO_SLOW in said, said[-5_000:]
+                assert TOO_SLOW in output, output[-5_000:]
                 self._start()
             time.sleep(0.005)
 
     def kill(self) -> None:
-        """With all that it has started, in whatever they are doing."""
+        """Kills the process and everything that it has started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -65,12 +66,27 @@ class RunningPipeline:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whatever has failed, nothing runs on."""
+        """Kills the run, also after a failure."""
         self.kill()
 
 
 def batches_done(checkpoint: Path) -> int:
-    """How many Spark has noted as done."""
+    """Returns the number of batches that Spark has recorded as done."""
     commits = checkpoint / "commits"
     numbers = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
     return max(numbers, default=-1) + 1
+
+
+def forget_last_commit(checkpoint: Path) -> int:
+    """Makes Spark repeat its last batch, as after a crash before its commit; returns the batch."""
+    last = batches_done(checkpoint) - 1
+    for name in (str(last), f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    return last
+
+
+def seeded(variable: str) -> random.Random:
+    """Returns a random generator. It prints its seed; set the variable to repeat a run."""
+    seed = int(os.environ.get(variable, random.randrange(10**9)))
+    print(f"{variable}={seed}")
+    return random.Random(seed)

@@ -36,7 +36,7 @@ def test_every_column_of_every_kind_of_message(
         topic, ["äöü €"], queue=1, tag="grün", keys=["k1", "k2"], properties={"färbe": "blau", "b": "2"}
     )
     topics.fill(topic, [b"", large])
-    with metaq.Client(served.nameserver) as client, client.puller(start="begin") as puller:
+    with metaq.Client(served.nameserver) as client, client.puller(start="earliest") as puller:
         puller.assign(topic)
         sent: list[metaq.Message] = []
         while len(sent) < 4:
@@ -147,7 +147,7 @@ def test_a_groups_offsets_are_a_start(
     topics.fill(topic, ["a0", "a1", "a2"])
     topics.fill(topic, ["b0"], queue=1)
     queue = metaq.Queue(topic, BROKER, 0)
-    with metaq.Client(served.nameserver) as client, client.puller(group="known", start="begin") as puller:
+    with metaq.Client(served.nameserver) as client, client.puller(group="known", start="earliest") as puller:
         puller.assign(queue)
         assert len(puller.poll(60, count=2)) == 2
         puller.commit()

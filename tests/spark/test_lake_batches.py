@@ -1,4 +1,4 @@
-"""Batches of log-lake without a broker: what is a time, a batch that fails, and lakes that were left."""
+"""Batches of log-lake without a broker: times, failed batches, and existing lakes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from metaq.pipelines.log_lake.batch import Batches
 from metaq.pipelines.log_lake.check import check_lake, is_table
 from metaq.pipelines.log_lake.config import LakeConfig, read_lake_config
 from metaq.pipelines.log_lake.decode import SOURCE_COLUMNS, Decoder
-from metaq.pipelines.log_lake.tables import FILES, Commit, DeltaTables
+from metaq.pipelines.log_lake.tables import FILES, BatchId, DeltaTables
 from metaq.spark.schema import spark_schema
 
 pytestmark = pytest.mark.timeout(900)
@@ -38,7 +38,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def messages(spark: SparkSession, bodies: list[str], *, first: int = 0) -> DataFrame:
-    """Lines of one file, each a place further."""
+    """Returns messages with lines of one file, one position after the other."""
     rows = [
         (
             "t",
@@ -79,7 +79,7 @@ def lines(spark: SparkSession, config: LakeConfig, table: str = "records") -> li
         ("at TIMESTAMP_NTZ", ['"2026-02-28T10:00:00"'], ['"+200000-01-01T00:00:00"']),
     ],
 )
-def test_a_time_is_one_of_a_day_that_can_be_written_and_of_no_other(
+def test_only_times_that_can_be_written_are_good(
     spark: SparkSession, make: Make, kind: str, good: list[str], bad: list[str]
 ) -> None:
     config = make(records=f"format = 'json'\nschema = '{kind}'\ntime = 'record'\ntime_field = 'at'")
@@ -91,32 +91,34 @@ def test_a_time_is_one_of_a_day_that_can_be_written_and_of_no_other(
 
 
 @pytest.mark.parametrize("pattern", ["yyyy-MM-dd", "y-MM-dd", "yyyyyy-MM-dd"])
-def test_a_year_that_is_too_large_stops_nothing(spark: SparkSession, make: Make, pattern: str) -> None:
+def test_a_year_that_is_too_large_does_not_fail_the_batch(
+    spark: SparkSession, make: Make, pattern: str
+) -> None:
     config = make(records=f"time = 'record'\ntime_pattern = '^(\\S+)'\ntime_format = '{pattern}'")
     found = Decoder(spark, config).rows(messages(spark, ["500000-01-01 a", "+500000-01-01 b"]))
     assert [row.reason for row in found.select("reason").collect()] == ["no time"] * 2
 
 
-def test_a_pattern_is_one_of_java(spark: SparkSession, make: Make) -> None:
+def test_patterns_have_java_syntax(spark: SparkSession, make: Make) -> None:
     Decoder(spark, make(records="time = 'record'\ntime_pattern = '^(?<when>[\\d&&[^9]]+)'"))
-    for pattern, says in (("(?P<when>x)", "a regular expression"), ("x", "has no group")):
-        with pytest.raises(ConfigError, match=says):
+    for pattern, message in (("(?P<when>x)", "a regular expression"), ("x", "has no group")):
+        with pytest.raises(ConfigError, match=message):
             Decoder(spark, make(records=f"time = 'record'\ntime_pattern = '{pattern}'"))
 
 
 class Failure(Exception):
-    """As when the power goes."""
+    """Stands for a power failure."""
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
-def test_a_batch_that_fails_between_its_tables_is_there_once_when_it_is_done_again(
+def test_a_batch_that_failed_between_its_writes_is_stored_once(
     spark: SparkSession, make: Make, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
-    """After so many of its three writes."""
+    """The batch fails after `calls` of its three writes."""
     config = make(records="time = 'record'\ntime_pattern = '^(\\S+)'")
     first = [f"{STORED:%Y-%m-%d} {number}" for number in range(4)]
-    batches(spark, config).write(messages(spark, [*first, "bad"]), Commit(QUERY, 0))
-    # The agent has sent its last line again, and goes on.
+    batches(spark, config).write(messages(spark, [*first, "bad"]), BatchId(QUERY, 0))
+    # The agent has sent its last line again, and continues.
     second = messages(spark, [first[3], "bad", f"{STORED:%Y-%m-%d} new", "worse"], first=3)
     done: list[str] = []
     append = DeltaTables.append
@@ -130,30 +132,30 @@ def test_a_batch_that_fails_between_its_tables_is_there_once_when_it_is_done_aga
     with monkeypatch.context() as patched:
         patched.setattr(DeltaTables, "append", fail)
         with pytest.raises(Failure):
-            batches(spark, config).write(second, Commit(QUERY, 1))
+            batches(spark, config).write(second, BatchId(QUERY, 1))
             raise Failure
     assert len(done) == calls
-    batches(spark, config).write(second, Commit(QUERY, 1))
+    batches(spark, config).write(second, BatchId(QUERY, 1))
     day = STORED.date()
     assert lines(spark, config) == [(n, n, day) for n in (0, 1, 2, 3, 5)]
     assert lines(spark, config, "quarantine") == [(n, n, day) for n in (4, 6)]
 
 
-def test_files_that_are_known_are_folded_where_nothing_is_compacted(
+def test_records_of_files_are_folded_without_compaction(
     spark: SparkSession, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch_module, "FOLD_BATCHES", 2)
     config = make("compact_batches = 0")
     for number in range(2):
         writing = batches(spark, config)
-        writing.write(messages(spark, ["a", "b"], first=2 * number), Commit(QUERY, number))
+        writing.write(messages(spark, ["a", "b"], first=2 * number), BatchId(QUERY, number))
         assert writing.written.compactions == 0
     known = spark.read.format("delta").load(f"{config.path}/{FILES}").collect()
     assert [(row.log_id, row.at_max) for row in known] == [("f", 3)]
 
 
 def checkpoint(config: LakeConfig, query: str, begun: int) -> None:
-    """As Spark leaves one."""
+    """Writes a checkpoint like Spark's."""
     home = Path(config.checkpoint)
     (home / "offsets").mkdir(parents=True, exist_ok=True)
     (home / "metadata").write_text(json.dumps({"id": query}))
@@ -164,18 +166,18 @@ def checkpoint(config: LakeConfig, query: str, begun: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
-def test_a_lake_goes_on_with_its_own_checkpoint_only(spark: SparkSession, make: Make, kind: str) -> None:
+def test_a_lake_accepts_only_its_own_checkpoint(spark: SparkSession, make: Make, kind: str) -> None:
     config = make(f"format = '{kind}'")
     writing = batches(spark, config)
     schema = writing.record_schema(messages(spark, []))
-    # A first write that was killed leaves this.
+    # A first write that was killed leaves these directories.
     left = "_delta_log" if kind == "delta" else "date=2026-03-01/topic=t/batch=0a1b2c3d-0"
     (Path(config.path) / "records" / left).mkdir(parents=True)
     checkpoint(config, QUERY, 0)
     check_lake(spark, config, schema)
     assert not is_table(spark, config, "records")
     for number in range(2):
-        writing.write(messages(spark, ["a"], first=number), Commit(QUERY, number))
+        writing.write(messages(spark, ["a"], first=number), BatchId(QUERY, number))
     assert is_table(spark, config, "records") and len(lines(spark, config)) == 2
     checkpoint(config, QUERY, 1)
     check_lake(spark, config, schema)

@@ -1,11 +1,9 @@
-"""log-lake on a real broker and Delta Lake."""
+"""log-lake with a real broker and Delta Lake."""
 
 from __future__ import annotations
 
 import collections
 import datetime
-import os
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +14,12 @@ from pyspark.sql import SparkSession
 import metaq
 from metaq.errors import ConfigError, MetaqError
 from tests.spark.lake import Lake
-from tests.spark.running import RunningPipeline
+from tests.spark.running import RunningPipeline, seeded
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually
 
-# A busy machine needs minutes for what takes seconds.
+# A busy machine needs minutes.
 pytestmark = pytest.mark.timeout(900)
 
 MakeTopic = Callable[..., str]
@@ -41,7 +39,7 @@ def make_lake(spark: SparkSession, served: Metaq, tmp_path: Path, make_topic: Ma
 def send(
     topics: Topics, topic: str, lines: list[tuple[int, str]], *, file: str = "f1", queue: int = 0
 ) -> None:
-    """As the agent does."""
+    """Sends lines as the log agent does."""
     for at, line in lines:
         properties = {"log.id": file, "log.at": str(at), "log.host": "here", "log.file": "/app.log"}
         topics.fill(topic, [line], queue=queue, properties=properties)
@@ -51,7 +49,7 @@ def stamped(when: datetime.datetime, text: str) -> str:
     return f"{when:%Y-%m-%d %H:%M:%S} {text}"
 
 
-def test_lines_by_their_own_date_each_once(make_lake: MakeLake, topics: Topics) -> None:
+def test_lines_are_stored_once_by_their_own_date(make_lake: MakeLake, topics: Topics) -> None:
     lake = make_lake("compact_batches = 2", "time = 'record'\ntime_pattern = '^(\\S+ \\S+)'")
     topic = lake.topic
     new, late = stamped(TODAY, "new"), stamped(YESTERDAY, "late")
@@ -65,7 +63,7 @@ def test_lines_by_their_own_date_each_once(make_lake: MakeLake, topics: Topics) 
         b"1999-12-31 23:59:59 too old": "its time is more than 366 days before its storing",
         b"2999-01-01 00:00:00 too new": "its time is more than 1 days after its storing",
     }
-    # The agent was ended and sends again what it had not noted; one line was overtaken before and is new.
+    # The agent was killed and sends lines again; one line, which others had overtaken, is new.
     send(topics, topic, [(30, "no time here"), (45, late), (60, stamped(TODAY, "next")), (90, new)])
     done = lake.run()
     assert (done.rows, done.details["repeats"], done.details["compactions"]) == (2, 2, 1)
@@ -78,7 +76,7 @@ def test_lines_by_their_own_date_each_once(make_lake: MakeLake, topics: Topics) 
     }
     assert (lake.path / "records" / f"date={YESTERDAY:%Y-%m-%d}" / f"topic={topic}").is_dir()
     today = lake.frame().where(f"date = '{TODAY:%Y-%m-%d}'")
-    assert len(today.inputFiles()) == 1, "two batches, and one file of them"
+    assert len(today.inputFiles()) == 1, "compaction has merged the files of two batches"
     row = today.where("log_at = 60").collect()[0]
     assert (row.host, row.file, row.log_id, row.queue_id, row.log_cut) == ("here", "/app.log", "f1", 0, False)
     (records, quarantine) = lake.plan().tables
@@ -113,7 +111,7 @@ def test_json_by_its_schema(make_lake: MakeLake, topics: Topics, served: Metaq) 
     assert row.date == TODAY.date(), "in Tokyo it is the next day"
     assert lake.reasons() == {body.encode(): reason for body, reason in bad.items()}
 
-    # A schema may grow. And a batch that is done again is written once, the bad rows of it too.
+    # A schema may grow. A repeated batch is written once, including its bad rows.
     lake.write("group = 'lake'", f"format = 'json'\nschema = '{schema}, new DATE'")
     topics.fill(lake.topic, ['{"level": "warn", "new": "2026-01-31"}', "worse"])
     lake.run()
@@ -125,7 +123,7 @@ def test_json_by_its_schema(make_lake: MakeLake, topics: Topics, served: Metaq) 
         eventually(lambda: puller.committed(metaq.Queue(lake.topic, BROKER, 0)) == len(bad) + 3)
 
     lake.write(records=f"format = 'json'\nschema = '{schema.replace('n INT', 'n STRING')}'")
-    with pytest.raises(ConfigError, match=r"record\.n is string, and was int"):
+    with pytest.raises(ConfigError, match=r"record\.n is string, but was int"):
         lake.run()
     lake.write("format = 'parquet'", "format = 'json'")
     with pytest.raises(ConfigError, match="is delta"):
@@ -140,7 +138,7 @@ def test_parquet_and_json_without_a_schema(make_lake: MakeLake, topics: Topics) 
     lake = make_lake("format = 'parquet'", "format = 'json'")
     send(topics, lake.topic, [(0, '{"a": 1}'), (9, '{"a": 2}'), (0, '{"a": 1}'), (18, "bad")])
     lake.run()
-    # A crash in the middle of a write may leave anything there.
+    # A crash in the middle of a write may leave any file.
     (left,) = (lake.path / "records").glob(f"date=*/topic={lake.topic}/batch=*-0/*.parquet")
     left.with_name("part-left-behind.parquet").write_bytes(left.read_bytes())
 
@@ -154,7 +152,7 @@ def test_parquet_and_json_without_a_schema(make_lake: MakeLake, topics: Topics) 
 
 
 @pytest.mark.parametrize(
-    ("records", "says"),
+    ("records", "message"),
     [
         ("format = 'json'\nschema = 'level STRNG'", "records.schema"),
         ("format = 'json'\nschema = 'a INT'\ntime = 'record'\ntime_field = 'b'", "there are: a"),
@@ -165,26 +163,24 @@ def test_parquet_and_json_without_a_schema(make_lake: MakeLake, topics: Topics) 
         ("time = 'record'\ntime_pattern = '('", "a regular expression"),
     ],
 )
-def test_what_only_spark_can_tell_is_told_before_any_work(
-    make_lake: MakeLake, records: str, says: str
+def test_settings_are_checked_by_spark_before_any_work(
+    make_lake: MakeLake, records: str, message: str
 ) -> None:
     lake = make_lake(records=records)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         lake.run()
-    assert says in f"{told.value} {told.value.hint}"
+    assert message in f"{raised.value} {raised.value.hint}"
     assert not lake.path.exists()
 
 
-def test_a_topic_that_is_not_there(make_lake: MakeLake) -> None:
+def test_a_missing_topic(make_lake: MakeLake) -> None:
     lake = make_lake("topics = ['nowhere']")
     with pytest.raises(MetaqError, match="there is no topic nowhere"):
         lake.plan()
 
 
-def test_every_line_is_there_once_whatever_is_killed(make_lake: MakeLake, topics: Topics) -> None:
-    seed = int(os.environ.get("METAQ_SEED", time.time_ns() % 1_000_000))
-    print(f"METAQ_SEED={seed}")
-    chance = random.Random(seed)
+def test_kills_lose_and_repeat_no_line(make_lake: MakeLake, topics: Topics) -> None:
+    chance = seeded("METAQ_SEED")
     lake = make_lake(queues=3)
     lake.write("batch_bytes = '64KiB'\ncompact_batches = 2\ninterval_s = 0", once=False)
     wanted: collections.Counter[tuple[str, int, str]] = collections.Counter()

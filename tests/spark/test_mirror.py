@@ -1,11 +1,9 @@
-"""binlog-mirror on a real MariaDB, broker and Delta Lake."""
+"""binlog-mirror with real databases, a real broker and Delta Lake."""
 
 from __future__ import annotations
 
 import datetime
 import json
-import os
-import random
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -25,15 +23,16 @@ from tests.spark.mirroring import (
     Verifying,
     kill_while_applying,
     planned,
+    run_command,
     run_sql,
-    told,
 )
+from tests.spark.running import seeded
 from tests.support.binlog import QUEUES
 from tests.support.database import USER, Database
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually
 
-# Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
+# Each batch is a few dozen Spark jobs, which take long on a busy machine.
 pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
 
 Make = Callable[..., Mirroring]
@@ -52,7 +51,7 @@ def make_mirror(server: Database, served: Metaq, database: str, tmp_path: Path) 
         mirroring.close()
 
 
-# The others have MariaDB. One command starts a Spark of its own here.
+# This test uses MySQL, the others MariaDB. One of its commands starts its own Spark.
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("server", ["mysql"], indirect=True)
 def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession) -> None:
@@ -72,7 +71,7 @@ def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession)
     )
     plan = planned(mirroring)
     assert (plan["facts"]["queues"], plan["tables"]) == (0, [])
-    assert plan["warnings"] == [f"there is no topic {mirroring.database} yet; binlog-sync makes it"]
+    assert plan["warnings"] == [f"there is no topic {mirroring.database} yet; binlog-sync creates it"]
     assert not mirroring.path.exists()
     mirroring.sync()
     run_sql(
@@ -83,7 +82,6 @@ def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession)
         "UPDATE kinds SET id = 4 WHERE id = 1",
     )
     done = mirroring.sync()
-    # A reader whose state is as old as can be sends everything again, and a checkpoint that is lost reads it.
     assert done.rows >= 6
     found = mirroring.rows(spark, "kinds", "id", "name")
     first = found[Decimal(18446744073709551615), "é"]
@@ -126,16 +124,16 @@ def test_every_type_and_the_life_of_rows(make_mirror: Make, spark: SparkSession)
         ("4", "only in the source"),
         ("9", "only in the source"),
     }
-    _verified_by_the_command(mirroring)
+    _verify_by_command(mirroring)
 
 
-def _verified_by_the_command(mirroring: Mirroring) -> None:
-    """Three keys differ, until the mirror has what is committed by then."""
+def _verify_by_command(mirroring: Mirroring) -> None:
+    """Runs the command while three keys differ, and until the mirror has caught up."""
     kinds = f"{mirroring.database}.kinds"
-    code, printed = told(mirroring, "verify", "binlog-mirror", "--limit", "1")
+    code, printed = run_command(mirroring, "verify", "binlog-mirror", "--limit", "1")
     assert code == 1, printed
-    keys = [line for line in printed.splitlines() if line.startswith(f"{kinds} [") or "keys more" in line]
-    assert len(keys) == 2 and keys[1] == f"{kinds}: 2 keys more", printed
+    keys = [line for line in printed.splitlines() if line.startswith(f"{kinds} [") or "more keys" in line]
+    assert len(keys) == 2 and keys[1] == f"{kinds}: 2 more keys", printed
     assert keys[0].endswith((": different", ": only in the source"))
 
     run_sql(mirroring, "UPDATE kinds SET small = 5 WHERE id IN (2, 4)")
@@ -146,7 +144,7 @@ def _verified_by_the_command(mirroring: Mirroring) -> None:
     try:
 
         def has_differed() -> bool:
-            """The source is read again for the keys, and that behind the mirror's."""
+            """Returns whether the source was read a second time, which happens only after a difference."""
             assert verifying.child.alive, verifying.child.tail()
             with server.root() as connection, connection.cursor() as cursor:
                 cursor.execute(
@@ -169,13 +167,13 @@ def _verified_by_the_command(mirroring: Mirroring) -> None:
 
 
 def _damage(spark: SparkSession, mirroring: Mirroring) -> None:
-    place = f"delta.`{table_path(str(mirroring.path), (mirroring.database, 'kinds'))}`"
-    spark.sql(f"UPDATE {place} SET small = NULL, part = 1 WHERE id = 2")
-    spark.sql(f"DELETE FROM {place} WHERE id = 4")
+    table = f"delta.`{table_path(str(mirroring.path), (mirroring.database, 'kinds'))}`"
+    spark.sql(f"UPDATE {table} SET small = NULL, part = 1 WHERE id = 2")
+    spark.sql(f"DELETE FROM {table} WHERE id = 4")
 
 
 def test_barriers_in_any_order_and_replays(make_mirror: Make, spark: SparkSession) -> None:
-    """Messages are applied a few at a time, so that batches end between the barriers of the queues."""
+    """Batches are small, so that they end between the barriers of different queues."""
     mirroring = make_mirror('batch_bytes = "6k"')
     run_sql(mirroring, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "CREATE TABLE gone (id INT PRIMARY KEY)")
     run_sql(mirroring, "INSERT INTO t SELECT seq, 0 FROM seq_1_to_40", "INSERT INTO gone VALUES (1), (2)")
@@ -193,7 +191,7 @@ def test_barriers_in_any_order_and_replays(make_mirror: Make, spark: SparkSessio
     assert mirroring.rows(spark, "gone", "id") == {}
     assert mirroring.tombstones(spark, "t") == 10
 
-    # Without its checkpoint everything is applied again, oldest first, to what is there.
+    # Without its checkpoint the mirror gets everything again, oldest changes first.
     (mirroring.path / "_checkpoint").rename(mirroring.path / "_lost")
     mirroring.set_mirror("")
     mirroring.apply()
@@ -231,7 +229,7 @@ def test_changes_of_definitions(make_mirror: Make, spark: SparkSession, mode: st
             (2,): {"id": 2, "v": 22, "old": None},
             (3,): {"id": 3, "v": None, "old": None},
         }
-        # Of what was left out nothing is missed.
+        # Verification ignores columns that the mirror leaves out.
         assert BinlogMirror.from_file(mirroring.config).verify(10, 0).is_same
 
 
@@ -239,14 +237,14 @@ STEPS = ("save_notes", "evolve", "drop_below_floor", "merge")
 
 
 class Ended(Exception):
-    """As if the process had ended here."""
+    """Stands for the end of the process."""
 
 
 class Interruptions:
-    """Lets a run end before or after a step, whatever table and batch it belongs to."""
+    """Ends a run before or after a step of any table and batch."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.place = ""
+        self.point = ""
         self.occurrence = 0
         self.met: list[str] = []
         for name in STEPS:
@@ -260,20 +258,18 @@ class Interruptions:
 
         return call
 
-    def _pass(self, place: str) -> None:
-        if place == self.place:
+    def _pass(self, point: str) -> None:
+        if point == self.point:
             self.occurrence -= 1
             if self.occurrence == 0:
-                self.met.append(place)
-                raise Ended(place)
+                self.met.append(point)
+                raise Ended(point)
 
 
-def test_ended_between_any_two_steps(
+def test_a_run_may_end_between_any_two_steps(
     make_mirror: Make, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
-    print(f"MIRROR_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("MIRROR_SEED")
     mirroring = make_mirror('batch_bytes = "12k"')
     run_sql(
         mirroring,
@@ -294,19 +290,19 @@ def test_ended_between_any_two_steps(
     )
     mirroring.read()
     interruptions = Interruptions(monkeypatch)
-    places = [f"{when} {step}" for when in ("before", "after") for step in STEPS]
-    for number, place in enumerate(chance.sample(places, 3)):
-        # Definitions change once.
-        often = 1 if place.endswith("evolve") else chance.randrange(1, 3)
-        interruptions.place, interruptions.occurrence = place, often
+    points = [f"{when} {step}" for when in ("before", "after") for step in STEPS]
+    for number, point in enumerate(chance.sample(points, 3)):
+        # Definitions change only once.
+        occurrence = 1 if point.endswith("evolve") else chance.randrange(1, 3)
+        interruptions.point, interruptions.occurrence = point, occurrence
         try:
             mirroring.apply()
         except MetaqError:
             assert len(interruptions.met) == number + 1
         else:
-            # So often it did not come any more: everything is applied.
+            # The step did not occur that often any more: everything is applied.
             break
-    interruptions.place = ""
+    interruptions.point = ""
     mirroring.apply()
     assert interruptions.met
     print(interruptions.met)
@@ -314,7 +310,7 @@ def test_ended_between_any_two_steps(
         assert mirroring.rows(spark, table, "id") == mirroring.source(table, "id")
 
 
-def test_killed_while_it_applies(make_mirror: Make, spark: SparkSession) -> None:
+def test_kills_while_batches_are_applied(make_mirror: Make, spark: SparkSession) -> None:
     mirroring = make_mirror()
     cluster = Cluster(mirroring.home)
     kill_while_applying(mirroring, mirroring.set_mirror, mirroring.path / "_checkpoint", (None, cluster))

@@ -1,10 +1,8 @@
-"""binlog-mirror into another MariaDB, into MySQL and into PostgreSQL, all of them real."""
+"""binlog-mirror into a second MariaDB server, MySQL and PostgreSQL, all of them real."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +15,11 @@ from pyspark.sql import SparkSession
 
 from metaq.errors import ConfigError, MetaqError
 from metaq.pipelines.binlog_mirror.connection import Connection, JdbcConfig, transaction
-from metaq.pipelines.binlog_mirror.databases import database_of
+from metaq.pipelines.binlog_mirror.dialects import dialect_of
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.spark.mirroring import KEYS, Mirroring, kill_while_applying, planned, run_sql
+from tests.spark.running import seeded
 from tests.support import postgresql
 from tests.support.binlog import QUEUES
 from tests.support.database import Database
@@ -29,28 +28,28 @@ from tests.support.metaq import Metaq
 from tests.support.mysql import MySql
 from tests.support.postgresql import PostgreSql
 
-# Each batch is some dozen jobs of Spark, which a busy machine takes its time for.
+# Each batch is a few dozen Spark jobs, which take long on a busy machine.
 pytestmark = [pytest.mark.usefixtures("spark", "password"), pytest.mark.timeout(900)]
 
 WRITER = "writer"
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 (RIGHTS,) = re.findall(r"^GRANT (CREATE, .*) ON", PAGE, flags=re.MULTILINE)
-"""Those that the page says are enough."""
+"""The rights that the page lists."""
 
 
 @dataclass(frozen=True)
 class Other:
-    """A database that is mirrored into."""
+    """The database that holds the mirror."""
 
     name: str
     url: str
     user: str
     rows: Callable[[str], list[dict[str, Any]]]
-    """Of a query, of which nothing but numbers and texts comes back."""
+    """Runs a query that returns only numbers and texts."""
     execute: Callable[[str], object]
 
 
-def _of_the_family(server: Database, settings: str = "") -> Other:
+def _mysql_family(server: Database, settings: str = "") -> Other:
     server.execute(
         f"CREATE USER {WRITER}@'%' IDENTIFIED BY '{postgresql.PASSWORD.replace(chr(39), chr(39) * 2)}'",
         f"GRANT {RIGHTS} ON *.* TO {WRITER}@'%'",
@@ -70,15 +69,15 @@ def _of_the_family(server: Database, settings: str = "") -> Other:
 @pytest.fixture(scope="module")
 def second_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Other]:
     server = MariaDb(tmp_path_factory.mktemp("second"))
-    yield _of_the_family(server)
+    yield _mysql_family(server)
     server.stop()
 
 
 @pytest.fixture(scope="module")
 def mysql_server(mysql: MySql) -> Iterator[Other]:
-    # As clusters and some providers have it.
+    # Clusters and some providers have this setting.
     mysql.execute("SET GLOBAL sql_require_primary_key = ON")
-    yield _of_the_family(mysql, "?allowPublicKeyRetrieval=true")
+    yield _mysql_family(mysql, "?allowPublicKeyRetrieval=true")
     mysql.execute("SET GLOBAL sql_require_primary_key = OFF", f"DROP USER {WRITER}@'%'")
     mysql.execute("DROP DATABASE IF EXISTS metaq_mirror")
 
@@ -115,7 +114,7 @@ def set_target(mirroring: Mirroring, other: Other, lines: str = "") -> None:
 
 
 def databases(other: Other) -> set[str]:
-    """Schemas, where those are in a database."""
+    """Returns the databases, or in PostgreSQL the schemas."""
     return {
         row["name"] for row in other.rows('SELECT schema_name AS "name" FROM information_schema.schemata')
     }
@@ -140,11 +139,11 @@ def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> 
     plan = planned(mirroring)
     assert (plan["facts"]["queues"], plan["tables"]) == (QUEUES, [])
     assert databases(other) == before
-    # A table that is there already is somebody else's.
+    # An existing table belongs to somebody else.
     schema = "SCHEMA" if other.name == "postgresql" else "DATABASE"
     other.execute(f"CREATE {schema} {mirroring.database}")
     other.execute(f"CREATE TABLE {mirroring.database}.kinds (id INT PRIMARY KEY)")
-    with pytest.raises(MetaqError, match="which is no mirror"):
+    with pytest.raises(MetaqError, match="which is not a mirror"):
         mirroring.apply()
     other.execute(f"DROP TABLE {mirroring.database}.kinds")
     mirroring.apply()
@@ -178,7 +177,7 @@ def test_every_type_and_the_life_of_rows(mirroring: Mirroring, other: Other) -> 
     assert by_id["2"]["small"] == 22
     assert (str(first["born"]), by_id["4"]["born"]) == ("2026-01-31", None)
 
-    # What somebody else changes there is found.
+    # Verification finds a row that differs.
     run_sql(mirroring, "UPDATE kinds SET part = 2 WHERE id = 2")
     different = BinlogMirror.from_file(mirroring.config).verify(10, 0)
     assert [(json.loads(key.key)[0], key.what) for key in different.tables[0].keys] == [("2", "different")]
@@ -189,11 +188,11 @@ INTERRUPTIONS = 3
 
 
 class Interruptions:
-    """Lets a run end before or after the next statement but so many; nothing that is not committed stays."""
+    """Ends a run before or after a statement, whose number is given; uncommitted changes are lost."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.steps_left: int | None = None
-        self.places: list[str] = []
+        self.points: list[str] = []
         execute = Connection.execute
 
         def interrupted(connection: Connection, statement: str, *parameters: str | int) -> int:
@@ -204,20 +203,18 @@ class Interruptions:
 
         monkeypatch.setattr(Connection, "execute", interrupted)
 
-    def _pass(self, place: str) -> None:
+    def _pass(self, point: str) -> None:
         if self.steps_left is not None:
             self.steps_left -= 1
             if self.steps_left == 0:
-                self.places.append(place)
-                raise RuntimeError(place)
+                self.points.append(point)
+                raise RuntimeError(point)
 
 
-def test_ended_between_any_two_statements(
+def test_a_run_may_end_between_any_two_statements(
     mirroring: Mirroring, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seed = int(os.environ.get("MIRROR_SEED", random.randrange(10**9)))
-    print(f"MIRROR_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("MIRROR_SEED")
     set_target(mirroring, other, 'batch_bytes = "12k"\nschema_changes = "evolve"')
     run_sql(
         mirroring,
@@ -244,16 +241,16 @@ def test_ended_between_any_two_statements(
         try:
             mirroring.apply()
         except MetaqError:
-            assert len(interruptions.places) == number + 1
+            assert len(interruptions.points) == number + 1
         else:
             break
     interruptions.steps_left = None
     mirroring.apply()
-    assert interruptions.places
-    print(interruptions.places)
+    assert interruptions.points
+    print(interruptions.points)
     require_same(mirroring, other)
 
-    # Without its checkpoint everything is applied again, oldest first, to what is there.
+    # Without its checkpoint the mirror gets everything again, oldest changes first.
     (mirroring.home / "checkpoint").rename(mirroring.home / "lost")
     set_target(mirroring, other, 'schema_changes = "evolve"')
     mirroring.apply()
@@ -271,7 +268,7 @@ def require_same(mirroring: Mirroring, other: Other) -> None:
 
 
 @pytest.mark.parametrize("other", ["postgresql_server"], indirect=True)
-def test_killed_while_it_applies(mirroring: Mirroring, other: Other) -> None:
+def test_kills_while_batches_are_applied(mirroring: Mirroring, other: Other) -> None:
     set_mirror = partial(set_target, mirroring, other)
     kill_while_applying(mirroring, set_mirror, mirroring.home / "checkpoint", (None,))
     for table, key in KEYS.items():
@@ -283,14 +280,14 @@ def test_killed_while_it_applies(mirroring: Mirroring, other: Other) -> None:
 
 
 def test_a_password_of_mysql_needs_tls_or_a_key(mysql: MySql, spark: SparkSession) -> None:
-    # Whom the server has seen once it knows again without.
+    # MySQL caches a user after the first login, so the test creates a new one.
     mysql.execute("CREATE USER stranger IDENTIFIED BY 'secret'")
     try:
         url = f"jdbc:mariadb://127.0.0.1:{mysql.port}/"
         for settings in ("", "?sslMode=trust"):
-            database = database_of(url)
-            assert database is not None
-            config = JdbcConfig(url + settings, "stranger", "secret", database)
+            dialect = dialect_of(url)
+            assert dialect is not None
+            config = JdbcConfig(url + settings, "stranger", "secret", dialect)
             if settings:
                 with transaction(spark, config) as connection:
                     assert connection.query("SELECT 1") == [("1",)]
@@ -306,16 +303,16 @@ def test_a_password_of_mysql_needs_tls_or_a_key(mysql: MySql, spark: SparkSessio
 
 
 @pytest.mark.parametrize(
-    ("lines", "says"),
+    ("lines", "message"),
     [
         ('[jdbc]\nurl = "jdbc:oracle:thin:@h"', "must begin with jdbc:mariadb: or jdbc:postgresql:"),
         ("", r"jdbc\.url is missing"),
     ],
 )
 def test_bad_configuration(
-    mariadb: MariaDb, served: Metaq, tmp_path: Path, lines: str, says: str, spark: SparkSession
+    mariadb: MariaDb, served: Metaq, tmp_path: Path, lines: str, message: str, spark: SparkSession
 ) -> None:
     mirroring = Mirroring(tmp_path, mariadb, served, "nothing")
     mirroring.set_mirror(f'target = "jdbc"\ncheckpoint = "checkpoint"\n{lines}')
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=message):
         BinlogMirror.from_file(mirroring.config)

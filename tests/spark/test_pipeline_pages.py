@@ -1,4 +1,4 @@
-"""docs/log-lake.md and docs/stream-sql.md, typed in."""
+"""Runs the examples of docs/log-lake.md and docs/stream-sql.md."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.support.metaq import Metaq
 DOCS = Path(__file__).parents[2] / "docs"
 NOW = datetime.datetime.now(datetime.UTC)
 
-# A busy machine needs minutes for what takes seconds.
+# A busy machine needs minutes.
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(900)]
 
 
 class Page:
-    """A page whose blocks are typed in a directory of their own."""
+    """A page whose blocks are run in the current directory."""
 
     def __init__(self, name: str, served: Metaq) -> None:
         text = (DOCS / name).read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ class Page:
         self._blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE))
 
     def write(self, **topics: str) -> None:
-        """The TOML file under the name that the commands have, with topics of this test."""
+        """Writes the TOML file that the commands name, with the topics of this test."""
         (name,) = set(re.findall(r"--config (\S+)", self._blocks["bash"]))
         text = self._blocks["toml"].replace("127.0.0.1:9876", self._served.nameserver)
         for old, new in topics.items():
@@ -47,7 +47,7 @@ class Page:
         Path(name).write_text(text, encoding="utf-8")
 
     def run(self) -> list[str]:
-        """What the commands print, in this process, which has a session already."""
+        """Runs the commands in this process, which has a session already; returns their output."""
         printed = []
         for line in self._blocks["bash"].splitlines():
             words = line.split()[1:]
@@ -59,12 +59,12 @@ class Page:
     def read(self) -> str:
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            # The JVM has the directory that it was started in.
+            # The JVM keeps the directory that it was started in.
             code = self._blocks["python"].replace('.load("', f'.load("{Path.cwd()}/')
             exec(compile(code, "page", "exec"), {})
         return printed.getvalue()
 
-    def tells_of(self, section: str, keys: Mapping[str, Key]) -> None:
+    def require_keys(self, section: str, keys: Mapping[str, Key]) -> None:
         for key in keys:
             assert re.search(rf"`(?:{section}\.)?{key}`", self.text), f"{section}.{key}"
 
@@ -88,7 +88,7 @@ def test_the_page_of_log_lake(
     assert re.search(rf"\|\s*{topic}\|\s*info\|\s*1\|", printed), printed
     assert "not a JSON object" in printed
     for section, keys in (("records", lake.RECORDS), ("lake", lake.LAKE), ("spark", SPARK)):
-        page.tells_of(section, keys)
+        page.require_keys(section, keys)
 
 
 def test_the_page_of_stream_sql(
@@ -116,4 +116,4 @@ def test_the_page_of_stream_sql(
     found = re.findall(r"\|\s*(DE|FR)\|\s*(\d+)\|\s*([\d.]+)\|", page.read())
     assert found == [("DE", "2", "4.0"), ("FR", "1", "2.0"), ("DE", "1", "4.0")]
     for section, keys in (("source", sql.SOURCE), ("query", sql.QUERY), ("sink", sql.SINK), ("spark", SPARK)):
-        page.tells_of(section, keys)
+        page.require_keys(section, keys)

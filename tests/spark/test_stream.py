@@ -216,7 +216,7 @@ def test_a_topic_that_was_made_anew_is_loud(
     topics.create(topic)
     # As many messages and more: offsets alone would not tell.
     topics.fill(topic, ["new-a", "new-b", "new-c"])
-    assert "its topic was made anew" in failure(query.begin(availableNow=True))
+    assert "its topic was created again" in failure(query.begin(availableNow=True))
     query.options = {**query.options, "failOnDataLoss": "false"}
     assert query.run() == [["a", "b"], ["new-a", "new-b", "new-c"]]
     topics.fill(topic, ["new-d"])
@@ -253,7 +253,7 @@ def test_a_queue_that_vanished_is_loud(
     topics.fill(topic, ["c"])
     query.options = {**query.options, "timeout": "3s"}
     said = failure(query.begin(availableNow=True))
-    line = f"{topic}/{BROKER}/1 [1, 1): the queue is not there any more"
+    line = f"{topic}/{BROKER}/1 [1, 1): the queue no longer exists"
     assert line in said
     query.options = {**query.options, "timeout": "60s", "failOnDataLoss": "false"}
     assert query.run()[1:] == [["c"]]

@@ -1,10 +1,8 @@
-"""stream-sql on a real broker, Spark and Delta Lake."""
+"""stream-sql with a real broker, Spark and Delta Lake."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 import threading
 import time
@@ -20,7 +18,7 @@ from metaq.pipelines import Progress
 from metaq.pipelines.stream_sql.pipeline import StreamSql
 from tests.spark.cluster import Cluster
 from tests.spark.patience import patiently
-from tests.spark.running import RunningPipeline, batches_done
+from tests.spark.running import RunningPipeline, batches_done, forget_last_commit, seeded
 from tests.spark.support import BROKER, Topics
 from tests.support.metaq import Metaq
 from tests.support.reading import eventually, stored
@@ -28,12 +26,12 @@ from tests.support.spark_jars import delta_jars
 
 MakeTopic = Callable[..., str]
 
-# A busy machine needs minutes for what takes seconds.
+# A busy machine needs minutes.
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(900)]
 
 
 class Job:
-    """A file, and runs that take what is there and end."""
+    """A TOML file. A run ends when it has read everything."""
 
     def __init__(self, served: Metaq, home: Path) -> None:
         self._nameserver = served.nameserver
@@ -48,7 +46,7 @@ class Job:
         )
 
     def running(self, cluster: Cluster) -> RunningPipeline:
-        """A process that goes on until it is killed."""
+        """Starts a process that runs until it is killed."""
         text = self.file.read_text(encoding="utf-8").replace("once = true", "interval_s = 0")
         endless = self.home / "endless.toml"
         checkpoint = json.dumps(str(self.checkpoint))
@@ -64,13 +62,10 @@ class Job:
         return patiently(lambda: job.run(lambda progress: None, threading.Event()))
 
     def replay(self) -> Progress:
-        """As after a crash behind the last write: Spark knows that the batch began, and not that it ended."""
-        commits = self.checkpoint / "commits"
-        last = max(int(name.name) for name in commits.iterdir() if name.name.isdigit())
-        for name in (str(last), f".{last}.crc"):
-            (commits / name).unlink(missing_ok=True)
+        """Repeats the last batch."""
+        last = forget_last_commit(self.checkpoint)
         done = self.run()
-        assert (commits / str(last)).exists(), "it was done again"
+        assert (self.checkpoint / "commits" / str(last)).exists(), "the batch was repeated"
         return done
 
     @property
@@ -114,14 +109,14 @@ def test_windows_with_late_rows_over_restarts(
 
     topics.fill(topic, [event("12:00", k="a"), event("12:01", k="a"), event("12:03", k="b")])
     job.run()
-    assert windows() == [], "it may still get rows"
-    # Late, but not later than the watermark allows; the next one closes the window.
+    assert windows() == [], "the window is still open"
+    # The first is late, but within the watermark. The second closes the window.
     topics.fill(topic, [event("12:02", k="a")], queue=1)
     topics.fill(topic, [event("12:30", k="b")])
     done = job.run()
     assert windows() == [("12:00", "a", 3), ("12:00", "b", 1)]
     assert done.rows == 2 and done.bytes > 0 and done.details["state_rows"] == 1
-    # Too late: the window was told already.
+    # This one is too late: the window is closed.
     topics.fill(topic, [event("12:04", k="a")], queue=1)
     topics.fill(topic, [event("12:31", k="b"), event("13:00", k="b")])
     done = job.run()
@@ -144,7 +139,7 @@ def test_streams_and_a_table_are_joined(
         f'format = "topic"\ntopic = "{out}"',
     )
 
-    def told() -> list[tuple[int, str, str | None]]:
+    def sent() -> list[tuple[int, str, str | None]]:
         rows = [json.loads(message.body) for message in stored(served.nameserver, out)]
         return sorted((row["id"], row["name"], row["paid"]) for row in rows)
 
@@ -153,17 +148,17 @@ def test_streams_and_a_table_are_joined(
     topics.fill(payments, [event("12:02", id=1), event("12:20", id=2)])
     job.run()
     paid = (1, "Ann", "2026-01-31T12:02:00.000Z")
-    assert told() == [paid], "the order of a run before is still known"
-    # Now it is certain that nothing comes for the other one any more.
+    assert sent() == [paid], "the state of the previous run survives"
+    # Now the watermark excludes a payment for the other order.
     topics.fill(orders, [event("12:40", id=3, user=1)])
     topics.fill(payments, [event("12:40", id=9)])
     job.run()
-    assert told() == [paid, (2, "Ben", None)]
+    assert sent() == [paid, (2, "Ben", None)]
     job.replay()
-    assert told() == [paid, (2, "Ben", None)]
+    assert sent() == [paid, (2, "Ben", None)]
 
 
-def test_rows_that_change_and_messages_that_are_no_rows(
+def test_rows_that_change_and_bad_messages(
     job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic = make_topic()
@@ -192,15 +187,13 @@ def test_rows_that_change_and_messages_that_are_no_rows(
     plan = StreamSql.from_file(job.file).plan()
     assert plan.facts["columns"] == "k:string,n:bigint"
     assert any("Aggregate" in str(row["plan"]) for row in plan.tables)
-    assert plan.warnings == ["no watermark in events: what the job keeps grows without end"]
+    assert plan.warnings == ["no watermark in events: the state of the job grows without end"]
 
 
-def test_killed_on_a_cluster_it_goes_on_with_its_state(
+def test_state_survives_a_kill_on_a_cluster(
     job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    seed = int(os.environ.get("METAQ_SEED", time.time_ns() % 1_000_000))
-    print(f"METAQ_SEED={seed}")
-    chance = random.Random(seed)
+    chance = seeded("METAQ_SEED")
     topic = make_topic(queues=2)
     job.write(
         "SELECT window.start AS begins, k, count(*) AS n, sum(v) AS total FROM events "
@@ -220,7 +213,7 @@ def test_killed_on_a_cluster_it_goes_on_with_its_state(
         for queue in range(2):
             events = []
             for minute in sorted(chance.choices(minutes, k=10 * len(minutes))):
-                # In the order of time but for what the watermark allows.
+                # Events are out of order, but within the watermark.
                 minute = max(0, minute - chance.randrange(3))
                 k, v = chance.choice("abcde"), chance.randrange(1000)
                 n, total = wanted.get((begins := f"12:{minute // 5 * 5:02}", k), (0, 0))
@@ -244,7 +237,7 @@ def test_killed_on_a_cluster_it_goes_on_with_its_state(
     assert len(found) == len(wanted)
 
 
-def test_a_row_without_a_time_or_far_ahead_is_a_bad_one(
+def test_rows_without_a_time_or_far_ahead_are_bad(
     job: Job, served: Metaq, spark: SparkSession, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic, other = make_topic(), make_topic()
@@ -264,7 +257,7 @@ def test_a_row_without_a_time_or_far_ahead_is_a_bad_one(
     assert (done.rows, done.details["skipped"], done.details["late"]) == (6, 3, 0)
     found = spark.read.parquet(str(job.home / "rows")).collect()
     assert sorted(row.k for row in found) == ["a", "b", "c"]
-    # Each group has the offsets of its own source, those of the last batch too.
+    # Each group has the offsets of its own source, including the last batch.
     with metaq.Client(served.nameserver) as client:
         for group, read, left in (("sql-events", topic, other), ("sql-others", other, topic)):
             with client.puller(group=group) as puller:
@@ -282,7 +275,7 @@ def test_a_row_without_a_time_or_far_ahead_is_a_bad_one(
         job.run()
 
 
-def test_rows_are_merged_by_keys_that_tell_them_apart(
+def test_rows_are_merged_by_keys_that_identify_them(
     job: Job, spark: SparkSession, topics: Topics, make_topic: MakeTopic
 ) -> None:
     topic, sink = make_topic(), 'format = "delta"\npath = "last"\nkeys = ["k"]'
@@ -294,19 +287,19 @@ def test_rows_are_merged_by_keys_that_tell_them_apart(
         job.run()
     job.write("SELECT k, at FROM events", source("events", topic, EVENTS), sink, 'mode = "update"')
     topics.fill(topic, [event("12:01", k="new"), event("12:02", k="new")])
-    with pytest.raises(CommandError, match=r"sink\.keys do not tell rows apart: a batch has 2 with k = new"):
+    with pytest.raises(CommandError, match=r"sink\.keys do not identify rows: a batch has 2 with k = new"):
         job.run()
     assert spark.read.format("delta").load(str(job.home / "last")).count() == 1
 
 
-def test_what_is_no_query_is_not_done(job: Job, spark: SparkSession, make_topic: MakeTopic) -> None:
+def test_only_queries_are_executed(job: Job, spark: SparkSession, make_topic: MakeTopic) -> None:
     events = source("events", make_topic(), EVENTS)
     spark.range(1).createOrReplaceTempView("kept")
     for sql in ("CREATE TABLE made (a INT) USING parquet", "DROP VIEW kept", "SELECT 1) ; DROP VIEW kept --"):
         job.write(sql, events, 'format = "console"')
         with pytest.raises(ConfigError, match=r"query\.sql"):
             StreamSql.from_file(job.file).plan()
-    # A setting of Spark may be a secret.
+    # Settings of Spark may be secret, so they are not substituted.
     job.write("SELECT '${spark.app.name}' AS k, at FROM events -- all", events, 'format = "console"')
     plan = StreamSql.from_file(job.file).plan()
     assert any("${spark.app.name}" in str(row["plan"]) for row in plan.tables)
@@ -315,7 +308,7 @@ def test_what_is_no_query_is_not_done(job: Job, spark: SparkSession, make_topic:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (("SELECT k", "SELCT k"), "query.sql: "),
         (("SELECT k", "SELECT other"), "query.sql: "),
@@ -333,11 +326,11 @@ def test_what_is_no_query_is_not_done(job: Job, spark: SparkSession, make_topic:
             "sources.events.early",
         ),
         (('sql = "', 'zone = "Mars"\nsql = "'), "query.zone"),
-        (('format = "console"', 'format = "delta"\npath = "x"\nkeys = ["z"]'), "it gives: k, n"),
+        (('format = "console"', 'format = "delta"\npath = "x"\nkeys = ["z"]'), "its columns are: k, n"),
     ],
 )
-def test_what_only_spark_can_tell_is_told_before_any_work(
-    job: Job, make_topic: MakeTopic, change: tuple[str, str], says: str
+def test_settings_are_checked_by_spark_before_any_work(
+    job: Job, make_topic: MakeTopic, change: tuple[str, str], message: str
 ) -> None:
     job.write(
         "SELECT k, count(*) AS n FROM events GROUP BY k",
@@ -348,7 +341,7 @@ def test_what_only_spark_can_tell_is_told_before_any_work(
     text = job.file.read_text()
     job.file.write_text(text.replace(*change, 1))
     assert job.file.read_text() != text
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         StreamSql.from_file(job.file).plan()
-    assert says in f"{told.value} {told.value.hint}"
+    assert message in f"{raised.value} {raised.value.hint}"
     assert not (job.home / "job.checkpoint").exists()

@@ -1,4 +1,4 @@
-"""binlog-sync as a process."""
+"""Runs binlog-sync as a process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from metaq.pipelines.binlog_sync.state import StateFile
+from metaq.pipelines.binlog_sync.writing.state import StateFile
 from tests.support.database import USER, Database
 from tests.support.metaq import COMMAND
 from tests.support.processes import Child
@@ -14,11 +14,11 @@ from tests.support.reading import eventually
 
 QUEUES = 4
 WAIT_S = 120
-"""On a busy machine the start of a process alone takes many seconds."""
+"""A generous limit: on a busy machine, starting a process alone takes many seconds."""
 
 
 def write_config(path: Path, server: Database, nameserver: str, database: str, **more: str) -> Path:
-    """A file of binlog-sync for all tables of a database; `more` are lines for a section."""
+    """Writes a TOML file for all tables of a database; `more` are additional lines of a section."""
     path.write_text(
         f"""
 [source]
@@ -46,7 +46,7 @@ save_interval_s = 0.1
 
 
 class Running:
-    """`metaq pipeline run binlog-sync`, which tells how far it is."""
+    """A process of `metaq pipeline run binlog-sync`, and its reports."""
 
     def __init__(self, config: Path) -> None:
         self._config = config
@@ -62,7 +62,7 @@ class Running:
 
     @property
     def rows(self) -> int:
-        """As many were acknowledged when it last told."""
+        """The number of acknowledged rows in its last report."""
         return max((report["rows"] for report in self.reports()), default=0)
 
     def wait_for_rows(self) -> None:
@@ -80,7 +80,7 @@ class Running:
         eventually(found, WAIT_S)
 
     def wait_until_at(self, server: Database) -> None:
-        """Until everything that the server has committed by now is acknowledged and noted."""
+        """Waits until everything that the server has committed by now is acknowledged and saved."""
         wanted = server.committed()
 
         def there() -> bool:
@@ -91,11 +91,11 @@ class Running:
         eventually(there, WAIT_S)
 
     def wait_until_read(self, server: Database) -> None:
-        """The same, as soon as its state says so, and no table is left that is read as a whole."""
+        """Waits until the state file says the same, and no snapshot is left."""
         self.wait_for_phase("following")
         wanted = server.committed()
-        (place,) = (self._config.parent / "state").glob("*.json")
-        file = StateFile(place)
+        (path,) = (self._config.parent / "state").glob("*.json")
+        file = StateFile(path)
 
         def read() -> bool:
             assert self.child.alive, self.child.tail()

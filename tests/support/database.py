@@ -1,4 +1,4 @@
-"""A real database server of the MySQL family on a directory of its own, with a binlog to read."""
+"""Runs a real MariaDB or MySQL server in its own directory, with a binlog."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes import Child, free_port
 
 USER, PASSWORD = "metaq", "se'cret-of-the-test"
 BOTH = pytest.mark.parametrize("server", ["mariadb", "mysql"], indirect=True)
-"""For a test that is to hold for both servers."""
+"""Runs a test with both servers."""
 _START_TIMEOUT_S = 120
 OPTIONS = (
     "--bind-address=127.0.0.1",
@@ -24,7 +24,7 @@ OPTIONS = (
     "--server-id=7",
     "--log-bin=binlog",
     "--binlog-row-metadata=FULL",
-    # So small that tests come to another file.
+    # A small size, so that tests reach a second file.
     "--max-binlog-size=1M",
     "--innodb-buffer-pool-size=64M",
     "--innodb-flush-log-at-trx-commit=2",
@@ -36,7 +36,7 @@ OPTIONS = (
 
 
 class Database(ABC):
-    """One server, stopped by its id. Its socket has a short path of its own, as those are limited."""
+    """One server. Its socket has a short path, because the length is limited."""
 
     name: str
     rights: str
@@ -57,7 +57,7 @@ class Database(ABC):
 
     @abstractmethod
     def _install(self) -> None:
-        """Makes the directory of its data."""
+        """Creates the data directory."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -65,12 +65,12 @@ class Database(ABC):
 
     @abstractmethod
     def executed(self, cursor: Any) -> int:
-        """How many transactions its binlog has, or the number of the last one."""
+        """Returns the number of transactions in its binlog, or the number of the last one."""
 
     @staticmethod
     @abstractmethod
     def number(gtid: str) -> int:
-        """The same out of a position that the pipeline tells."""
+        """Returns the same number for a position that the pipeline reports."""
 
     def _start(self) -> Child:
         self._runs += 1
@@ -95,7 +95,7 @@ class Database(ABC):
                 time.sleep(0.05)
 
     def root(self, **settings: Any) -> Any:
-        """A connection that may do everything; a context manager."""
+        """Returns a connection with all rights, which is a context manager."""
         return pymysql.connect(
             unix_socket=self.socket, user="root", charset="utf8mb4", autocommit=True, **settings
         )
@@ -106,12 +106,12 @@ class Database(ABC):
                 cursor.execute(statement)
 
     def committed(self) -> int:
-        """How far its binlog is by now."""
+        """Returns how far its binlog is by now."""
         with self.root() as connection, connection.cursor() as cursor:
             return self.executed(cursor)
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Kills the server, like a crash."""
         self.child.kill()
 
     def restart(self) -> None:

@@ -1,4 +1,4 @@
-"""A mirror of tables in memory, kept by the rules that docs/pipelines.md gives to appliers."""
+"""A mirror of tables in memory, which follows the rules of docs/pipelines.md for readers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Mirror:
 
     @classmethod
     def of_topic(cls, nameserver: str, topic: str, queues: int) -> Mirror:
-        """Reads queue by queue, so a mirror that relied on an order between queues would be wrong."""
+        """Reads queue by queue, so a mirror that relies on an order between queues fails."""
         mirror = cls()
         by_queue: dict[tuple[str, int], list[dict[str, Any]]] = {}
         for message in stored(nameserver, topic):
@@ -41,7 +41,7 @@ class Mirror:
         return mirror
 
     def check_order(self, messages: Iterable[dict[str, Any]]) -> None:
-        """In a queue, what is new has a larger number than all before of its key, and barriers part."""
+        """Asserts that numbers of a key grow within a queue, and that statements separate changes."""
         newest: dict[tuple[str, Key], str] = {}
         seen: set[tuple[str, Key, str]] = set()
         barrier = ""
@@ -106,8 +106,10 @@ class Mirror:
 
     def _take_schema(self, message: dict[str, Any]) -> None:
         version = (f"{message['database']}.{message['table']}", message["schema"])
-        told = {"columns": message["columns"], "key": message["key"]}
-        assert self.definitions.setdefault(version, told) == told, f"{version} has two definitions"
+        definition = {"columns": message["columns"], "key": message["key"]}
+        assert self.definitions.setdefault(version, definition) == definition, (
+            f"{version} has two definitions"
+        )
         self.keys[version] = message["key"]
 
     def _key(self, table: str, schema: int, row: dict[str, Any]) -> Key:

@@ -110,15 +110,15 @@ def _is_running(pid: str) -> bool:
 
 def main() -> None:
     """The command with its clock exchanged and its housekeeping done more often."""
-    import metaq.broker.broker
     import metaq.serve
     from metaq._core import Clock
+    from metaq.broker.background import housekeeping
     from metaq.cli import main as command
 
     hand = Path(os.environ[HAND])
     ahead_ms = int(hand.read_text())
     clock, followed = Clock.ahead(ahead_ms), Followed(hand, ahead_ms)
-    keep_house = metaq.broker.broker.Broker._keep_house
+    look = housekeeping.Housekeeping.look
 
     def follow() -> None:
         nonlocal ahead_ms
@@ -129,15 +129,15 @@ def main() -> None:
             ahead_ms = shown_ms
             followed.tell(seen_ms=shown_ms)
 
-    async def keep_and_tell(broker: metaq.broker.broker.Broker) -> None:
+    async def look_and_tell(master: housekeeping.Housekeeping) -> None:
         seen_ms = ahead_ms
-        await keep_house(broker)
+        await look(master)
         followed.tell(kept_ms=seen_ms)
 
     threading.Thread(target=follow, daemon=True).start()
     metaq.serve.Clock = lambda: clock  # type: ignore[assignment, misc]
-    metaq.broker.broker.HOUSEKEEPING_INTERVAL_S = HOUSEKEEPING_INTERVAL_S
-    metaq.broker.broker.Broker._keep_house = keep_and_tell  # type: ignore[method-assign]
+    housekeeping.INTERVAL_S = HOUSEKEEPING_INTERVAL_S
+    housekeeping.Housekeeping.look = look_and_tell  # type: ignore[method-assign]
     command()
 
 

@@ -1,4 +1,4 @@
-"""Metadata files: whole at any moment, and honest when they are not."""
+"""Metadata files are always complete, and damage is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from metaq.metadata import Keeper, MetadataDamaged, MetadataFile
 
 
 def decode(content: bytes) -> bytes:
-    """A format that knows when it is cut or changed: the content, then its length and its sum."""
+    """A format that detects truncation and changes: the content, its length and its checksum."""
     text, _, tail = content.rpartition(b"|")
     if tail != b"%d-%d" % (len(text), sum(text)):
         raise ValueError("damaged")
@@ -33,7 +33,7 @@ def test_a_file_that_never_was_is_nothing(tmp_path: Path) -> None:
     assert MetadataFile(tmp_path / "a.json").load(decode) is None
 
 
-def test_what_was_written_is_read_and_the_one_before_is_kept(tmp_path: Path) -> None:
+def test_a_written_state_is_read_and_the_previous_one_is_kept(tmp_path: Path) -> None:
     file = MetadataFile(tmp_path / "config" / "a.json")
     for text in (b"one", b"two", b"three"):
         file.write(encode(text))
@@ -77,7 +77,7 @@ def test_nothing_is_forgotten_in_silence(tmp_path: Path) -> None:
 
 
 def test_an_older_state_that_comes_late_is_passed_over(tmp_path: Path) -> None:
-    """As when the task that asked for a write was cancelled and its thread runs on."""
+    """Happens when a task that writes is cancelled and its thread continues."""
     file = MetadataFile(tmp_path / "a.json")
     file.write(encode(b"new"), 2)
     file.write(encode(b"old"), 1)
@@ -155,7 +155,7 @@ def test_a_cut_file_is_never_taken_for_a_whole_one(tmp_path: Path, kept: int, te
 
 
 class SlowFile(MetadataFile):
-    """Counts its writes and can refuse them."""
+    """Counts writes and can refuse them."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""Our own connections, and the pump, over real sockets."""
+"""Outgoing connections and the request pump, over real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from metaq._core import Closed, Frame, Listener, encode_frame
 from metaq.protocol.clients import GetConsumerListByGroup, GetConsumerRunningInfo, NotifyConsumerIdsChanged
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.dispatch import Handlers, Request, Response, handles
+from metaq.protocol.dispatch import Handlers, Request, Response, Unavailable, handles
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.offsets import QueueOffset
 from metaq.protocol.pump import Pump
@@ -22,7 +22,7 @@ from metaq.settings import ServerSettings
 
 
 class Echo:
-    """Answers with what it was asked; a topic list is answered when `gate` opens."""
+    """Echoes requests; it answers a topic list when `gate` opens."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -199,7 +199,7 @@ def test_a_peer_that_speaks_something_else() -> None:
 
         listener = await asyncio.start_server(speak, "127.0.0.1", 0)
         connection = await Connection.open(f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
-        with pytest.raises(Unreachable, match=r"no valid frame|closed"):
+        with pytest.raises(Unreachable, match=r"malformed frame|closed"):
             await connection.call(GetRouteInfoByTopic("T"))
         await connection.close()
         listener.close()
@@ -252,10 +252,11 @@ def test_a_client_without_answers() -> None:
             silent = peer.echo.connection
             with pytest.raises(Unreachable, match=r"no answer within 0\.1 s"):
                 await peer.pump.invoke(silent, GetConsumerRunningInfo("g", "c"), timeout=0.1)
+            await reader.read(65536)
             under_way = asyncio.create_task(
                 peer.pump.invoke(silent, GetConsumerRunningInfo("g", "c"), timeout=60)
             )
-            await asyncio.sleep(0.05)
+            assert await reader.read(65536), "the request has arrived"
             writer.close()
             with pytest.raises(Unreachable, match="closed"):
                 await under_way
@@ -283,6 +284,42 @@ def test_asynchronous_handlers_are_bounded() -> None:
     run(scenario)
 
 
+def test_requests_are_handed_over_to_other_handlers() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            begun = [
+                asyncio.create_task(connection.call(GetTopicsByCluster(name), timeout=60)) for name in "ab"
+            ]
+            await until(lambda: peer.echo.waiting == 2)
+            over = asyncio.create_task(peer.pump.hand_over(Unavailable("not now"), timeout=60))
+            refused = await connection.call(GetRouteInfoByTopic("T"))
+            assert (refused.code, refused.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "not now")
+            assert not over.done(), "the former handlers finish first"
+            peer.echo.gate.set()
+            await over
+            assert [(await task).body for task in begun] == [b"a", b"b"]
+            await peer.pump.hand_over(Handlers(peer.echo))
+            assert (await connection.call(GetRouteInfoByTopic("T"))).check().body == b"T"
+            await connection.close()
+
+    run(scenario)
+
+
+def test_a_handler_that_takes_too_long_is_cancelled_and_its_request_refused() -> None:
+    async def scenario() -> None:
+        async with running() as peer:
+            connection = await Connection.open(peer.address)
+            slow = asyncio.create_task(connection.call(GetTopicsByCluster("late"), timeout=60))
+            await until(lambda: peer.echo.waiting == 1)
+            await peer.pump.hand_over(Unavailable("not now"), timeout=0.01)
+            assert peer.echo.waiting == 0
+            assert (await slow).code == ResponseCode.SERVICE_NOT_AVAILABLE
+            await connection.close()
+
+    run(scenario)
+
+
 def test_connections_are_opened_once_and_again_after_they_end() -> None:
     async def scenario() -> None:
         async with running() as peer:
@@ -299,14 +336,14 @@ def test_connections_are_opened_once_and_again_after_they_end() -> None:
             await until(lambda: "oneway" in peer.echo.heard)
             await connections.close()
             assert second.closed
-            with pytest.raises(Unreachable, match="stopping"):
+            with pytest.raises(Unreachable, match="is closing"):
                 await connections.get(peer.address)
 
     run(scenario)
 
 
 @pytest.mark.parametrize("address", ["", "host", ":1", "host:", "host:x", "host:70000", "host:-1", "host:１"])
-def test_what_is_no_address(address: str) -> None:
+def test_text_that_is_not_an_address(address: str) -> None:
     with pytest.raises(ValueError, match="is not of the form host:port"):
         split_address(address)
 

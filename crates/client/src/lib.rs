@@ -1,42 +1,39 @@
-//! The client's side of the wire: connections with requests under way, and what is built on them.
+//! The client's data plane: everything that touches each message that a Python client sends or receives.
 //!
-//! Reading order: [`network`] is the one thread of a client on which all of this runs → [`connection`] is one socket
-//! with any number of requests under way → [`accumulator`] is the buffer of a producer, whose messages wait in
-//! [`lanes`] and leave as a [`batch`].
+//! [`net`] runs the connections of a client on one thread. [`produce`] buffers messages and sends them in batches.
+//! [`consume`] pulls messages ahead of their readers. [`compression`] packs and unpacks bodies.
 //!
-//! Messages come in through [`pull`]: what is asked and answered is in [`pull_answer`], what is held in [`pull_desk`].
-//! [`scan`] reads a range of one queue to its end.
+//! Rules come in as data: routes, limits, brokers to avoid. What does not go well comes out whole, as an event, and
+//! Python decides. Nothing here knows Python; `crates/python` turns these types into the classes of `metaq._core`.
 //!
-//! Nothing is decided here. Where messages go arrives as data ([`routes`]), and whatever does not go well is handed
-//! up whole, to be decided in Python.
+//! Reading order: `net/network.rs`, `net/connection.rs`, `produce/accumulator.rs`, `consume/pull.rs`.
 #![forbid(unsafe_code)]
 
-mod accumulator;
-mod batch;
-mod bell;
-mod byte_budget;
-mod connection;
+mod compression;
+mod consume;
 mod error;
-mod frames;
-mod ids;
-mod lanes;
-mod network;
-mod prefetch;
-mod pull;
-mod pull_answer;
-mod routes;
-mod scan;
+mod net;
+mod produce;
 
-pub use accumulator::{Accumulator, Asks, Crossed, Event, NotTaken, Part, Plain, Put, Reason, SendSettings};
-pub use batch::{Batch, Contents, Form, OffsetIds, Outcome, Place, Stored};
-pub use bell::Bell;
+pub use compression::{CompressionError, CompressionFormat, compress, decompress, decompress_body};
+pub use consume::column_scan::{BatchLimits, ColumnBatch, ColumnScan};
+pub use consume::columns::{Column, ColumnBuffers, RowSource};
+pub use consume::in_flight::InFlight;
+pub use consume::prefetch::{PullChunk, PullEvent, PullLimits, PullSource};
+pub use consume::pull::PullStream;
+pub use consume::pull_answer::PullQuery;
+pub use consume::records;
+pub use consume::scan::{Scan, ScanChunk, ScanEnd, ScanLimits};
 pub use error::ClientError;
-pub use frames::{Reply, Request};
-pub use ids::{IdTail, UniqueIds};
-pub use lanes::LaneLimits;
-pub use network::{Network, NetworkSettings};
-pub use prefetch::{PullEvent, PullLimits, PullPlace, PullPortion};
-pub use pull::PullStream;
-pub use pull_answer::PullWanted;
-pub use routes::Route;
-pub use scan::{Scan, ScanEnd, ScanLimits, ScanPortion};
+pub use net::event_fd::EventFd;
+pub use net::network::{Network, NetworkSettings};
+pub use net::request::{Reply, Request};
+pub use produce::accumulator::{
+    Accumulator, BatchMessage, Event, HalfBatch, Put, PutError, SendSettings, Unsent, UnsentReason, WhenFull,
+};
+pub use produce::batch::{Batch, BrokerQueue, Contents, Form, OffsetIds, Outcome, Stored};
+pub use produce::ids::{IdTail, UniqueIds};
+pub use produce::lanes::LaneLimits;
+pub use produce::outgoing::{self, CheckedMessage, PlainLimits, PlainMessage};
+pub use produce::routes::Route;
+pub use produce::rows::{MapColumn, NumberColumn, RowLimits, RowWriter, Rows, RowsPut, VariableColumn};

@@ -1,5 +1,4 @@
-//! The buffer of a producer against a broker that a test has written down: order, room, and everything that can go
-//! wrong with a batch.
+//! A producer's buffer against a scripted broker: order, space, and everything that can go wrong with a batch.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
 
 mod support;
@@ -11,13 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use metaq_client::{
-    Accumulator, Asks, Batch, ClientError, Crossed, Event, Form, IdTail, LaneLimits, Network,
-    NetworkSettings, NotTaken, OffsetIds, Outcome, Place, Plain, Put, Reason, Route, SendSettings, Stored,
-    UniqueIds,
+    Accumulator, Batch, BatchMessage, BrokerQueue, ClientError, Event, Form, IdTail, LaneLimits, Network,
+    OffsetIds, Outcome, Put, PutError, Route, SendSettings, Stored, UniqueIds, Unsent, UnsentReason,
+    WhenFull,
 };
 use metaq_wire::batch_records;
 use proptest::prelude::*;
-use support::{Act, Asked, Server, answer, eventually};
+use support::{Act, Asked, NETWORK, Server, answer, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 const TOPIC: &str = "t";
@@ -33,7 +32,7 @@ struct Limits {
     half_properties: Option<&'static str>,
 }
 
-/// So long that messages share a batch however slowly they are put: a flush sends it, or its size.
+/// So long that only a flush or its size sends a batch, however slowly a test puts messages.
 const UNTIL_FLUSHED: u64 = 3_600_000;
 
 const USUAL: Limits = Limits {
@@ -46,7 +45,7 @@ const USUAL: Limits = Limits {
 };
 
 fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
-    let network = Network::start(NetworkSettings::default()).unwrap();
+    let network = Network::start(NETWORK).unwrap();
     let settings = SendSettings {
         group: "g".to_owned(),
         attempt_timeout: limits.attempt_timeout,
@@ -55,6 +54,7 @@ fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
             linger: Duration::from_millis(limits.linger_ms),
             batch_bytes_max: limits.batch_bytes_max,
             buffer_bytes_max: limits.buffer_bytes_max,
+            in_flight_max: 4,
         },
         half_properties: limits.half_properties.map(Arc::from),
     };
@@ -62,7 +62,7 @@ fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
     let buffer = Accumulator::start(Arc::clone(&network), ids, settings).unwrap();
     let broker: Arc<str> = "b".into();
     let route = Route {
-        queues: (0..2).map(place).collect(),
+        queues: (0..2).map(broker_queue).collect(),
         addresses: HashMap::from([(broker, Arc::from(server.address.as_str()))]),
         is_template: false,
     };
@@ -70,16 +70,21 @@ fn buffer(server: &Server, limits: Limits) -> (Arc<Network>, Buffer) {
     (network, buffer)
 }
 
-fn place(queue_id: i32) -> Place {
-    Place { broker: "b".into(), queue_id }
+fn broker_queue(queue_id: i32) -> BrokerQueue {
+    BrokerQueue { broker: "b".into(), queue_id }
 }
 
-fn put(buffer: &Buffer, queue: Option<&Place>, body: &[u8]) -> Result<Put<()>, NotTaken> {
-    put_asking(buffer, queue, body, Asks::Nothing)
+fn put(buffer: &Buffer, queue: Option<&BrokerQueue>, body: &[u8]) -> Result<Put<()>, PutError> {
+    put_asking(buffer, queue, body, WhenFull::Refuse)
 }
 
-fn put_asking(buffer: &Buffer, queue: Option<&Place>, body: &[u8], asks: Asks) -> Result<Put<()>, NotTaken> {
-    let plain = Plain {
+fn put_asking(
+    buffer: &Buffer,
+    queue: Option<&BrokerQueue>,
+    body: &[u8],
+    when_full: WhenFull,
+) -> Result<Put<()>, PutError> {
+    let plain = BatchMessage {
         topic: TOPIC,
         queue,
         id: buffer.ids.next(),
@@ -88,7 +93,7 @@ fn put_asking(buffer: &Buffer, queue: Option<&Place>, body: &[u8], asks: Asks) -
         properties_bytes: 4,
         push_properties: |out: &mut Vec<u8>| out.extend_from_slice(b"a\x01b\x02"),
     };
-    buffer.put(plain, asks)
+    buffer.put(plain, when_full)
 }
 
 /// Stores a batch as a broker does, from this queue offset on.
@@ -111,7 +116,7 @@ fn stored(asked: &Asked, queue_offset: usize) -> Act {
 
 fn stored_at(queue_offset: i64) -> Stored {
     Stored {
-        place: place(0),
+        queue: broker_queue(0),
         queue_offset,
         code: 0,
         is_accepted: true,
@@ -139,11 +144,11 @@ fn outcome(batch: &Batch<()>) -> &Stored {
 }
 
 /// The next batch that was handed up.
-fn crossed(buffer: &Buffer) -> Crossed<()> {
+fn crossed(buffer: &Buffer) -> Unsent<()> {
     let mut found = None;
     eventually(|| {
         found = buffer.drain(1000).into_iter().find_map(|event| match event {
-            Event::Crossed(crossed) => Some(crossed),
+            Event::Unsent(crossed) => Some(crossed),
             _ => None,
         });
         found.is_some()
@@ -164,7 +169,7 @@ fn messages_go_together_and_each_knows_its_place() {
     assert_eq!(asked.code, 320);
     let wanted = [("a", "g"), ("b", TOPIC), ("d", "2"), ("m", "true"), ("n", "b")];
     assert!(wanted.iter().all(|(name, value)| asked.fields[*name] == *value), "{:?}", asked.fields);
-    assert_eq!(stored.place.queue_id.to_string(), asked.fields["e"]);
+    assert_eq!(stored.queue.queue_id.to_string(), asked.fields["e"]);
     assert!(puts[0].0.message_id(0).unwrap() < puts[1].0.message_id(1).unwrap());
 }
 
@@ -174,7 +179,7 @@ fn batches_can_be_half_messages() {
     let half_properties = Some("TRAN_MSG\u{1}true\u{2}");
     let limits = Limits { linger_ms: UNTIL_FLUSHED, batch_bytes_max: 60, half_properties, ..USUAL };
     let (_network, buffer) = buffer(&server, limits);
-    let queue = place(1);
+    let queue = broker_queue(1);
     let puts: Vec<_> = [b"a", b"b", b"c"].map(|body| put(&buffer, Some(&queue), body).unwrap()).into();
     let epoch = buffer.flush();
     eventually(|| buffer.left(epoch) == 0);
@@ -185,11 +190,11 @@ fn batches_can_be_half_messages() {
     assert_eq!(asked[0].fields["i"], wanted);
     let inner: Vec<_> = batch_records(&asked[0].body).map(|record| record.unwrap().body.to_vec()).collect();
     assert_eq!(inner, [b"a", b"b"]);
-    let parts = buffer.take_parts();
+    let parts = buffer.take_half_batches();
     let told: Vec<_> =
         parts.iter().map(|part| (part.count, part.is_ordered, part.stored.queue_offset)).collect();
     assert_eq!(told, [(2, true, 70), (1, true, 70)]);
-    assert!(buffer.take_parts().is_empty());
+    assert!(buffer.take_half_batches().is_empty());
 }
 
 #[test]
@@ -215,17 +220,17 @@ fn a_queue_keeps_its_order_even_while_a_batch_of_it_is_decided_about() {
     });
     let limits = Limits { linger_ms: UNTIL_FLUSHED, batch_bytes_max: 60, ..USUAL };
     let (_network, buffer) = buffer(&server, limits);
-    let queue = place(1);
+    let queue = broker_queue(1);
     let puts: Vec<_> = (0..20_u8).map(|number| put(&buffer, Some(&queue), &[number]).unwrap()).collect();
     buffer.flush();
     let first = crossed(&buffer);
-    assert!(matches!(&first.reason, Reason::Answered(reply) if reply.code == 2));
+    assert!(matches!(&first.reason, UnsentReason::Answered(reply) if reply.code == 2));
     assert_eq!(first.target, Some(queue));
     assert_eq!((first.batch.id, first.batch.count()), (puts[0].0.id, 2));
     let so_far = server.asked().len();
     assert_eq!(so_far, 1, "what comes after it waits");
     let decided = Stored {
-        place: place(1),
+        queue: broker_queue(1),
         queue_offset: 5,
         code: 0,
         is_accepted: true,
@@ -245,23 +250,23 @@ fn what_waited_behind_a_failure_for_all_its_time_is_not_sent_any_more() {
     let server = Server::start(|asked| vec![stored(asked, 0)]);
     let timeout = Duration::from_millis(50);
     let (_network, buffer) = buffer(&server, Limits { timeout, ..USUAL });
-    let gone = Place { broker: "gone".into(), queue_id: 0 };
+    let gone = BrokerQueue { broker: "gone".into(), queue_id: 0 };
     let mut batches = Vec::new();
     for body in [b"one", b"two", b"six"] {
         batches.push(put(&buffer, Some(&gone), body).unwrap().0);
         buffer.flush();
     }
     let first = crossed(&buffer);
-    assert!(matches!(first.reason, Reason::NoRoute), "{:?}", first.reason);
+    assert!(matches!(first.reason, UnsentReason::NoRoute), "{:?}", first.reason);
     std::thread::sleep(timeout);
-    // A broker that is only slow costs those behind it nothing of their time.
+    // Waiting behind a slow broker costs a batch none of its time.
     let slow = stored_at(0);
     buffer.finish(&first.batch, Outcome::Stored(slow));
     let second = crossed(&buffer);
-    assert!(matches!(second.reason, Reason::NoRoute), "{:?}", second.reason);
+    assert!(matches!(second.reason, UnsentReason::NoRoute), "{:?}", second.reason);
     buffer.finish(&second.batch, Outcome::Failed);
     let third = crossed(&buffer);
-    assert!(matches!(third.reason, Reason::Late), "{:?}", third.reason);
+    assert!(matches!(third.reason, UnsentReason::Expired), "{:?}", third.reason);
     assert!(third.batch.spent() >= timeout);
     assert!(server.asked().is_empty());
 }
@@ -270,11 +275,11 @@ fn what_waited_behind_a_failure_for_all_its_time_is_not_sent_any_more() {
 fn what_goes_alone_is_a_request_of_its_own_in_its_turn() {
     let server = Server::start(|asked| vec![stored(asked, 0)]);
     let (_network, buffer) = buffer(&server, USUAL);
-    let queue = place(0);
+    let queue = broker_queue(0);
     put(&buffer, Some(&queue), b"1").unwrap();
     let form = Form::Alone { properties: "k\u{1}v\u{2}".to_owned(), system_flag: 769, flag: 3 };
     let body = Bytes::from_static(b"2");
-    buffer.put_alone(TOPIC, Some(&queue), buffer.ids.next(), form, body, Asks::Nothing).unwrap();
+    buffer.put_alone(TOPIC, Some(&queue), buffer.ids.next(), form, body, WhenFull::Refuse).unwrap();
     let last = put(&buffer, Some(&queue), b"3").unwrap();
     outcome(&last.0);
     assert_eq!(bodies(&server), [b"1", b"2", b"3"]);
@@ -293,14 +298,14 @@ fn a_full_buffer_takes_nothing_until_there_is_room() {
     });
     let (_network, buffer) = buffer(&server, Limits { buffer_bytes_max: 100, ..USUAL });
     let first = put(&buffer, None, &[0; 60]).unwrap();
-    assert_eq!(put(&buffer, None, &[0; 60]).err(), Some(NotTaken::Full));
+    assert_eq!(put(&buffer, None, &[0; 60]).err(), Some(PutError::Full));
     let ticket = buffer.stand_in_line();
-    assert_eq!(put(&buffer, None, b"").err(), Some(NotTaken::Full), "who waits comes first");
+    assert_eq!(put(&buffer, None, b"").err(), Some(PutError::Full), "who waits comes first");
     open.store(true, Ordering::Release);
     buffer.wait_in_line(ticket, 86, LONG);
     outcome(&first.0);
     buffer.leave_line(ticket);
-    // Who waits for a batch may be told a moment before its room is given back.
+    // The outcome of a batch is known a moment before its space is freed.
     eventually(|| buffer.held_bytes() == 0);
     let second = put(&buffer, None, &[0; 60]).unwrap();
     outcome(&second.0);
@@ -309,8 +314,8 @@ fn a_full_buffer_takes_nothing_until_there_is_room() {
 }
 
 /// Without its properties.
-fn known(body: &[u8], id: IdTail) -> Plain<'_, impl FnOnce(&mut Vec<u8>)> {
-    Plain {
+fn known(body: &[u8], id: IdTail) -> BatchMessage<'_, impl FnOnce(&mut Vec<u8>)> {
+    BatchMessage {
         topic: TOPIC,
         queue: None,
         id,
@@ -327,18 +332,18 @@ fn who_asked_to_be_told_of_room_comes_first_until_it_waits_no_more() {
     let limits = Limits { linger_ms: UNTIL_FLUSHED, buffer_bytes_max: 100, ..USUAL };
     let (_network, buffer) = buffer(&server, limits);
     let first = put(&buffer, None, &[0; 60]).unwrap();
-    // One call: room that is made right after it, as it is here, is told all the same.
-    assert_eq!(put_asking(&buffer, None, &[0; 60], Asks::ToBeTold).err(), Some(NotTaken::Full));
+    // One call: space that is freed right after it, as here, is still notified.
+    assert_eq!(put_asking(&buffer, None, &[0; 60], WhenFull::Notify).err(), Some(PutError::Full));
     buffer.flush();
     outcome(&first.0);
     eventually(|| buffer.held_bytes() == 0);
     let id = buffer.ids.next();
-    assert_eq!(buffer.put_known(known(b"", id)).err(), Some(NotTaken::Full));
-    let (second, _) = put_asking(&buffer, None, &[0; 60], Asks::ToBeTold).unwrap();
+    assert_eq!(buffer.put_known(known(b"", id)).err(), Some(PutError::Full));
+    let (second, _) = put_asking(&buffer, None, &[0; 60], WhenFull::Notify).unwrap();
     buffer.flush();
     outcome(&second);
     eventually(|| buffer.held_bytes() == 0);
-    buffer.want_no_room();
+    buffer.stop_watching_space();
     assert!(buffer.put_known(known(b"", id)).unwrap().is_some());
 }
 
@@ -348,8 +353,8 @@ fn what_must_not_wait_is_taken_past_the_limit_and_past_the_line() {
     let (_network, buffer) = buffer(&server, Limits { buffer_bytes_max: 100, ..USUAL });
     put(&buffer, None, &[0; 60]).unwrap();
     buffer.stand_in_line();
-    assert_eq!(put(&buffer, None, &[0; 60]).err(), Some(NotTaken::Full));
-    put_asking(&buffer, None, &[0; 60], Asks::Anyway).unwrap();
+    assert_eq!(put(&buffer, None, &[0; 60]).err(), Some(PutError::Full));
+    put_asking(&buffer, None, &[0; 60], WhenFull::Exceed).unwrap();
     assert_eq!(buffer.held_bytes(), 2 * 86);
 }
 
@@ -358,19 +363,19 @@ fn a_flush_sends_what_would_still_wait() {
     let server = Server::start(|asked| vec![stored(asked, 0)]);
     let (_network, buffer) = buffer(&server, Limits { linger_ms: 60_000, ..USUAL });
     for body in [b"1", b"2"] {
-        put(&buffer, Some(&place(body[0].into())), body).unwrap();
+        put(&buffer, Some(&broker_queue(body[0].into())), body).unwrap();
         put(&buffer, None, body).unwrap();
     }
     let epoch = buffer.flush();
-    // Those for queues that the route does not have are handed up, and count until somebody decides.
+    // Batches for queues that the route lacks come up, and count until they have an outcome.
     let mut unroutable = Vec::new();
     eventually(|| {
         unroutable.extend(buffer.drain(1000));
         unroutable.len() == 2
     });
     for event in &unroutable {
-        let Event::Crossed(crossed) = event else { panic!("nobody watches") };
-        assert!(matches!(crossed.reason, Reason::NoRoute));
+        let Event::Unsent(crossed) = event else { panic!("nobody watches") };
+        assert!(matches!(crossed.reason, UnsentReason::NoRoute));
         assert!(buffer.left(epoch) > 0);
         buffer.finish(&crossed.batch, Outcome::Failed);
     }
@@ -388,7 +393,7 @@ fn a_cut_connection_hands_the_batch_up_and_the_next_one_goes() {
     let (_network, buffer) = buffer(&server, USUAL);
     put(&buffer, None, b"1").unwrap();
     let lost = crossed(&buffer);
-    assert!(matches!(lost.reason, Reason::Unanswered(ClientError::Ended { .. })));
+    assert!(matches!(lost.reason, UnsentReason::Unanswered(ClientError::Ended { .. })));
     assert_eq!(lost.batch.body().len(), 22 + 1 + 4, "it can be sent again");
     outcome(&put(&buffer, None, b"2").unwrap().0);
     buffer.finish(&lost.batch, Outcome::Failed);
@@ -411,14 +416,14 @@ fn an_answer_that_does_not_come_is_told_from_one_that_is_odd() {
     let (_network, buffer) = buffer(&server, limits);
     put(&buffer, None, b"1").unwrap();
     let silent = crossed(&buffer);
-    assert!(matches!(silent.reason, Reason::Unanswered(ClientError::Timeout { .. })));
+    assert!(matches!(silent.reason, UnsentReason::Unanswered(ClientError::Timeout { .. })));
     assert!(silent.batch.spent() >= Duration::from_millis(50));
     odd.store(true, Ordering::Release);
     // The time is short: on a busy machine even the odd answer may come too late.
     eventually(|| {
         put(&buffer, None, b"2").unwrap();
         let reason = crossed(&buffer).reason;
-        matches!(reason, Reason::Answered(reply) if reply.code == 0)
+        matches!(reason, UnsentReason::Answered(reply) if reply.code == 0)
     });
 }
 
@@ -432,8 +437,8 @@ fn a_topic_that_a_message_made_and_a_broker_that_came_back_are_told() {
     buffer.routes.set_faults([(Arc::from("b"), std::time::Instant::now())]);
     outcome(&put(&buffer, None, b"1").unwrap().0);
     let events = buffer.drain(1000);
-    assert!(events.iter().any(|event| matches!(event, Event::Made(topic) if **topic == *TOPIC)));
-    assert!(events.iter().any(|event| matches!(event, Event::Worked(broker) if **broker == *"b")));
+    assert!(events.iter().any(|event| matches!(event, Event::TopicCreated(topic) if **topic == *TOPIC)));
+    assert!(events.iter().any(|event| matches!(event, Event::BrokerRecovered(broker) if **broker == *"b")));
 }
 
 #[test]
@@ -449,7 +454,7 @@ fn at_the_end_everything_that_is_not_done_is_given_back() {
         buffer.finish(&crossed.batch, Outcome::Failed);
     }
     assert!(puts.iter().all(|(batch, _)| batch.outcome() == Some(&Outcome::Failed)));
-    assert_eq!(put(&buffer, None, b"late").err(), Some(NotTaken::Closed));
+    assert_eq!(put(&buffer, None, b"late").err(), Some(PutError::Closed));
     network.close();
 }
 
@@ -462,7 +467,7 @@ fn watchers_are_told_and_their_room_is_kept_until_then() {
     assert!(batch.watch(|_| ()));
     buffer.flush();
     outcome(&batch);
-    assert_eq!(put(&buffer, None, &[0; 20]).err(), Some(NotTaken::Full));
+    assert_eq!(put(&buffer, None, &[0; 20]).err(), Some(PutError::Full));
     let mut finished = None;
     eventually(|| {
         finished = buffer.drain(1000).into_iter().find_map(|event| match event {
@@ -494,7 +499,7 @@ proptest! {
         let (batch, _) = put(&buffer, None, b"1").unwrap();
         let mut handed_up = false;
         eventually(|| {
-            handed_up |= buffer.drain(1000).iter().any(|event| matches!(event, Event::Crossed(_)));
+            handed_up |= buffer.drain(1000).iter().any(|event| matches!(event, Event::Unsent(_)));
             handed_up || batch.outcome().is_some()
         });
         outcome(&put(&buffer, None, b"2").unwrap().0);

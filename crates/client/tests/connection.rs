@@ -1,4 +1,4 @@
-//! Requests over real sockets: told apart by their number, timed out one by one, and never confused by a peer.
+//! Requests over real sockets: matched by their number, timed out one by one, and never confused by a peer.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
 
 mod support;
@@ -11,15 +11,15 @@ use bytes::Bytes;
 use metaq_client::{ClientError, Network, NetworkSettings, Reply, Request};
 use metaq_wire::{Encoding, FrameEncoder};
 use proptest::prelude::*;
-use support::{Act, Asked, Server, answer, eventually};
+use support::{Act, Asked, NETWORK, Server, answer, eventually};
 
 const LONG: Duration = Duration::from_secs(60);
 
 fn network() -> Arc<Network> {
-    Network::start(NetworkSettings::default()).unwrap()
+    Network::start(NETWORK).unwrap()
 }
 
-/// Asks from the network thread and brings the answer here.
+/// Sends a request from the network thread and brings the reply here.
 fn call(
     network: &Arc<Network>,
     address: &str,
@@ -106,22 +106,39 @@ fn an_answer_to_nothing_is_passed_over() {
 
 #[test]
 fn a_peer_that_speaks_something_else_is_left() {
-    for wrong in
-        [&b"HTTP/1.1 400 Bad Request\r\n\r\n"[..], &[0x7F; 64], &[0, 0, 0, 8, 1, 0, 0, 4, 9, 9, 9, 9]]
-    {
-        let wrong = wrong.to_vec();
-        let server = Server::start(move |_| vec![Act::Raw(wrong.clone())]);
+    let wrong: [(&[u8], &str); 5] = [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP/1"),
+        (&[0x15, 0x03, 0x03, 0x00, 0x02, 0x02, 0x0A], "speaks TLS"),
+        (&[0x7F; 64], "no valid frame"),
+        (&[0, 0, 0, 8, 1, 0, 0, 4, 9, 9, 9, 9], "no valid frame"),
+        (b"\r\n\r\n\0\r\nQUIT\n", "no valid frame"),
+    ];
+    for (bytes, expected) in wrong {
+        let server = Server::start(move |_| vec![Act::Raw(bytes.to_vec())]);
         let network = network();
         let outcome = call(&network, &server.address, Request::new(10), LONG).recv().unwrap();
         let Err(ClientError::Ended { reason, .. }) = outcome else { panic!("{outcome:?}") };
-        assert!(reason.contains("no valid frame"), "{reason}");
+        assert!(reason.contains(expected), "{reason}");
     }
+}
+
+#[test]
+fn only_the_first_bytes_say_what_a_peer_speaks() {
+    let server = Server::start(|asked| match asked.code {
+        10 => vec![Act::ok()],
+        _ => vec![Act::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())],
+    });
+    let network = network();
+    call(&network, &server.address, Request::new(10), LONG).recv().unwrap().unwrap();
+    let outcome = call(&network, &server.address, Request::new(11), LONG).recv().unwrap();
+    let Err(ClientError::Ended { reason, .. }) = outcome else { panic!("{outcome:?}") };
+    assert!(reason.contains("no valid frame"), "{reason}");
 }
 
 #[test]
 fn a_frame_past_the_limit_is_not_waited_for() {
     let server = Server::start(|_| vec![Act::Answer { code: 0, fields: vec![], body: vec![0; 5000] }]);
-    let settings = NetworkSettings { frame_bytes_max: 4096, ..NetworkSettings::default() };
+    let settings = NetworkSettings { frame_bytes_max: 4096, ..NETWORK };
     let network = Network::start(settings).unwrap();
     let outcome = call(&network, &server.address, Request::new(10), LONG).recv().unwrap();
     assert!(matches!(outcome, Err(ClientError::Ended { .. })));
@@ -148,7 +165,7 @@ fn what_nobody_answers_arrives() {
     let server = Server::start(|_| vec![Act::Silence]);
     let network = network();
     let (there, address) = (Arc::clone(&network), server.address.clone());
-    network.spawn(async move { there.tell(&address, Request::new(15).number("n", 1)).await.unwrap() });
+    network.spawn(async move { there.send_oneway(&address, Request::new(15).number("n", 1)).await.unwrap() });
     eventually(|| server.asked().len() == 1);
 }
 

@@ -1,13 +1,11 @@
-//! Entering the data plane: the interpreter is released, and every error becomes its Python exception.
+//! Enters the data plane: releases the interpreter, and turns every error into its Python exception.
 
-use metaq_client::ClientError;
+use metaq_client::{ClientError, CompressionError};
 use metaq_server::ServerError;
 use metaq_store::StoreError;
 use metaq_wire::WireError;
 use pyo3::exceptions::{PyLookupError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-
-use crate::codec::compression::CompressionError;
 
 pyo3::create_exception!(metaq._core, CoreError, pyo3::exceptions::PyException);
 pyo3::create_exception!(metaq._core, StoreFailure, CoreError);
@@ -98,7 +96,7 @@ pub fn enter<T: Send, E: Into<Failure> + Send>(
     Ok(py.detach(work).map_err(Into::<Failure>::into)?)
 }
 
-/// The same for work that cannot fail.
+/// Runs work that cannot fail, without holding the interpreter.
 pub fn enter_infallible<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     py.detach(work)
 }

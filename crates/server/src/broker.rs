@@ -150,9 +150,12 @@ impl Broker {
         }
     }
 
-    /// Delivers everything that is due after a clock jump; false if that takes too long.
+    /// Delivers everything that is due after a clock jump, so that consumers can read it; false if that takes longer
+    /// than `timeout`.
     pub fn catch_up(&self, timeout: Duration) -> bool {
-        self.timers.rounds.wait_for_one(timeout) && self.delay_levels.rounds.wait_for_one(timeout)
+        self.timers.rounds.wait_for_one(timeout)
+            && self.delay_levels.rounds.wait_for_one(timeout)
+            && self.store.wait_confirmed(self.store.end_offset(), timeout)
     }
 
     pub(crate) fn sync_failed(&self) -> bool {

@@ -43,7 +43,7 @@ fn send_frame(encoding: Encoding) -> Result<Vec<u8>, WireError> {
     Ok(frame)
 }
 
-/// The best of some rounds, for everything that disturbs a round makes it slower.
+/// The best of several rounds: disturbances only make a round slower.
 fn measure(label: &str, mut operation: impl FnMut()) {
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {

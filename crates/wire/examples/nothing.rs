@@ -1,7 +1,7 @@
-//! A name server and broker that do nothing: every send is answered at once and forgotten.
+//! A name server and broker that do nothing: every send is answered at once and dropped.
 //!
-//! The benchmark runs it beside the real brokers. What its clients reach is the limit of the clients and of the
-//! machine, whatever stands behind the socket.
+//! The benchmark runs it beside the real brokers. Its figures are the limit of the clients and of the machine, with
+//! any broker.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -17,7 +17,7 @@ pub struct BatchRecord<'a> {
 impl BatchRecord<'_> {
     /// Appends the record as a client would send it.
     ///
-    /// Fails where body or properties are longer than their length fields can say.
+    /// Fails if body or properties do not fit their length fields.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
         let size = FIXED_BYTES.saturating_add(self.body.len()).saturating_add(self.properties.len());
         let size = i32::try_from(size).map_err(|_| WireError::BadBatch("body too long"))?;
@@ -35,7 +35,7 @@ impl BatchRecord<'_> {
     }
 }
 
-/// The messages of a batch body; the first wrong one is told and ends it.
+/// Iterates over the messages of a batch body. The first malformed one yields an error and ends the iteration.
 pub fn batch_records(body: &[u8]) -> BatchRecords<'_> {
     BatchRecords { reader: Reader::new(body) }
 }
@@ -47,7 +47,7 @@ pub struct BatchRecords<'a> {
 
 impl<'a> BatchRecords<'a> {
     /// ```text
-    /// | size: i32 | magic: i32 | body crc: i32 | flag: i32 |      magic and crc are 0 and not looked at
+    /// | size: i32 | magic: i32 | body crc: i32 | flag: i32 |      magic and crc are 0 and ignored
     /// | body length: i32 | body | properties length: i16 | properties |
     /// ```
     fn record(&mut self) -> Result<BatchRecord<'a>, WireError> {

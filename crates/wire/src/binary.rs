@@ -58,8 +58,8 @@ fn block<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], WireError> {
     reader.take(length).ok_or(TRUNCATED)
 }
 
-/// The request code that was cut to 16 bits on its way. Pop and lite requests have codes past 200 000; no other
-/// request has a code in the range that they are cut to.
+/// Restores a request code that this encoding cut to 16 bits. Pop and lite requests have codes above 200 000, and no
+/// other request has a code in the range that they are cut to.
 fn whole_code(code: i16) -> i32 {
     const CUT_OFF: i32 = 3 << 16;
     match code {
@@ -68,7 +68,7 @@ fn whole_code(code: i16) -> i32 {
     }
 }
 
-/// Walks a fields block that has been checked. Fields whose name or value is null are left out.
+/// Iterates over a fields block that has been checked. Fields whose name or value is null are left out.
 ///
 /// ```text
 /// ( | name length: i16 | name | value length: i32 | value | )*

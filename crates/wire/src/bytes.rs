@@ -1,9 +1,9 @@
-//! Reading big-endian integers and finding bytes, without a bound ever being trusted.
+//! Reads big-endian integers and finds bytes; every bound is checked.
 
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
 
-/// A forward reader over a slice. Every read says `None` where the slice ends too early.
+/// A forward reader over a slice. Every read returns `None` if the slice ends too early.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -72,13 +72,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The bytes of `word` that are zero, as their high bits. Exact up to the lowest one, which is all we look at.
+/// Sets the high bit of each byte of `word` that is zero. Exact only up to the lowest such byte, which callers use.
 #[inline(always)]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(LOW_BITS) & !word & HIGH_BITS
 }
 
-/// The first position at or after `from` of `a` or `b`; eight bytes a step, for header strings are long.
+/// The first position at or after `from` of `a` or `b`. It takes eight bytes per step, because header strings are long.
 #[inline(always)]
 pub(crate) fn find_either(bytes: &[u8], from: usize, a: u8, b: u8) -> Option<usize> {
     let tail = bytes.get(from..)?;
@@ -104,7 +104,7 @@ pub(crate) fn find(bytes: &[u8], from: usize, wanted: u8) -> Option<usize> {
     find_either(bytes, from, wanted, wanted)
 }
 
-/// The first position of a byte that JSON wants escaped: a control character, a quote or a backslash.
+/// The first position of a byte that JSON escapes: a control character, a quote or a backslash.
 #[inline(always)]
 pub(crate) fn find_unescaped(bytes: &[u8]) -> Option<usize> {
     const SPACES: u64 = LOW_BITS * 0x20;

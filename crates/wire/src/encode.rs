@@ -1,11 +1,11 @@
-//! Writing frames: appended to the connection's write buffer, lengths patched in at the end.
+//! Writes frames: appends them to a connection's write buffer and patches the lengths in at the end.
 
 use crate::bytes::find_unescaped;
 use crate::error::WireError;
 use crate::frame::{Encoding, FRAME_BYTES_MAX};
 use crate::header::{FLAG_RESPONSE, LANGUAGE_JAVA};
 
-/// The release whose behaviour we follow, as the number that clients know it by: 5.5.0.
+/// The version number that clients see: that of RocketMQ 5.5.0, whose behaviour we follow.
 pub const WIRE_VERSION: i32 = 513;
 
 /// Bytes before the header: the length word and the header word.
@@ -16,14 +16,14 @@ const HEADER_BYTES_MAX: usize = 0xFF_FFFF;
 enum Stage {
     /// The fixed part is written.
     Start,
-    /// The remark is written, or stepped over.
+    /// The remark is written or skipped.
     Remark,
-    /// The fields are open, and `bool` says that there is one already.
+    /// The fields are open; `bool` says whether one was written.
     Fields(bool),
 }
 
-/// Writes one frame but for its body: open it, add remark and fields, finish it with the length of the body, then
-/// put the body behind it (or hand it to a gathering write).
+/// Writes one frame without its body: open it, add remark and fields, finish it with the length of the body, then
+/// append the body or hand it to a vectored write.
 ///
 /// ```text
 /// | length: i32 | encoding: u8 | header length: u24 | header | body, by the caller |
@@ -34,7 +34,7 @@ pub struct FrameEncoder<'a> {
     start: usize,
     encoding: Encoding,
     stage: Stage,
-    /// Where the length of the fields block stands; binary only.
+    /// Position of the length of the fields block; binary only.
     fields_length_at: usize,
 }
 
@@ -45,7 +45,7 @@ impl<'a> FrameEncoder<'a> {
 
     pub fn request(out: &'a mut Vec<u8>, encoding: Encoding, code: i32, opaque: i32, flag: i32) -> Self {
         let start = out.len();
-        // The growth of nearly every header at once.
+        // Enough for nearly every header.
         out.reserve(256);
         out.extend_from_slice(&[0; PREFIX_BYTES]);
         match encoding {
@@ -60,7 +60,7 @@ impl<'a> FrameEncoder<'a> {
                 push_integer(out, WIRE_VERSION);
             }
             Encoding::Binary => {
-                // 16 bits are all the room this encoding has for code and version.
+                // This encoding has 16 bits for code and version.
                 out.extend_from_slice(&(code as i16).to_be_bytes());
                 out.push(LANGUAGE_JAVA);
                 out.extend_from_slice(&(WIRE_VERSION as i16).to_be_bytes());
@@ -71,7 +71,7 @@ impl<'a> FrameEncoder<'a> {
         FrameEncoder { out, start, encoding, stage: Stage::Start, fields_length_at: 0 }
     }
 
-    /// Why the answer is what it is. Comes before the fields; later or second ones are not written.
+    /// Writes the remark, which explains the code. It must come before the fields; a later or second one is ignored.
     pub fn remark(&mut self, remark: &str) -> &mut Self {
         if self.stage != Stage::Start {
             return self;
@@ -113,8 +113,8 @@ impl<'a> FrameEncoder<'a> {
     }
 
     /// Closes the header and patches both length words for a body of `body_length` bytes, which the caller sends
-    /// behind it. Gives the size of the whole frame. Where that is past what a peer accepts, nothing of the
-    /// frame stays in the buffer.
+    /// after it. Returns the size of the whole frame. If a peer would not accept that size, the frame is removed from
+    /// the buffer.
     pub fn finish(mut self, body_length: usize) -> Result<usize, WireError> {
         self.open_fields();
         match self.encoding {
@@ -135,8 +135,8 @@ impl<'a> FrameEncoder<'a> {
         Ok(size)
     }
 
-    /// Opens the fields, which are written even when there are none: Java clients read the map of a send
-    /// response without asking whether there is one.
+    /// Opens the fields. They are written even if there are none, because Java clients read the map of a send response
+    /// without checking for null.
     fn open_fields(&mut self) {
         if matches!(self.stage, Stage::Fields(_)) {
             return;
@@ -164,7 +164,7 @@ impl<'a> FrameEncoder<'a> {
 
     /// `| length: i32 | bytes |`
     fn push_block(&mut self, text: &str) {
-        // A length that does not fit makes the whole frame too long, which finish() refuses.
+        // A length that does not fit makes the whole frame too long, and finish() refuses it.
         let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
         self.out.extend_from_slice(&length.to_be_bytes());
         self.out.extend_from_slice(text.as_bytes());
@@ -182,7 +182,7 @@ fn push_integer(out: &mut Vec<u8>, value: i32) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
-/// Writes a JSON string: quotes, backslashes and control characters escaped, all else as it is.
+/// Writes a JSON string. Quotes, backslashes and control characters are escaped.
 fn push_json_string(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');

@@ -1,6 +1,6 @@
-//! What can be wrong with bytes from outside.
+//! Errors of the codec.
 
-/// Why bytes could not be decoded (or a frame could not be encoded).
+/// Why bytes cannot be decoded, or a frame cannot be encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     #[error("frame of {length} bytes is longer than the limit of {limit}")]

@@ -1,4 +1,4 @@
-//! Cutting frames out of a read buffer.
+//! Cuts frames out of a read buffer.
 
 use crate::error::WireError;
 
@@ -36,18 +36,18 @@ pub struct Frame<'a> {
     pub encoding: Encoding,
     pub header: &'a [u8],
     pub body: &'a [u8],
-    /// Bytes of the whole frame, the length word included: what to take off the buffer.
+    /// Bytes of the whole frame with its length word: how much to take off the buffer.
     pub size: usize,
 }
 
-/// The first frame of `buffer`, or `None` while its bytes are not all there.
+/// The first frame of `buffer`, or `None` while it is incomplete.
 ///
 /// ```text
 /// | length: i32 | encoding: u8 | header length: u24 | header | body |
 ///               |<------------------ length ---------------------->|
 /// ```
-/// A wrong length is told from its first 4 bytes and a wrong header word from the first 8, so that a peer which
-/// speaks something else is dropped before anything is buffered for it.
+/// A wrong length is refused after the first 4 bytes and a wrong header word after the first 8, so a peer that speaks
+/// another protocol is dropped before anything is buffered for it.
 pub fn next_frame(buffer: &[u8], frame_bytes_max: usize) -> Result<Option<Frame<'_>>, WireError> {
     let Some((length_word, rest)) = buffer.split_first_chunk::<4>() else {
         return Ok(None);
@@ -104,7 +104,7 @@ mod tests {
     fn refuses_a_length_as_soon_as_it_is_read() {
         let negative = [0x80, 0, 0, 0];
         assert_eq!(next_frame(&negative, FRAME_BYTES_MAX), Err(WireError::NegativeLength));
-        // "GET " of an HTTP client is a length of 1.2 GB.
+        // The "GET " of an HTTP client reads as a length of 1.2 GB.
         let http = WireError::FrameTooLong { length: 0x4745_5420 + 4, limit: FRAME_BYTES_MAX };
         assert_eq!(next_frame(b"GET ", FRAME_BYTES_MAX), Err(http));
         assert_eq!(next_frame(&[0, 0, 0, 3], FRAME_BYTES_MAX), Err(WireError::HeaderPastFrame));

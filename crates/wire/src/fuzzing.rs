@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets: each decodes arbitrary bytes and, where that works, holds the decoder to what
-//! the encoder writes. `crates/wire/fuzz` runs them under libFuzzer; the tests below feed them damaged versions of
+//! The bodies of the fuzz targets: each decodes arbitrary bytes and, if that works, compares the decoder with the
+//! encoder. `crates/wire/fuzz` runs them under libFuzzer; the tests below feed them damaged versions of
 //! valid input, so that an ordinary test run goes through the same code.
 #![allow(clippy::unwrap_used)]
 
@@ -48,7 +48,7 @@ fn header(encoding: Encoding, bytes: &[u8]) {
     let Ok(header) = Header::parse(encoding, bytes) else { return };
     let _ = (SendHeader::scan(&header), PullHeader::scan(&header), QueueHeader::scan(&header));
     let fields = all_fields(&header);
-    // Names that bytes of another charset made longer than the binary encoding has room for.
+    // Replacing invalid UTF-8 can make names longer than the binary encoding allows.
     if encoding == Encoding::Binary && fields.iter().any(|(name, _)| name.len() > 32_767) {
         return;
     }

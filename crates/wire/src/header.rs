@@ -1,4 +1,4 @@
-//! The header of a frame: what both encodings have in common.
+//! The header of a frame, the same for both encodings.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use crate::text::RawText;
 
 /// Bit of `flag`: this frame answers a request.
 pub const FLAG_RESPONSE: i32 = 1;
-/// Bit of `flag`: the sender wants no answer.
+/// Bit of `flag`: the sender expects no response.
 pub const FLAG_ONEWAY: i32 = 2;
 
 /// The names behind the language codes, in the order of their codes.
@@ -19,10 +19,10 @@ pub const LANGUAGES: [&str; 14] = [
     "RUST", "NODE_JS",
 ];
 pub const LANGUAGE_JAVA: u8 = 0;
-/// What a language we do not know counts as.
+/// Stands for unknown languages.
 pub const LANGUAGE_OTHER: u8 = 7;
 
-/// A decoded header. Its fields stay in the buffer as they came; they were checked when the header was parsed.
+/// A decoded header. Its fields stay in the buffer and are decoded on use; parsing has checked them.
 #[derive(Clone, Debug)]
 pub struct Header<'a> {
     pub code: i32,
@@ -35,7 +35,7 @@ pub struct Header<'a> {
     pub(crate) fields: RawFields<'a>,
 }
 
-/// Where the fields are: noted places of a JSON header, or the binary block.
+/// The fields: recorded positions of a JSON header, or the binary block.
 #[derive(Copy, Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "lives on the stack for one request; a box would allocate")]
 pub(crate) enum RawFields<'a> {
@@ -45,7 +45,7 @@ pub(crate) enum RawFields<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Decodes a header and checks its every byte; the diagrams are over the decoder of each encoding.
+    /// Decodes a header and checks every byte of it. The decoder of each encoding has a diagram.
     pub fn parse(encoding: Encoding, bytes: &'a [u8]) -> Result<Header<'a>, WireError> {
         match encoding {
             Encoding::Json => json::parse(bytes),
@@ -65,14 +65,14 @@ impl<'a> Header<'a> {
         LANGUAGES.get(usize::from(self.language)).copied().unwrap_or("OTHER")
     }
 
-    /// Name and value of every field, in wire order; fields that are null are left out. Borrows from the buffer
-    /// unless an escape (or bytes that are no UTF-8) forces a copy.
+    /// Name and value of every field, in wire order, without fields that are null. Borrows from the buffer unless an
+    /// escape or invalid UTF-8 forces a copy.
     pub fn fields(&self) -> impl Iterator<Item = Result<(Cow<'a, str>, Cow<'a, str>), WireError>> {
         self.raw_fields().map(|(name, value)| Ok((name.text(), value.text())))
     }
 
-    /// The value of one field. A name that comes twice counts as its last value, here and in the hot headers
-    /// alike: two readers of one request must never see two different topics.
+    /// The value of one field. If a name occurs twice, the last value counts, here and in the hot headers: two readers
+    /// of one request must never see different topics.
     pub fn field(&self, name: &str) -> Result<Option<Cow<'a, str>>, WireError> {
         let mut found = None;
         for (field_name, value) in self.raw_fields() {
@@ -98,7 +98,7 @@ pub(crate) enum RawFieldsIter<'h, 'a> {
     Binary(BinaryFields<'a>),
 }
 
-/// Name and value of a field as they stand in the buffer.
+/// Name and value of a field, not decoded.
 pub(crate) type RawField<'a> = (RawText<'a>, RawText<'a>);
 
 impl<'a> Iterator for RawFieldsIter<'_, 'a> {

@@ -25,7 +25,7 @@ pub struct SendHeader<'a> {
 }
 
 impl<'a> SendHeader<'a> {
-    /// Only the topic is required: some clients leave out the rest and count on zeroes.
+    /// Only the topic is required: some clients leave out the rest and rely on zeroes.
     pub fn scan(header: &Header<'a>) -> Result<SendHeader<'a>, WireError> {
         let mut send = SendHeader::default();
         for (name, value) in header.raw_fields() {
@@ -96,7 +96,7 @@ pub struct PullHeader<'a> {
 }
 
 impl<'a> PullHeader<'a> {
-    /// What says where to read must be there: a zero in its place would deliver a queue again from its start.
+    /// The fields that say where to read are required: a default of zero would deliver a queue again from its start.
     pub fn scan(header: &Header<'a>) -> Result<PullHeader<'a>, WireError> {
         let mut pull = PullHeader::default();
         let (mut queue_id, mut queue_offset) = (None, None);
@@ -140,7 +140,7 @@ pub struct QueueHeader<'a> {
 }
 
 impl<'a> QueueHeader<'a> {
-    /// Topic and queue are required; which of the rest is, depends on the code and is the caller's to say.
+    /// Topic and queue are required. The caller checks which of the other fields its request code needs.
     pub fn scan(header: &Header<'a>) -> Result<QueueHeader<'a>, WireError> {
         let mut queue = QueueHeader::default();
         let mut queue_id = None;
@@ -166,12 +166,12 @@ impl<'a> QueueHeader<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndTransactionHeader<'a> {
     pub producer_group: Cow<'a, str>,
-    /// Of the half message in its queue: `tranStateTableOffset`.
+    /// The offset of the half message in its queue: `tranStateTableOffset`.
     pub queue_offset: i64,
     pub commit_log_offset: i64,
     /// The transaction bits of a system flag: 8 commit, 12 roll back, 0 not known yet.
     pub commit_or_rollback: i32,
-    /// The producer was asked for it.
+    /// The producer answers a check of the broker.
     pub from_check: bool,
 }
 

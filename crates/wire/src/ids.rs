@@ -1,4 +1,4 @@
-//! Offset message ids: where a record is, as the text that clients hold.
+//! Offset message ids: the position of a record, as the text that clients see.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -39,7 +39,7 @@ impl MessageIds {
         std::str::from_utf8(self.bytes_at(physical_offset)).unwrap_or_default()
     }
 
-    /// The same as ASCII, for a caller that joins many.
+    /// The same id as ASCII, for callers that join many.
     #[inline]
     pub fn bytes_at(&mut self, physical_offset: i64) -> &[u8] {
         let offset_text = &mut self.text[self.length - OFFSET_CHARS..self.length];
@@ -56,8 +56,8 @@ fn hex_pair(byte: u8) -> [u8; 2] {
     [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
-/// Reads an id back; `None` for a text that is none. A client's unique id has the same shape and may well read
-/// as some address and offset: only looking there tells them apart.
+/// Reads an id; `None` if the text is not one. The unique id of a client has the same shape and may read as an address
+/// and offset: only a look at that position tells them apart.
 ///
 /// ```text
 /// hex of | ip: 4 or 16 bytes | port: u32 | physical offset: i64 |

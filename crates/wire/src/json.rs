@@ -11,8 +11,8 @@ use crate::text::{RawText, parse_i64};
 /// { "code": int, "language": name, "version": int, "opaque": int, "flag": int, "remark": text | null,
 ///   "extFields": { name: value, ... } | null, anything else: ignored }
 /// ```
-/// Keys come in any order, with any white space; every one may be missing or null. Control characters are taken
-/// raw or escaped.
+/// Keys come in any order, with any white space, and each may be missing or null. Control characters are accepted raw
+/// or escaped.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Header<'_>, WireError> {
     scan_header(bytes).map_err(WireError::BadHeader)
 }
@@ -71,17 +71,17 @@ fn language(value: Option<RawText<'_>>) -> u8 {
         .unwrap_or(LANGUAGE_OTHER)
 }
 
-/// Fields whose places are noted as the header is parsed. A send header has 13 or 14, signed ones a few more;
-/// what is past these is scanned again when somebody asks.
+/// The number of fields whose positions are recorded while the header is parsed. A send header has 13 or 14, a signed
+/// one a few more; further fields are scanned again on use.
 const NOTED_MAX: usize = 18;
 
-/// The fields of a JSON header: where the first ones are, and where the others begin.
+/// The fields of a JSON header: the positions of the first ones, and where the others begin.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct JsonFields<'a> {
     header: &'a [u8],
     noted: [(Span, Span); NOTED_MAX],
     noted_count: usize,
-    /// Behind the last noted field, where there are more.
+    /// After the last recorded field, if there are more.
     more_at: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct JsonFields<'a> {
 #[derive(Copy, Clone, Debug, Default)]
 struct Span {
     start: u32,
-    /// The length, doubled, and 1 more for a text with escapes.
+    /// Twice the length, plus 1 if the text has escapes.
     length_and_escaped: u32,
 }
 
@@ -114,7 +114,7 @@ impl Span {
     }
 }
 
-/// Reads `extFields`: an object, or null. Fields that are null are left out.
+/// Reads `extFields`: an object or null. Fields that are null are left out.
 fn fields<'a>(scanner: &mut Scanner<'a>, header: &'a [u8]) -> Scan<RawFields<'a>> {
     if scanner.peek()? == b'n' {
         scanner.value()?;
@@ -153,8 +153,8 @@ impl<'a> JsonFields<'a> {
     }
 }
 
-/// Walks the fields: those noted, then the others by scanning. Numbers, booleans and nested values come as their
-/// text.
+/// Iterates over the fields: first the recorded ones, then the others by scanning. Numbers, booleans and nested values
+/// come as their text.
 pub(crate) struct JsonFieldsIter<'h, 'a> {
     header: &'a [u8],
     noted: std::slice::Iter<'h, (Span, Span)>,
@@ -162,7 +162,7 @@ pub(crate) struct JsonFieldsIter<'h, 'a> {
 }
 
 impl<'a> JsonFieldsIter<'_, 'a> {
-    /// The next field past the noted ones. The parse has been over it: it cannot be wrong any more.
+    /// The next field after the recorded ones. Parsing has checked it, so it is valid.
     #[cold]
     fn scan_more(&mut self) -> Option<RawField<'a>> {
         let mut scanner = Scanner::new(self.header, self.more_at.take()?);

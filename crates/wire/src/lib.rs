@@ -1,9 +1,14 @@
-//! The wire formats of MetaQ: frames, headers in both encodings, stored records, client batches,
-//! message properties and message ids.
+//! The wire formats of MetaQ: frames, headers in both encodings, stored records, client batches, message properties and
+//! message ids.
 //!
-//! A pure codec: no I/O, no clock, no policy. Everything decoded borrows from the caller's buffer; everything
-//! encoded is appended to, or laid out in, a buffer of the caller's. Nothing here panics on any input.
-//! All integers are big-endian.
+//! A pure codec: no I/O, no clock, no policy. Decoded values borrow from the caller's buffer, and encoders write to a
+//! buffer of the caller. Nothing here panics on any input. All integers are big-endian.
+//!
+//! [`frame`] cuts frames out of a buffer and [`header`] reads their headers (`json` and `binary` are the encodings);
+//! [`encode`] writes both. [`hot`] reads the headers of requests that never reach Python. [`record`], [`batch`],
+//! [`properties`] and [`ids`] are the parts of messages. Each decoder has a diagram of its bytes.
+//!
+//! Every other crate uses this one. Do not change a format: unmodified RocketMQ clients and brokers read it.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -1,27 +1,27 @@
-//! Message properties, `name 0x01 value 0x02` repeated, and the hash that tags are filtered by.
+//! Message properties, `name 0x01 value 0x02` repeated, and the hash that filters tags.
 
 use std::ops::Range;
 
 use crate::bytes::find as find_byte;
 
-/// Between name and value.
+/// Separates name and value.
 pub const NAME_END: u8 = 1;
-/// Behind a value; the last one may lack it.
+/// Ends a value; the last one may lack it.
 pub const VALUE_END: u8 = 2;
 
-/// Walks properties: name, value and the place of the whole entry, its end mark included.
+/// Iterates over properties: name, value and the span of the whole entry with its end mark.
 ///
 /// ```text
 /// ( | name | 0x01 | value | 0x02 | )*      the last 0x02 is optional
 /// ```
-/// Entries without a name or without a value are stepped over.
+/// Entries without a name or without a value are skipped.
 #[derive(Clone, Debug)]
 pub struct Entries<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// One property and where its bytes are.
+/// One property and the span of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     pub name: &'a [u8],
@@ -58,8 +58,8 @@ pub fn iterate(properties: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     entries(properties).map(|entry| (entry.name, entry.value))
 }
 
-/// The value of a property. Of a name that comes twice the last counts, as for every client: what the broker
-/// appends behind the client's own properties overrules them.
+/// The value of a property. If a name occurs twice, the last value counts, as it does for every client: properties that
+/// the broker appends override those of the client.
 pub fn find<'a>(properties: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let [value] = find_many(properties, [name]);
     value
@@ -71,7 +71,7 @@ pub fn find_many<'a, const N: usize>(properties: &'a [u8], names: [&str; N]) -> 
     let mut at = 0;
     while at < properties.len() {
         let end = find_byte(properties, at, VALUE_END).unwrap_or(properties.len());
-        // Compared where it stands: looking for the end of every name would cost as much again.
+        // Compares the names in place: finding the end of every name would double the cost.
         let entry = properties.get(at..end).unwrap_or_default();
         for (value, name) in values.iter_mut().zip(names) {
             if let Some([NAME_END, found @ ..]) = entry.strip_prefix(name.as_bytes())
@@ -85,12 +85,12 @@ pub fn find_many<'a, const N: usize>(properties: &'a [u8], names: [&str; N]) -> 
     values
 }
 
-/// Where the last entry of this name is, so that a writer can leave it out by slicing around it.
+/// The span of the last entry with this name, so that a writer can slice around it.
 pub fn find_span(properties: &[u8], name: &str) -> Option<Range<usize>> {
     entries(properties).filter(|entry| *entry.name == *name.as_bytes()).last().map(|entry| entry.span)
 }
 
-/// What has to stand between these properties and more of them: nothing, or the end mark that the last lacks.
+/// The bytes between these properties and further ones: nothing, or the end mark if the last property lacks it.
 pub fn separator(properties: &[u8]) -> &'static [u8] {
     match properties.last() {
         None | Some(&VALUE_END) => b"",
@@ -103,7 +103,7 @@ pub fn push(out: &mut Vec<u8>, name: &str, value: &str) {
     push_bytes(out, name.as_bytes(), value.as_bytes());
 }
 
-/// The same for names and values as they are stored.
+/// Appends one property as it is stored.
 pub fn push_bytes(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.push(NAME_END);
@@ -116,14 +116,14 @@ pub fn java_hash(text: &str) -> i32 {
     java_hash_on(0, text)
 }
 
-/// The hash of a text whose beginning, already hashed, came to `hash`.
+/// Continues the hash of a text whose beginning has the hash `hash`.
 #[inline]
 pub fn java_hash_on(hash: i32, text: &str) -> i32 {
     let step = |hash: i32, unit: i32| hash.wrapping_mul(31).wrapping_add(unit);
     if !text.is_ascii() {
         return text.encode_utf16().fold(hash, |hash, unit| step(hash, i32::from(unit)));
     }
-    // Four at a time, so that one multiplication does not have to wait for the one before it.
+    // Four characters per step, so that the multiplications do not wait for each other.
     let (fours, rest) = text.as_bytes().split_at(text.len() & !3);
     let hash = fours.chunks_exact(4).fold(hash, |hash, four| {
         let [a, b, c, d] = [four[0], four[1], four[2], four[3]].map(i32::from);
@@ -132,12 +132,12 @@ pub fn java_hash_on(hash: i32, text: &str) -> i32 {
     rest.iter().fold(hash, |hash, byte| step(hash, i32::from(*byte)))
 }
 
-/// What the consume queue keeps of a tag, sign-extended to its 8 bytes; 0 for no tag.
+/// The code of a tag in the consume queue: its hash, sign-extended to 8 bytes; 0 for no tag.
 pub fn tag_code(tag: &str) -> i64 {
     i64::from(java_hash(tag))
 }
 
-/// The tag code of a message by its properties.
+/// The tag code of a message with these properties.
 pub fn tag_code_of(properties: &[u8]) -> i64 {
     find(properties, "TAGS").map_or(0, |tag| tag_code(&String::from_utf8_lossy(tag)))
 }

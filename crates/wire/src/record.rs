@@ -12,9 +12,9 @@ pub mod layout {
     pub const MAGIC_V1: u32 = 0xDAA3_20A7;
     /// Topic length in two bytes; only for topics past [`TOPIC_BYTES_MAX_V1`].
     pub const MAGIC_V2: u32 = 0xDAA3_20AB;
-    /// Fills the end of a file that the next record did not fit into.
+    /// Fills the end of a file where the next record does not fit.
     pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
-    /// Size and magic: all that a blank has.
+    /// A blank has only size and magic.
     pub const BLANK_BYTES: usize = 8;
 
     pub const TOPIC_BYTES_MAX_V1: usize = 127;
@@ -37,7 +37,7 @@ pub mod layout {
     pub const TRANSACTION_COMMIT: i32 = 2 << 2;
     pub const TRANSACTION_ROLLBACK: i32 = 3 << 2;
 
-    /// Positions of the fields that stand at one place in every record.
+    /// Positions of the fields that are the same in every record.
     pub mod at {
         pub const SIZE: usize = 0;
         pub const MAGIC: usize = 4;
@@ -51,7 +51,7 @@ pub mod layout {
         pub const BORN_HOST: usize = 48;
     }
 
-    /// Where the store timestamp is: behind the born host, whose length the system flag tells.
+    /// The position of the store timestamp. It follows the born host, whose length depends on the system flag.
     pub fn store_timestamp_at(system_flag: i32) -> usize {
         at::BORN_HOST + if system_flag & BORN_HOST_V6 == 0 { HOST_V4_BYTES } else { HOST_V6_BYTES }
     }
@@ -59,12 +59,12 @@ pub mod layout {
 
 use layout::{BORN_HOST_V6, HOST_V4_BYTES, HOST_V6_BYTES, STORE_HOST_V6};
 
-/// The checksum a record carries: CRC-32 of the body cut to 31 bits, 0 for no body.
+/// The checksum of a record: the CRC-32 of its body, cut to 31 bits; 0 for an empty body.
 pub fn body_crc(body: &[u8]) -> u32 {
     crc32fast::hash(body) & 0x7FFF_FFFF
 }
 
-/// A record to be stored: all that is known before the commit log gives it its place.
+/// A record to be stored: everything but the offsets and the time that the commit log assigns.
 #[derive(Clone, Debug)]
 pub struct NewRecord<'a> {
     pub topic: &'a [u8],
@@ -79,12 +79,12 @@ pub struct NewRecord<'a> {
     pub body: &'a [u8],
     /// [`body_crc`] of the body, computed before the lock is taken.
     pub body_crc: u32,
-    /// Written back to back: the client's and what the broker adds.
+    /// Written back to back: the client's properties, then those that the broker adds.
     pub properties: [&'a [u8]; 3],
 }
 
 impl NewRecord<'_> {
-    /// Whether every part fits the length field it gets. To be asked before the record is appended.
+    /// Checks that every part fits its length field. Call it before the record is appended.
     pub fn check(&self) -> Result<(), WireError> {
         if self.topic.is_empty() || self.topic.len() > layout::TOPIC_BYTES_MAX {
             return Err(WireError::BadRecord("topic is empty or longer than 255 bytes"));
@@ -113,7 +113,7 @@ impl NewRecord<'_> {
         fixed + hosts + self.body.len() + self.topic.len() + self.properties_length()
     }
 
-    /// Lays the record out in `dst`, which has [`NewRecord::size`] bytes. The diagram is over [`Record::decode`].
+    /// Lays the record out in `dst`, which has [`NewRecord::size`] bytes. [`Record::decode`] has the diagram.
     pub fn write(&self, dst: &mut [u8], queue_offset: i64, physical_offset: i64, store_timestamp_ms: i64) {
         debug_assert_eq!(dst.len(), self.size(), "a record fills its place exactly");
         let mut system_flag = self.system_flag & !(BORN_HOST_V6 | STORE_HOST_V6);
@@ -153,7 +153,7 @@ impl NewRecord<'_> {
     }
 }
 
-/// An IPv4 peer of a dual-stack socket shows as ::ffff:a.b.c.d and is stored as the IPv4 address it is.
+/// An IPv4 peer of a dual-stack socket appears as ::ffff:a.b.c.d and is stored as an IPv4 address.
 fn host_bytes(host: SocketAddr) -> usize {
     if host.ip().to_canonical().is_ipv4() { HOST_V4_BYTES } else { HOST_V6_BYTES }
 }
@@ -163,7 +163,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Copies a part to the front of what is left; a part for which there is no room is left out.
+    /// Copies a part to the front of the rest; a part that does not fit is left out.
     #[inline]
     fn put(&mut self, part: &[u8]) {
         let rest = std::mem::take(&mut self.rest);
@@ -187,7 +187,7 @@ impl Writer<'_> {
 /// A stored record, borrowed from the file or from a pulled body.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Bytes of the whole record: the next one begins behind them.
+    /// Bytes of the whole record; the next record follows them.
     pub size: usize,
     pub body_crc: u32,
     pub queue_id: i32,
@@ -207,8 +207,8 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Decodes the record that `bytes` begin with; what follows it is not looked at. Its parts must fill its size
-    /// exactly. The body's checksum is not computed: see [`Record::crc_matches`].
+    /// Decodes the record at the beginning of `bytes` and ignores what follows. Its parts must fill its size exactly.
+    /// The checksum of the body is not computed: see [`Record::crc_matches`].
     ///
     /// ```text
     ///  0 | size: i32 | magic: u32 | body crc: u32 | queue id: i32 | flag: i32 |
@@ -236,7 +236,7 @@ impl<'a> Record<'a> {
         Record::parts(size, is_v2, reader).ok_or(WireError::BadRecord("lengths do not fit the size"))
     }
 
-    /// Everything behind the magic; `None` unless it fills the record exactly.
+    /// Decodes everything after the magic; `None` unless it fills the record exactly.
     fn parts(size: usize, is_v2: bool, mut reader: Reader<'a>) -> Option<Record<'a>> {
         let body_crc = reader.u32()?;
         let queue_id = reader.i32()?;

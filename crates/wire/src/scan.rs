@@ -1,15 +1,15 @@
-//! A forward scanner over JSON text, as much of JSON as a header needs.
+//! A forward scanner over JSON text, limited to what a header needs.
 
 use crate::bytes::find_either;
 use crate::text::{RawText, hex_unit};
 
-/// How deep a value that nobody asked for may nest.
+/// How deep an ignored value may nest.
 const DEPTH_MAX: u32 = 32;
 
 const TRUNCATED: &str = "JSON header ends too early";
 const MALFORMED: &str = "JSON header is no well-formed object";
 
-/// What is wrong is a bare text within the scan: a small error keeps the results in registers.
+/// Errors inside the scan are plain texts: a small error keeps the results in registers.
 pub(crate) type Scan<T> = Result<T, &'static str>;
 
 /// The short paths are inlined: a send header has some forty strings, and a call for each would be most of the work.
@@ -23,7 +23,7 @@ impl<'a> Scanner<'a> {
         Scanner { bytes, at }
     }
 
-    /// How far the scan has come.
+    /// The position of the scan.
     pub(crate) fn position(&self) -> usize {
         self.at
     }
@@ -40,7 +40,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next byte that is no white space; it is not taken.
+    /// Returns the next byte that is not white space, without taking it.
     #[inline(always)]
     pub(crate) fn peek(&mut self) -> Scan<u8> {
         match self.bytes.get(self.at) {
@@ -61,8 +61,8 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Steps to the next member of an object: its key, with the scanner before the value; `None` when the
-    /// closing brace has been taken.
+    /// Steps to the next member of an object and returns its key, with the scanner before the value; `None` after the
+    /// closing brace.
     #[inline(always)]
     pub(crate) fn next_key(&mut self, first: bool) -> Scan<Option<RawText<'a>>> {
         let mut next = self.peek()?;
@@ -145,11 +145,11 @@ impl<'a> Scanner<'a> {
         RawText::plain(rest.get(..length).unwrap_or_default())
     }
 
-    /// Steps over an object or a list: strings are skipped whole, brackets must pair, the rest is not looked at.
+    /// Skips an object or a list. Strings are skipped whole and brackets must pair; the rest is not checked.
     fn nested(&mut self) -> Scan<RawText<'a>> {
         let start = self.at;
         let mut depth = 0;
-        // One bit for each open bracket, the innermost lowest: 1 for a brace.
+        // One bit per open bracket, the innermost lowest; 1 is a brace.
         let mut open: u32 = 0;
         loop {
             match *self.bytes.get(self.at).ok_or(TRUNCATED)? {

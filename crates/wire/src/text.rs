@@ -1,11 +1,11 @@
-//! A header value as it stands in the buffer, decoded only when somebody asks.
+//! A header value in its buffer, decoded only when it is used.
 
 use std::borrow::Cow;
 
 use crate::bytes::find;
 use crate::error::WireError;
 
-/// The bytes of one name or value. `escaped` says that JSON escapes are in it, so that reading it needs a copy.
+/// The bytes of one name or value. `escaped` says that it contains JSON escapes, so reading it needs a copy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RawText<'a> {
     pub(crate) bytes: &'a [u8],
@@ -22,8 +22,8 @@ impl<'a> RawText<'a> {
         if self.escaped { Cow::Owned(unescape(self.bytes)) } else { Cow::Borrowed(self.bytes) }
     }
 
-    /// The text; bytes that are no UTF-8 become U+FFFD, as in the Java broker, for some C++ producers send
-    /// properties in another charset and must not lose their connection over it.
+    /// The text. Invalid UTF-8 becomes U+FFFD, as in the Java broker: some C++ producers send properties in another
+    /// charset, and must not lose their connection for it.
     pub(crate) fn text(self) -> Cow<'a, str> {
         if self.escaped {
             return Cow::Owned(owned_text(unescape(self.bytes)));
@@ -36,7 +36,7 @@ impl<'a> RawText<'a> {
 
     #[inline]
     pub(crate) fn i64(self, name: &'static str) -> Result<i64, WireError> {
-        // Not by octets(): a digit that comes as an escape is for the tests, the branch is for the clock.
+        // Not through octets(): the separate branch is faster, and escaped digits occur only in tests.
         let value = if self.escaped { parse_i64(&unescape(self.bytes)) } else { parse_i64(self.bytes) };
         value.ok_or(WireError::BadField { name })
     }
@@ -47,7 +47,7 @@ impl<'a> RawText<'a> {
         i32::try_from(wide).map_err(|_| WireError::BadField { name })
     }
 
-    /// True for "true" in any case, false for everything else, as Java reads it.
+    /// Reads a boolean as Java does: true for "true" in any case, false for everything else.
     pub(crate) fn boolean(self) -> bool {
         self.octets().eq_ignore_ascii_case(b"true")
     }
@@ -71,7 +71,7 @@ pub(crate) fn parse_i64(bytes: &[u8]) -> Option<i64> {
     if digits.is_empty() {
         return None;
     }
-    // Counted downwards, for i64::MIN has no positive twin.
+    // Counts downwards, because -i64::MIN does not fit.
     let mut value: i64 = 0;
     for &byte in digits {
         let digit = byte.wrapping_sub(b'0');
@@ -83,7 +83,7 @@ pub(crate) fn parse_i64(bytes: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
-/// Resolves JSON escapes. The scanner has already checked them; one that is wrong all the same becomes U+FFFD.
+/// Resolves JSON escapes. The scanner has checked them; an invalid one still becomes U+FFFD.
 fn unescape(bytes: &[u8]) -> Vec<u8> {
     // An escape never grows: \uXXXX is 6 bytes for at most 3, a surrogate pair 12 for 4.
     let mut out = Vec::with_capacity(bytes.len());
@@ -92,7 +92,7 @@ fn unescape(bytes: &[u8]) -> Vec<u8> {
         let (run, escape) = rest.split_at(at);
         out.extend_from_slice(run);
         rest = match escape {
-            // The separators of properties, \u0001 and \u0002: nearly every escape there is.
+            // \u0001 and \u0002, the separators of properties, are nearly all of the escapes.
             [_, b'u', b'0', b'0', b'0', digit @ b'0'..=b'9', rest @ ..] => {
                 out.push(digit - b'0');
                 rest
@@ -120,7 +120,7 @@ fn unescape(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Reads what follows `\u`: four hex digits, and the other half of a surrogate pair where there is one.
+/// Reads what follows `\u`: four hex digits, and the other half of a surrogate pair if there is one.
 fn unicode_escape(bytes: &[u8]) -> (char, &[u8]) {
     let Some((first, rest)) = hex_unit(bytes) else {
         return (char::REPLACEMENT_CHARACTER, bytes);

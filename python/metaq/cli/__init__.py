@@ -1,4 +1,13 @@
-"""The metaq command. Each file is one command or group; what a command needs is imported when it runs."""
+"""The `metaq` command.
+
+Each file is one command or one group of commands. It reads arguments, calls `metaq.admin` (or the client, the
+servers or a pipeline) and prints; it asks no server itself. `flags.py` has the flags that commands share,
+`output.py` prints tables and JSON, `connection.py` finds the cluster, `limits.py` reads and prints limits.
+
+A command imports what it needs only when it runs, because `metaq --help` must start quickly; a test checks
+that. Expected errors are `MetaqError`: `main` prints one line with the hint and exits with 1, or with 2 for a
+wrong setting. Tests are in tests/unit/cli and tests/integration/test_commands.py.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +61,16 @@ app.command("tail")(message.tail)
 
 
 def main() -> None:
-    """Runs the command line; an expected error is one line and an exit code, never a traceback."""
+    """Runs the command line. An expected error is one line and an exit code, never a traceback."""
     try:
         app()
     except MetaqError as error:
+        # The text of some errors ends with their hint.
+        text = error.args[0] if error.args else str(error)
         hint = f"; {error.hint}" if error.hint else ""
-        print(f"metaq: {error}{hint}", file=sys.stderr)
+        print(f"metaq: {text}{hint}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:
-        # The reader of a pipe has seen enough; what is still buffered must not fail again at the exit.
+        # The reader of the pipe has seen enough. Buffered output must not fail again at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -6,17 +6,17 @@ import typer
 
 from metaq.cli.flags import Assignments, ConfigFile, Format, Output
 
-app = typer.Typer(help="What is set, and where it was set.", no_args_is_help=True)
+app = typer.Typer(help="Show the configuration.", no_args_is_help=True)
 
 
 @app.callback()
 def config() -> None:
-    """What is set, and where it was set."""
+    """Show the configuration."""
 
 
 @app.command()
 def show(config: ConfigFile = None, assignments: Assignments = None, output: Output = Format.text) -> None:
-    """Print every option, its value and where the value came from."""
+    """Print every option, its value, and where the value was set."""
     from metaq.cli.output import print_json, print_table
     from metaq.config import load
 

@@ -9,11 +9,10 @@ import typer
 from metaq.cli.flags import Format, NameServers, Output
 
 if TYPE_CHECKING:
-    from metaq.cli.cluster import Cluster
-    from metaq.cli.dead_letters import DeadLetter
+    from metaq.admin import DeadLetter
 
 app = typer.Typer(
-    help="List the messages that a group has given up, and give them to it again.", no_args_is_help=True
+    help="List the messages that a group has given up, and send them to it again.", no_args_is_help=True
 )
 
 Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)]
@@ -22,64 +21,63 @@ Group = Annotated[str, typer.Argument(help="Name of the consumer group.", show_d
 @app.command("list")
 def list_dead_letters(
     group: Group,
-    everything: Annotated[bool, typer.Option("--all", help="Also those that were re-sent.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="List also the dead letters that were sent again.")
+    ] = False,
     namesrv: NameServers = None,
     output: Output = Format.text,
 ) -> None:
-    """List the dead letters of a group that were not re-sent yet."""
-    from metaq.cli.cluster import ask
-    from metaq.cli.dead_letters import dead_letters
+    """List the dead letters of a group that were not sent again yet."""
+    from metaq.cli.connection import connect
     from metaq.cli.output import print_json_line
 
-    async def print_all(cluster: Cluster) -> None:
-        async for letter in dead_letters(cluster, group, again=everything):
+    with connect(namesrv) as admin:
+        for letter in admin.dead_letters.list(group, resent=everything):
             if output is Format.json:
                 print_json_line(_document(letter))
             else:
                 print(_line(letter), flush=True)
-
-    ask(namesrv, print_all)
 
 
 @app.command()
 def resend(
     group: Group,
     message_id: Annotated[
-        str | None, typer.Option("--id", help="Only the one with this message id.", show_default=False)
+        str | None,
+        typer.Option("--id", help="Only the dead letter with this id or offset id.", show_default=False),
     ] = None,
-    rate: Annotated[float, typer.Option(help="Messages a second.", min=0.01, max=1_000_000)] = 100,
+    rate: Annotated[float, typer.Option(help="Messages per second.", min=0.01, max=1_000_000)] = 100,
     namesrv: NameServers = None,
     output: Output = Format.text,
 ) -> None:
-    """Give a group its dead letters once more: all that were not re-sent yet, or a single one.
+    """Send a group its dead letters again: all that were not sent again yet, or a single one.
 
-    No other group gets them. Where it is interrupted, the next call goes on from there.
+    No other group gets them. If you interrupt the command, the next call continues from there.
     """
-    from metaq.cli.cluster import ask
-    from metaq.cli.dead_letters import find, resend_all
-    from metaq.cli.dead_letters import resend as resend_one
+    from metaq.cli.connection import connect
     from metaq.cli.output import print_json
 
-    async def send(cluster: Cluster) -> int:
+    with connect(namesrv) as admin:
         if message_id is not None:
-            await resend_one(cluster, group, await find(cluster, group, message_id))
-            return 1
-        return sum([1 async for _ in resend_all(cluster, group, rate)])
-
-    count = ask(namesrv, send)
+            admin.dead_letters.resend_one(group, message_id)
+            count = 1
+        else:
+            count = sum(1 for _ in admin.dead_letters.resend(group, rate=rate))
     if output is Format.json:
         print_json({"group": group, "resent": count})
     else:
-        typer.echo(f"{count} dead letters of {group} re-sent")
+        typer.echo(f"{count} {'dead letter' if count == 1 else 'dead letters'} of {group} sent again")
 
 
 def _document(letter: DeadLetter) -> dict[str, object]:
     from metaq.cli.message import document
 
-    return {**document(letter.record), "broker": letter.queue.broker, "origin_topic": letter.origin}
+    message = letter.message
+    broker = None if message.queue is None else message.queue.broker
+    return {**document(message), "broker": broker, "origin_topic": letter.origin_topic}
 
 
 def _line(letter: DeadLetter) -> str:
     from metaq.cli.message import line
 
-    return f"{letter.record.message_id} {letter.origin} {line(letter.record)}"
+    return f"{letter.message.offset_id} {letter.origin_topic} {line(letter.message)}"

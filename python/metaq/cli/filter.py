@@ -8,25 +8,28 @@ import typer
 
 from metaq.cli.flags import Assignments, ConfigFile, Format, Output
 
-app = typer.Typer(help="Functions that consumers may filter messages by.", no_args_is_help=True)
+app = typer.Typer(help="List the functions that consumers can filter messages with.", no_args_is_help=True)
 
 
 @app.callback()
 def filter_() -> None:
-    """Functions that consumers may filter messages by."""
+    """List the functions that consumers can filter messages with."""
 
 
 @app.command("list")
 def list_functions(
     sources: Annotated[
         list[str] | None,
-        typer.Argument(help="Folders and modules, instead of those of filter_functions.", show_default=False),
+        typer.Argument(
+            help="Folders and modules to load, instead of those in the option filter_functions.",
+            show_default=False,
+        ),
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
     output: Output = Format.text,
 ) -> None:
-    """Load the functions as a broker of this configuration does, and list them."""
+    """Load the filter functions as a broker with this configuration does, and list them."""
     import asyncio
 
     from metaq.cli.output import print_json, print_table
@@ -43,7 +46,7 @@ def list_functions(
         print_json([{"signature": function.signature, **_fields(function)} for function in functions])
     else:
         print_table(
-            ("call", "module", "what it wants"),
+            ("call", "module", "description"),
             [(function.signature, function.module, function.doc) for function in functions],
         )
 

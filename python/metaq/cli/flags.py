@@ -1,4 +1,4 @@
-"""Flags that several commands share, with the help and default of the option each of them sets."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from metaq.config.options import OPTIONS
 
 
 class Format(StrEnum):
-    """How results are written."""
+    """The form of results."""
 
     text = "text"
     json = "json"
 
 
 def flag(name: str, *, metavar: str | None = None) -> Any:
-    """The flag of one option. It is None where not given, so that the other sources count."""
+    """Returns the flag of one option, with its help and default. A flag that is not given is None, so that
+    the environment and the configuration file count."""
     option = OPTIONS[name]
     default = "" if option.default in (None, ()) else f" (default {option.default})"
     return typer.Option(
@@ -29,22 +30,40 @@ def flag(name: str, *, metavar: str | None = None) -> Any:
 ConfigFile = Annotated[
     str | None,
     typer.Option(
-        "--config", help="TOML file, or broker.conf of RocketMQ.", metavar="FILE", show_default=False
+        "--config",
+        help="Configuration file: TOML, or a broker.conf of RocketMQ.",
+        metavar="FILE",
+        show_default=False,
     ),
 ]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Any option of `metaq config show`.", metavar="NAME=VALUE", show_default=False
+        "--set",
+        help="Set any option that `metaq config show` lists; repeatable.",
+        metavar="NAME=VALUE",
+        show_default=False,
     ),
 ]
-NameServers = Annotated[str | None, flag("namesrv", metavar="HOST:PORT;…")]
+NameServers = Annotated[
+    str | None,
+    typer.Option(
+        "--namesrv",
+        help="Name servers of the cluster (default METAQ_NAMESRV, or 127.0.0.1:9876).",
+        metavar="HOST:PORT;…",
+        show_default=False,
+    ),
+]
 MessagesPerSecond = Annotated[
     str | None,
-    typer.Option(help="Messages per second, or none.", metavar="N|none", show_default=False),
+    typer.Option(help="Messages per second; none removes the limit.", metavar="N|none", show_default=False),
 ]
 BytesPerSecond = Annotated[
     str | None,
-    typer.Option(help="Bytes per second such as 50MB, or none.", metavar="SIZE|none", show_default=False),
+    typer.Option(
+        help="Bytes per second, such as 50MB; none removes the limit.",
+        metavar="SIZE|none",
+        show_default=False,
+    ),
 ]
-Output = Annotated[Format, typer.Option("-o", "--output", help="For people or for programs.")]
+Output = Annotated[Format, typer.Option("-o", "--output", help="Text for people, or JSON for programs.")]

@@ -3,166 +3,184 @@
 from __future__ import annotations
 
 import sys
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from metaq.cli.flags import Format, NameServers, Output
-from metaq.errors import CommandError
+from metaq.errors import CommandError, NotDurable, UnreadableBody
 
 if TYPE_CHECKING:
-    from metaq._core import Record
-    from metaq.cli.cluster import Cluster
+    from metaq.client.message import Message
+    from metaq.client.producer.results import SendResult
+    from metaq.client.session.routes import Queue
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
+
+PRODUCER_GROUP = "TOOLS_PRODUCER"
+SEND_TIMEOUT_S = 10.0
 
 
 def send(
     topic: Topic,
-    body: Annotated[str, typer.Argument(help="The message; - reads standard input.", show_default=False)],
+    body: Annotated[
+        str, typer.Argument(help="Body of the message; - reads standard input.", show_default=False)
+    ],
     tag: Annotated[str | None, typer.Option(help="Tag that consumers filter by.", show_default=False)] = None,
     key: Annotated[
         list[str] | None, typer.Option(help="Key to find the message by; repeatable.", show_default=False)
     ] = None,
     property: Annotated[
-        list[str] | None, typer.Option(help="Repeatable.", metavar="NAME=VALUE", show_default=False)
+        list[str] | None,
+        typer.Option(help="Property of the message; repeatable.", metavar="NAME=VALUE", show_default=False),
     ] = None,
     queue: Annotated[int | None, typer.Option(help="Queue to send to.", min=0, show_default=False)] = None,
     namesrv: NameServers = None,
     output: Output = Format.text,
 ) -> None:
     """Send one message and print where it was stored."""
-    from dataclasses import asdict
+    from metaq.cli.connection import name_servers
+    from metaq.client.sync import Client
 
-    from metaq.cli.cluster import ask
-    from metaq.cli.output import print_json
-
-    properties = _properties(property or [], tag, key or [])
+    properties = _properties(property or [])
     payload = sys.stdin.buffer.read() if body == "-" else body.encode(errors="surrogateescape")
     if not payload:
         raise CommandError("the message is empty", hint="RocketMQ clients refuse a message without a body")
-
-    stored = ask(namesrv, lambda cluster: cluster.send(topic, payload, properties, queue))
-    if output is Format.json:
-        print_json(asdict(stored))
-    else:
-        typer.echo(
-            f"{stored.status} {stored.topic} {stored.broker} queue {stored.queue_id}"
-            f" offset {stored.queue_offset} id {stored.message_id}"
-        )
-    if stored.status != "SEND_OK":
-        raise typer.Exit(1)
+    servers = name_servers(namesrv)
+    chosen = None if queue is None else _queue(servers, topic, queue)
+    with Client(servers) as client, client.producer(PRODUCER_GROUP, timeout=SEND_TIMEOUT_S) as producer:
+        try:
+            sent = producer.send(topic, payload, tag=tag, keys=key or (), properties=properties, queue=chosen)
+        except NotDurable as error:
+            _print_sent(error.result, output)
+            raise typer.Exit(1) from None
+    _print_sent(sent, output)
 
 
-def _properties(given: list[str], tag: str | None, keys: list[str]) -> dict[str, str]:
+def _properties(given: list[str]) -> dict[str, str]:
     properties = {}
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals:
             raise CommandError(f"--property {pair} has no '='", hint="write --property name=value")
         properties[name] = value
-    if tag is not None:
-        properties["TAGS"] = tag
-    if keys:
-        properties["KEYS"] = " ".join(keys)
     return properties
+
+
+def _queue(servers: str, topic: str, number: int) -> Queue:
+    """A queue of that number, on any broker."""
+    import random
+
+    from metaq.admin import Admin
+
+    with Admin(servers) as admin:
+        queues = [queue for queue in admin.topics.route(topic).writable if queue.id == number]
+    if not queues:
+        raise CommandError(f"{topic} has no queue {number} that can be written to")
+    return random.choice(queues)
+
+
+def _print_sent(sent: SendResult, output: Format) -> None:
+    from metaq.cli.output import print_json
+    from metaq.client.producer.results import SendStatus
+
+    status = {
+        SendStatus.STORED: "SEND_OK",
+        SendStatus.FLUSH_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+        SendStatus.REPLICA_MISSING: "SLAVE_NOT_AVAILABLE",
+        SendStatus.REPLICA_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+    }[sent.status]
+    queue = sent.queue
+    if output is Format.json:
+        print_json(
+            {
+                "status": status,
+                "topic": queue.topic,
+                "broker": queue.broker,
+                "queue_id": queue.id,
+                "queue_offset": sent.queue_offset,
+                "id": sent.id,
+                "offset_id": sent.offset_id,
+            }
+        )
+    else:
+        typer.echo(
+            f"{status} {queue.topic} {queue.broker} queue {queue.id} offset {sent.queue_offset} id {sent.id}"
+        )
 
 
 def tail(
     topic: Topic,
     start: Annotated[
-        str, typer.Option("--from", help="begin, end, milliseconds or a time such as 2026-01-31T12:00.")
-    ] = "begin",
+        str,
+        typer.Option(
+            "--from",
+            help="Position to begin at: earliest, latest, -10m, 2026-01-31T12:00 or an offset.",
+            metavar="POSITION",
+        ),
+    ] = "earliest",
     count: Annotated[
-        int | None, typer.Option(help="Stop after so many messages.", min=1, show_default=False)
+        int | None, typer.Option(help="Stop after this many messages.", min=1, show_default=False)
     ] = None,
     follow: Annotated[bool, typer.Option(help="Wait for messages that arrive later.")] = True,
     namesrv: NameServers = None,
     output: Output = Format.text,
 ) -> None:
-    """Print the messages of a topic as they are, without consuming them."""
-    from metaq.cli.cluster import ask
-    from metaq.cli.output import print_json_line
-    from metaq.cli.tailing import tail as read
+    """Print the messages of a topic without consuming them."""
+    from itertools import islice
 
-    since = _start(start)
+    from metaq.cli.connection import connect
+    from metaq.cli.output import position, print_json_line
 
-    async def print_all(cluster: Cluster) -> None:
-        left = count
-        async with aclosing(read(cluster, topic, since, follow=follow)) as records:
-            async for record in records:
-                if output is Format.json:
-                    print_json_line(document(record))
-                else:
-                    print(line(record), flush=True)
-                if left is not None:
-                    left -= 1
-                    if left == 0:
-                        return
-
+    begin = position("--from", start)
     # Ctrl-C is how following ends.
-    with suppress(KeyboardInterrupt):
-        ask(namesrv, print_all)
+    with suppress(KeyboardInterrupt), connect(namesrv) as admin:
+        for message in islice(admin.messages.read(topic, begin, follow=follow), count):
+            if output is Format.json:
+                print_json_line(document(message))
+            else:
+                print(line(message), flush=True)
 
 
-def _start(text: str) -> str | int:
-    from datetime import datetime
+def line(message: Message) -> str:
+    """Returns a message as one line for people."""
+    from metaq.cli.output import moment
 
-    if text in ("begin", "end"):
-        return text
-    if text.isdecimal():
-        return int(text)
+    tag = f" [{message.tag}]" if message.tag else ""
+    number = -1 if message.queue is None else message.queue.id
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise CommandError(
-            f"--from {text} is no point in time", hint="write begin, end, milliseconds or 2026-01-31T12:00"
-        ) from None
-
-
-def line(record: Record) -> str:
-    """A message for people."""
-    from datetime import datetime
-
-    from metaq.client.compression import body_of
-
-    stored = datetime.fromtimestamp(record.store_timestamp_ms / 1000).isoformat(" ", "milliseconds")
-    tag = record.properties.get("TAGS")
-    body = body_of(record)
-    text = (
-        f"<{len(record.body)} bytes, compressed>" if body is None else body.decode(errors="backslashreplace")
-    )
+        text = message.body.decode(errors="backslashreplace")
+    except UnreadableBody as error:
+        text = f"<{error}>"
     # A body must not be able to move a terminal's cursor.
     printable = "".join(
         c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text
     )
-    return f"{stored} {record.queue_id}:{record.queue_offset}{f' [{tag}]' if tag else ''} {printable}"
+    return f"{moment(message.stored_at)} {number}:{message.queue_offset}{tag} {printable}"
 
 
-def document(record: Record) -> dict[str, object]:
-    """A message for programs."""
+def document(message: Message) -> dict[str, object]:
+    """Returns a message as programs read it. A body that is not text is in base 64."""
     from base64 import b64encode
 
-    from metaq.client.compression import body_of
-
-    document: dict[str, object] = {
-        "topic": record.topic,
-        "queue_id": record.queue_id,
-        "queue_offset": record.queue_offset,
-        "message_id": record.message_id,
-        "born_timestamp_ms": record.born_timestamp_ms,
-        "store_timestamp_ms": record.store_timestamp_ms,
-        "born_host": record.born_host,
-        "reconsume_times": record.reconsume_times,
-        "properties": record.properties,
+    fields: dict[str, object] = {
+        "topic": message.topic,
+        "queue_id": None if message.queue is None else message.queue.id,
+        "queue_offset": message.queue_offset,
+        "id": message.id,
+        "offset_id": message.offset_id,
+        "born_timestamp_ms": message.born_at,
+        "store_timestamp_ms": message.stored_at,
+        "born_host": message.born_host,
+        "reconsume_times": message.reconsume_times,
+        "properties": {**message.system_properties, **message.properties},
     }
-    body = body_of(record)
     try:
-        document["body"] = None if body is None else body.decode()
+        body = message.body
+    except UnreadableBody as error:
+        return {**fields, "body": None, "body_error": str(error)}
+    try:
+        return {**fields, "body": body.decode()}
     except UnicodeDecodeError:
-        document["body"] = None
-    if document["body"] is None:
-        document["body_base64"] = b64encode(record.body if body is None else body).decode()
-        document["compressed"] = body is None
-    return document
+        return {**fields, "body": None, "body_base64": b64encode(body).decode()}

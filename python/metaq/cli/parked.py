@@ -1,4 +1,4 @@
-"""metaq parked: what consumers on this machine have parked on its disk."""
+"""metaq parked: messages that consumers on this machine have parked on its disk."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from metaq.cli.flags import Format, Output
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.local_retry_store import Parked, ParkedMessages
+    from metaq.client.consumer.local_retry_store import LocalRetryStore, StoredRetry
 
 app = typer.Typer(
-    help="List the messages that consumers on this machine have parked, and have them tried at once.",
+    help="List the messages that consumers on this machine have parked, and replay them.",
     no_args_is_help=True,
 )
 
@@ -21,7 +21,7 @@ Directory = Annotated[
     Path | None,
     typer.Option(
         "--directory",
-        help="Where the consumers park (local_directory); METAQ_CLIENT_DIRECTORY/parked unless given.",
+        help="The local_directory of the consumers (default METAQ_CLIENT_DIRECTORY/parked).",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ def list_parked(
     directory: Directory = None,
     output: Output = Format.text,
 ) -> None:
-    """List parked messages, the oldest first."""
+    """List parked messages, oldest first."""
     from metaq.cli.output import print_json_line
 
     for name, store in _stores(directory, group):
@@ -49,13 +49,16 @@ def list_parked(
 def replay(
     group: Annotated[str, typer.Argument(help="Name of the consumer group.", show_default=False)],
     number: Annotated[
-        list[int] | None, typer.Option("--number", help="Only the one with this number.", show_default=False)
+        list[int] | None,
+        typer.Option("--number", help="Only the message with this number; repeatable.", show_default=False),
     ] = None,
     directory: Directory = None,
     output: Output = Format.text,
 ) -> None:
-    """Make parked messages due now, with all their tries: the group's consumer on this machine takes them,
-    or does so when it is started."""
+    """Make parked messages due now and reset their tries.
+
+    The group's consumer on this machine takes them at once, or when it starts.
+    """
     from metaq.cli.output import print_json
     from metaq.errors import CommandError
 
@@ -71,13 +74,13 @@ def replay(
         typer.echo(f"{count} parked messages of {group} are due now")
 
 
-def _stores(directory: Path | None, group: str | None) -> list[tuple[str, ParkedMessages]]:
-    from metaq.client.consumer.local_retry_store import ParkedMessages, parked_groups
+def _stores(directory: Path | None, group: str | None) -> list[tuple[str, LocalRetryStore]]:
+    from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_files
     from metaq.client.consumer.options import client_directory
     from metaq.errors import CommandError
 
     place = directory or client_directory() / "parked"
-    found = parked_groups(place)
+    found = local_retry_files(place)
     if group is not None:
         if group not in found:
             raise CommandError(
@@ -85,27 +88,27 @@ def _stores(directory: Path | None, group: str | None) -> list[tuple[str, Parked
                 hint="run the command on the consumer's machine, as its user, or give --directory",
             )
         found = {group: found[group]}
-    return [(name, ParkedMessages(path)) for name, path in found.items()]
+    return [(name, LocalRetryStore(path)) for name, path in found.items()]
 
 
-def _document(group: str, parked: Parked) -> dict[str, object]:
+def _document(group: str, parked: StoredRetry) -> dict[str, object]:
     return {
         "group": group,
         "number": parked.number,
-        "id": parked.message_id,
+        "id": parked.id,
         "topic": parked.record.get("topic", parked.queue_topic),
         "broker": parked.broker,
         "queue": parked.queue_id,
         "queue_offset": parked.queue_offset,
         "attempts": parked.attempts,
         "error": parked.error,
-        "parked_ms": parked.parked_ms,
+        "parked_ms": parked.stored_ms,
         "due_ms": parked.due_ms,
         "body_bytes": len(parked.body),
     }
 
 
-def _line(group: str, parked: Parked) -> str:
+def _line(group: str, parked: StoredRetry) -> str:
     topic = parked.record.get("topic", parked.queue_topic)
     error = " ".join(parked.error.split())
-    return f"{group} {parked.number} {parked.message_id} {topic} failed {parked.attempts} times here: {error}"
+    return f"{group} {parked.number} {parked.id} {topic} failed {parked.attempts} times here: {error}"

@@ -27,19 +27,19 @@ Master = Annotated[
     str | None,
     typer.Option(
         "--master",
-        help="Where Spark runs: local[4], spark://host:7077, yarn or k8s://…; else what the file says.",
+        help="Spark master: local[4], spark://host:7077, yarn or k8s://… (default: the one in the file).",
         metavar="MASTER",
         show_default=False,
     ),
 ]
 
 LINE_INTERVAL = 10
-"""Of how many reports one is a line, where nobody watches."""
+"""If standard error is not a terminal, every tenth report is printed."""
 
 
 @app.command("list")
 def list_pipelines(output: Output = Format.text) -> None:
-    """List the pipelines that there are."""
+    """List all pipelines."""
     from metaq.cli.output import print_json, print_table
     from metaq.pipelines import PIPELINES
 
@@ -54,12 +54,10 @@ def run(
     name: Name,
     config: ConfigFile,
     master: Master = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")] = False,
     output: Output = Format.text,
 ) -> None:
-    """Run a pipeline until it is done, or ended by Ctrl-C or SIGTERM; it goes on from there next time."""
+    """Run a pipeline until it is done, or until Ctrl-C or SIGTERM. The next run continues from there."""
     pipeline = _load(name, config, master)
     if dry_run:
         _print_plan(pipeline.plan(), output)
@@ -75,21 +73,24 @@ def verify(
     name: Name,
     config: ConfigFile,
     master: Master = None,
-    limit: Annotated[int, typer.Option("--limit", help="How many keys to print for each table.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", help="Keys to print for each table.")] = 100,
     wait: Annotated[
         float,
-        typer.Option("--wait", help="Seconds to look again at what differs."),
+        typer.Option("--wait", help="Seconds to keep comparing while rows differ."),
     ] = 0.0,
     output: Output = Format.text,
 ) -> None:
-    """Compare a pipeline's source with its copy, and print the keys that differ. Exit code 1 if any do."""
+    """Compare the source of a pipeline with its copy and print the keys that differ.
+
+    The exit code is 1 if any differ.
+    """
     from metaq.errors import CommandError
     from metaq.pipelines import PIPELINES, Verifiable
 
     pipeline = _load(name, config, master)
     if not isinstance(pipeline, Verifiable):
         able = [other for other, entry in PIPELINES.items() if entry.has_copy]
-        raise CommandError(f"{name} has no copy to compare", hint=f"these have: {', '.join(able)}")
+        raise CommandError(f"{name} has no copy to compare", hint=f"these have one: {', '.join(able)}")
     found = pipeline.verify(limit, wait)
     _print_verification(found, output)
     if not found.is_same:
@@ -109,14 +110,14 @@ def _load(name: str, config: Path, master: str | None) -> Pipeline:
     if not isinstance(pipeline, RunsOnSpark):
         able = [other for other, entry in PIPELINES.items() if "spark" in entry.extra]
         raise CommandError(
-            f"{name} does not run on Spark, and takes no --master", hint=f"these do: {', '.join(able)}"
+            f"{name} does not run on Spark and has no --master", hint=f"these do: {', '.join(able)}"
         )
     return pipeline.on(master)
 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """The first signal lets it end in order, the second one ends it at once."""
+    """Yields an event that the first signal sets. A second signal ends the process at once."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -150,13 +151,13 @@ def _reporting(name: str, output: Format) -> Iterator[Report]:
     else:
         reports = 0
 
-        def tell(progress: Progress) -> None:
+        def print_some(progress: Progress) -> None:
             nonlocal reports
             if reports % LINE_INTERVAL == 0:
                 print(f"{name}: {_line(progress)}", file=sys.stderr, flush=True)
             reports += 1
 
-        yield tell
+        yield print_some
 
 
 def _line(progress: Progress) -> str:
@@ -209,4 +210,5 @@ def _print_verification(found: Verification, output: Format) -> None:
         for key in table.keys:
             typer.echo(f"{table.table} {key.key}: {key.what}")
         if table.more_keys:
-            typer.echo(f"{table.table}: {table.more_keys:,} keys more")
+            keys = "key" if table.more_keys == 1 else "keys"
+            typer.echo(f"{table.table}: {table.more_keys:,} more {keys}")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from metaq.serve import Ready, Role
 
 READY = "METAQ_READY"
-"""Begins the one line of standard output that a program waits for; JSON follows."""
+"""The first word of the line on standard output that programs wait for; JSON follows it."""
 
 Host = Annotated[str | None, flag("host")]
 Data = Annotated[str | None, flag("data", metavar="DIR")]
@@ -44,7 +44,7 @@ def serve(
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Run name server and broker in one process."""
+    """Run a name server and a broker in one process."""
     flags = {
         "host": host,
         "data": data,
@@ -114,14 +114,14 @@ def _run(role: Role, flags: Mapping[str, object], assignments: list[str] | None,
     )
     for note in config.notes:
         logging.getLogger("metaq.config").warning(note)
-    # The data plane is loaded only now: a bad setting is told without it.
+    # The data plane is loaded only now: a wrong setting is reported without it.
     from metaq.serve import run
 
     asyncio.run(run(role, config, lambda ready: _announce(ready, config)))
 
 
 def _announce(ready: Ready, config: Config) -> None:
-    """A block for people on standard error, one line for programs on standard output."""
+    """Prints a block for people to standard error and one line for programs to standard output."""
     import dataclasses
 
     import msgspec
@@ -149,6 +149,6 @@ def _greeting(ready: Ready, config: Config) -> list[str]:
         lines.append(f"  {command} send Hello 'first message'{where}")
         lines.append(f"  {command} tail Hello{where}")
     elif ready.broker:
-        lines.append("  No name server knows it, so no client will find it: name one with --namesrv")
+        lines.append("  No name server is set, so no client can find this broker; set one with --namesrv")
     lines.append("Ctrl-C stops it.")
     return lines

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from metaq.cli.flags import BytesPerSecond, Format, MessagesPerSecond, NameServers, Output
-
-if TYPE_CHECKING:
-    from metaq.cli.cluster import Cluster
 
 app = typer.Typer(help="Create, list, show, limit and delete topics.", no_args_is_help=True)
 
@@ -20,8 +17,8 @@ Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=Fa
 def create(
     topic: Topic,
     queues: Annotated[int, typer.Option(help="Queues on each broker.", min=1, max=1024)] = 8,
-    permission: Annotated[int, typer.Option(help="Bits: 4 read, 2 write.", min=0, max=7)] = 6,
-    order: Annotated[bool, typer.Option("--order", help="Mark it as ordered for consumers.")] = False,
+    permission: Annotated[int, typer.Option(help="4 to read, 2 to write, 6 for both.", min=0, max=7)] = 6,
+    order: Annotated[bool, typer.Option("--order", help="Mark the topic as ordered for consumers.")] = False,
     cluster: Annotated[
         str | None, typer.Option(help="Only on the brokers of this cluster.", show_default=False)
     ] = None,
@@ -29,15 +26,14 @@ def create(
     output: Output = Format.text,
 ) -> None:
     """Create a topic on every broker, or change it."""
-    from metaq.cli.cluster import ask
+    from metaq.cli.connection import connect
     from metaq.cli.output import print_json
 
-    brokers = ask(
-        namesrv,
-        lambda found: found.create_topic(
-            topic, queues=queues, permission=permission, order=order, cluster=cluster
-        ),
-    )
+    with connect(namesrv) as admin:
+        settings = admin.topics.create(
+            topic, queues=queues, permission=permission, ordered=order, cluster=cluster, change_existing=True
+        )
+    brokers = [on_broker.broker for on_broker in settings]
     if output is Format.json:
         print_json({"topic": topic, "queues": queues, "permission": permission, "brokers": brokers})
     else:
@@ -47,20 +43,17 @@ def create(
 @app.command("list")
 def list_topics(
     everything: Annotated[
-        bool, typer.Option("--all", help="Also those that brokers keep for themselves.")
+        bool, typer.Option("--all", help="List also the topics that brokers use themselves.")
     ] = False,
     namesrv: NameServers = None,
     output: Output = Format.text,
 ) -> None:
     """List the topics of all brokers."""
-    from metaq.cli.cluster import ask
+    from metaq.cli.connection import connect
     from metaq.cli.output import print_json
 
-    async def names(cluster: Cluster) -> list[str]:
-        hidden = set() if everything else await cluster.system_topics()
-        return [name for name in await cluster.topics() if name not in hidden]
-
-    topics = ask(namesrv, names)
+    with connect(namesrv) as admin:
+        topics = [topic.name for topic in admin.topics.list() if everything or topic.kind != "system"]
     if output is Format.json:
         print_json(topics)
     else:
@@ -70,12 +63,24 @@ def list_topics(
 
 @app.command()
 def show(topic: Topic, namesrv: NameServers = None, output: Output = Format.text) -> None:
-    """Show the queues of a topic and how far each of them is filled."""
-    from metaq.cli.cluster import ask
-    from metaq.cli.output import print_json, print_table
+    """Show the queues of a topic and the messages that each of them holds."""
+    from metaq.cli.connection import connect
+    from metaq.cli.output import moment, print_json, print_table
 
-    rows = ask(namesrv, lambda cluster: _queue_rows(cluster, topic))
+    with connect(namesrv) as admin:
+        queues = admin.topics.show(topic).queues
     if output is Format.json:
+        rows = [
+            {
+                "broker": state.queue.broker,
+                "queue": state.queue.id,
+                "min_offset": state.first_offset,
+                "max_offset": state.end_offset,
+                "messages": state.messages,
+                "last_stored_ms": state.last_stored_ms,
+            }
+            for state in queues
+        ]
         print_json({"topic": topic, "queues": rows})
         return
     heads = ("broker", "queue", "min offset", "max offset", "messages", "last stored")
@@ -83,45 +88,17 @@ def show(topic: Topic, namesrv: NameServers = None, output: Output = Format.text
         heads,
         [
             (
-                str(row["broker"]),
-                str(row["queue"]),
-                str(row["min_offset"]),
-                str(row["max_offset"]),
-                str(row["messages"]),
-                _time(row["last_stored_ms"]),
+                state.queue.broker,
+                str(state.queue.id),
+                str(state.first_offset),
+                str(state.end_offset),
+                str(state.messages),
+                "–" if state.last_stored_ms is None else moment(state.last_stored_ms),
             )
-            for row in rows
+            for state in queues
         ],
         right=heads[1:5],
     )
-
-
-async def _queue_rows(cluster: Cluster, topic: str) -> list[dict[str, str | int]]:
-    from metaq.cli.cluster import master_addresses
-
-    rows: list[dict[str, str | int]] = []
-    for broker, address in sorted(master_addresses(await cluster.route_required(topic)).items()):
-        stats = await cluster.topic_stats(address, topic)
-        for queue, figures in sorted(stats.offset_table.items(), key=lambda item: item[0].queue_id):
-            rows.append(
-                {
-                    "broker": broker,
-                    "queue": queue.queue_id,
-                    "min_offset": figures.min_offset,
-                    "max_offset": figures.max_offset,
-                    "messages": figures.max_offset - figures.min_offset,
-                    "last_stored_ms": figures.last_update_timestamp,
-                }
-            )
-    return rows
-
-
-def _time(timestamp_ms: str | int) -> str:
-    from datetime import datetime
-
-    if not isinstance(timestamp_ms, int) or timestamp_ms <= 0:
-        return "–"
-    return datetime.fromtimestamp(timestamp_ms / 1000).isoformat(" ", "milliseconds")
 
 
 @app.command()
@@ -132,29 +109,31 @@ def limit(
     namesrv: NameServers = None,
     output: Output = Format.text,
 ) -> None:
-    """Limit what a topic takes per second on each of its brokers, or show its limits."""
-    from metaq.cli.cluster import ask
-    from metaq.cli.limits import TOPIC, changes, print_limits, topic_limits
+    """Limit what each broker accepts for a topic, or show the limits."""
+    from metaq.cli.connection import connect
+    from metaq.cli.limits import byte_rate, message_rate, print_limits
 
-    wanted = changes(TOPIC, messages_per_second, bytes_per_second)
-    rows = ask(namesrv, lambda cluster: topic_limits(cluster, topic, wanted))
-    print_limits("topic", topic, rows, output)
+    messages, size = message_rate(messages_per_second), byte_rate(bytes_per_second)
+    with connect(namesrv) as admin:
+        limits = admin.topics.limit(topic, messages_per_second=messages, bytes_per_second=size)
+    print_limits("topic", topic, limits, output)
 
 
 @app.command()
 def delete(
     topic: Topic,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     namesrv: NameServers = None,
     output: Output = Format.text,
 ) -> None:
     """Delete a topic from every broker, with the offsets of its consumers."""
-    from metaq.cli.cluster import ask
+    from metaq.cli.connection import connect
     from metaq.cli.output import print_json
 
     if not yes:
         typer.confirm(f"Delete {topic} and all its messages?", abort=True)
-    brokers = ask(namesrv, lambda cluster: cluster.delete_topic(topic))
+    with connect(namesrv) as admin:
+        brokers = admin.topics.delete(topic)
     if output is Format.json:
         print_json({"topic": topic, "deleted": True, "brokers": brokers})
     else:

@@ -1,11 +1,19 @@
-"""The client: one logic on asyncio and two faces over it.
+"""The client: one implementation on asyncio, and two faces over it.
 
-`session` keeps connections, routes and heartbeats; `message` is what is sent and received; `producer` sends,
-with `soon` for what may wait a moment and `transactions` for what must be decided; `aio` and `sync` are the
-faces, the second one over a `portal` to the thread where the first one runs. `telemetry` tells of all that.
+aio.py, sync.py   the two classes `Client`; sync.py runs the first one on a thread of its own (portal.py)
+session/          connections, routes and heartbeats, shared by everything that one client has made
+producer/         sends messages: one by one, from a buffer, in transactions, as requests
+consumer/         receives messages: with handlers, by iteration, by polling
+telemetry/        spans, metrics and RocketMQ's trace topic
+message.py        rules and layout of messages to send; compression.py: compressed bodies
+lifecycle.py      starting and closing; tasks.py: background tasks
+
+Users import `metaq` and `metaq.aio`, whose names are public. Everything here is internal, and may change as
+long as both faces keep the same methods, signatures and docstrings. The Spark connector also uses the
+session, the sender and the row sender.
 """
 
 import logging
 
-# Whoever sets up logging hears of us; nobody else finds our lines in their output.
+# Without a handler, Python would print our warnings in programs that have not configured logging.
 logging.getLogger("metaq").addHandler(logging.NullHandler())

@@ -1,39 +1,42 @@
-"""The face for asyncio, where all the work is done."""
+"""The client for asyncio. It does all the work; `sync` is a face over it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
+import signal
+from collections.abc import Callable, Iterable
+from typing import Unpack
 
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from metaq.client.compression import Format
-from metaq.client.consumer.aio_consumers import Consuming
-from metaq.client.consumer.handler import CLOSE_TIMEOUT_S, LEAVE_TIMEOUT_MIN_S
-from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, check_topic
-from metaq.client.producer.options import KIB, MIB, ProducerOptions
+from metaq.client.consumer.aio_consumers import Consumer, Handler, Puller, Subscribed
+from metaq.client.consumer.options import (
+    ConsumerKeywords,
+    HandlerKeywords,
+    PullerKeywords,
+    consumer_options,
+)
+from metaq.client.consumer.registry import ConsumerRegistry
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, LEAVE_TIMEOUT_MIN_S, AsyncStartable
+from metaq.client.message import check_topic
+from metaq.client.producer.options import DEFAULT_GROUP, ProducerKeywords, producer_options
 from metaq.client.producer.producer import Producer
-from metaq.client.producer.results import SendStatus
 from metaq.client.session.session import Session
 from metaq.client.telemetry.trace_topic import TraceTopic
 from metaq.errors import NotDelivered
 from metaq.protocol.names import TRACE_TOPIC
 
-DEFAULT_GROUP = "metaq"
 
+class Client(AsyncStartable):
+    """A client of a cluster. `nameservers` is `host:port`; separate several with semicolons.
 
-class Client(Consuming):
-    """A client of a cluster, named by its name servers: `host:port`, several separated by semicolons.
-
-    It belongs to the event loop in which it is started:
+    It belongs to the event loop on which it is started:
 
         async with metaq.aio.Client("127.0.0.1:9876") as client: …
 
-    Spans and metrics go to OpenTelemetry's global providers, or to those given here. With `trace_topic` what
-    becomes of messages is also written to RocketMQ's own trace topic, or to one of that name.
+    Spans and metrics go to the given OpenTelemetry providers, or to the global ones. With `trace_topic` the
+    client also writes RocketMQ's own message trace: to its standard topic, or to a topic that you name.
     """
 
     def __init__(
@@ -45,7 +48,6 @@ class Client(Consuming):
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        super().__init__()
         self._session = Session(
             nameservers,
             client_id=client_id,
@@ -59,80 +61,153 @@ class Client(Consuming):
             self._trace_topic = TraceTopic(self._session, name)
             self._session.telemetry.trace_to(self._trace_topic)
         self._producers: set[Producer] = set()
+        self._consumers = ConsumerRegistry(self._session)
         self._is_closing = False
-        self._ended = asyncio.Event()
-        """The close is over."""
+        self._closed = asyncio.Event()
 
     @property
     def client_id(self) -> str:
-        """What brokers know this client by."""
+        """The id under which brokers know this client."""
         return self._session.client_id
 
-    def producer(
-        self,
-        group: str = DEFAULT_GROUP,
-        *,
-        timeout: float = 15.0,
-        attempt_timeout: float = 6.0,
-        accept: Iterable[SendStatus | str] = (),
-        body_bytes_max: int = BODY_BYTES_MAX,
-        compression: Format | None = "zlib",
-        compress_from_bytes: int = COMPRESS_FROM_BYTES,
-        linger: float = 0.002,
-        batch_bytes_max: int = 256 * KIB,
-        buffer_bytes_max: int = 32 * MIB,
-    ) -> Producer:
-        """A producer of that group; a context manager, which ends with its client at the latest.
+    def producer(self, group: str = DEFAULT_GROUP, **options: Unpack[ProducerKeywords]) -> Producer:
+        """Makes a producer, a context manager. It closes with its client at the latest.
 
-        `timeout` is for a send with all its tries, `attempt_timeout` for one of them. `accept` names what is
-        no error besides a message that is stored as it should be: flush-timeout, replica-missing or
-        replica-timeout. Bodies from `compress_from_bytes` on are compressed, unless `compression` is None.
-        `linger`, `batch_bytes_max` and `buffer_bytes_max` are for `send_soon`.
+        The options and their defaults:
+
+        - `timeout` (15.0): seconds for one send with all its attempts
+        - `attempt_timeout` (6.0): seconds for one attempt
+        - `accept` (()): statuses besides "stored" that are not errors: "flush-timeout", "replica-missing",
+          "replica-timeout"
+        - `body_bytes_max` (4 MiB): the largest body
+        - `compression` ("zlib"): "zlib", "lz4", "zstd" or None
+        - `compress_from_bytes` (4096): the smallest body that is compressed
+        - `linger` (0.002): seconds for which `send_soon` waits for more messages
+        - `batch_bytes_max` (256 KiB): how much `send_soon` sends at once
+        - `buffer_bytes_max` (32 MiB): how much `send_soon` holds before it waits
+        - `batches_in_flight_max` (4): batches of one topic that `send_soon` sends at the same time
+
+        Raises UsageError.
         """
-        options = ProducerOptions(
-            group,
-            timeout_s=timeout,
-            attempt_timeout_s=attempt_timeout,
-            accept=SendStatus.all_of(accept),
-            body_bytes_max=body_bytes_max,
-            compression=compression,
-            compress_from_bytes=compress_from_bytes,
-            linger_s=linger,
-            batch_bytes_max=batch_bytes_max,
-            buffer_bytes_max=buffer_bytes_max,
-        )
-        producer = Producer(self._session, options, on_close=self._producers.discard)
+        checked = producer_options(group, options)
+        producer = Producer(self._session, checked, on_close=self._producers.discard)
         self._producers.add(producer)
         return producer
 
+    def consumer(
+        self, topic: str | Iterable[str], *, group: str, **options: Unpack[HandlerKeywords]
+    ) -> Callable[[Handler], Consumer]:
+        """Declares a handler, as a decorator. It starts with the client, or at once if that has started.
+
+        A coroutine function runs as a task, a plain function in a thread, up to `concurrency` at a time.
+        Return to acknowledge the message. An exception retries it, `Retry` says when, and `Reject` sends it
+        to the dead letters.
+
+        The options and their defaults:
+
+        - `tags`, `sql`, `function` (None): the filter; they exclude each other
+        - `mode` ("cluster"): "cluster" shares the messages among members, "broadcast" gives each member all
+        - `start` ("latest"): where a group without a committed offset starts: "earliest", "latest" or a
+          datetime
+        - `concurrency` (20): how many calls of the handler run at a time
+        - `batch` (None): the handler gets a list of up to that many messages
+        - `ordered` (False): process the messages of a queue one after the other
+        - `priority` (False), `priority_patience` (8): take queues with a higher id first
+        - `strategy` ("average"): how queues are divided: "average", "circular", "sticky" or a function
+        - `retries_max` (None), `suspend` (1.0): when a message becomes a dead letter, and how many seconds an
+          ordered queue rests after a failure
+        - `pull_count` (256), `buffer_count` (1000), `buffer_bytes` (100 MiB), `buffer_span` (2000): how much
+          is read ahead
+        - `on_rebalance` (None): called with the queues gained and the queues lost
+        - `offsets_file` (None): where broadcast mode keeps its offsets
+        - `on_failure` ("broker"): who retries, the "broker" or this machine with "local"
+        - `local_after` (5), `local_retries_max` (16), `local_first_wait` (10.0), `local_directory` (None):
+          how local retry works
+
+        Raises UsageError.
+        """
+        checked = consumer_options(topic, group, options)
+        return lambda handler: self._consumers.add_handler(handler, checked)
+
+    def subscribe(
+        self,
+        topic: str | Iterable[str],
+        *,
+        group: str,
+        auto_ack: bool = True,
+        idle_timeout: float | None = None,
+        **options: Unpack[ConsumerKeywords],
+    ) -> Subscribed:
+        """Returns an iteration over messages, a context manager.
+
+        It ends when it is closed, or when no message came for `idle_timeout` seconds. With `auto_ack` the
+        next message acknowledges the one before. The other options are those of `consumer`, without `batch`
+        and local retry. Raises UsageError.
+        """
+        checked = consumer_options(topic, group, options)
+        return self._consumers.add_subscribed(checked, auto_ack=auto_ack, idle_timeout=idle_timeout)
+
+    def puller(self, **options: Unpack[PullerKeywords]) -> Puller:
+        """Makes a puller, a context manager, which reads queues that you assign to it.
+
+        The options and their defaults:
+
+        - `group` (None): whose committed offsets are used; without a group you cannot commit
+        - `tags`, `sql`, `function` (None): the filter; they exclude each other
+        - `start` ("latest"): where a queue without a committed offset starts: "earliest", "latest", a
+          datetime or an offset
+        - `buffer_count` (1000), `buffer_bytes` (100 MiB): how much is read ahead
+
+        Raises UsageError.
+        """
+        return self._consumers.add_puller(options)
+
     async def start(self) -> None:
-        """Safe to call twice."""
+        """Starts the client and its declared consumers. Safe to call twice."""
         await self._session.start()
         if self._trace_topic is not None:
             self._trace_topic.start()
-        await self._start_consumers()
+        await self._consumers.start()
+
+    async def run(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
+        """Consumes until SIGTERM or SIGINT arrives, then closes within the timeout. For the main thread."""
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        # Set before the start, because the first consumer already has messages while the others start.
+        for number in signals:
+            loop.add_signal_handler(number, ended.set)
+        try:
+            try:
+                await self.start()
+                await ended.wait()
+            finally:
+                await self.close(timeout)
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Closes what was made of it, leaves its groups and closes its connections. Safe to call twice.
+        """Closes all consumers and producers, leaves their groups and closes all connections.
 
-        Consumers have `timeout` seconds to end what they have in hand, and producers what is left of them to
-        send theirs. Raises NotDelivered where a producer had something left that could not be sent. A second
-        close waits for the first.
+        Consumers have `timeout` seconds to finish the messages in hand, and producers have the rest of it to
+        send theirs. Raises NotDelivered if a producer could not send everything. Safe to call twice: the
+        second close waits for the first.
         """
-        if self._ended.is_set():
+        if self._closed.is_set():
             return
         self._session.require_process()
         self._session.require_loop()
         if self._is_closing:
-            await self._ended.wait()
+            await self._closed.wait()
             return
         self._is_closing = True
         lost: list[NotDelivered] = []
         try:
             loop = asyncio.get_running_loop()
             deadline = loop.time() + timeout
-            # Handlers may still send something, so the producers come after them.
-            await self._close_consumers(timeout)
+            # Handlers may still send messages, so producers close after them.
+            await self._consumers.close(timeout)
             left = max(deadline - loop.time(), LEAVE_TIMEOUT_MIN_S)
             closings = [producer.close(left) for producer in self._producers]
             for outcome in await asyncio.gather(*closings, return_exceptions=True):
@@ -146,23 +221,9 @@ class Client(Consuming):
             try:
                 await self._session.close()
             finally:
-                self._ended.set()
+                self._closed.set()
         if lost:
             raise NotDelivered(
                 sum(error.count for error in lost),
                 [failure for error in lost for failure in error.failures],
             )
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except NotDelivered as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))

@@ -1,7 +1,7 @@
-"""Bodies that are compressed, and how the system flag of a message says so.
+"""Compressed bodies, and the bits of a message's system flag that describe them.
 
-Bit 0 says that a body is compressed, bits 8 to 10 in which format. Clients before 5.0 know only zlib and
-leave those bits empty.
+Bit 0 is set if the body is compressed; bits 8 to 10 are the format. Clients before 5.0 only know zlib and
+leave the format at 0.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FLAGS: Final[dict[str, int]] = {"lz4": 0x100, "zstd": 0x200, "zlib": 0x300}
 _NAMES: Final = {0: "zlib"} | {flag: name for name, flag in _FLAGS.items()}
 
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""What a compressed body may grow to when it is read."""
+"""The largest size to which a compressed body may grow when it is read."""
 
 
 def compress(body: bytes, system_flag: int, format: str) -> tuple[bytes, int]:
-    """The body and its flag: as they were, where it is compressed already or would not become smaller."""
+    """Returns the body and its flag, unchanged if it is compressed already or would not become smaller."""
     if system_flag & COMPRESSED:
         return body, system_flag
     smaller = _core.compress(format, body)
@@ -35,7 +35,7 @@ def compress(body: bytes, system_flag: int, format: str) -> tuple[bytes, int]:
 
 
 def decompress(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MAX) -> bytes:
-    """The body as it was before its sender compressed it; raises UnreadableBody."""
+    """Returns the body as its producer sent it. Raises UnreadableBody."""
     if not system_flag & COMPRESSED:
         return body
     bits = system_flag & FORMAT_BITS
@@ -52,7 +52,7 @@ def decompress(body: bytes, system_flag: int, bytes_max: int = INFLATED_BYTES_MA
 
 
 def body_of(record: Record) -> bytes | None:
-    """The body as it was sent; None where it cannot be decompressed."""
+    """Returns the body as its producer sent it, or None if it cannot be decompressed."""
     try:
         return decompress(record.body, record.system_flag)
     except UnreadableBody:

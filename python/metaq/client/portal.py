@@ -1,4 +1,4 @@
-"""The way from any thread to the one event loop on which a `metaq.Client` does its work."""
+"""The way from any thread to the event loop on which a `metaq.Client` works."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from metaq.client.lifecycle import require_process
 from metaq.errors import ClientClosed, UsageError
 
 _P = ParamSpec("_P")
@@ -16,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Portal:
-    """One thread with an event loop. No code of the user's runs there, so nothing of theirs can stop it."""
+    """One thread with an event loop. No user code runs there, so user code cannot block it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -25,26 +26,34 @@ class Portal:
         self._closed = False
 
     def start(self) -> None:
-        """Safe to call twice."""
+        """Starts the thread. Safe to call twice."""
         if not self._thread.is_alive() and not self._closed:
             self._thread.start()
 
     def run(
         self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> _T:
-        """Runs it on the loop and waits for what it gives or raises."""
+        """Runs a coroutine function on the loop, and returns or raises its outcome."""
         future = self.submit(function, *args, **kwargs)
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C while waiting: what was asked for is given up too. One that is done stays as it is.
+            # Ctrl-C while waiting also cancels the call. Cancelling a finished one does nothing.
             future.cancel()
             raise
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Calls a plain function on the loop, which owns the state that the function uses."""
+
+        async def call() -> _T:
+            return function()
+
+        return self.run(call)
 
     def submit(
         self, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs
     ) -> concurrent.futures.Future[_T]:
-        """Runs it on the loop and does not wait."""
+        """Runs a coroutine function on the loop without waiting for it."""
         self.require_usable()
         return asyncio.run_coroutine_threadsafe(function(*args, **kwargs), self._loop)
 
@@ -53,7 +62,7 @@ class Portal:
         return not self._closed and os.getpid() == self._pid and self._thread.is_alive()
 
     def require_usable(self) -> None:
-        """Raises where a call could not come back: closed, not started, forked, or from the loop itself."""
+        """Raises if a call could not return: closed, not started, forked, or called from the loop itself."""
         self.require_own_process()
         if self._closed:
             raise ClientClosed("this client is closed", hint="make another one")
@@ -65,15 +74,11 @@ class Portal:
             raise UsageError("the client's own thread cannot wait for itself")
 
     def require_own_process(self) -> None:
-        """The part of it that is asked where a call does not go to the loop, for every message perhaps."""
-        if os.getpid() != self._pid:
-            raise UsageError(
-                "this client was made before a fork and belongs to the other process",
-                hint="make one in each process",
-            )
+        """Raises UsageError after a fork."""
+        require_process(self._pid)
 
     def close(self) -> None:
-        """Ends the thread once the loop has nothing left to do. Safe to call twice."""
+        """Stops the loop and ends the thread. Safe to call twice."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -93,9 +98,9 @@ class Portal:
 
 
 def require_plain(function: Callable[..., Any]) -> None:
-    """Coroutines would have to run on the client's own loop, where a slow one stops its heartbeats."""
+    """Raises UsageError for coroutine functions, because a slow one would stop the heartbeats of our loop."""
     if asyncio.iscoroutinefunction(function):
         raise UsageError(
-            f"{function.__name__} is a coroutine function, metaq.Client calls plain ones",
+            f"{function.__name__} is a coroutine function, but metaq.Client calls plain functions",
             hint="use metaq.aio.Client, or write it with def",
         )

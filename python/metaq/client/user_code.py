@@ -1,4 +1,4 @@
-"""Calling what the user gave us."""
+"""Calls functions that the user passed to us."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 async def call_user(function: Callable[..., _T | Awaitable[_T]], *arguments: object) -> _T:
-    """A coroutine function runs here, in the caller's task; any other in a thread, since it may block."""
+    """Runs a coroutine function in the current task, and a plain function in a thread, as it may block."""
     if asyncio.iscoroutinefunction(function):
         return await cast("Awaitable[_T]", function(*arguments))
     outcome = await asyncio.to_thread(function, *arguments)

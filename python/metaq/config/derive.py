@@ -1,7 +1,7 @@
-"""From raw options to what the roles start with, and the limits that must hold between options.
+"""Computes the settings of the roles from the options, and checks limits between options.
 
-Nothing here is chosen by anybody: each value follows from the options, and each assertion names the ones
-that contradict each other.
+Nobody configures anything here: each value follows from the options, and each error names the options that
+contradict each other.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
     from metaq.broker.functions import WorkerSettings
 
 FRAME_OVERHEAD_BYTES = 64 * KIB
-"""What a send may need beyond its body: the header with properties at their longest."""
+"""The bytes that a send may need besides its body: the header, with the longest properties."""
 
 OLD_PORT_DISTANCE = 2
-"""Clients up to 4.4 send to the broker's port minus this."""
+"""Clients up to 4.4 connect to the broker's port minus this."""
 
 
 def nameserver_settings(config: Config, *, alone: bool = False) -> ServerSettings:
-    """`alone` is a name server as a process of its own, which `listen` is for."""
+    """Returns the settings of a name server. `alone` means a process of its own, which may use `listen`."""
     return _server_settings(config, "namesrv_port", alone)
 
 
 def key_values_file(config: Config, *, alone: bool = False) -> Path | None:
-    """Where a name server keeps what it is told to keep; None for its memory."""
+    """Returns the file in which a name server keeps values that tools set, or None for memory only."""
     if config["kv_file"] is not None:
         return Path(config["kv_file"])
     return None if alone else Path(config["data"]) / "namesrv" / "kvConfig.json"
 
 
 def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool = False) -> BrokerOptions:
-    """Everything a broker starts with. Raises ConfigError where options contradict each other."""
+    """Returns everything that a broker starts with. Raises ConfigError if options contradict each other."""
     from metaq.broker import BrokerOptions
     from metaq.broker.state.limits import Rates
 
     server = dataclasses.replace(_server_settings(config, "broker_port", alone), also_old_port=True)
     if server.port and server.port <= OLD_PORT_DISTANCE:
         raise ConfigError(
-            f"port {server.port} leaves no room for the broker's port of old clients, two below"
+            f"broker_port={server.port} is too low: old clients use the port {OLD_PORT_DISTANCE} below it"
         )
     if config["id"] != 0:
         raise ConfigError(
-            f"id={config['id']} asks for a replica, which is not there yet",
+            f"id={config['id']} asks for a replica, which MetaQ does not have yet",
             hint="give every broker id 0 and a name of its own",
         )
     return BrokerOptions(
@@ -99,7 +99,7 @@ def worker_settings(config: Config) -> WorkerSettings:
 
 
 def _function_source(source: str) -> str:
-    """A folder by its absolute path, or a module. What is neither is told by name before anything starts."""
+    """Returns the absolute path of a folder, or the name of a module. Raises ConfigError otherwise."""
     folder = Path(source).expanduser()
     if folder.is_dir():
         return str(folder.absolute())
@@ -143,16 +143,16 @@ def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSet
     if config["listen"] is not None:
         if not alone:
             raise ConfigError(
-                f"listen={config['listen']} is for a name server or a broker of its own",
-                hint="metaq serve takes host, namesrv_port and broker_port",
+                f"listen={config['listen']} is only for a name server or a broker in a process of its own",
+                hint="use host, namesrv_port and broker_port with metaq serve",
             )
         listen_host, port = split_endpoint(config["listen"])
         host = listen_host or host
     address = resolve_host(host)
     if not ipaddress.ip_address(address).is_loopback and not config["insecure_listen"]:
         raise ConfigError(
-            f"{join_endpoint(host, port)} is open to other machines and there is no access control yet",
-            hint="listen on 127.0.0.1, or say --insecure-listen if the network is trusted",
+            f"{join_endpoint(host, port)} is open to other machines, but MetaQ has no access control yet",
+            hint="listen on 127.0.0.1, or use --insecure-listen if you trust the network",
         )
     return ServerSettings(
         host=address,
@@ -162,14 +162,14 @@ def _server_settings(config: Config, port_option: str, alone: bool) -> ServerSet
 
 
 def _fields(config: Config, settings: type[Any], without: set[str]) -> dict[str, Any]:
-    """The fields whose options carry their names."""
+    """Returns the fields that have the same names as their options."""
     return {
         field.name: config[field.name] for field in dataclasses.fields(settings) if field.name not in without
     }
 
 
 def resolve_host(host: str) -> str:
-    """The address of a host; records and message ids hold addresses, never names."""
+    """Returns the address of a host, because records and message ids hold addresses. Raises ConfigError."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -177,8 +177,8 @@ def resolve_host(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
-        raise ConfigError(f"the host {host} is not known here") from None
-    # Version 4 first: it fits the shorter form of a message id, which every client reads.
+        raise ConfigError(f"the host {host} cannot be resolved") from None
+    # IPv4 first, because it fits the shorter form of message ids, which all clients can read.
     return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
@@ -191,7 +191,7 @@ def _advertised_host(config: Config, bound: str) -> str:
 
 
 def _outward_address() -> str:
-    """The address this machine would use towards others. Connecting a datagram socket sends nothing."""
+    """Returns the address that this machine uses towards others. A datagram connect sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))

@@ -1,6 +1,6 @@
-"""The kinds of values an option can have: how text becomes a value, and what a person may write.
+"""The kinds of values that an option can have: how a text becomes a value, and how to write it.
 
-A kind raises ValueError with half a sentence ("must be …"); the caller knows the option's name and adds it.
+A kind raises ValueError with half a sentence ("must be …"), and the caller adds the name of the option.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ UNIT_BYTES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 class Kind(Protocol):
     def parse(self, raw: object) -> object:
-        """The value that `raw`, text or a TOML value, stands for; raises ValueError."""
+        """Returns the value of a text or of a TOML value. Raises ValueError."""
 
     def describe(self) -> str:
-        """What may be written, for help and documentation."""
+        """Says what may be written, for help and documentation."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Seconds:
-    """A length of time, with a fraction where wanted."""
+    """A duration in seconds, which may have a fraction."""
 
     minimum: float
     maximum: float
@@ -114,7 +114,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Bytes:
-    """A size; `16k`, `1MiB` and `1GB` count in steps of 1024, as everything here lies on pages."""
+    """A size in bytes. The units in `16k`, `1MiB` and `1GB` are powers of 1024."""
 
     minimum: int
     maximum: int
@@ -132,7 +132,7 @@ class Bytes:
 
 
 def write_bytes(size: int) -> str:
-    """A size as a person writes it: the largest unit that leaves a whole number."""
+    """Writes a size with the largest unit that leaves a whole number."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         factor = UNIT_BYTES[unit[0].lower()]
         if size and size % factor == 0:
@@ -142,7 +142,7 @@ def write_bytes(size: int) -> str:
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen: `HOST:PORT`, `[V6]:PORT` or a bare port, which goes with `host`."""
+    """An address to listen on: `HOST:PORT`, `[V6]:PORT`, or only a port, with `host` as the address."""
 
     def parse(self, raw: object) -> object:
         text = str(raw)
@@ -157,7 +157,7 @@ class Listen:
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Name servers, `HOST:PORT` each, parted by `;`."""
+    """Name servers: `HOST:PORT`, separated by `;`."""
 
     def parse(self, raw: object) -> object:
         parts = raw if isinstance(raw, list | tuple) else re.split(r"[;,]", str(raw))
@@ -174,7 +174,7 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class Sources:
-    """Folders and modules, parted by `;`."""
+    """Folders and modules, separated by `;`."""
 
     def parse(self, raw: object) -> object:
         parts = raw if isinstance(raw, list | tuple) else str(raw).split(";")
@@ -185,7 +185,7 @@ class Sources:
 
 
 def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """`host:port` in two; a version-6 address stands in brackets. Raises ValueError."""
+    """Splits `host:port`; an IPv6 address is in brackets. Raises ValueError."""
     found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]*)):(\d{1,5})", endpoint)
     if not found or int(found[3]) > 65_535:
         raise ValueError("must be HOST:PORT")

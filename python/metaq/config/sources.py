@@ -1,4 +1,4 @@
-"""Where values come from. The nearest to the command wins: flag, --set, environment, file, default."""
+"""Sources of values. The first of these wins: flag, --set, environment, file, default."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from metaq.config.options import OPTIONS, SECTIONS, Option
 from metaq.errors import ConfigError
 
-# Read by something else than this table, so not a misspelt option.
+# Other code reads these, so they are not misspelt options.
 OTHER_VARIABLES = frozenset({"METAQ_CONFIG"})
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A value and where it came from."""
+    """A value and its source."""
 
     option: Option
     value: Any
@@ -27,7 +27,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The value of every option, and what in the sources had no effect."""
+    """The value of every option, and notes about entries that had no effect."""
 
     settings: Mapping[str, Setting]
     notes: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def load(
     file: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Config:
-    """Merges all sources. A flag that is None was not given. Raises ConfigError."""
+    """Merges all sources. A flag with the value None was not given. Raises ConfigError."""
     settings = {name: Setting(option, option.default, "default") for name, option in OPTIONS.items()}
     notes: list[str] = []
 
@@ -70,7 +70,7 @@ def load(
         if name in OPTIONS:
             put(name, raw, variable)
         elif close := nearest(name):
-            notes.append(f"{variable} is no setting, ignored (did you mean METAQ_{close.upper()}?)")
+            notes.append(f"{variable} is not a setting and is ignored (did you mean METAQ_{close.upper()}?)")
     for assignment in assignments:
         key, equals, raw = assignment.partition("=")
         if not equals:
@@ -88,7 +88,7 @@ def nearest(name: str) -> str | None:
 
 
 def resolve(key: str, origin: str) -> str:
-    """The option that a key names: `flush`, `store.flush` or `broker-port`."""
+    """Returns the name of an option that was written as `flush`, `store.flush` or `broker-port`."""
     section, dot, name = key.rpartition(".")
     name = name.replace("-", "_")
     if name in OPTIONS and (not dot or OPTIONS[name].section == section):
@@ -98,11 +98,13 @@ def resolve(key: str, origin: str) -> str:
         advice = f" (it is {OPTIONS[name].section}.{name})"
     elif close := nearest(name):
         advice = f" (did you mean {close}?)"
-    raise ConfigError(f"{origin}: there is no setting {key}{advice}", hint="metaq config show lists them all")
+    raise ConfigError(
+        f"{origin}: there is no setting {key}{advice}", hint="`metaq config show` lists all settings"
+    )
 
 
 def read_file(path: Path) -> tuple[dict[str, object], list[str]]:
-    """The entries of a configuration file, by our names, and a note on each that has no effect here."""
+    """Returns the entries of a configuration file, by our names, and notes about those without effect."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
-"""broker.conf of Apache RocketMQ: Java properties, read with our names for what means the same here.
+"""Reads broker.conf of Apache RocketMQ, which is a Java properties file, and translates its keys.
 
-A key that upstream knows and we have no use for, and one that nobody knows, is reported and has no effect.
-A role that we do not have stops the start: a slave that came up as a master would take writes.
+A key without effect here and an unknown key are reported and ignored. A role that MetaQ does not have stops
+the start, because a slave that came up as a master would accept writes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _s_to_ms(value: str) -> object:
     return int(value) * 1000
 
 
-# upstream's key: our option, and how its value is rewritten
+# Apache's key → our option, and the function that translates the value.
 SAME: dict[str, tuple[str, Translate]] = {
     "autoCreateSubscriptionGroup": ("auto_create_group", _same),
     "autoCreateTopicEnable": ("auto_create_topic", _same),
@@ -83,7 +83,7 @@ SAME: dict[str, tuple[str, Translate]] = {
     "transactionTimeOut": ("transaction_timeout_ms", _same),
 }
 
-# What upstream's example files and tuning guides set and nothing here answers to: no typing errors.
+# Keys of Apache's example files and tuning guides that have no effect here.
 WITHOUT_EFFECT = frozenset(
     {
         "accessMessageInMemoryMaxRatio",
@@ -129,15 +129,15 @@ WITHOUT_EFFECT = frozenset(
 
 
 def translate(text: str, path: str) -> tuple[dict[str, object], list[str]]:
-    """The entries by our names, and a note on each that has no effect. Raises ConfigError."""
+    """Returns the entries by our names, and notes about those without effect. Raises ConfigError."""
     entries: dict[str, object] = {}
     notes: list[str] = []
     for key, value in properties(text):
         if key == "brokerRole":
             if value != "ASYNC_MASTER":
                 raise ConfigError(
-                    f"{path}: brokerRole={value} asks for replication, which is not there yet",
-                    hint="only ASYNC_MASTER can be run",
+                    f"{path}: brokerRole={value} asks for replication, which MetaQ does not have yet",
+                    hint="use ASYNC_MASTER",
                 )
         elif key in SAME:
             name, rewrite = SAME[key]
@@ -146,9 +146,9 @@ def translate(text: str, path: str) -> tuple[dict[str, object], list[str]]:
             except ValueError:
                 raise ConfigError(f"{path}: {key}={value} must be a whole number") from None
         elif key in WITHOUT_EFFECT:
-            notes.append(f"{path}: {key} has no effect here, ignored")
+            notes.append(f"{path}: {key} has no effect in MetaQ and is ignored")
         else:
-            notes.append(f"{path}: {key} is not known, ignored{_suggest(key)}")
+            notes.append(f"{path}: {key} is not known and is ignored{_suggest(key)}")
     return entries, notes
 
 
@@ -159,7 +159,7 @@ def _suggest(key: str) -> str:
 
 
 def properties(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs of a Java properties file: comments, continued lines, `=`, `:` or blanks, escapes."""
+    """Yields the pairs of a Java properties file, with its comments, continued lines and escapes."""
     for line in re.split(r"\r\n|\r|\n", _joined(text)):
         stripped = line.lstrip()
         if not stripped or stripped[0] in "#!":
@@ -170,7 +170,7 @@ def properties(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _joined(text: str) -> str:
-    """A line that ends in an odd number of backslashes goes on in the next."""
+    """Joins continued lines, which end in an odd number of backslashes."""
     return re.sub(r"(?<!\\)((?:\\\\)*)\\(?:\r\n|\r|\n)[ \t]*", r"\1", text)
 
 

@@ -1,4 +1,4 @@
-"""Filter functions: Python that decides on the broker which messages a consumer gets.
+"""Filter functions: Python functions that decide at the broker which messages a consumer gets.
 
     from metaq.filters import FilterMessage, function
 
@@ -7,8 +7,15 @@
         \"\"\"Messages whose body has more than `size` bytes.\"\"\"
         return len(message.body) > size
 
-An operator names the file's folder, or a module, in `filter_functions`; a consumer subscribes with
-`larger_than(1000)`. docs/filters.md tells the whole of it.
+An operator lists the folder of the file, or a module, in the setting `filter_functions`. A consumer
+subscribes with `larger_than(1000)`. See docs/filters.md.
+
+declared.py  finds the functions and describes them
+message.py   the message that a function gets
+exchange.py  what broker and worker send to each other
+worker.py    the process that runs the functions; broker/functions/ starts it
+
+Authors of filter functions use only the names below. The broker and its workers use the rest.
 """
 
 from __future__ import annotations

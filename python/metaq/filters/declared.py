@@ -1,4 +1,4 @@
-"""Which functions there are: marked by `@function`, found in folders and modules, described."""
+"""Finds the functions that are marked with `@function` in folders and modules, and describes them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DOC_CHARACTERS_MAX = 2_000
 
 
 class FunctionError(MetaqError):
-    """A filter function, or where it is looked for, is not as it must be."""
+    """A filter function, its folder or its module breaks a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A function under the name by which consumers call it."""
+    """A function with the name under which consumers call it."""
 
     function: Callable[..., object]
     description: Description
@@ -42,17 +42,18 @@ def function(body: Body, /) -> Body: ...
 @overload
 def function(*, name: str) -> Callable[[Body], Body]: ...
 def function(body: Any = None, /, *, name: str | None = None) -> Any:
-    """Lets consumers filter by this function, under its own name or another.
+    """Lets consumers filter by this function, under its own name or another one.
 
-    It takes a FilterMessage and the arguments that the consumer writes, and says whether the consumer gets
-    the message. Raises FunctionError for what cannot be called so."""
+    The function takes a FilterMessage and the arguments that the consumer writes. It returns whether the
+    consumer gets the message. Raises FunctionError for a function that cannot be called like that.
+    """
 
     def declare(body: Body) -> Body:
         called = name or body.__name__
         known = _declared.get(called)
         if known is not None and _home(known.function) != _home(body):
             homes = f"{' '.join(_home(known.function))} and {' '.join(_home(body))}"
-            raise FunctionError(f"two filter functions have the name {called}: {homes}")
+            raise FunctionError(f"two filter functions are called {called}: {homes}")
         _declared[called] = Declared(body, describe(called, body))
         return body
 
@@ -64,10 +65,10 @@ def _home(body: Callable[..., object]) -> tuple[str, str]:
 
 
 def describe(name: str, body: Callable[..., object]) -> Description:
-    """What the broker must know to check a call. Raises FunctionError."""
+    """Returns what the broker must know to check a call. Raises FunctionError."""
     if not NAME.fullmatch(name):
         raise FunctionError(
-            f"{name!r} is no name for a filter function: letters, digits and _, the first a letter"
+            f"{name!r} is not a valid name for a filter function: use letters, digits and _, a letter first"
         )
     if inspect.iscoroutinefunction(body) or inspect.isgeneratorfunction(body):
         raise FunctionError(f"{name} must be a plain function that returns True or False")
@@ -83,7 +84,9 @@ def describe(name: str, body: Callable[..., object]) -> Description:
         is_required = parameter.default is inspect.Parameter.empty
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
             if is_required:
-                raise FunctionError(f"{name} cannot be called: {parameter.name} is taken by its name only")
+                raise FunctionError(
+                    f"{name} cannot be called: {parameter.name} is keyword-only and has no default"
+                )
             continue
         variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         taken.append(
@@ -102,11 +105,11 @@ def _hints(body: Callable[..., object]) -> Mapping[str, object]:
     try:
         return get_type_hints(body)
     except Exception:
-        return {}  # Names that exist for the type checker alone: the call is then checked by number only.
+        return {}  # Some names exist only for type checkers. Only the number of arguments is checked then.
 
 
 def load(sources: Iterable[str]) -> dict[str, Declared]:
-    """The functions of these folders and modules. Raises FunctionError and whatever their import does."""
+    """Loads the functions of folders and modules. Raises FunctionError, and whatever their import raises."""
     _declared.clear()
     for source in sources:
         before = len(_declared)
@@ -115,21 +118,21 @@ def load(sources: Iterable[str]) -> dict[str, Declared]:
         else:
             importlib.import_module(source)
         if len(_declared) == before:
-            raise FunctionError(f"{source} has no function that is marked with @metaq.filters.function")
+            raise FunctionError(f"{source} has no function with the decorator @metaq.filters.function")
     return dict(_declared)
 
 
 def _load_folder(folder: Path) -> None:
-    """Every file that does not begin with `_`. They may import each other and hide nobody else's modules."""
+    """Imports all files whose names do not start with `_`. They may import each other."""
     if not folder.is_dir():
-        raise FunctionError(f"{folder} is no folder")
+        raise FunctionError(f"{folder} is not a folder")
     sys.path.append(str(folder))
     for path in sorted(folder.glob("*.py")):
         if path.name.startswith("_"):
             continue
         name = path.stem if path.stem.isidentifier() else f"metaq_filter_{len(sys.modules)}"
         if name in sys.modules:
-            # Another file has imported it already, or it has the name of a module from elsewhere.
+            # Another file has imported it already, or an unrelated module has the same name.
             if getattr(sys.modules[name], "__file__", None) == str(path):
                 continue
             name = f"metaq_filters_{name}"

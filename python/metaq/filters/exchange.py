@@ -1,8 +1,8 @@
-"""What broker and worker say to each other, over the worker's standard input and output.
+"""The messages between a broker and a filter worker, over the worker's standard input and output.
 
-Each side sends frames: four bytes of length, then one of these values as MessagePack. The worker begins with
-a Hello; after that every Ask is followed by one Told. Verdicts do not travel: the worker notes each in memory
-that both sides see, so that when a function takes the worker down the broker knows over which message.
+Each side sends frames: four bytes of length, then one of these values as MessagePack. The worker starts with
+a Hello. After that it answers every Ask with one Answer. Verdicts are not part of it: the worker writes them
+to shared memory, so if a function crashes the worker, the broker still knows at which message.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import TypeAlias
 import msgspec
 
 Argument: TypeAlias = str | int | float | bool | None
-"""What a consumer can write as an argument."""
+"""A value that a consumer can write as an argument."""
 
 VERDICTS_MAX = 4096
-"""Size of the shared memory, a byte for each message of a batch."""
+"""The size of the shared memory: one byte for each message of a batch."""
 UNSEEN, UNDER_WAY, UNWANTED, WANTED, FAILED = range(5)
 
 ASK_BYTES_MAX = 256 * 1024 * 1024
-TOLD_BYTES_MAX = 1024 * 1024
+ANSWER_BYTES_MAX = 1024 * 1024
 LENGTH = struct.Struct(">I")
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One that a call may give, in order."""
+    """A positional parameter of a function."""
 
     name: str
     kind: str = ""
-    """What the argument must be, in a word; empty where anything goes."""
+    """The type of the argument, as a word; empty if it is not checked."""
     required: bool = True
     variadic: bool = False
 
 
 class Description(msgspec.Struct, frozen=True):
-    """One function, as consumers may call it."""
+    """A function that consumers may call."""
 
     name: str
     doc: str = ""
@@ -44,7 +44,7 @@ class Description(msgspec.Struct, frozen=True):
 
     @property
     def signature(self) -> str:
-        """`name(first, [second], [*rest])`"""
+        """How to call it: `name(first, [second], [*rest])`."""
         shown = []
         for parameter in self.parameters:
             text = f"*{parameter.name}" if parameter.variadic else parameter.name
@@ -54,14 +54,14 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class Hello(msgspec.Struct):
-    """A worker that has started; `error` says why it has not."""
+    """Sent by a worker when it has started, or has failed to start, with the reason in `error`."""
 
     functions: tuple[Description, ...] = ()
     error: str = ""
 
 
 class Ask(msgspec.Struct):
-    """Records for one function to look at, in order, until enough are wanted or the time is used up."""
+    """Records that a function checks in order, until enough are wanted or the time is over."""
 
     function: str
     arguments: tuple[Argument, ...]
@@ -70,16 +70,17 @@ class Ask(msgspec.Struct):
     budget_ms: int
 
 
-class Told(msgspec.Struct):
-    """The batch is done with, as far as the verdicts go."""
+class Answer(msgspec.Struct):
+    """Sent by the worker when it has checked a batch, as far as the verdicts go."""
 
     failed: int = 0
     error: str = ""
-    """Of the first message that the function failed for."""
+    """The error of the first message at which the function failed."""
     ends: bool = False
-    """The worker ends itself after this: its memory is used up."""
+    """The worker exits after this, because its memory is exhausted."""
 
 
 def frame(value: msgspec.Struct) -> bytes:
+    """Encodes one value as a frame."""
     payload = msgspec.msgpack.encode(value)
     return LENGTH.pack(len(payload)) + payload

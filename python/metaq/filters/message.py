@@ -9,28 +9,32 @@ from typing import TYPE_CHECKING
 
 from metaq.client.compression import decompress
 from metaq.errors import UnreadableBody
+from metaq.protocol.properties import KEYS, TAGS
 
 if TYPE_CHECKING:
     from metaq._core import Record
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
-"""The most that a compressed body may become."""
+"""The largest size to which a compressed body may grow."""
 
 
-# Not frozen: one is made for every message, and frozen ones take longer to make.
+# Not frozen, because one is made for every message and frozen instances take longer to make.
 @dataclass(eq=False)
 class FilterMessage:
-    """One stored message. A function's tests make their own: `FilterMessage("t", b"body", {"TAGS": "x"})`."""
+    """A stored message, as a filter function gets it.
+
+    In tests of a function you make it yourself: `FilterMessage("t", b"body", {"TAGS": "x"})`.
+    """
 
     topic: str
     stored_body: bytes = b""
-    """As it lies in the log, compressed or not; `body` is what the producer sent."""
+    """The body as it is stored, perhaps compressed; `body` is what the producer sent."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Its own and those that clients and broker give it, such as `TAGS`, `KEYS` and `UNIQ_KEY`."""
+    """The user's properties and those of the system, such as `TAGS`, `KEYS` and `UNIQ_KEY`."""
     queue_id: int = 0
     queue_offset: int = 0
     born_timestamp_ms: int = 0
-    """When the producer sent it, by its clock."""
+    """When the producer sent it, by the producer's clock."""
     store_timestamp_ms: int = 0
     """When the broker stored it."""
     reconsume_times: int = 0
@@ -52,15 +56,20 @@ class FilterMessage:
 
     @property
     def tags(self) -> str | None:
-        return self.properties.get("TAGS")
+        """The tag, or None."""
+        return self.properties.get(TAGS)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        return tuple(self.properties.get("KEYS", "").split())
+        """The keys by which the message can be found."""
+        return tuple(self.properties.get(KEYS, "").split())
 
     @cached_property
     def body(self) -> bytes:
-        """Decompressed when first asked for. Raises ValueError where that is damaged or becomes too large."""
+        """The body that the producer sent, decompressed at the first access.
+
+        Raises ValueError if it is damaged or becomes too large.
+        """
         try:
             return decompress(self.stored_body, self.system_flag, BODY_BYTES_MAX)
         except UnreadableBody as error:

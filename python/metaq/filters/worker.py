@@ -1,7 +1,7 @@
-"""The process that runs filter functions: `python -m metaq.filters.worker`, started by the broker alone.
+"""The process that runs filter functions: `python -m metaq.filters.worker`, which only the broker starts.
 
-It has the broker's word on its standard input and nothing else of the broker's: no descriptor, no setting, no
-secret. It ends when the broker does.
+It talks to the broker over standard input and output and gets nothing else from it: no descriptor, no
+setting, no secret. It ends when the broker ends.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from metaq.filters.exchange import (
     UNWANTED,
     VERDICTS_MAX,
     WANTED,
+    Answer,
     Ask,
     Hello,
-    Told,
     frame,
 )
 from metaq.filters.message import FilterMessage
 
 PR_SET_PDEATHSIG = 1
 NICENESS = 5
-"""Functions give way to the broker where both want the processor."""
+"""The broker comes first if both want the processor."""
 ERROR_CHARACTERS_MAX = 500
 
 
@@ -54,26 +54,26 @@ def main() -> int:
         return 1
     verdicts = mmap.mmap(arguments.verdicts, VERDICTS_MAX)
     os.close(arguments.verdicts)
-    asked, told = _take_over_pipes()
+    requests, answers = _take_over_pipes()
     _limit(arguments.memory_bytes)
     try:
         functions = load(arguments.sources)
         hello = Hello(tuple(known.description for known in functions.values()))
     except BaseException as error:
-        functions, hello = {}, Hello(error=_say(error))
-    _tell(told, hello)
-    while not hello.error and (ask := _read(asked)) is not None:
-        answer = look_at(ask, functions, verdicts)
-        _tell(told, answer)
+        functions, hello = {}, Hello(error=_describe(error))
+    _write(answers, hello)
+    while not hello.error and (ask := _read(requests)) is not None:
+        answer = check_batch(ask, functions, verdicts)
+        _write(answers, answer)
         if answer.ends:
             break
-    # No handler or thread that a function has left behind may keep the process.
+    # Exits even if a function has left an exit handler or a thread behind.
     os._exit(0)
 
 
-def look_at(ask: Ask, functions: Mapping[str, Declared], verdicts: mmap.mmap | bytearray) -> Told:
-    """Asks the function about each message and notes its verdicts, which stand at zero before."""
-    told = Told()
+def check_batch(ask: Ask, functions: Mapping[str, Declared], verdicts: mmap.mmap | bytearray) -> Answer:
+    """Calls the function for each message and writes its verdicts, which must be zero before."""
+    answer = Answer()
     end = time.monotonic() + ask.budget_ms / 1000
     wanted = 0
     verdicts[0] = UNDER_WAY
@@ -81,9 +81,9 @@ def look_at(ask: Ask, functions: Mapping[str, Declared], verdicts: mmap.mmap | b
         messages = decode_records(ask.records)
         function = functions[ask.function].function
     except BaseException as error:
-        told.failed, told.error, told.ends = 1, _say(error), True
+        answer.failed, answer.error, answer.ends = 1, _describe(error), True
         verdicts[0] = FAILED
-        return told
+        return answer
     for index, record in enumerate(messages):
         verdicts[index] = UNDER_WAY
         try:
@@ -91,45 +91,45 @@ def look_at(ask: Ask, functions: Mapping[str, Declared], verdicts: mmap.mmap | b
             if not isinstance(verdict, bool):
                 raise TypeError(f"it returned {type(verdict).__name__}, not True or False")
         except BaseException as error:
-            told.failed += 1
-            told.error = told.error or _say(error)
-            told.ends = isinstance(error, MemoryError)
+            answer.failed += 1
+            answer.error = answer.error or _describe(error)
+            answer.ends = isinstance(error, MemoryError)
             verdicts[index] = FAILED
             wanted += 1
         else:
             wanted += verdict
             verdicts[index] = WANTED if verdict else UNWANTED
-        if told.ends or wanted >= ask.wanted_max or time.monotonic() >= end:
+        if answer.ends or wanted >= ask.wanted_max or time.monotonic() >= end:
             break
-    return told
+    return answer
 
 
-def _say(error: BaseException) -> str:
-    """The error in one line, and where in the function it came from; whatever it is made of."""
+def _describe(error: BaseException) -> str:
+    """Returns the error and its line in the function as one line of text. Never raises."""
     try:
         text = f"{type(error).__name__}: {str(error)[:ERROR_CHARACTERS_MAX]}"
         frames = traceback.extract_tb(error.__traceback__)
         if frames:
             text += f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"  # noqa: PTH119
     except BaseException:
-        text = "an error that cannot be told"
+        text = "an error that cannot be shown"
     return " ".join(text[: 2 * ERROR_CHARACTERS_MAX].encode("utf-8", "replace").decode().split())
 
 
 def _die_with(parent: int) -> bool:
-    """Has the system end this process with the broker's, even where a function never returns."""
+    """Makes the system kill this process with the broker, even if a function never returns."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
 
 
 def _take_over_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Keeps the pipes to ourselves: a function reads nothing, and what it prints goes to standard error."""
-    asked, told = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    """Takes the pipes away from functions: they read nothing, and what they print goes to standard error."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return asked, told
+    return requests, answers
 
 
 def _limit(memory_bytes: int) -> None:
@@ -138,18 +138,18 @@ def _limit(memory_bytes: int) -> None:
     os.nice(NICENESS)
 
 
-def _read(asked: BinaryIO) -> Ask | None:
-    head = asked.read(LENGTH.size)
+def _read(requests: BinaryIO) -> Ask | None:
+    head = requests.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
     (size,) = LENGTH.unpack(head)
-    payload = asked.read(size) if size <= ASK_BYTES_MAX else b""
+    payload = requests.read(size) if size <= ASK_BYTES_MAX else b""
     return msgspec.msgpack.decode(payload, type=Ask) if len(payload) == size else None
 
 
-def _tell(told: BinaryIO, value: Hello | Told) -> None:
-    told.write(frame(value))
-    told.flush()
+def _write(answers: BinaryIO, value: Hello | Answer) -> None:
+    answers.write(frame(value))
+    answers.flush()
 
 
 if __name__ == "__main__":

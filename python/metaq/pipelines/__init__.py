@@ -1,7 +1,10 @@
 """Data pipelines: long-running jobs with a TOML file, run by `metaq pipeline run NAME --config FILE`.
 
-A pipeline is a class with the methods of `Pipeline`. It is registered here by name, and imported when it is
-asked for, because each has dependencies of its own.
+A pipeline is a class with the methods of `Pipeline`. `PIPELINES` registers it. It is imported only when it is
+used, because each has its own dependencies. Each pipeline has a package: `binlog_sync`, `binlog_mirror`,
+`log_transport`, `log_lake`, `stream_sql`. The modules here are shared: `settings.py` reads TOML files,
+`spark_runtime.py` runs queries on Spark, `storage.py` lists files, `json_rows.py` parses JSON,
+`source_columns.py` names the columns of messages, `report_timer.py` and `send_errors.py` are small rules.
 """
 
 from __future__ import annotations
@@ -21,38 +24,38 @@ class Entry:
     """One registered pipeline."""
 
     summary: str
-    place: str
+    class_path: str
     """`module:class`."""
     extra: str
-    """The extra of the package that brings what it needs."""
+    """The extra of the package that installs its dependencies."""
     has_copy: bool = False
     """Whether it is `Verifiable`."""
 
 
 PIPELINES: Final[Mapping[str, Entry]] = {
     "binlog-sync": Entry(
-        "The tables of a MariaDB or MySQL server, and every change of them, into an ordered topic.",
+        "Copies the tables of a MariaDB or MySQL server, and all their changes, into an ordered topic.",
         "metaq.pipelines.binlog_sync.pipeline:BinlogSync",
         "binlog",
     ),
     "binlog-mirror": Entry(
-        "The topic of binlog-sync into Delta tables or another database, as the source's tables are.",
+        "Applies the topic of binlog-sync to Delta tables or another database, which then equal the source.",
         "metaq.pipelines.binlog_mirror.pipeline:BinlogMirror",
         "binlog,spark",
         has_copy=True,
     ),
     "log-transport": Entry(
-        "Lines of files that are followed, or of standard input, into a topic.",
+        "Follows files, or reads standard input, and sends each line to a topic.",
         "metaq.pipelines.log_transport.pipeline:LogTransport",
         "",
     ),
     "log-lake": Entry(
-        "Topics into a Delta or Parquet table by date and topic, bad records into a quarantine table.",
+        "Writes topics to a Delta or Parquet table by date and topic, and bad records to a quarantine table.",
         "metaq.pipelines.log_lake.pipeline:LogLake",
         "spark",
     ),
     "stream-sql": Entry(
-        "A stream job that is given as SQL: topics and tables into a topic or a table.",
+        "Runs a stream job that is written in SQL: from topics and tables to a topic or a table.",
         "metaq.pipelines.stream_sql.pipeline:StreamSql",
         "spark",
     ),
@@ -61,39 +64,39 @@ PIPELINES: Final[Mapping[str, Entry]] = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run would do. Nothing in it is secret."""
+    """The plan of a run, without secrets."""
 
     facts: Mapping[str, object]
     tables: Sequence[Mapping[str, object]] = ()
-    """Rows of one table for people, with the same names in each."""
+    """Rows of a table for people, all with the same keys."""
     warnings: Sequence[str] = ()
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run is. Counters only grow."""
+    """The progress of a run. Counters only grow."""
 
     phase: str = "starting"
     rows: int = 0
     bytes: int = 0
     lag_s: float | None = None
-    """How far it is behind its source; None where that is not known."""
+    """The time by which it is behind its source; None if that is unknown."""
     rows_per_second: float = 0.0
     details: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class DifferingKey:
-    """A row that is not the same on both sides."""
+    """A row that differs between the two sides."""
 
     key: str
-    """A JSON array of the columns of its primary key."""
+    """The values of its primary key, as a JSON array."""
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class TableVerification:
-    """One table of the source and its copy."""
+    """The comparison of one table with its copy."""
 
     table: str
     source_rows: int = 0
@@ -101,23 +104,23 @@ class TableVerification:
     chunks: int = 0
     differing_chunks: int = 0
     unlisted_chunks: int = 0
-    """Of those, how many have keys that were not looked for."""
+    """The number of differing chunks whose keys were not compared."""
     keys: tuple[DifferingKey, ...] = ()
     more_keys: int = 0
-    """That differ besides those."""
+    """The number of differing keys that `keys` omits."""
     note: str = ""
     """Why it could not be compared row by row."""
 
     @property
     def is_same(self) -> bool:
-        # A table that is gone is the same as one without rows.
+        # A table that was dropped equals a copy without rows.
         is_gone = self.chunks > 0 and self.mirror_rows == 0
         return not self.differing_chunks and (not self.note or is_gone)
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All tables."""
+    """The comparison of all tables."""
 
     tables: tuple[TableVerification, ...]
 
@@ -130,17 +133,17 @@ Report = Callable[[Progress], None]
 
 
 class Pipeline(Protocol):
-    """What the command needs of one."""
+    """The interface of a pipeline."""
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
         """Reads and checks the configuration; raises ConfigError."""
 
     def plan(self) -> Plan:
-        """Looks at source and target, and changes nothing; raises MetaqError."""
+        """Inspects source and target, and changes nothing; raises MetaqError."""
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
-        """Runs until it is done or `stop` is set, and keeps how far it came; raises MetaqError.
+        """Runs until it is done or `stop` is set, and saves how far it came; raises MetaqError.
 
         `report` is called about once a second.
         """
@@ -148,10 +151,10 @@ class Pipeline(Protocol):
 
 @runtime_checkable
 class RunsOnSpark(Protocol):
-    """A pipeline whose work is done by Spark."""
+    """A pipeline that runs on Spark."""
 
     def on(self, master: str) -> Pipeline:
-        """The same, on another master than the file says."""
+        """Returns the same pipeline on another master."""
 
 
 @runtime_checkable
@@ -159,15 +162,15 @@ class Verifiable(Protocol):
     """A pipeline whose copy can be compared with its source."""
 
     def verify(self, limit: int, wait_s: float) -> Verification:
-        """At most `limit` keys for each table; what differs is looked at again for `wait_s`."""
+        """Lists at most `limit` keys for each table; compares differing rows again for up to `wait_s`."""
 
 
 def load(name: str) -> type[Pipeline]:
-    """Raises CommandError."""
+    """Imports a pipeline; raises CommandError if there is none or a dependency is missing."""
     entry = PIPELINES.get(name)
     if entry is None:
         raise CommandError(f"there is no pipeline {name}", hint=f"there are: {', '.join(PIPELINES)}")
-    module, _, attribute = entry.place.partition(":")
+    module, _, attribute = entry.class_path.partition(":")
     try:
         pipeline: type[Pipeline] = getattr(import_module(module), attribute)
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""JSON texts as rows of a schema, by expressions of Spark, and why a text is none of them.
+"""Parses JSON texts into rows of a schema with Spark expressions, and gives a reason if a text does not fit.
 
-Stricter than Spark, for which a field of another type is NULL, a second value behind the first is nothing,
-and NOT NULL says nothing.
+It is stricter than Spark, which reads a field of another type as NULL and ignores a second value after the
+first, and NOT NULL.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ ISO_DATE: Final = r"^\s*\d{4}-\d\d-\d\d"
 _NUMBER: Final = r"^-?\d+$"
 FIRST_S: Final = -62_135_510_400
 LAST_S: Final = 253_402_128_000
-"""From the year 1 to 9999, less a day for zones. Beyond that arithmetic fails, and names of directories."""
+"""The years 1 to 9999, less a day for time zones. Arithmetic and directory names fail beyond them."""
 
 
 def read_schema(path: Path, key: str, text: str) -> StructType:
-    """Columns as SQL has them. Only Spark can tell, so a session must be there; raises ConfigError."""
+    """Parses columns in SQL syntax; raises ConfigError. It needs a running Spark session."""
     try:
         found = StructType.fromDDL(text)
     except PySparkException as error:
         reason = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"{path}: {key} = {text!r}: {reason}",
-            hint='it must be columns as in "level STRING NOT NULL, at TIMESTAMP"',
+            hint='write columns such as "level STRING NOT NULL, at TIMESTAMP"',
         ) from None
     assert isinstance(found, StructType)
     return found
 
 
 def is_dated(field: str) -> Column:
-    """Whether the text of a timestamp, with dots where it is inside another field, says one for itself.
+    """Returns whether a timestamp field (with dots if it is nested) has a date, or is a sane number.
 
-    Without a date Spark takes that of today, which a batch that is done again may not have; and of seconds
-    that are too many it makes a wrong time.
+    Without a date Spark would take today's, which may differ when a batch is repeated. From too many seconds
+    it would make a wrong time.
     """
     raw = f.get_json_object(LINE, "$" + "".join(f"['{name}']" for name in field.split(".")))
     is_number = raw.rlike(_NUMBER) & raw.try_cast("double").between(FIRST_S, LAST_S)
@@ -53,13 +53,13 @@ def is_dated(field: str) -> Column:
 
 
 def with_text(rows: DataFrame) -> DataFrame:
-    """The body as a text, and whether it is one."""
+    """Adds the body as text, and whether it is valid UTF-8."""
     text = f.expr("CAST(body AS STRING)")
     return rows.withColumns({LINE: text, IS_TEXT: f.is_valid_utf8(text)})
 
 
 class JsonRows:
-    """Reads the column `line` into `record`: a struct of the schema, or a VARIANT without one."""
+    """Parses the column `line` into `record`: a struct of the schema, or a VARIANT without a schema."""
 
     def __init__(self, schema: StructType | None) -> None:
         self._schema = schema
@@ -75,11 +75,11 @@ class JsonRows:
         return parsed.withColumn(RECORD, f.struct(*names))
 
     def misfit(self) -> Column:
-        """Of a row with a record: why it is none; NULL where it is one."""
+        """Returns why a row does not fit, or NULL if it does."""
         line = f.col(LINE)
         is_object = line.rlike(_OBJECT)
-        # Spark reads the first value and leaves what stands behind it. Followed by a text that it cannot hold
-        # itself, a line that is more than one value, or closes a bracket of ours, moves that text.
+        # Spark parses the first value and ignores the rest. So the line is put into an array before a text
+        # that it cannot contain: if the line is more than one value, that text is not the second element.
         seal = f.sha2(line, 256)
         sealed = f.concat(f.lit("["), line, f.lit(',"'), seal, f.lit('"]'))
         is_alone = f.json_array_length(sealed).eqNullSafe(2) & f.get_json_object(sealed, "$[1]").eqNullSafe(
@@ -97,9 +97,9 @@ class JsonRows:
         return misfit
 
     def _misfits(self) -> Column:
-        """The fields that are there and could not be read."""
+        """Returns the fields that are present and could not be parsed."""
         assert self._schema is not None
-        # A name with a dot or a quote has no path, and is not told.
+        # A name with a dot or a quote has no JSON path, so it is not listed.
         plain = [name for name in self._schema.names if name.replace("_", "").isalnum()]
         found = [
             f.when(f.col(_PARSED)[name].isNull() & f.get_json_object(LINE, f"$.{name}").isNotNull(), name)
@@ -110,7 +110,7 @@ class JsonRows:
 
 
 def _nullable(schema: StructType) -> StructType:
-    """What is missing is found by ourselves, with a reason."""
+    """Makes all fields nullable: `misfit` finds missing ones, with a reason."""
     fields = []
     for field in schema:
         kind = _nullable(field.dataType) if isinstance(field.dataType, StructType) else field.dataType
@@ -121,7 +121,7 @@ def _nullable(schema: StructType) -> StructType:
 def _required(
     schema: StructType, column: Column, parent: Column | None, prefix: str = ""
 ) -> Iterator[tuple[str, Column, Column | None]]:
-    """Every field that may not be missing, with the one that it is inside of."""
+    """Yields every required field (path and column), with the column that contains it."""
     for field in schema:
         inner, path = column[field.name], f"{prefix}{field.name}"
         if not field.nullable:

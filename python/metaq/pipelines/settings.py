@@ -1,6 +1,6 @@
-"""The TOML file of a pipeline: sections of keys, each with a kind of value.
+"""Reads the TOML file of a pipeline: sections of keys, each with a kind of value.
 
-Every error names the file, the key and what may be written there.
+Every error names the file, the key and the accepted values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from metaq.config.kinds import Kind
+from metaq.config.kinds import Endpoints, Kind, Text
 from metaq.errors import ConfigError
 
 
@@ -46,16 +46,26 @@ class Key:
     kind: Kind
     default: object = REQUIRED
     is_secret: bool = False
-    """A value that no message shows."""
+    """Whether error messages hide the value."""
 
 
 Sections = Mapping[str, Mapping[str, Key]]
+
+NAMESRV: Final = Key(Endpoints(), ("127.0.0.1:9876",))
+TOPIC_NAME: Final = Key(
+    Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
+)
+STATE_FILE: Final = Text(says="the path of a file, which the pipeline keeps")
+"""Keys that several pipelines have."""
 
 
 def read_sections(
     path: Path, sections: Sections, *, ignored: Collection[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """The value of every key, by section, except those that are another pipeline's; raises ConfigError."""
+    """Returns the value of every key by section; raises ConfigError.
+
+    `ignored` are sections of other pipelines in the same file.
+    """
     document = _document(path)
     for section, entries in document.items():
         if section in ignored:
@@ -99,7 +109,7 @@ def _advice(name: str, known: Mapping[str, object]) -> str:
 
 
 def read_secret(path: Path, where: str, variable: str | None, file: str | None) -> str:
-    """A secret by the name of a variable or of a file; raises ConfigError, which never shows it."""
+    """Reads a secret from an environment variable or a file; raises ConfigError, which never shows it."""
     if variable is not None and file is not None:
         raise ConfigError(f"{path}: {where}_env and {where}_file are both given; one is enough")
     if variable is not None:
@@ -108,20 +118,30 @@ def read_secret(path: Path, where: str, variable: str | None, file: str | None) 
             raise ConfigError(f"{path}: {where}_env names {variable}, which is not in the environment")
         return secret
     if file is not None:
-        try:
-            # Editors end a file with a line feed, which is no part of it.
-            return Path(file).read_text(encoding="utf-8").removesuffix("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{path}: {where}_file {file} cannot be read: {reason}") from None
+        # Editors add a line feed at the end of a file.
+        return read_text_file(path, f"{where}_file", file).removesuffix("\n")
     return ""
+
+
+def read_text_file(path: Path, key: str, file: str) -> str:
+    """Reads the file that a key names, relative to the TOML file; raises ConfigError."""
+    try:
+        return (path.parent / file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {key} {file} cannot be read: {_reason(error)}") from None
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str | None:
+    return error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
 
 
 def read_named_sections(
     path: Path, section: str, keys: Mapping[str, Key], beside: Sections
 ) -> dict[str, dict[str, Any]]:
-    """Sections that are written as `[section.NAME]`, by their names, with others beside them that are read
-    elsewhere; raises ConfigError."""
+    """Returns the sections `[section.NAME]` by name; raises ConfigError.
+
+    `beside` are the other sections of the file, which `read_sections` reads.
+    """
     document, known = _document(path), {section: keys, **beside}
     for name in document:
         if name not in known:
@@ -133,11 +153,10 @@ def read_named_sections(
 
 
 def _document(path: Path) -> dict[str, Any]:
-    """As TOML has it."""
+    """Parses the file; raises ConfigError."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"cannot read {path}: {reason}") from None
+        raise ConfigError(f"cannot read {path}: {_reason(error)}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -1,4 +1,4 @@
-"""What pipelines on Spark have in common: their session, and a query that reports and can be stopped."""
+"""Common parts of the pipelines on Spark: the session, and a query that reports and can be stopped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,47 +18,58 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from metaq.config.kinds import Text
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import Progress, Report
+from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.settings import Key, Texts
+from metaq.spark.errors import OptionError
 from metaq.spark.session import is_here, register, session
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.lag import lags
 from metaq.spark.source.listener import GroupOffsets
+from metaq.spark.source.options import Subscribed
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _RAISED: Final = re.compile(r"[\w.]+(?:Error|Exception): ")
-"""The last line of a traceback of Python."""
+"""The begin of the last line of a Python traceback."""
 
 STARTS_MAX: Final = 10
 WORKER_LATE: Final = "Python worker failed to connect back"
-REPORT_INTERVAL_S: Final = 1.0
 POLL_S: Final = 0.1
+LOOK_TIMEOUT_S: Final = 60.0
 
 SPARK: Final[Mapping[str, Key]] = {
     "master": Key(Text(says="a master such as local[4], spark://host:7077, yarn or k8s://…"), None),
     "jars": Key(Texts("a list of files that hold Delta Lake"), None),
-    # Keys of a store of objects are among them.
+    # These may include the keys of an object store.
     "config": Key(Texts('a list of NAME=VALUE, such as ["spark.executor.memory=2g"]'), (), is_secret=True),
 }
 """The section [spark] of a TOML file."""
 
 
+def quoted(name: str) -> str:
+    """Quotes a name for Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
 @dataclass(frozen=True, slots=True)
 class SparkConfig:
-    """How the session is made."""
+    """Settings of the Spark session."""
 
     master: str | None
     jars: tuple[str, ...] | None
     config: Mapping[str, str]
     packages: str | None = None
-    """Of Maven Central, instead of Delta Lake."""
+    """A package of Maven Central that is loaded instead of Delta Lake."""
 
 
 def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
-    """Raises ConfigError."""
+    """Checks the section [spark]; raises ConfigError."""
     for number, line in enumerate(values["config"], 1):
         if "=" not in line:
             raise ConfigError(f"{path}: entry {number} of spark.config is not NAME=VALUE")
@@ -72,16 +82,16 @@ def spark_config(path: Path, values: Mapping[str, Any]) -> SparkConfig:
 
 
 def located(path: Path, name: str) -> str:
-    """Relative to the TOML file, unless it is a URI."""
+    """Returns a URI as it is, and a path relative to the TOML file."""
     return name.rstrip("/") if "://" in name else str((path.parent / name).absolute())
 
 
 @contextmanager
 def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
-    """Ended afterwards; where Spark runs already, its session as it is."""
+    """Starts a session and stops it at the end. If Spark runs already, yields its session unchanged."""
     settings = {
         "spark.ui.showConsoleProgress": "false",
-        # Numbers that do not fit are an error and no NULL.
+        # A number that does not fit is an error, not NULL.
         "spark.sql.ansi.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "metaq-warehouse"),
@@ -89,7 +99,7 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         **({} if config.packages is None else {"spark.jars.packages": config.packages}),
         **config.config,
     }
-    # Not the active session, of which each thread has its own, or none.
+    # `getActiveSession` would not do: it is specific to a thread.
     if SparkContext._active_spark_context is not None:
         running = SparkSession.builder.getOrCreate()
         register(running)
@@ -105,7 +115,7 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
         config=settings,
     )
     if is_main:
-        # Spark has taken Ctrl-C for itself, where it would raise in the middle of a batch.
+        # Spark has installed its own handler for Ctrl-C, which would raise in the middle of a batch.
         signal.signal(signal.SIGINT, before)
     spark.sparkContext.setLogLevel("ERROR")
     try:
@@ -115,14 +125,14 @@ def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
 
 
 def _few_tasks() -> dict[str, str]:
-    """Spark's 200 tasks and Delta's 50, for each look at a table's log, are too many for one machine."""
+    """Returns settings for one machine, where Spark's 200 tasks and Delta's 50 are too many."""
     cores = str(os.cpu_count() or 2)
     return {"spark.sql.shuffle.partitions": cores, "spark.databricks.delta.snapshotPartitions": cores}
 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """What Spark says, without its stack of Java calls."""
+    """Turns errors of Spark into CommandError, without the Java stack trace."""
     try:
         yield
     except PySparkException as error:
@@ -131,7 +141,7 @@ def spark_errors() -> Iterator[None]:
 
 def _first_lines(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    # Our own errors come back through Java with their traceback: the last line of it says what it is.
+    # Our own errors come back through Java with a traceback, whose last line is the error.
     ours = [line for line in lines if line.startswith("metaq.")]
     if ours:
         return ours[-1].partition(": ")[2]
@@ -139,47 +149,91 @@ def _first_lines(text: str) -> str:
     return "; ".join(line.strip() for line in (raised[-1:] or lines[:3]))
 
 
+class QueryStart:
+    """Starts a query, and gives its id to batches, which may run before `start` has returned."""
+
+    def __init__(self, writer: DataStreamWriter, *, once: bool, interval_s: float) -> None:
+        """With `once`, the query ends when it has read everything; otherwise it runs at an interval."""
+        if once:
+            self._writer = writer.trigger(availableNow=True)
+        else:
+            self._writer = writer.trigger(processingTime=f"{interval_s:g} seconds")
+        self._query: StreamingQuery | None = None
+        self._is_started = threading.Event()
+
+    def __call__(self) -> StreamingQuery:
+        """Starts the query. A query that is started again continues from its checkpoint."""
+        query = self._writer.start()
+        self._query = query
+        self._is_started.set()
+        return query
+
+    @property
+    def query(self) -> StreamingQuery:
+        """The query that was started last; waits for the first start."""
+        self._is_started.wait()
+        assert self._query is not None
+        return self._query
+
+
+def count_queues(where: str, nameservers: str, topics: tuple[str, ...], pattern: str | None) -> int:
+    """Counts the queues of topics before Spark is started; raises MetaqError, with `where` in front."""
+    try:
+        with Cluster(nameservers, LOOK_TIMEOUT_S) as cluster:
+            found = len(cluster.queues(Subscribed(topics=topics, pattern=pattern)))
+    except OptionError as error:
+        raise CommandError(f"{where}: {error}", hint="create a topic with metaq topic create") from None
+    if not found:
+        raise CommandError(f"{where}: no topic matches {pattern} at {nameservers}")
+    return found
+
+
+def columns_text(schema: StructType) -> str:
+    """Returns the columns of a schema for a plan, such as `id:int,name:string`."""
+    return schema.simpleString().removeprefix("struct<").removesuffix(">")
+
+
 def run_query(
     start: Callable[[], StreamingQuery],
-    tell: Callable[[Progress], None],
+    update: Callable[[Progress], None],
     report: Report,
     stop: threading.Event,
 ) -> Progress:
-    """Starts a query, which may be done again from its checkpoint, and follows it; raises CommandError."""
+    """Runs a query until it ends or `stop` is set; raises CommandError.
+
+    `update` fills in the progress. `start` may be called again: the query continues from its checkpoint.
+    """
     for left in reversed(range(STARTS_MAX)):
         try:
-            return _follow(start(), tell, report, stop)
+            return _follow(start(), update, report, stop)
         except CommandError as error:
-            # Spark gives the worker of a source ten seconds to start, which is little on a busy machine.
+            # Spark gives the Python worker of a source ten seconds to start, too few on a busy machine.
             if WORKER_LATE not in str(error) or not left or stop.is_set():
                 raise
-            log.warning("a worker of Spark was late; the query is started again")
+            _log.warning("a Python worker of Spark started too slowly; restarting the query")
     raise AssertionError
 
 
 def _follow(
-    query: StreamingQuery, tell: Callable[[Progress], None], report: Report, stop: threading.Event
+    query: StreamingQuery, update: Callable[[Progress], None], report: Report, stop: threading.Event
 ) -> Progress:
-    """Until the query is done or `stop` is set; `tell` fills in what has been done. Raises CommandError."""
     progress = Progress(phase="running")
-    reported, rows_before = time.monotonic(), 0
+    timer = ReportTimer()
     while query.isActive and not stop.is_set():
         stop.wait(POLL_S)
-        now = time.monotonic()
-        if now - reported < REPORT_INTERVAL_S:
+        if not timer.is_due():
             continue
-        tell(progress)
-        progress.rows_per_second = (progress.rows - rows_before) / (now - reported)
-        reported, rows_before = now, progress.rows
-        _lag(query, progress)
+        update(progress)
+        progress.rows_per_second = timer.rows_per_second(progress.rows)
+        _update_lag(query, progress)
         report(replace(progress))
     with spark_errors():
         if query.isActive:
             query.stop()
         else:
             query.awaitTermination()
-    tell(progress)
-    _lag(query, progress)
+    update(progress)
+    _update_lag(query, progress)
     progress.phase = "stopped"
     report(replace(progress))
     return progress
@@ -189,9 +243,9 @@ def _follow(
 def group_offsets(
     spark: SparkSession, listeners: Sequence[GroupOffsets]
 ) -> Iterator[Callable[[StreamingQuery], None]]:
-    """Has them commit as soon as a batch is done; gives what does that for the last one.
+    """Lets listeners commit offsets after each batch; yields a function that commits the last batch.
 
-    The source itself tells the brokers of a batch when the next one is planned.
+    The source itself commits the offsets of a batch only when the next one is planned.
     """
 
     def remove() -> None:
@@ -199,8 +253,8 @@ def group_offsets(
             spark.streams.removeListener(listener)
 
     def commit(query: StreamingQuery) -> None:
-        # Listeners are told later, when there may be no session any more. And of a batch before the last one
-        # perhaps after this, which would take the group back.
+        # Spark calls listeners later, perhaps after the session has ended. It may also call them for an
+        # earlier batch after this function, which would move the group back.
         remove()
         for listener in listeners:
             if query.lastProgress is not None:
@@ -214,7 +268,7 @@ def group_offsets(
         remove()
 
 
-def _lag(query: StreamingQuery, progress: Progress) -> None:
+def _update_lag(query: StreamingQuery, progress: Progress) -> None:
     last = query.lastProgress
     found = lags(last) if last is not None else []
     if found:

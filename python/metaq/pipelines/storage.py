@@ -1,4 +1,4 @@
-"""What lies where, on whatever file system it is."""
+"""Looks at files through Hadoop, on any file system that Spark can reach."""
 
 from __future__ import annotations
 
@@ -8,22 +8,30 @@ from pyspark.sql import SparkSession
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    place, system = _at(spark, path)
-    return bool(system.exists(place))
+    hadoop_path, system = _open(spark, path)
+    return bool(system.exists(hadoop_path))
 
 
 def names(spark: SparkSession, pattern: str) -> list[str]:
-    """Of all that matches, without the directories above."""
-    place, system = _at(spark, pattern)
-    return [found.getPath().getName() for found in system.globStatus(place) or ()]
+    """Returns the last part of every path that matches a glob pattern."""
+    hadoop_path, system = _open(spark, pattern)
+    return [status.getPath().getName() for status in system.globStatus(hadoop_path) or ()]
+
+
+def directories(spark: SparkSession, path: str) -> list[str]:
+    """Returns the names of the directories in a directory, which need not exist."""
+    hadoop_path, system = _open(spark, path)
+    if not system.exists(hadoop_path):
+        return []
+    return [status.getPath().getName() for status in system.listStatus(hadoop_path) if status.isDirectory()]
 
 
 def text(spark: SparkSession, path: str) -> str:
-    """Of a small file."""
+    """Returns the content of a small file."""
     return "\n".join(row[0] for row in spark.read.text(path).collect())
 
 
-def _at(spark: SparkSession, path: str) -> tuple[Any, Any]:
+def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:
     context: Any = spark.sparkContext
-    place = context._jvm.org.apache.hadoop.fs.Path(path)
-    return place, place.getFileSystem(context._jsc.hadoopConfiguration())
+    hadoop_path = context._jvm.org.apache.hadoop.fs.Path(path)
+    return hadoop_path, hadoop_path.getFileSystem(context._jsc.hadoopConfiguration())

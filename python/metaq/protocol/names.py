@@ -13,10 +13,27 @@ CLIENT_ID_CHARACTERS_MAX = 512
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+REPLY_SUFFIX = "_REPLY_TOPIC"
 SYSTEM_PREFIX = "rmq_sys_"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """Its committed offsets tell where the half messages begin that still matter."""
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+"""Consumers send in this group when they make a dead letter of a message that its broker has deleted."""
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""Readers without a group of their own pull in this one."""
+
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+"""Groups that every broker has from the start."""
 
 MASTER_ID = 0
 """The broker id that a master registers with, whichever node it is."""
@@ -29,6 +46,7 @@ HALF_DONE_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+TRACE_PRODUCER_GROUP = "_INNER_TRACE_PRODUCER"
 BENCHMARK_TOPIC = "BenchmarkTest"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
@@ -101,6 +119,11 @@ def retry_topic(group: str) -> str:
 
 def dead_letter_topic(group: str) -> str:
     return DEAD_LETTER_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Returns the topic through which a cluster's brokers pass replies to requests."""
+    return cluster + REPLY_SUFFIX
 
 
 def group_of(topic: str) -> str | None:

@@ -133,6 +133,8 @@ class Pump:
             if future is not None and not future.done():
                 future.set_result(Reply(event.code, event.remark, event.fields, event.body))
         else:
+            if event.reason is not None:
+                _log.info("closed the connection of %s: %s", event.remote, event.reason)
             self._abandon(event.connection, f"{event.remote} has closed its connection")
             if self._on_closed is not None:
                 self._on_closed(event)

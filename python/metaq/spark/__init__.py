@@ -1,19 +1,22 @@
 """Topics as tables and streams: `spark.read.format("metaq")` and `spark.readStream.format("metaq")`.
 
-`session()` gives a Spark session that knows the format; `register(spark)` makes it known to another one.
-What is left to read, a query tells with its progress: `lags(query.lastProgress)`. `archive(path)` packs
-what executors of a cluster need.
+`session()` returns a Spark session that knows the format; `register(spark)` adds it to another one.
+`lags(query.lastProgress)` tells how far behind a query is. `archive(path)` packs what the executors of a
+cluster need.
 
-Needs the extra `spark` of the distribution.
+Spark calls `datasource.py`, which only reads options; `source` reads topics, `sink` writes them, `schema.py`
+has the columns of a message. `session.py` and `shipping.py` set up Spark, `stderr_logging.py` shows warnings
+of processes that nobody has set up logging for. The modules that Spark's processes import must not import the
+servers (tests/unit/spark/test_imports.py). It needs the extra `spark` of the distribution.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from metaq.spark import stderr_logging as telling
+from metaq.spark import stderr_logging
 
-# Imported here and now: otherwise the module of that name would take the function's place.
+# Imported at once, because the module `session` would otherwise replace the function.
 from metaq.spark.session import register, session
 from metaq.spark.shipping import archive
 from metaq.spark.source.lag import Lag, lags
@@ -23,12 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupOffsets", "Lag", "archive", "lags", "register", "session"]
 
-# Every process that has to do with the format comes by here.
-telling.attach()
+# Every process that uses the format imports this module.
+stderr_logging.attach()
 
 
 def __getattr__(name: str) -> object:
-    # Needs pyspark, which is not there wherever a part of this package is.
+    # It needs pyspark, which not every user of this package has.
     if name == "GroupOffsets":
         from metaq.spark.source.listener import GroupOffsets
 

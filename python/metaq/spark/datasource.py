@@ -1,4 +1,4 @@
-"""`format("metaq")` as Spark knows it. Every method only reads options and hands over."""
+"""`format("metaq")` as Spark sees it. Every method reads options and calls the source or the sink."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class MetaqDataSource(DataSource):
 
 
 def _check_schema(given: StructType, options: SourceOptions) -> None:
-    """Someone may have named a schema of their own."""
+    """Raises OptionError if the user gave another schema."""
     own = spark_schema(options.columns)
     shown = [(field.name, field.dataType.simpleString()) for field in given]
     if shown != [(field.name, field.dataType.simpleString()) for field in own]:

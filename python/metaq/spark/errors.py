@@ -1,9 +1,9 @@
-"""What `format("metaq")` raises on purpose.
+"""Errors that `format("metaq")` raises on purpose.
 
 ClientError
 └── SparkError             the root
     ├── OptionError        an option is unknown, malformed or contradicts another; nothing was read or written
-    ├── DataLost           messages that should be read are not there any more
+    ├── DataLost           messages that should be read no longer exist
     └── WrongCheckpoint    the checkpoint belongs to another subscription
 """
 
@@ -13,7 +13,7 @@ from metaq.errors import ClientError
 
 
 class SparkError(ClientError):
-    """The root of what only the Spark source and sink raise."""
+    """The root of the errors that only the Spark source and sink raise."""
 
 
 class OptionError(SparkError, ValueError):
@@ -21,7 +21,7 @@ class OptionError(SparkError, ValueError):
 
 
 class DataLost(SparkError):
-    """Messages that should be read are not there any more."""
+    """Messages that should be read no longer exist."""
 
 
 class WrongCheckpoint(SparkError):

@@ -1,4 +1,4 @@
-"""The columns of a message: their types for Spark, and arrays of what the native reader brings."""
+"""The columns of a message: their Spark types, and Arrow arrays made from the native reader's buffers."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 @dataclass(frozen=True, slots=True)
 class ArrowColumns:
-    """Makes record batches of the native reader's buffers."""
+    """Makes record batches from the native reader's buffers."""
 
     columns: tuple[str, ...]
 

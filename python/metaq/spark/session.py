@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Goes with the pyspark that the extra `spark` installs."""
+"""The release that fits the pyspark of the extra `spark`."""
 
 _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -26,7 +26,7 @@ _DELTA: Final = {
 }
 _OURS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Without it the source is never told which rows a batch query wants.
+    # Without this Spark does not push filters of batch queries to the source.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
@@ -40,14 +40,14 @@ def session(
     config: Mapping[str, str] | None = None,
     ship: bool | None = None,
 ) -> SparkSession:
-    """The session of this process, or a new one, with `format("metaq")` registered.
+    """Returns the session of this process, or a new one, with `format("metaq")` registered.
 
-    Delta Lake's jars are resolved from Maven Central and kept by Spark, unless `jars` names files that hold
-    them, or `delta` is False. Without `master` it is what spark-submit says, or all cores of this machine.
-    `config` goes last and overrules what is set here.
+    Spark fetches Delta Lake's jars from Maven Central and caches them, unless `jars` names files or `delta`
+    is False. Without `master` it uses the one of spark-submit, or all cores of this machine. `config` is
+    applied last and wins.
 
-    Executors of a cluster get MetaQ from here (see `metaq.spark.archive`), unless `ship` is False; on this
-    machine they are run by this Python, unless PYSPARK_PYTHON names another.
+    Executors of a cluster get MetaQ from this process (see `metaq.spark.archive`), unless `ship` is False. On
+    this machine they run this Python, unless PYSPARK_PYTHON names another.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def session(
         settings["spark.jars.packages"] = DELTA_PACKAGE
     settings |= config or {}
     if is_first and is_here(master):
-        # Spark would take the first python3 of the PATH, which need not be the one that has this package.
+        # Spark would use the first python3 of the PATH, which may not have this package.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if ship is None:
         ship = master is not None and not is_here(master)
@@ -80,14 +80,14 @@ def session(
 
 
 def is_here(master: str | None) -> bool:
-    """Whether executors are on this machine; under spark-submit only it knows which master there is."""
+    """Returns whether executors run on this machine. Under spark-submit only it knows the master."""
     if master is None:
         return "PYSPARK_GATEWAY_PORT" not in os.environ
     return re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("metaq")` known to a session. Safe to call twice."""
+    """Adds `format("metaq")` to a session. Safe to call twice."""
     from metaq.spark.datasource import MetaqDataSource
 
     spark.dataSource.register(MetaqDataSource)

@@ -1,7 +1,7 @@
-"""MetaQ for executors that do not have it: one archive with the package and everything that it needs there.
+"""Ships MetaQ to executors that do not have it: one archive with the package and its dependencies.
 
 Spark unpacks archives in the working directory of each executor. A wheel given to `--py-files` would stay a
-zip file, out of which Python loads no native module.
+zip file, and Python cannot load a native module from one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ARCHIVES: Final = "spark.archives"
 EXECUTOR_PATH: Final = "spark.executorEnv.PYTHONPATH"
 
 _NEEDED: Final = ("msgspec", "opentelemetry-api")
-"""What reading and writing needs; what Spark itself needs, such as pyarrow, has to be there."""
+"""Dependencies of reading and writing. Those of Spark itself, such as pyarrow, must be installed there."""
 
 
 def archive(path: str | Path) -> Path:
-    """Writes the archive to `path`, which should end in `.zip`, in place of what is there. Raises OSError."""
+    """Writes the archive to `path`, which should end in `.zip`, and replaces a file there. Raises OSError."""
     path = Path(path)
-    # Whoever ships it meanwhile gets the old one or the new one as a whole.
+    # A process that ships it meanwhile gets the whole old or the whole new archive.
     with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=path.name, delete=False) as draft:
         try:
             with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
@@ -44,7 +44,7 @@ def archive(path: str | Path) -> Path:
 
 
 def shipped(config: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """`config` with an archive, made in `directory`, among those that executors get."""
+    """Returns `config` with an archive for the executors, which it writes to `directory`."""
     file = archive(directory / f"{UNPACKED}.zip")
     return {
         **config,
@@ -54,7 +54,7 @@ def shipped(config: Mapping[str, str], directory: Path) -> dict[str, str]:
 
 
 def is_shipped(config: Mapping[str, str]) -> bool:
-    """Somebody has seen to it already."""
+    """Returns whether the configuration already ships an archive."""
     return f"#{UNPACKED}" in config.get(ARCHIVES, "")
 
 
@@ -67,14 +67,14 @@ def _files() -> Iterator[tuple[Path, str]]:
     for file in sorted(package.rglob("*")):
         if file.is_file() and "__pycache__" not in file.parts:
             yield file, str(file.relative_to(package.parent))
-    for needed in _with_what_they_need(_NEEDED):
+    for needed in _with_dependencies(_NEEDED):
         for listed in needed.files or ():
             file = Path(str(listed.locate()))
             if ".." not in listed.parts and "__pycache__" not in listed.parts and file.is_file():
                 yield file, str(listed)
 
 
-def _with_what_they_need(names: tuple[str, ...]) -> list[Distribution]:
+def _with_dependencies(names: tuple[str, ...]) -> list[Distribution]:
     found: dict[str, Distribution] = {}
     wanted = list(names)
     while wanted:

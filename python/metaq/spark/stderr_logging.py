@@ -1,8 +1,7 @@
-"""Where warnings go in processes that nobody has set up logging for.
+"""Writes warnings to stderr in processes without logging.
 
-Spark starts Python processes of its own, for planning and for tasks, and what the program of the user does
-with its logging has no effect there. Their stderr is shown, though: in the driver's own, and in the `stderr`
-of each executor.
+Spark starts Python processes for planning and for tasks. The logging that a user's program sets up has no
+effect there. Their stderr is shown, though: in the driver's own, and in the `stderr` of each executor.
 """
 
 from __future__ import annotations
@@ -14,35 +13,36 @@ from typing import Final
 PACKAGE: Final = "metaq.spark"
 
 
-class Otherwise(logging.Handler):
-    """Writes to stderr what no other handler gets; it looks each time, as logging may be set up later."""
+class StderrFallback(logging.Handler):
+    """Writes records to stderr that no other handler gets. It checks every time, because logging may be set
+    up later."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._is_heard(record.name):
+        if self._has_handler(record.name):
             return
         try:
-            # As it is now: the stream of the moment of import may be closed.
+            # sys.stderr is read now: the stream that it was at import may be closed.
             print(self.format(record), file=sys.stderr, flush=True)
         except Exception:
             self.handleError(record)
 
-    def _is_heard(self, name: str) -> bool:
+    def _has_handler(self, name: str) -> bool:
         logger: logging.Logger | None = logging.getLogger(name)
         while logger is not None:
             for handler in logger.handlers:
-                if not isinstance(handler, Otherwise | logging.NullHandler):
+                if not isinstance(handler, StderrFallback | logging.NullHandler):
                     return True
             logger = logger.parent if logger.propagate else None
         return False
 
 
 def attach() -> None:
-    """Once for a process, however often it is called."""
+    """Adds the handler. Safe to call twice."""
     logger = logging.getLogger(PACKAGE)
-    if any(isinstance(handler, Otherwise) for handler in logger.handlers):
+    if any(isinstance(handler, StderrFallback) for handler in logger.handlers):
         return
-    handler = Otherwise(logging.WARNING)
-    # Spark's own shape, among whose lines it is found.
+    handler = StderrFallback(logging.WARNING)
+    # The format of Spark's own lines.
     handler.setFormatter(
         logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", "%y/%m/%d %H:%M:%S")
     )

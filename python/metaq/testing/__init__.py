@@ -1,17 +1,17 @@
-"""MetaQ inside a test: the real name server and broker in this process, on free ports, with a clock to move.
+"""MetaQ for tests: the real name server and broker in your process, on free ports, with a movable clock.
 
     with LocalMetaq() as metaq:
         ...  # any client, at metaq.nameserver
         metaq.clock.advance(timedelta(hours=2))
         assert metaq.dead_letters("billing") == []
 
-pytest has it as the fixture `metaq_server` (plugin.py). What comes from here is in:
+pytest finds it as the fixture `metaq_server` (plugin.py). Tests use the names below; the rest is internal.
 
-local.py     LocalMetaq, for tests that are no coroutines
-aio.py       AsyncLocalMetaq, the same in the test's own event loop
-clock.py     the clock's two faces
-servers.py   what both are made of
-stored.py    messages as assertions see them
+local.py     LocalMetaq, for plain tests
+aio.py       AsyncLocalMetaq, for tests that are coroutines
+clock.py     the movable clock, for both
+servers.py   starts, stops and restarts the two servers
+stored.py    stored messages, for assertions
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    # pytest imports the plugin, and so this package, in every run of everybody who has MetaQ installed; the
-    # broker is loaded by those who use it.
+    # pytest imports this package in every run on a machine with MetaQ, so the broker is loaded on first use.
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

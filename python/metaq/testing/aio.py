@@ -1,4 +1,4 @@
-"""MetaQ in a test's own event loop."""
+"""MetaQ in the event loop of a test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from metaq.testing.stored import StoredMessage
 
 
 class AsyncLocalMetaq:
-    """As `LocalMetaq`, for `async with`; in the loop of the test, so a test that blocks blocks it too."""
+    """Does the same as `LocalMetaq` for `async with`.
+
+    The servers run in the event loop of the test, so a test that blocks also blocks them.
+    """
 
     def __init__(
         self,
@@ -41,26 +44,26 @@ class AsyncLocalMetaq:
 
     @property
     def nameserver(self) -> str:
-        """Where clients find the name server, `127.0.0.1:port`."""
+        """The address of the name server, `127.0.0.1:port`."""
         return self._servers.nameserver.address
 
     @property
     def broker(self) -> str:
-        """Where the broker is, for those who do not ask the name server."""
+        """The address of the broker, `127.0.0.1:port`."""
         return self._servers.broker.address
 
     async def create_topic(self, name: str, *, queues: int = 4, ordered: bool = False) -> None:
-        """Creates or changes a topic; clients find it at once."""
+        """Creates or changes a topic. Clients find it at once."""
         await self._servers.create_topic(name, queues, ordered=ordered)
 
     async def messages(self, topic: str) -> list[StoredMessage]:
-        """Everything stored in the topic, in the order it was stored."""
+        """Returns all messages of the topic, in the order in which they were stored."""
         return await self._servers.messages(topic)
 
     async def dead_letters(self, group: str) -> list[StoredMessage]:
-        """What consumers of the group have failed at for good."""
+        """Returns the dead letters of the group."""
         return await self._servers.dead_letters(group)
 
     async def restart(self) -> None:
-        """A clean stop, and a start at the same addresses with everything that was stored."""
+        """Stops the servers cleanly and starts them again, at the same addresses and with the same store."""
         await self._servers.restart()

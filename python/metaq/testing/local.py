@@ -1,4 +1,4 @@
-"""MetaQ beside a test: both servers in a thread of their own."""
+"""MetaQ in a thread beside a test."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Result = TypeVar("Result")
 class LocalMetaq:
     """The real name server and broker in this process, on free ports, for the length of a `with` block.
 
-    `directory` keeps the store; without it there is an empty one, which is deleted at the end. `settings` are
-    options of the broker by the names of docs/configuration.md. The clock goes on by itself, unless it is
-    `frozen`: then it moves only by `clock.advance`.
+    `directory` holds the store; without it the store is empty and deleted at the end. `settings` are broker
+    settings with the names of docs/configuration.md. The clock runs on its own; if it is `frozen`, only
+    `clock.advance` moves it.
     """
 
     def __init__(
@@ -61,33 +61,33 @@ class LocalMetaq:
 
     @property
     def nameserver(self) -> str:
-        """Where clients find the name server, `127.0.0.1:port`."""
+        """The address of the name server, `127.0.0.1:port`."""
         return self._servers.nameserver.address
 
     @property
     def broker(self) -> str:
-        """Where the broker is, for those who do not ask the name server."""
+        """The address of the broker, `127.0.0.1:port`."""
         return self._servers.broker.address
 
     def create_topic(self, name: str, *, queues: int = 4, ordered: bool = False) -> None:
-        """Creates or changes a topic; clients find it at once."""
+        """Creates or changes a topic. Clients find it at once."""
         self._loop.run(self._servers.create_topic(name, queues, ordered=ordered))
 
     def messages(self, topic: str) -> list[StoredMessage]:
-        """Everything stored in the topic, in the order it was stored."""
+        """Returns all messages of the topic, in the order in which they were stored."""
         return self._loop.run(self._servers.messages(topic))
 
     def dead_letters(self, group: str) -> list[StoredMessage]:
-        """What consumers of the group have failed at for good."""
+        """Returns the dead letters of the group."""
         return self._loop.run(self._servers.dead_letters(group))
 
     def restart(self) -> None:
-        """A clean stop, and a start at the same addresses with everything that was stored."""
+        """Stops the servers cleanly and starts them again, at the same addresses and with the same store."""
         self._loop.run(self._servers.restart())
 
 
 class LoopThread:
-    """An event loop in a thread, and coroutines run there for others."""
+    """An event loop in a thread, which runs coroutines for other threads."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -96,9 +96,9 @@ class LoopThread:
 
     def start(self) -> None:
         if self._thread is not None:
-            raise RuntimeError("it runs already")
+            raise RuntimeError("MetaQ is already running")
         started: Future[None] = Future()
-        # A test that is torn down badly must not keep the interpreter alive.
+        # A daemon, so that a failed teardown does not keep the interpreter alive.
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(started)), name="metaq", daemon=True
         )
@@ -106,7 +106,7 @@ class LoopThread:
         started.result()
 
     def stop(self) -> None:
-        """Twice is no harm."""
+        """Ends the thread. Safe to call twice."""
         thread, self._thread = self._thread, None
         if thread is None or self._loop is None or self._end is None:
             return
@@ -115,10 +115,10 @@ class LoopThread:
         self._loop = self._end = None
 
     def run(self, work: Coroutine[object, object, Result]) -> Result:
-        """What the coroutine returns or raises."""
+        """Runs a coroutine and returns or raises its outcome."""
         if self._loop is None:
             work.close()
-            raise RuntimeError("MetaQ does not run: use it within its `with` block")
+            raise RuntimeError("MetaQ is not running: use it inside its `with` block")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _serve(self, started: Future[None]) -> None:

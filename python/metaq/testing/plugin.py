@@ -1,4 +1,4 @@
-"""The pytest fixtures; pytest finds them by itself wherever MetaQ is installed."""
+"""pytest fixtures, which pytest finds on its own if MetaQ is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def metaq_server() -> Iterator[LocalMetaq]:
-    """MetaQ for one test: name server and broker in this process, an empty store, a clock to move."""
+    """MetaQ for one test: name server and broker in this process, an empty store, a movable clock."""
     from metaq.testing.local import LocalMetaq
 
     with LocalMetaq() as server:
@@ -22,7 +22,7 @@ def metaq_server() -> Iterator[LocalMetaq]:
 
 @pytest.fixture(scope="session")
 def metaq_session_server() -> Iterator[LocalMetaq]:
-    """One MetaQ for all tests: they share its topics, and its clock."""
+    """One MetaQ for all tests, which share its topics and its clock."""
     from metaq.testing.local import LocalMetaq
 
     with LocalMetaq() as server:

@@ -1,4 +1,4 @@
-"""Name server and broker in one event loop, on one clock that can be moved."""
+"""Name server and broker in one event loop, with one movable clock."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ SETTINGS: Mapping[str, object] = {
     "namesrv_port": 0,
     "broker_port": 0,
     "flush": "async",
-    # Small files are made quickly; the largest message fits all the same.
+    # Small files are created quickly, and the largest message still fits.
     "commit_log_file_bytes": 8 * MIB,
     "consume_queue_file_entries": 1_000,
     "index_slots": 1_000,
     "index_entries": 4_000,
     "allocation_step_bytes": MIB,
-    # Both servers run here: one that is slow to answer is not gone.
+    # Both servers run in this process: a slow answer does not mean that one is gone.
     "register_wait_s": 60.0,
     "announce_timeout_s": 60.0,
-    # How full the disk of whoever runs the tests is says nothing about what they test.
+    # The tests must not depend on how full the disk is.
     "disk_clean_percent": 95,
     "disk_force_clean_percent": 98,
     "disk_refuse_percent": 99,
@@ -45,7 +45,7 @@ SETTINGS: Mapping[str, object] = {
 
 
 class Servers:
-    """Both servers; used in the event loop that they were started in."""
+    """Both servers. Use them on the event loop that started them."""
 
     def __init__(self, directory: Path | None, settings: Mapping[str, object], *, frozen: bool) -> None:
         self._directory = directory
@@ -58,7 +58,7 @@ class Servers:
         self._nameserver: NameServer | None = None
         self._broker: Broker | None = None
         self.clock = Clock.manual(Clock().now_ms()) if frozen else Clock.ahead(0)
-        self._config()  # What is misspelt is told here and not at the start.
+        self._config()  # Raises now if a setting is misspelt.
 
     @property
     def nameserver(self) -> NameServer:
@@ -69,9 +69,9 @@ class Servers:
         return _started(self._broker)
 
     async def start(self) -> None:
-        """From an empty store where no directory was given; raises what the servers raise."""
+        """Starts both servers, with an empty store if no directory was given."""
         if self._broker is not None:
-            raise RuntimeError("it runs already")
+            raise RuntimeError("MetaQ is already running")
         self._home = None if self._directory else Path(tempfile.mkdtemp(prefix="metaq-"))
         try:
             await self._start()
@@ -80,14 +80,14 @@ class Servers:
             raise
 
     async def stop(self) -> None:
-        """Twice is no harm."""
+        """Stops both servers. Safe to call twice."""
         try:
             await self._stop()
         finally:
             self._clear()
 
     async def restart(self) -> None:
-        """A clean stop, and a start at the same addresses with what is in the store."""
+        """Stops both servers and starts them at the same addresses, with the same store."""
         ports = {
             "namesrv_port": int(self.nameserver.address.rpartition(":")[2]),
             "broker_port": self.broker.listener.port,
@@ -97,16 +97,16 @@ class Servers:
         await self._start()
 
     async def advance(self, by_ms: int, *, silent: bool) -> None:
-        """Moves the clock, and returns when what is due by then has happened."""
+        """Moves the clock, and returns when everything that is due has happened."""
         broker, nameserver = self.broker, self.nameserver
-        # In one step of the loop, so that no housekeeping sees one without the other.
+        # Without an await in between, so that housekeeping never sees only half of the move.
         self.clock.advance_ms(by_ms)
         broker.skip_time(by_ms, silent=silent)
         nameserver.skip_time(by_ms)
         await broker.catch_up()
 
     async def create_topic(self, name: str, queues: int, *, ordered: bool) -> None:
-        """Raises Refused for what the broker would not take from an administrator either."""
+        """Creates or changes a topic. Raises Refused for what the broker refuses from administrators, too."""
         topics = self.broker.master.state.topics
         wanted = TopicConfig(
             topic_name=name,
@@ -147,12 +147,12 @@ class Servers:
             shutil.rmtree(home, ignore_errors=True)
 
     def _config(self) -> Config:
-        """Settings of whoever runs the tests, by file or environment, are none of ours."""
+        """Loads the settings, without those of the machine's environment."""
         directory = self._home or self._directory
         return load({**self._settings, "data": str(directory) if directory else None}, environment={})
 
 
 def _started(server: Server | None) -> Server:
     if server is None:
-        raise RuntimeError("MetaQ does not run: use it within its `with` block")
+        raise RuntimeError("MetaQ is not running: use it inside its `with` block")
     return server

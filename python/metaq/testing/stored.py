@@ -1,4 +1,4 @@
-"""Messages as assertions see them."""
+"""Stored messages, in the form that assertions use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from metaq._core import Record, Store, decode_records
 from metaq.client.compression import body_of
+from metaq.protocol.properties import KEYS, TAGS, UNIQUE_KEY
 
 ENTRIES_PER_READ = 1_000
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -14,21 +15,24 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as the broker keeps it."""
+    """A message as the broker stores it."""
 
     topic: str
     queue: int
     queue_offset: int
     id: str
+    """The unique id that its producer gave it; the offset id if it has none."""
+    offset_id: str
+    """The id that the broker gave it: its address and the physical offset."""
     body: bytes
-    """As it was sent; what cannot be decompressed stays as it is."""
+    """The body as it was sent, or as it is stored if it cannot be decompressed."""
     tag: str | None
     keys: tuple[str, ...]
     properties: dict[str, str]
     retries: int
-    """How often it has come again already."""
+    """How often it was delivered again."""
     stored_at: datetime
-    """By the broker's clock."""
+    """When it was stored, by the broker's clock."""
 
     @classmethod
     def of(cls, record: Record) -> StoredMessage:
@@ -38,10 +42,11 @@ class StoredMessage:
             topic=record.topic,
             queue=record.queue_id,
             queue_offset=record.queue_offset,
-            id=record.message_id,
+            id=properties.get(UNIQUE_KEY) or record.message_id,
+            offset_id=record.message_id,
             body=record.body if body is None else body,
-            tag=properties.get("TAGS"),
-            keys=tuple(properties.get("KEYS", "").split()),
+            tag=properties.get(TAGS),
+            keys=tuple(properties.get(KEYS, "").split()),
             properties=properties,
             retries=record.reconsume_times,
             stored_at=moment(record.store_timestamp_ms),
@@ -49,16 +54,17 @@ class StoredMessage:
 
 
 def moment(ms: int) -> datetime:
+    """Converts milliseconds since 1970."""
     return EPOCH + timedelta(milliseconds=ms)
 
 
 def read_topic(store: Store, topic: str) -> list[StoredMessage]:
-    """Everything in all queues of the topic, in the order it was stored."""
-    places: list[int] = []
+    """Returns the messages of all queues of a topic, in the order in which they were stored."""
+    physical_offsets: list[int] = []
     for queue_id in store.queue_ids(topic):
         queue_offset = store.min_offset(topic, queue_id)
         while entries := store.queue_entries(topic, queue_id, queue_offset, ENTRIES_PER_READ):
-            places += [physical_offset for physical_offset, _, _ in entries]
+            physical_offsets += [physical_offset for physical_offset, _, _ in entries]
             queue_offset += len(entries)
-    found = [store.record_at(physical_offset) for physical_offset in sorted(places)]
+    found = [store.record_at(physical_offset) for physical_offset in sorted(physical_offsets)]
     return [StoredMessage.of(decode_records(record)[0]) for record in found if record is not None]

@@ -1,4 +1,4 @@
-"""One cluster with a movable clock for all contract tests, and both faces of the client."""
+"""One cluster with a movable clock for all tests here, and both faces of the client."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ APACHE_SETTINGS = {
     "timerWheelEnable": True,
     "recallMessageEnable": True,
     "enablePropertyFilter": True,
-    # By default it refuses what waited 200 ms for a thread: too little on a machine that is busy.
+    # By default it refuses requests that waited 200 ms for a thread, which happens on a busy machine.
     "waitTimeMillsInSendQueue": 10_000,
     "waitTimeMillsInPullQueue": 10_000,
 }
 
 
 class RealClock(MovedClock):
-    """Nobody moves Apache's: what has to be older than something else gets a moment's time."""
+    """Apache's clock, which cannot be moved: a jump waits long enough that timestamps differ."""
 
     def __init__(self) -> None:
         pass
@@ -63,14 +63,14 @@ class RealClock(MovedClock):
 
 @pytest.fixture(scope="module")
 def apache_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Apache's servers, for those contracts that hold there too. No longer than needed: once a transaction
-    has ended, a thread of that broker runs without a pause."""
+    """Apache's servers, for tests that also hold there. They stop with the module, because after the end of a
+    transaction one of the broker's threads runs without a pause."""
     home = tmp_path_factory.mktemp("apache")
     names = apache.start_nameserver(home / "names")
     try:
         broker = apache.start_broker(home / "broker", [names.address], settings=APACHE_SETTINGS)
         try:
-            # Its name server knows it a little after it is up.
+            # The broker registers a little after it is up.
             eventually(lambda: _registered(names.address))
             yield Served(names.address, broker.address, RealClock())
         finally:
@@ -95,7 +95,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 @pytest.fixture(autouse=True)
 def client_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing is kept in the home of whoever runs the tests."""
+    """Keeps files of consumers out of the home directory."""
     directory = tmp_path / "client"
     monkeypatch.setenv("METAQ_CLIENT_DIRECTORY", str(directory))
     return directory

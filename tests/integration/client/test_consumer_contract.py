@@ -1,8 +1,9 @@
-"""What every consumer does, in both faces of the client, on a real broker."""
+"""The contract of consumers, in both faces of the client, on a real broker."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +50,7 @@ def test_pull_assigns_seeks_polls_and_commits(face: Face, served: Served) -> Non
         await send(served.broker, topic, "a", "b", "c", queue_id=0)
         await send(served.broker, topic, "x", "y", queue_id=1)
         async with connected(face, served) as client:
-            puller = client.puller(group=name(face, "pull-group"), start="begin")
+            puller = client.puller(group=name(face, "pull-group"), start="earliest")
             queues = await face.call(puller.assign, topic)
             assert [queue.id for queue in queues] == [0, 1]
             assert sorted(await poll_all(face, puller, 5)) == ["a", "b", "c", "x", "y"]
@@ -59,9 +60,9 @@ def test_pull_assigns_seeks_polls_and_commits(face: Face, served: Served) -> Non
 
             await face.call(puller.seek, 1, queues[0])
             assert await poll_all(face, puller, 2) == ["b", "c"]
-            await face.call(puller.seek, "begin")
+            await face.call(puller.seek, "earliest")
             assert sorted(await poll_all(face, puller, 5)) == ["a", "b", "c", "x", "y"]
-            await face.call(puller.seek, "end")
+            await face.call(puller.seek, "latest")
             assert await face.call(puller.poll, 0.05) == []
             served.clock.jump(60_000)
             since = datetime.fromtimestamp(served.clock.now_ms() / 1000 - 1, UTC)
@@ -95,15 +96,15 @@ def test_pull_refuses_what_cannot_be(face: Face, served: Served) -> None:
     async def scenario() -> None:
         async with connected(face, served) as client:
             puller = client.puller()
-            with pytest.raises(UsageError, match="nothing is assigned"):
+            with pytest.raises(UsageError, match="no queue is assigned"):
                 await face.call(puller.poll)
             with pytest.raises(UsageError, match="not assigned"):
                 await face.call(puller.seek, 3, Queue("t", "b", 0))
-            with pytest.raises(UsageError, match="no position"):
+            with pytest.raises(UsageError, match="not a position"):
                 await face.call(puller.seek, "middle")
             with pytest.raises(UsageError, match="without a group"):
                 await face.call(puller.commit)
-            with pytest.raises(UsageError, match="one filter"):
+            with pytest.raises(UsageError, match="only one filter"):
                 client.puller(tags="a", sql="b = 1")
 
     run(scenario)
@@ -117,31 +118,31 @@ def test_a_handler_gets_every_message_once_and_its_group_goes_on_there(face: Fac
             await send(served.broker, topic, *(f"{queue_id}-{n}" for n in range(25)), queue_id=queue_id)
         bodies: list[str] = []
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first", concurrency=4)
+            declare = client.consumer(topic, group=group, start="earliest", concurrency=4)
             consumer = await face.call(
                 declare, face.handler(lambda message: bodies.append(message.body.decode()))
             )
             await until(lambda: len(bodies) >= 100)
             assert len(await _value(face, lambda: consumer.queues)) >= 4
         assert sorted(bodies) == sorted(f"{queue_id}-{n}" for queue_id in range(4) for n in range(25))
-        await send(served.broker, topic, "after", queue_id=2)
         bodies.clear()
+        for queue_id in range(4):
+            await send(served.broker, topic, f"after-{queue_id}", queue_id=queue_id)
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first")
+            declare = client.consumer(topic, group=group, start="earliest")
             await face.call(declare, face.handler(lambda message: bodies.append(message.body.decode())))
-            await until(lambda: bool(bodies))
-            await asyncio.sleep(0.2)
-        assert bodies == ["after"]
+            await until(lambda: sum(body.startswith("after") for body in bodies) == 4)
+        assert sorted(bodies) == [f"after-{queue_id}" for queue_id in range(4)]
 
     run(scenario)
 
 
 async def _value(face: Face, function: Callable[[], Any]) -> Any:
-    """A property, which in the sync face waits for the client's thread."""
+    """Reads a property, which in the sync face waits for the client's thread."""
     return await asyncio.to_thread(function) if face.is_sync else function()
 
 
-def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(face: Face, served: Served) -> None:
+def test_failed_messages_come_again_and_rejected_ones_are_dead_letters(face: Face, served: Served) -> None:
     async def scenario() -> None:
         topic, group = name(face, "retried"), name(face, "retried-group")
         await create_topic(served.broker, topic, queues=1)
@@ -159,7 +160,7 @@ def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(face: Face
                 raise Reject("never")
 
         async with connected(face, served) as client:
-            await face.call(client.consumer(topic, group=group, start="first"), face.handler(handle))
+            await face.call(client.consumer(topic, group=group, start="earliest"), face.handler(handle))
             await until(lambda: len(seen) == 4)
             assert await dead_letters(face, client, group) == ["rejected"]
             await passing(served, 11_000, lambda: ("fails", 1, topic) in seen)
@@ -171,16 +172,17 @@ def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(face: Face
 
 
 async def passing(served: Served, step_ms: int, condition: Callable[[], bool]) -> None:
-    """Time passes until it holds. What is to wait may reach the broker only after the first step."""
+    """Moves the clock until the condition holds. A retry may reach the broker only after the first step."""
     async with asyncio.timeout(60):
         while not condition():
             served.clock.jump(step_ms)
-            await asyncio.sleep(0.5)
+            with contextlib.suppress(TimeoutError):
+                await until(condition, 0.5)
 
 
 async def dead_letters(face: Face, client: Any, group: str) -> list[str]:
-    """What the group failed at for good, once there is something."""
-    puller = client.puller(start="begin")
+    """Waits for dead letters of the group and returns them."""
+    puller = client.puller(start="earliest")
     async with asyncio.timeout(60):
         while True:
             try:
@@ -188,7 +190,7 @@ async def dead_letters(face: Face, client: Any, group: str) -> list[str]:
                     await face.call(puller.assign, f"%DLQ%{group}")
                 return await poll_all(face, puller, 1)
             except (NoRoute, Refused):
-                # A name server may tell of a new topic a moment before its broker serves it.
+                # The name server may know a new topic a moment before its broker serves it.
                 await asyncio.sleep(0.05)
 
 
@@ -202,7 +204,7 @@ def test_iteration_settles_by_process_and_by_going_on(face: Face, served: Served
             raise RuntimeError("once")
 
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=group, start="first")
+            subscribed = client.subscribe(topic, group=group, start="earliest")
             first = await face.take(subscribed)
             assert first.body == b"processed"
             await face.process(first, lambda: None)
@@ -213,15 +215,15 @@ def test_iteration_settles_by_process_and_by_going_on(face: Face, served: Served
             assert await face.take(subscribed) is None
         served.clock.jump(11_000)
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=group, start="first", idle_timeout=60)
+            subscribed = client.subscribe(topic, group=group, start="earliest", idle_timeout=60)
             bodies = {(await face.take(subscribed)).body for _ in range(2)}
             assert bodies == {b"left", b"failed"}
 
     run(scenario)
 
 
-def test_what_is_rejected_is_a_dead_letter_in_a_loop_and_in_a_handler(face: Face, served: Served) -> None:
-    """Without a wait for a broker's retries, so that it can be asked of any broker."""
+def test_rejected_messages_are_dead_letters_in_a_loop_and_in_a_handler(face: Face, served: Served) -> None:
+    """It does not wait for retries, so it runs on any broker."""
 
     def reject() -> None:
         raise Reject("never")
@@ -239,16 +241,16 @@ def test_what_is_rejected_is_a_dead_letter_in_a_loop_and_in_a_handler(face: Face
             handled.append(message.body.decode())
 
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=loops, start="first")
+            subscribed = client.subscribe(topic, group=loops, start="earliest")
             await face.process(await face.take(subscribed), lambda: None)
             await face.process(await face.take(subscribed), reject)
             assert (await face.take(subscribed)).body == b"passed"
             assert (await face.take(subscribed)).body == b"left"
             assert await face.call(subscribed.close, 60)
-            again = client.subscribe(topic, group=loops, start="first", idle_timeout=60)
+            again = client.subscribe(topic, group=loops, start="earliest", idle_timeout=60)
             assert (await face.take(again)).body == b"left", "all the others are settled"
 
-            await face.call(client.consumer(topic, group=handlers, start="first"), face.handler(handle))
+            await face.call(client.consumer(topic, group=handlers, start="earliest"), face.handler(handle))
             for group in (loops, handlers):
                 assert await dead_letters(face, client, group) == ["rejected"]
             await until(lambda: sorted(handled) == ["left", "passed", "processed"])
@@ -281,7 +283,7 @@ def test_in_order_a_failure_holds_its_queue_and_only_that(face: Face, served: Se
                 at_work.discard(queue_id)
 
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first", ordered=True, suspend=0.05)
+            declare = client.consumer(topic, group=group, start="earliest", ordered=True, suspend=0.05)
             await face.call(declare, face.handler(handle))
             await until(lambda: len(seen[0]) == 9 and len(seen[1]) == 10)
         assert seen[0] == [f"0-{n}" for n in range(10) if n != 2]
@@ -308,7 +310,7 @@ def test_members_share_the_queues_and_take_over(face: Face, served: Served) -> N
             declare = first.consumer(
                 topic,
                 group=group,
-                start="first",
+                start="earliest",
                 on_rebalance=lambda gained, lost: changes.append((len(gained), len(lost))),
             )
             a = await face.call(declare, face.handler(noting("a")))
@@ -316,7 +318,7 @@ def test_members_share_the_queues_and_take_over(face: Face, served: Served) -> N
                 while len(await ours(a)) < 4:
                     await asyncio.sleep(0.02)
             async with connected(face, served, client_id="b") as second:
-                declare = second.consumer(topic, group=group, start="first")
+                declare = second.consumer(topic, group=group, start="earliest")
                 b = await face.call(declare, face.handler(noting("b")))
                 async with asyncio.timeout(60):
                     while (await ours(a), await ours(b)) != ({0, 1}, {2, 3}):
@@ -328,10 +330,11 @@ def test_members_share_the_queues_and_take_over(face: Face, served: Served) -> N
             async with asyncio.timeout(60):
                 while len(await ours(a)) < 4:
                     await asyncio.sleep(0.02)
-            await send(served.broker, topic, "again", queue_id=3)
-            await until(lambda: len(seen) == 5)
-            await asyncio.sleep(0.1)
-            assert seen[4:] == [("a", "again")], "nothing that b had settled comes again"
+            for queue_id in range(4):
+                await send(served.broker, topic, f"again-{queue_id}", queue_id=queue_id)
+            await until(lambda: sum(body.startswith("again") for _, body in seen) == 4)
+        again = [("a", f"again-{queue_id}") for queue_id in range(4)]
+        assert sorted(seen[4:]) == again, "nothing that b had settled comes again"
         assert any(lost for _, lost in changes)
 
     run(scenario)
@@ -342,38 +345,37 @@ def test_close_waits_for_what_is_in_hand_but_not_for_ever(face: Face, served: Se
         topic, group = name(face, "closed"), name(face, "closed-group")
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "slow")
-        closing, release = threading.Event(), threading.Event()
+        release = threading.Event()
+        consumers: list[Any] = []
         entered: list[str] = []
         done: list[str] = []
 
         def handle(message: Any) -> None:
-            # Plain in both faces: it blocks its thread, and nothing else.
+            # A plain function in both faces: it only blocks its own thread.
             body = message.body.decode()
             entered.append(body)
             if body == "slow":
-                closing.wait(60)
-                time.sleep(0.3)
+                while not consumers[0].is_closed:
+                    time.sleep(0.001)
             elif body == "stuck":
                 release.wait(60)
             done.append(body)
 
         async with connected(face, served) as client:
-            consumer = await face.call(
-                client.consumer(topic, group=group, start="first", concurrency=1), handle
-            )
+            declare = client.consumer(topic, group=group, start="earliest", concurrency=1)
+            consumers.append(await face.call(declare, handle))
             await until(lambda: entered == ["slow"])
-            closing.set()
-            assert await face.call(consumer.close, 60) is True
+            assert await face.call(consumers[0].close, 60) is True
             assert done == ["slow"]
             await send(served.broker, topic, "stuck", "untouched")
             consumer = await face.call(
-                client.consumer(topic, group=group, start="first", concurrency=1), handle
+                client.consumer(topic, group=group, start="earliest", concurrency=1), handle
             )
             await until(lambda: entered == ["slow", "stuck"])
             assert await face.call(consumer.close, 0.2) is False
             release.set()
             entered.clear()
-            declare = client.consumer(topic, group=group, start="first", concurrency=1)
+            declare = client.consumer(topic, group=group, start="earliest", concurrency=1)
             await face.call(declare, face.handler(lambda message: entered.append(message.body.decode())))
             await until(lambda: len(entered) == 2)
         assert entered == ["stuck", "untouched"]

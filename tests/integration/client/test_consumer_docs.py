@@ -1,4 +1,4 @@
-"""What docs/python-consumers.md shows, run."""
+"""The examples of docs/python-consumers.md run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_every_block_is_run_here() -> None:
 )
 def test_a_consumer_prints_every_order(orders: Served, tmp_path: Path, number: int, verb: str) -> None:
     def printed(log: str) -> list[str]:
-        # Threads print at the same time, and `print` writes the end of a line on its own.
+        # Threads print at the same time, and `print` writes the newline separately.
         return sorted(re.findall(f"{verb} (?:{'|'.join(ORDERS)})", log))
 
     expected = sorted(f"{verb} {order}" for order in ORDERS)
@@ -67,9 +67,9 @@ def test_the_puller(orders: Served, tmp_path: Path) -> None:
 
 
 def test_the_commands(client_directory: Path) -> None:
-    from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
+    from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 
-    ParkedMessages(parked_file(client_directory / "parked", "billing")).close()
+    LocalRetryStore(local_retry_file(client_directory / "parked", "billing")).close()
     for line in BLOCKS[4][1].splitlines():
         done = run(*line.split()[1:], METAQ_CLIENT_DIRECTORY=str(client_directory))
         assert done.returncode == 0, done.stderr

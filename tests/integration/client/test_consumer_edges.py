@@ -1,4 +1,4 @@
-"""Functions, a time to begin at, bodies that cannot be read, records that are gone, forks and wrong loops."""
+"""Edge cases: filter functions, start times, unreadable bodies, deleted records, forks and wrong loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 import metaq
 from metaq import aio
-from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
+from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.errors import UsageError
 from metaq.protocol.messages import SendMessageV2
 from metaq.testing import LocalMetaq
@@ -31,7 +31,7 @@ from metaq.filters import FilterMessage, function
 
 @function
 def longer(message: FilterMessage, size: int) -> bool:
-    """Bodies of more bytes."""
+    """Messages with larger bodies."""
     return len(message.body) > size
 '''
 
@@ -52,17 +52,17 @@ def test_a_function_of_the_broker_chooses(face: Face, tmp_path: Path) -> None:
         await send(served.broker, "sized", "a", "bbb", "cc", "dddd")
         handled: list[str] = []
         async with connected(face, served) as client:
-            declare = client.consumer("sized", group="handlers", function="longer(2)", start="first")
+            declare = client.consumer("sized", group="handlers", function="longer(2)", start="earliest")
             await face.call(declare, face.handler(noting(handled)))
             await until(lambda: sorted(handled) == ["bbb", "dddd"])
             await send(served.broker, "sized", "e", "fff", queue_id=1)
             await until(lambda: sorted(handled) == ["bbb", "dddd", "fff"])
-            subscribed = client.subscribe("sized", group="loops", function="longer(3)", start="first")
+            subscribed = client.subscribe("sized", group="loops", function="longer(3)", start="earliest")
             assert (await face.take(subscribed)).body == b"dddd"
-            puller = client.puller(function="longer(2)", start="begin")
+            puller = client.puller(function="longer(2)", start="earliest")
             await face.call(puller.assign, "sized")
             assert sorted(await poll_all(face, puller, 3)) == ["bbb", "dddd", "fff"]
-            refused = client.puller(function="shorter(2)", start="begin")
+            refused = client.puller(function="shorter(2)", start="earliest")
             await face.call(refused.assign, "sized")
             with pytest.raises(metaq.MetaqError, match="no function is called shorter") as error:
                 await face.call(refused.poll, 60)
@@ -90,7 +90,7 @@ def test_a_group_can_begin_at_a_time(face: Face, served: Served) -> None:
             await send(served.broker, topic, "newest")
             await until(lambda: "newest" in bodies)
         assert sorted(bodies) == ["new-0", "new-1", "newest"]
-        # From then on the group's offsets count, and not the time.
+        # From then on the committed offsets count, and not the time.
         bodies.clear()
         async with connected(face, served) as client:
             declare = client.consumer(topic, group=group, start=datetime.fromtimestamp(0, UTC))
@@ -103,7 +103,7 @@ def test_a_group_can_begin_at_a_time(face: Face, served: Served) -> None:
 
 
 async def send_unreadable(broker: str, topic: str) -> None:
-    """A body that its sender says is compressed, and is not."""
+    """Sends a body that is marked as compressed and is not."""
     connection = await Connection.open(broker)
     try:
         command = SendMessageV2(
@@ -114,7 +114,7 @@ async def send_unreadable(broker: str, topic: str) -> None:
         await connection.close()
 
 
-def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Face) -> None:
+def test_an_unreadable_body_becomes_a_dead_letter_and_stops_nothing(face: Face) -> None:
     async def scenario(server: LocalMetaq) -> None:
         served = local(server)
         await create_topic(served.broker, "garbled", queues=1)
@@ -124,17 +124,17 @@ def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Fac
         bodies: list[str] = []
         async with connected(face, served) as client:
             await face.call(
-                client.consumer("garbled", group="readers", start="first"), face.handler(noting(bodies))
+                client.consumer("garbled", group="readers", start="earliest"), face.handler(noting(bodies))
             )
             await until(lambda: sorted(bodies) == ["after", "before"])
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await face.call(puller.assign, "garbled")
             with pytest.raises(metaq.MetaqError, match="zlib"):
-                # One poll tells of it, the others give what can be read.
+                # One poll raises the error, the others return readable messages.
                 for _ in range(3):
                     await face.call(puller.poll, 60, count=1)
 
-        # The broker's clock is real: the dead letter is there when the queue was passed.
+        # The dead letter is stored before the queue continues.
         (letter,) = await asyncio.to_thread(server.dead_letters, "readers")
         assert (letter.body, letter.keys) == (b"no zlib at all", ("k",))
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_decompressed_is_a_dead_letter_and_stops_nobody(face: Fac
 
 
 def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_directory: Path) -> None:
-    """By the time it is given up the broker may have deleted it; then what was parked is all there is."""
+    """The broker may have deleted a message before it is given up; then only the local copy is left."""
 
     def fail(message: Any) -> None:
         raise RuntimeError("as ever")
@@ -151,7 +151,7 @@ def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_d
     async def consume(served: Served, done: Callable[[], bool], **options: Any) -> None:
         async with connected(face, served) as client:
             declare = client.consumer(
-                "bills", group="billing", start="first", on_failure="local", local_after=1, **options
+                "bills", group="billing", start="earliest", on_failure="local", local_after=1, **options
             )
             await face.call(declare, face.handler(fail))
             async with asyncio.timeout(60):
@@ -159,8 +159,8 @@ def test_a_parked_message_whose_record_is_gone_is_sent_anew(face: Face, client_d
                     await asyncio.sleep(0.02)
 
     def parked() -> int:
-        with closing(ParkedMessages(parked_file(client_directory / "parked", "billing"))) as store:
-            store.replay()  # Whatever is there is due.
+        with closing(LocalRetryStore(local_retry_file(client_directory / "parked", "billing"))) as store:
+            store.replay()  # Makes everything due.
             return len(store)
 
     async def park(served: Served) -> None:
@@ -200,10 +200,10 @@ def test_after_a_fork_no_consumer_works(served: Served) -> None:
     run(lambda: create_topic(served.broker, topic, queues=1))
     bodies: list[str] = []
     with metaq.Client(served.nameserver) as client:
-        consumer = client.consumer(topic, group="forked-handlers", start="first")(noting(bodies))
-        subscribed = client.subscribe(topic, group="forked-loops", start="first", idle_timeout=60)
+        consumer = client.consumer(topic, group="forked-handlers", start="earliest")(noting(bodies))
+        subscribed = client.subscribe(topic, group="forked-loops", start="earliest", idle_timeout=60)
         subscribed.start()
-        puller = client.puller(group="forked-pulls", start="begin")
+        puller = client.puller(group="forked-pulls", start="earliest")
         puller.assign(topic)
         heard, told = os.pipe()
         pid = os.fork()

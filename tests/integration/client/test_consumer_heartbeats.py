@@ -1,4 +1,4 @@
-"""However long a handler takes, its client's heartbeats go on, and its group keeps it."""
+"""Heartbeats continue however long a handler takes, so its group keeps the member."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STEP_S = 50
 
 @pytest.fixture
 def beats(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
-    """Heartbeats that brokers have answered; there are many per second."""
+    """Counts answered heartbeats, of which there are many per second."""
     answered: list[Session] = []
     beat = Session.beat
 
@@ -39,7 +39,7 @@ def beats(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 
 
 def test_a_client_with_a_slow_handler_is_not_forgotten(face: Face, beats: list[Session]) -> None:
-    """A plain handler that blocks, in either face. Whoever is silent for so long is forgotten."""
+    """The handler is a plain function that blocks. A broker forgets clients that are silent for so long."""
     entered, released = threading.Event(), threading.Event()
 
     def handle(message: Any) -> None:
@@ -58,14 +58,14 @@ def test_a_client_with_a_slow_handler_is_not_forgotten(face: Face, beats: list[S
             broker_cluster.connected(server.broker, "silent") as silent,
             connected(face, served, client_id="slow") as client,
         ):
-            await face.call(client.consumer("slow", group="slow-ones", start="first"), handle)
+            await face.call(client.consumer("slow", group="slow-ones", start="earliest"), handle)
             await until(entered.is_set)
             await silent.heartbeat("slow-ones", "slow")
             assert await members(connection) == ["silent", "slow"]
             try:
                 for _ in range(0, 2 * EXPIRY_S, STEP_S):
                     await asyncio.to_thread(server.clock.advance, STEP_S, silent=True)
-                    # The first one may have been heard before the clock was moved, the second was not.
+                    # The first heartbeat may have arrived before the clock moved, but not the second.
                     so_far = len(beats)
                     await until(lambda so_far=so_far: len(beats) >= so_far + 2)
                 assert await members(connection) == ["slow"]

@@ -1,4 +1,4 @@
-"""`retries_max`: so many tries after the first, then a message is a dead letter; in order as well."""
+"""A message becomes a dead letter after `retries_max` retries, also for ordered consumers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_after_its_last_try_a_message_is_a_dead_letter(face: Face, ordered: bool
         await send(server.broker, "bills", "hopeless", "behind it")
         options = {"ordered": ordered, "suspend": 0.01, "retries_max": retries_max}
         async with connected(face, served) as client:
-            declare = client.consumer("bills", group="billing", start="first", **options)
+            declare = client.consumer("bills", group="billing", start="earliest", **options)
             await face.call(declare, face.handler(handle))
             async with asyncio.timeout(60):
                 while not await asyncio.to_thread(server.dead_letters, "billing"):
-                    if not ordered:  # There the client itself tries again, and the broker's time is nothing.
+                    if not ordered:  # An ordered consumer retries on its own, without the broker's clock.
                         await asyncio.to_thread(server.clock.advance, 7200)
                     await asyncio.sleep(0.02)
             await until(lambda: fine == [b"behind it"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client.consumer import group_member as consumer_core
+from metaq.client.consumer import group_member
 from metaq.errors import CommandError
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
 from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus
@@ -43,7 +43,7 @@ def test_broadcast_reaches_everybody_and_goes_on_from_its_file(
 
         async def declare(client: Any, who: str) -> None:
             declared = client.consumer(
-                topic, group=group, mode="broadcast", start="first", offsets_file=tmp_path / f"{who}.json"
+                topic, group=group, mode="broadcast", start="earliest", offsets_file=tmp_path / f"{who}.json"
             )
             await face.call(declared, face.handler(noting(seen[who])))
 
@@ -72,12 +72,12 @@ def test_batches_and_filters(face: Face, served: Served) -> None:
         chosen: list[str] = []
         async with connected(face, served) as client:
             by_tag = client.consumer(
-                topic, group=name(face, "by-tag"), tags="even", start="first", batch=4, concurrency=1
+                topic, group=name(face, "by-tag"), tags="even", start="earliest", batch=4, concurrency=1
             )
             await face.call(
                 by_tag, face.handler(lambda messages: batches.append([m.body.decode() for m in messages]))
             )
-            by_sql = client.consumer(topic, group=name(face, "by-sql"), sql="n > 9", start="first")
+            by_sql = client.consumer(topic, group=name(face, "by-sql"), sql="n > 9", start="earliest")
             await face.call(by_sql, face.handler(noting(chosen)))
             await until(lambda: sum(map(len, batches)) == 6 and len(chosen) == 2)
         assert [body for batch in batches for body in batch] == ["0", "2", "4", "6", "8", "10"]
@@ -123,18 +123,18 @@ def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> N
         connection = await Connection.open(served.broker)
         async with connected(face, served) as client:
             declare = client.consumer(
-                topic, group=group, start="first", priority=True, priority_patience=4, concurrency=1
+                topic, group=group, start="earliest", priority=True, priority_patience=4, concurrency=1
             )
             await face.call(declare, handle)
             info = GetConsumerRunningInfo(consumer_group=group, client_id=client.client_id)
             async with asyncio.timeout(60):
-                # Not answered before the heartbeat has arrived, not full before both were pulled.
+                # The broker answers after the heartbeat, and both queues must be pulled.
                 while (await connection.call(info)).body.count(b'"cachedMsgCount":20,') < 2:
                     await asyncio.sleep(0.02)
             gate.set()
             await until(lambda: len(bodies) == 40)
         await connection.close()
-        after = bodies[1:]  # The first was taken when perhaps only one queue had been pulled.
+        after = bodies[1:]  # The first may have been taken when only one queue was pulled.
         assert after[:3] == ["high"] * 3
         last_high = len(after) - 1 - after[::-1].index("high")
         lows = [place for place, body in enumerate(after[:last_high]) if body == "low"]
@@ -145,7 +145,7 @@ def test_priority_drains_the_higher_queue_first(face: Face, served: Served) -> N
 
 
 def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumer_core, "COMMIT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(group_member, "COMMIT_INTERVAL_S", 0.05)
 
     async def scenario() -> None:
         topic, group = name(face, "rewound"), name(face, "rewound-group")
@@ -166,14 +166,14 @@ def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: 
 
         try:
             async with connected(face, served) as client:
-                await face.call(client.consumer(topic, group=group, start="first"), face.handler(handle))
+                await face.call(client.consumer(topic, group=group, start="earliest"), face.handler(handle))
                 await until(lambda: sorted(bodies) == ["a", "b"])
                 await committed(2)
                 reset = ResetConsumerOffset(topic=topic, group=group, timestamp=0, is_force=True)
                 (await connection.call(reset)).check()
-                # Apache's broker tells it with the answer to the next pull, which it holds for up to 15 s.
+                # Apache's broker resets with the answer to the next pull, which it holds for up to 15 s.
                 await until(lambda: sorted(bodies) == ["a", "a", "b", "b"])
-                await committed(2)  # Again, though it was the last that the client had told.
+                await committed(2)  # The client commits the same offset again.
 
                 status = (await connection.call(GetConsumerStatus(topic=topic, group=group))).check()
                 assert b'"queueId":0' in status.body
@@ -196,7 +196,7 @@ def test_rewind_and_what_a_broker_asks(face: Face, served: Served, monkeypatch: 
     run(scenario)
 
 
-def test_what_keeps_failing_is_parked_and_tried_across_restarts(
+def test_messages_that_keep_failing_are_retried_locally_across_restarts(
     face: Face, served: Served, client_directory: Path
 ) -> None:
     async def scenario() -> None:
@@ -221,7 +221,7 @@ def test_what_keeps_failing_is_parked_and_tried_across_restarts(
 
         async with connected(face, served) as client:
             declare = client.consumer(
-                topic, group=group, start="first", on_failure="local", local_after=2, local_first_wait=3600
+                topic, group=group, start="earliest", on_failure="local", local_after=2, local_first_wait=3600
             )
             await face.call(declare, face.handler(handle))
             await until(lambda: sorted(tries) == ["bad", "bad", "good", "hopeless", "hopeless"])
@@ -252,7 +252,7 @@ def test_what_keeps_failing_is_parked_and_tried_across_restarts(
 
 
 def test_a_slow_handler_holds_up_no_other_call(face: Face, served: Served) -> None:
-    """A plain handler that blocks in either face leaves the client's loop free to commit and to answer."""
+    """A plain handler that blocks leaves the client's loop free to commit and to answer."""
 
     async def scenario() -> None:
         topic, group = name(face, "slow"), name(face, "slow-group")
@@ -266,9 +266,9 @@ def test_a_slow_handler_holds_up_no_other_call(face: Face, served: Served) -> No
             left.set()
 
         async with connected(face, served) as client:
-            await face.call(client.consumer(topic, group=group, start="first"), handle)
+            await face.call(client.consumer(topic, group=group, start="earliest"), handle)
             await until(entered.is_set)
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await face.call(puller.assign, topic)
             assert await poll_all(face, puller, 1) == ["slow"]
             assert not left.is_set(), "the client answers while the handler is at work"
@@ -295,7 +295,7 @@ def test_a_broker_that_restarts_is_found_again(face: Face, tmp_path: Path) -> No
 
             served = Served(nameserver.nameserver, broker.broker, None)  # type: ignore[arg-type]
             async with connected(face, served) as client:
-                declare = client.consumer("T", group="g", start="first", concurrency=1)
+                declare = client.consumer("T", group="g", start="earliest", concurrency=1)
                 await face.call(declare, handle)
                 await until(lambda: len(bodies) > 5)
                 await asyncio.to_thread(broker.child.kill)
@@ -321,7 +321,7 @@ def test_a_consumer_that_cannot_start_leaves_its_group_free(
         bodies: list[str] = []
         async with connected(face, served) as client:
             declare = client.consumer(
-                topic, group=group, mode="broadcast", start="first", offsets_file=broken
+                topic, group=group, mode="broadcast", start="earliest", offsets_file=broken
             )
             with pytest.raises(CommandError, match="cannot be read"):
                 consumer = await face.call(declare, face.handler(noting(bodies)))

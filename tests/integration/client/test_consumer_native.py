@@ -1,4 +1,4 @@
-"""What is native in consumption: streams of pulls, and messages that threads take by themselves."""
+"""The native part of consumption: pull streams, and messages that threads take on their own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client.consumer import group_member as consumer_core
+from metaq.client.consumer import assignment
 from metaq.errors import NoRoute, UnreadableBody, UsageError
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import SendMessageV2
@@ -46,7 +46,7 @@ async def fill(broker: str, topic: str, count: int, queues: int) -> list[str]:
 
 
 async def on_loop(client: Any, face: Face, work: Callable[[Any], Any]) -> Any:
-    """Something that only the inside of a client does, every half a minute."""
+    """Runs a function of the session on the client's loop."""
     if face.is_sync:
         return await asyncio.to_thread(client._portal.run, lambda: work(client._client._session))
     return await work(client._session)
@@ -58,7 +58,7 @@ def test_one_poll_gives_more_than_one_pull_of_java_would(face: Face, served: Ser
         await create_topic(served.broker, topic, queues=1)
         sent = await fill(served.broker, topic, 300, 1)
         async with connected(face, served) as client:
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             (queue,) = await face.call(puller.assign, topic)
             first = await face.call(puller.poll, 60, count=1000)
             assert [message.body.decode() for message in first] == sent
@@ -74,7 +74,7 @@ def test_a_small_buffer_loses_and_repeats_nothing(face: Face, served: Served) ->
         await create_topic(served.broker, topic, queues=2)
         sent = await fill(served.broker, topic, 60, 2)
         async with connected(face, served) as client:
-            puller = client.puller(start="begin", buffer_count=3, buffer_bytes=1)
+            puller = client.puller(start="earliest", buffer_count=3, buffer_bytes=1)
             queues = await face.call(puller.assign, topic)
             found: list[str] = []
             async with asyncio.timeout(60):
@@ -96,7 +96,7 @@ def test_paused_queues_give_nothing_until_resumed(face: Face, served: Served) ->
         await create_topic(served.broker, topic, queues=2)
         await fill(served.broker, topic, 10, 2)
         async with connected(face, served) as client:
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             queues = await face.call(puller.assign, topic)
             await face.call(puller.pause, [queues[1]])
             assert sorted(await poll_all(face, puller, 5)) == [f"0-{number}" for number in range(5)]
@@ -115,7 +115,7 @@ def test_a_place_that_the_queue_does_not_reach_is_left(face: Face, served: Serve
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "old")
         async with connected(face, served) as client:
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             (queue,) = await face.call(puller.assign, topic)
             await face.call(puller.seek, 1000, queue)
             assert await face.call(puller.poll, 0.2) == []
@@ -135,7 +135,7 @@ def test_a_body_that_cannot_be_inflated_is_told_once_and_stepped_over(face: Face
         await tell(served.broker, junk, body=b"no zlib")
         await send(served.broker, topic, "after")
         async with connected(face, served) as client:
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await face.call(puller.assign, topic)
             assert await poll_all(face, puller, 2) == ["before", "after"]
             with pytest.raises(UnreadableBody, match="damaged"):
@@ -145,12 +145,12 @@ def test_a_body_that_cannot_be_inflated_is_told_once_and_stepped_over(face: Face
     run(scenario)
 
 
-def test_what_a_broker_refuses_is_raised_by_poll(face: Face, served: Served) -> None:
+def test_poll_raises_the_refusal_of_a_broker(face: Face, served: Served) -> None:
     async def scenario() -> None:
         topic = name(face, "refused")
         await create_topic(served.broker, topic, queues=1)
         async with connected(face, served) as client:
-            puller = client.puller(start="begin", sql="this is no SQL")
+            puller = client.puller(start="earliest", sql="this is no SQL")
             await face.call(puller.assign, topic)
             with pytest.raises(Refused):
                 await face.call(puller.poll, 60)
@@ -163,7 +163,7 @@ def test_a_puller_that_was_closed_polls_no_more(face: Face, served: Served) -> N
         topic = name(face, "shut")
         await create_topic(served.broker, topic, queues=1)
         async with connected(face, served) as client:
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await face.call(puller.assign, topic)
             await face.call(puller.close)
             await face.call(puller.close)
@@ -180,7 +180,7 @@ def test_threads_share_one_puller(served: Served) -> None:
         await create_topic(served.broker, topic, queues=4)
         sent = await fill(served.broker, topic, 400, 4)
         async with connected(face, served) as client:
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await face.call(puller.assign, topic)
             found: list[str] = []
 
@@ -204,7 +204,7 @@ def test_a_puller_goes_on_when_its_broker_comes_back(face: Face, tmp_path: Path)
             await send(broker.broker, "T", "before")
             served = Served(nameserver.nameserver, broker.broker, None)  # type: ignore[arg-type]
             async with connected(face, served) as client:
-                puller = client.puller(start="begin")
+                puller = client.puller(start="earliest")
                 await face.call(puller.assign, "T")
                 assert await poll_all(face, puller, 1) == ["before"]
                 await asyncio.to_thread(broker.child.kill)
@@ -235,7 +235,7 @@ def test_a_slow_call_holds_up_no_other(served: Served) -> None:
 
         async with connected(face, served) as client:
             await face.call(
-                client.consumer(topic, group="held-up-group", start="first", concurrency=2), handle
+                client.consumer(topic, group="held-up-group", start="earliest", concurrency=2), handle
             )
             await until(lambda: len(bodies) == 50)
         assert sorted(bodies) == sorted(sent)
@@ -247,15 +247,15 @@ def test_a_slow_call_holds_up_no_other(served: Served) -> None:
 def test_new_queues_are_seen_with_the_route_that_tells_of_them(
     face: Face, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not at the next round, which comes every 20 s otherwise."""
-    monkeypatch.setattr(consumer_core, "REBALANCE_INTERVAL_S", 3600.0)
+    """The regular rebalance, every 20 s, is switched off."""
+    monkeypatch.setattr(assignment, "REBALANCE_INTERVAL_S", 3600.0)
 
     async def scenario() -> None:
         topic = name(face, "grown")
         await create_topic(served.broker, topic, queues=1)
         bodies: list[str] = []
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=name(face, "grown-group"), start="first")
+            declare = client.consumer(topic, group=name(face, "grown-group"), start="earliest")
             handler = face.handler(lambda message: bodies.append(message.body.decode()))
             await face.call(declare, handler)
             await send(served.broker, topic, "first")
@@ -271,7 +271,7 @@ def test_new_queues_are_seen_with_the_route_that_tells_of_them(
 def test_a_topic_that_was_deleted_is_let_go(
     face: Face, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_core, "REBALANCE_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(assignment, "REBALANCE_INTERVAL_S", 3600.0)
 
     async def scenario() -> None:
         arguments = ("serve", "--namesrv-port", "0", "--broker-port", "0", "--data", str(tmp_path / "data"))
@@ -282,7 +282,7 @@ def test_a_topic_that_was_deleted_is_let_go(
             await create_topic(served.broker, "deleted", queues=1)
             bodies: list[str] = []
             async with connected(face, served) as client:
-                declare = client.consumer(["kept", "deleted"], group="g", start="first")
+                declare = client.consumer(["kept", "deleted"], group="g", start="earliest")
                 handler = face.handler(lambda message: bodies.append(message.body.decode()))
                 consumer = await face.call(declare, handler)
                 await send(served.broker, "deleted", "a")
@@ -313,7 +313,7 @@ def test_a_poll_that_is_cancelled_loses_nothing(served: Served) -> None:
         await create_topic(served.broker, topic, queues=2)
         sent = await fill(served.broker, topic, 200, 2)
         async with connected(face, served) as client:
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await puller.assign(topic)
             found: list[str] = []
             async with asyncio.timeout(60):

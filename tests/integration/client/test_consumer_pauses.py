@@ -1,4 +1,4 @@
-"""A handler or an iteration that is paused gets nothing, keeps its queues, and goes on when resumed."""
+"""A paused handler or iteration gets no messages, keeps its queues, and continues when resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = 5
 
 
 async def shared_out(face: Face, consumer: Any, topic: str, count: int) -> list[Queue]:
-    """The queues of the topic, once they are all this consumer's."""
+    """Waits until the consumer has all queues of the topic and returns them."""
     async with asyncio.timeout(60):
         while True:
             queues = await _value(face, lambda: consumer.queues)
@@ -31,7 +31,7 @@ def test_a_handler_that_is_paused_gets_nothing_until_it_is_resumed(face: Face, s
         await create_topic(served.broker, topic, queues=2)
         bodies: list[str] = []
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first")
+            declare = client.consumer(topic, group=group, start="earliest")
             consumer = await face.call(
                 declare, face.handler(lambda message: bodies.append(message.body.decode()))
             )
@@ -40,7 +40,7 @@ def test_a_handler_that_is_paused_gets_nothing_until_it_is_resumed(face: Face, s
             await face.call(consumer.pause, queues[:1])
             await send(served.broker, topic, "held", queue_id=0)
             for number in range(ROUNDS):
-                # The other queue goes on, in which time this one could have given its message.
+                # The other queue continues; meanwhile the paused one could have given its message.
                 await send(served.broker, topic, f"{number}", queue_id=1)
                 await until(lambda number=number: f"{number}" in bodies)
             assert "held" not in bodies
@@ -49,7 +49,7 @@ def test_a_handler_that_is_paused_gets_nothing_until_it_is_resumed(face: Face, s
 
             await face.call(consumer.pause)
             bodies.clear()
-            witness = client.puller(start="end")
+            witness = client.puller(start="latest")
             await face.call(witness.assign, topic)
             for number in range(ROUNDS):
                 await send(served.broker, topic, f"all-{number}", queue_id=number % 2)
@@ -67,12 +67,12 @@ def test_an_iteration_that_is_paused_gives_nothing_until_it_is_resumed(face: Fac
         topic, group = name(face, "paused-loop"), name(face, "paused-loop-group")
         await create_topic(served.broker, topic, queues=2)
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=group, start="first", idle_timeout=0.3)
+            subscribed = client.subscribe(topic, group=group, start="earliest", idle_timeout=0.3)
             await face.call(subscribed.start)
             queues = await shared_out(face, subscribed, topic, 2)
 
             async def take() -> str:
-                """The next, in however many rounds it takes to come."""
+                """Returns the next message, in as many rounds as it takes."""
                 async with asyncio.timeout(60):
                     while (message := await face.take(subscribed)) is None:
                         pass

@@ -1,4 +1,4 @@
-"""SIGTERM to programs that consume: what is in hand ends, but nobody is waited for beyond the deadline."""
+"""SIGTERM to consuming programs: messages in hand are finished, but not beyond the timeout."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ import metaq
 
 client = metaq.Client(sys.argv[1])
 
-@client.consumer(sys.argv[2], group=sys.argv[2], start="first", concurrency=1)
+@client.consumer(sys.argv[2], group=sys.argv[2], start="earliest", concurrency=1)
 def handle(message):
     print("begun", message.body.decode(), flush=True)
-    while not handle.is_closed:  # However late the signal comes, the message is in hand when it does.
+    while not handle.is_closed:  # The message is in hand when the signal comes.
         time.sleep(0.01)
     time.sleep({longer})
     print("done", message.body.decode(), flush=True)
@@ -44,7 +44,7 @@ import metaq.aio
 async def main():
     client = metaq.aio.Client(sys.argv[1])
 
-    @client.consumer(sys.argv[2], group=sys.argv[2], start="first", concurrency=1)
+    @client.consumer(sys.argv[2], group=sys.argv[2], start="earliest", concurrency=1)
     async def handle(message):
         print("begun", message.body.decode(), flush=True)
         while not handle.is_closed:
@@ -58,13 +58,13 @@ async def main():
 asyncio.run(main())
 """
 
-# A plain handler of asyncio's face, which nothing can cancel.
+# A plain handler of the asyncio face, which cannot be cancelled.
 AIO_PLAIN = AIO.replace("async def handle", "def handle").replace("await asyncio.sleep", "time.sleep")
 FOR_EVER_S = 3600
 
 
 def ended_by_sigterm(program: str, topic: str, served: Served, home: Path) -> tuple[list[str], int]:
-    """What it printed and how far its group has committed, once nobody is left in that."""
+    """Returns what the program printed and the committed offset, once the group is empty."""
 
     async def scenario() -> None:
         await create_topic(served.broker, topic, queues=1)
@@ -112,7 +112,7 @@ def test_sigterm_ends_a_consumer_in_order(face: str, program: str, served: Serve
 def test_sigterm_waits_for_no_handler_that_is_stuck(
     face: str, program: str, served: Served, tmp_path: Path
 ) -> None:
-    """It ends at all, while its handler would go on for an hour."""
+    """The program ends, although its handler would run for an hour."""
     program = program.format(longer=FOR_EVER_S, timeout=0.5)
     printed, offset = ended_by_sigterm(program, f"stuck-{face}", served, tmp_path)
     assert printed == ["begun first", "closed"]
@@ -138,7 +138,7 @@ ASYNCHRONOUS = {
     "client": "metaq.aio.Client",
     "define": "async def",
     "wait": "await ",
-    # On an event loop that runs already.
+    # On a running event loop.
     "run": "async def main():\n    await Early('127.0.0.1:1').run()\nasyncio.run(main())",
 }
 PLAIN = {"client": "metaq.Client", "define": "def", "wait": "", "run": "Early('127.0.0.1:1').run()"}
@@ -148,7 +148,7 @@ PLAIN = {"client": "metaq.Client", "define": "def", "wait": "", "run": "Early('1
 def test_a_signal_that_comes_while_it_starts_ends_it_in_order_too(
     parts: dict[str, str], tmp_path: Path
 ) -> None:
-    """With several consumers the first may have messages in hand by then."""
+    """With several consumers, the first may already have messages in hand."""
     (tmp_path / "early.py").write_text(EARLY.format(**parts))
     child = Child([sys.executable, str(tmp_path / "early.py")], tmp_path / "early.log", directory=tmp_path)
     try:

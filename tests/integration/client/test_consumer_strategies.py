@@ -1,4 +1,4 @@
-"""The strategy that consumers are given is the one by which they share the queues."""
+"""Consumers share queues by the strategy that they are given."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.clients import Face, create_topic
 
 QUEUES = 8
 MEMBERS = ("east-1", "west-1")
-# All brokers stand in the east, so that the member in the west has nothing to do.
+# All brokers are in the east, so the member in the west gets no queues.
 ROOMS = by_machine_room(lambda broker: "east", lambda client_id: client_id.partition("-")[0])
 
 

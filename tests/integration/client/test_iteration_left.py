@@ -1,4 +1,4 @@
-"""Messages that an iteration was left at come again."""
+"""A message at which a loop was left comes again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.clients import Face, create_topic, send
 
 
 async def loop_over(face: Face, subscribed: Any, count: int) -> list[str]:
-    """A loop that is left at its message of that number."""
+    """Loops until the message of that number and leaves the loop there."""
     found: list[str] = []
 
     def plain() -> None:
@@ -55,7 +55,9 @@ def test_a_loop_that_was_left_gives_its_message_to_the_next(
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "a", "b", "c")
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=topic, start="first", ordered=ordered, idle_timeout=60)
+            subscribed = client.subscribe(
+                topic, group=topic, start="earliest", ordered=ordered, idle_timeout=60
+            )
             assert await loop_over(face, subscribed, 2) == ["a", "b"]
             assert await loop_over(face, subscribed, 2) == ["b", "c"]
 
@@ -68,7 +70,9 @@ def test_without_auto_ack_a_new_loop_takes_nothing_from_those_who_have_it(face: 
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "a", "b", "c")
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=topic, start="first", auto_ack=False, idle_timeout=60)
+            subscribed = client.subscribe(
+                topic, group=topic, start="earliest", auto_ack=False, idle_timeout=60
+            )
             assert await loop_over(face, subscribed, 2) == ["a", "b"]
             assert await loop_over(face, subscribed, 1) == ["c"]
             await face.call(subscribed.close, 0)
@@ -85,7 +89,9 @@ def test_a_message_whose_processing_was_cut_off_comes_again(
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "a", "b")
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=topic, start="first", ordered=ordered, idle_timeout=60)
+            subscribed = client.subscribe(
+                topic, group=topic, start="earliest", ordered=ordered, idle_timeout=60
+            )
             await interrupt(face, await face.take(subscribed))
             for body in (b"a", b"b"):
                 message = await face.take(subscribed)
@@ -105,7 +111,7 @@ def test_settling_that_was_cut_off_leaves_nothing_in_hand(
         await create_topic(served.broker, topic, queues=1)
         await send(served.broker, topic, "a")
         async with connected(face, served) as client:
-            subscribed = client.subscribe(topic, group=topic, start="first", idle_timeout=60)
+            subscribed = client.subscribe(topic, group=topic, start="earliest", idle_timeout=60)
             message = await face.take(subscribed)
             with monkeypatch.context() as patched:
                 patched.setattr("metaq.client.consumer.settlement.send_back", lambda *_: asyncio.sleep(60))

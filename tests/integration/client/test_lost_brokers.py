@@ -1,4 +1,4 @@
-"""A broker that restarts, moves or vanishes: a producer, a handler and a puller go on by themselves."""
+"""Producers, handlers and pullers continue after a broker restarts, moves or vanishes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMEOUT_S = 60.0
 
 
 class Watched:
-    """A client with one of each kind, and what each has seen."""
+    """A client with a producer, a handler and a puller, and the messages that each has seen."""
 
     def __init__(self, face: Face, client: Any) -> None:
         self._face = face
@@ -31,11 +31,11 @@ class Watched:
     async def start(self) -> None:
         self._producer = self.client.producer("producers", timeout=TIMEOUT_S)
         await self._face.call(self._producer.start)
-        declare = self.client.consumer(TOPIC, group="handlers", start="first")
+        declare = self.client.consumer(TOPIC, group="handlers", start="earliest")
         await self._face.call(
             declare, self._face.handler(lambda message: self.handled.append(message.body.decode()))
         )
-        self._puller = self.client.puller(start="begin")
+        self._puller = self.client.puller(start="earliest")
         await self._face.call(self._puller.assign, TOPIC)
 
     async def poll(self) -> None:
@@ -44,7 +44,7 @@ class Watched:
             self.pulled += [message.body.decode() for message in messages]
 
     async def send(self, what: str, queues: list[Queue] | None = None) -> set[str]:
-        """Some messages, to these queues or to any; the brokers that took them."""
+        """Sends messages to these queues or to any, and returns the brokers that stored them."""
         brokers = set()
         for number, queue in enumerate(queues or [None] * 6):
             body = f"{what}-{number}"

@@ -1,17 +1,18 @@
-"""Consumption in order by two members of our client: queues go from one to the other, and locks are kept."""
+"""Ordered consumption by two members: queues move from one to the other, and locks are renewed."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from metaq import Queue
 from metaq.broker.state.locks import LEASE_MS
-from metaq.client.consumer import group_member as consumer_core
-from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer import assignment
+from metaq.client.consumer.group_member import GroupMember
 from metaq.client.consumer.rebalance import Locks
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
@@ -30,14 +31,14 @@ async def queues_of(face: Face, consumer: Any, topic: str) -> set[int]:
     return {queue.id for queue in await _value(face, lambda: consumer.queues) if queue.topic == topic}
 
 
-def core_of(face: Face, consumer: Any) -> GroupConsumer:
-    """The inside of a consumer of either face."""
-    core: GroupConsumer = (consumer._consumer if face.is_sync else consumer)._consumption.core
-    return core
+def member_of(face: Face, consumer: Any) -> GroupMember:
+    """Returns the group member inside a consumer of either face."""
+    member: GroupMember = (consumer._consumer if face.is_sync else consumer)._consumption.member
+    return member
 
 
 async def shared(face: Face, topic: str, *consumers: Any) -> None:
-    """Until each has the same number of queues."""
+    """Waits until each consumer has the same number of queues."""
     async with asyncio.timeout(60):
         while {len(await queues_of(face, consumer, topic)) for consumer in consumers} != {
             QUEUES // len(consumers)
@@ -45,8 +46,26 @@ async def shared(face: Face, topic: str, *consumers: Any) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_a_queue_is_handed_over_between_two_messages(face: Face, served: Served) -> None:
-    """The member that had it ends what it has in hand first, and the other goes on with the next."""
+def count_locks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts how often each client has asked for locks."""
+    asked: Counter[str] = Counter()
+    lock = Locks.lock
+
+    async def counted(locks: Locks, queues: frozenset[Queue]) -> frozenset[Queue]:
+        granted = await lock(locks, queues)
+        asked[locks._session.client_id] += 1
+        return granted
+
+    monkeypatch.setattr(Locks, "lock", counted)
+    return asked
+
+
+def test_a_queue_is_handed_over_between_two_messages(
+    face: Face, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old member finishes the message in hand, and the new one continues with the next."""
+
+    asked = count_locks(monkeypatch)
 
     async def scenario() -> None:
         topic, group = name(face, "handed"), name(face, "handed-group")
@@ -58,7 +77,7 @@ def test_a_queue_is_handed_over_between_two_messages(face: Face, served: Served)
 
         def handler(who: str) -> Any:
             def handle(message: Any) -> None:
-                # Plain in both faces: the message in hand blocks its thread.
+                # A plain function in both faces: it only blocks its own thread.
                 if message.body == b"2":
                     release.wait(60)
                 seen.append((who, message.queue.id, int(message.body)))
@@ -66,14 +85,19 @@ def test_a_queue_is_handed_over_between_two_messages(face: Face, served: Served)
             return handle
 
         async with connected(face, served, client_id="a") as first:
-            declare = first.consumer(topic, group=group, start="first", ordered=True)
+            declare = first.consumer(topic, group=group, start="earliest", ordered=True)
             a = await face.call(declare, handler("a"))
             await until(lambda: len(seen) == 2 * QUEUES)
             async with connected(face, served, client_id="b") as second:
-                declare = second.consumer(topic, group=group, start="first", ordered=True)
+                declare = second.consumer(topic, group=group, start="earliest", ordered=True)
                 b = await face.call(declare, handler("b"))
-                await until(lambda: sum(buffer.revoked for buffer in core_of(face, a).buffers.values()) == 1)
-                await asyncio.sleep(1.5)  # Long enough for the newcomer to ask for its lock again.
+                await until(
+                    lambda: (
+                        sum(buffer.revoked for buffer in member_of(face, a).prefetch.buffers.values()) == 1
+                    )
+                )
+                before = asked["b"]
+                await until(lambda: asked["b"] >= before + 2)
                 assert await queues_of(face, b, topic) == set(), "its lock is with what is in hand"
                 assert len(seen) == 2 * QUEUES
                 release.set()
@@ -106,31 +130,22 @@ class Stranger:
             await connection.close()
 
     async def locks(self) -> bool:
-        """Whether the broker lets it."""
+        """Returns whether the broker grants the lock."""
         return bool(LockBatchResponseBody.decode(await self._call(LockBatchQueues())).lock_ok_mq_set)
 
     async def unlocks(self) -> None:
         await self._call(UnlockBatchQueues())
 
 
-# Both faces have their locks from the same place: the rest is tried with one of them.
+# Both faces share the code of locks, so the other tests use one face.
 
 
 def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer_core, "LOCK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(assignment, "LOCK_INTERVAL_S", 0.05)
     face = Face("aio")
-    renewals = 0
-    lock = Locks.lock
-
-    async def counted(locks: Locks, queues: frozenset[Queue]) -> frozenset[Queue]:
-        nonlocal renewals
-        granted = await lock(locks, queues)
-        renewals += 1
-        return granted
-
-    monkeypatch.setattr(Locks, "lock", counted)
+    renewals = count_locks(monkeypatch)
 
     async def scenario() -> None:
         topic, group = "renewed", "renewed-group"
@@ -139,16 +154,16 @@ def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
         bodies: list[str] = []
         stranger = Stranger(served, topic, group)
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first", ordered=True)
+            declare = client.consumer(topic, group=group, start="earliest", ordered=True)
             await face.call(declare, face.handler(lambda message: bodies.append(message.body.decode())))
             await until(lambda: bodies == ["before"])
             passed_ms = 0
             while passed_ms <= LEASE_MS:
                 await asyncio.to_thread(served.clock.pass_by, STEP_MS)
                 passed_ms += STEP_MS
-                # It has its renewal in each step, however slow it is.
-                before = renewals
-                await until(lambda before=before: renewals > before + 1)
+                # Waits for a renewal in each step, however slow the machine is.
+                before = renewals.total()
+                await until(lambda before=before: renewals.total() > before + 1)
             assert not await stranger.locks()
             await send(served.broker, topic, "after")
             await until(lambda: bodies == ["before", "after"])
@@ -160,14 +175,18 @@ def test_a_lock_is_renewed_for_as_long_as_its_member_lives(
 def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before its lease can end at the broker: a queue never has two readers."""
-    monkeypatch.setattr(consumer_core, "LOCK_INTERVAL_S", 0.05)
-    monkeypatch.setattr(consumer_core, "LOCK_TRUSTED_S", 0.5)
+    """It stops before its lock can expire at the broker, so a queue never has two readers."""
+    monkeypatch.setattr(assignment, "LOCK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(assignment, "LOCK_TRUSTED_S", 0.5)
     is_answered = True
+    asked = 0
     lock = Locks.lock
 
     async def perhaps(locks: Locks, queues: frozenset[Queue]) -> frozenset[Queue]:
-        return await lock(locks, queues) if is_answered else frozenset()
+        nonlocal asked
+        granted = await lock(locks, queues) if is_answered else frozenset()
+        asked += 1
+        return granted
 
     monkeypatch.setattr(Locks, "lock", perhaps)
     face = Face("aio")
@@ -180,7 +199,7 @@ def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
         bodies: list[str] = []
         stranger = Stranger(served, topic, group)
         async with connected(face, served) as client:
-            declare = client.consumer(topic, group=group, start="first", ordered=True)
+            declare = client.consumer(topic, group=group, start="earliest", ordered=True)
             consumer = await face.call(
                 declare, face.handler(lambda message: bodies.append(message.body.decode()))
             )
@@ -191,10 +210,11 @@ def test_a_member_whose_lock_is_not_renewed_stops_by_itself(
             await asyncio.to_thread(served.clock.pass_by, LEASE_MS + 4_000)
             assert await stranger.locks()
             is_answered = True
-            await asyncio.sleep(1.2)  # Long enough to ask for it twice.
+            before = asked
+            await until(lambda: asked >= before + 2)
             assert set(bodies) == {"before"}
             await stranger.unlocks()
-            # Nothing was committed by then, so the first may come again.
+            # Nothing was committed before, so the first message may come again.
             await until(lambda: bodies[-1] == "another's")
             assert bodies == sorted(bodies, reverse=True)
 

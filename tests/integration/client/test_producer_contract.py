@@ -1,4 +1,4 @@
-"""What a producer promises, by both faces of the client, on our broker and on Apache's."""
+"""The contract of producers, in both faces of the client, on our broker and on Apache's."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_soon_keeps_the_order_of_what_cannot_share_a_request(
 
 
 def test_soon_carries_everything_that_a_message_has(producer: Any, topic: str, nameserver: str) -> None:
-    for _ in range(2):  # The first goes the long way.
+    for _ in range(2):  # The first one does not take the fast path.
         options = {"tag": "greeting", "keys": ["a", "b"], "key": "k"}
         result = producer.send_soon(topic, b"hello", **options).result()
     unusual = {"properties": {"colour": "grün"}, "keys": iter("c")}
@@ -214,7 +214,7 @@ def test_soon_calls_back(producer: Any, topic: str) -> None:
     assert seen.get(timeout=60)[0] == topic
     assert future.done()
     assert future.exception() is None
-    future.add_done_callback(lambda _: 1 / 0)  # Theirs to look after.
+    future.add_done_callback(lambda _: 1 / 0)  # It is logged and disturbs nothing.
     future.add_done_callback(done)
     assert seen.get(timeout=60)[0] == topic
 
@@ -229,19 +229,19 @@ def test_delayed_messages_come_later_unless_they_are_recalled(
     producer: Any, topic: str, nameserver: str
 ) -> None:
     producer.send(topic, b"now")
-    # So long that a busy machine has recalled it by then.
+    # Long enough for a busy machine to recall it in time.
     recalled = producer.send(topic, b"never", delay=5)
     assert producer.recall(topic, recalled.recall_handle) == recalled.id
     begun = datetime.now(UTC)
     producer.send(topic, b"at", deliver_at=begun + timedelta(seconds=2))
     producer.send(topic, b"after", delay=timedelta(seconds=2))
-    # Due after the recalled one, so once it is there the other would be too.
+    # It is due after the recalled one, which would have been delivered by then.
     producer.send(topic, b"last", delay=6)
     eventually(lambda: b"last" in bodies(stored(nameserver, topic)))
     messages = {message.body: message for message in stored(nameserver, topic)}
     assert messages.keys() == {b"now", b"at", b"after", b"last"}
     for body in (b"at", b"after"):
-        # Apache cuts a moment down to the second.
+        # Apache rounds delivery times down to seconds.
         assert messages[body].stored_at >= begun.timestamp() * 1000 + 1_000
 
 
@@ -289,24 +289,24 @@ def test_a_request_is_answered(make: Callable[..., Any], nameserver: str, produc
 @pytest.mark.parametrize(
     ("arguments", "options", "rule"),
     [
-        (("", b"x"), {}, "empty"),
+        (("", b"x"), {}, "blank"),
         (("a b", b"x"), {}, "characters"),
-        (("t" * 128, b"x"), {}, "at most 127"),
+        (("t" * 128, b"x"), {}, "the limit is 127"),
         (("t", "text"), {}, "bytes, not str"),
-        (("t", bytes(5_000_000)), {}, "too large"),
-        (("t", b"x"), {"properties": {"KEYS": "k"}}, "belongs to the system"),
+        (("t", bytes(5_000_000)), {}, "the limit is 4194304"),
+        (("t", b"x"), {"properties": {"KEYS": "k"}}, "is reserved"),
         (("t", b"x"), {"properties": {"a": "\x01"}}, "separate"),
         (("t", b"x"), {"properties": {f"p{n}": "v" * 1000 for n in range(40)}}, "32767"),
         (("t", b"x"), {"keys": ["a b"]}, "white space"),
         (("t", b"x"), {"tag": "a||b"}, "separates tags"),
         (("t", b"x"), {"delay": -1}, "delay"),
-        (("t", b"x"), {"delay": 1, "deliver_at": datetime.now()}, "not both"),
+        (("t", b"x"), {"delay": 1, "deliver_at": datetime.now()}, "exclude each other"),
         (("t", b"x"), {"priority": "high"}, "priority"),
         (("t", b"x"), {"timeout": 0}, "seconds"),
-        (("t", b"x"), {"queue": 3}, "no queue"),
+        (("t", b"x"), {"queue": 3}, "not a queue"),
     ],
 )
-def test_what_breaks_a_rule_is_an_error_at_the_call(
+def test_a_broken_rule_is_an_error_at_the_call(
     producer: Any, arguments: tuple[Any, ...], options: dict[str, Any], rule: str
 ) -> None:
     for send in (producer.send, producer.send_soon, producer.send_oneway):
@@ -315,9 +315,9 @@ def test_what_breaks_a_rule_is_an_error_at_the_call(
 
 
 def test_a_recall_needs_a_handle(producer: Any, topic: str) -> None:
-    with pytest.raises(InvalidMessage, match="no recall handle"):
+    with pytest.raises(InvalidMessage, match="not a recall handle"):
         producer.recall(topic, "nonsense")
-    with pytest.raises(InvalidMessage, match="None is no recall handle"):
+    with pytest.raises(InvalidMessage, match="None is not a recall handle"):
         producer.recall(topic, None)
 
 
@@ -338,7 +338,7 @@ def test_after_the_end_nothing_works(make: Callable[..., Any], nameserver: str) 
     client.close()
 
 
-def test_what_the_broker_refuses_is_told_with_its_code(producer: Any) -> None:
+def test_a_refusal_carries_its_code(producer: Any) -> None:
     with pytest.raises(Refused) as refused:
         producer.send("SCHEDULE_TOPIC_XXXX", b"x")
     assert refused.value.code
@@ -348,7 +348,7 @@ def test_what_the_broker_refuses_is_told_with_its_code(producer: Any) -> None:
     assert len(some.value.outcomes) == 2
 
 
-def test_what_cannot_be_delivered_is_told(make: Callable[..., Any], nameserver: str) -> None:
+def test_messages_that_cannot_be_delivered_are_reported(make: Callable[..., Any], nameserver: str) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     with make(nobody) as client:
         producer = client.producer("g", timeout=1)

@@ -1,4 +1,4 @@
-"""A consumer that is closed while it starts, or cannot start, leaves no member behind."""
+"""A consumer that fails to start, or is closed while it starts, leaves no member in the group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def declare(face: Face, client: Any, kind: str, topic: str) -> Any:
     return client.subscribe(topic, group=topic, idle_timeout=1)
 
 
-# In the face for plain code a handler is declared only once it has started: there is nothing to close before.
+# In the plain face the declaration returns after the start, so there is nothing to close before.
 @pytest.mark.parametrize(
     ("face", "kind"),
     [("sync", "iteration"), ("aio", "iteration"), ("aio", "handler")],

@@ -1,4 +1,4 @@
-"""Spans and metrics of both faces, as OpenTelemetry's own SDK keeps them, and entries of the trace topic."""
+"""Spans and metrics of both faces, collected by OpenTelemetry's SDK, and entries of the trace topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.reading import stored
 
 
 class Telemetry:
-    """What a client told."""
+    """The telemetry of one client."""
 
     def __init__(self) -> None:
         self._spans = InMemorySpanExporter()
@@ -95,7 +95,7 @@ def test_a_trace_goes_from_the_sender_to_the_handler(
     async def scenario() -> None:
         await create_topic(served.broker, topic, queues=1)
         async with connected(face, served, telemetry) as client:
-            client.consumer(topic, group=f"{topic}-group", start="first")(face.handler(handle))
+            client.consumer(topic, group=f"{topic}-group", start="earliest")(face.handler(handle))
             producer = client.producer("traced")
             await face.call(producer.start)
             with telemetry.tracers.get_tracer("test").start_as_current_span("order"):
@@ -143,7 +143,7 @@ def test_a_trace_goes_from_the_sender_to_the_handler(
         assert 0 < point.sum < 60
 
 
-def test_what_is_sent_with_others_has_a_context_of_its_own(
+def test_each_message_of_a_batch_has_its_own_context(
     face: Face, served: Served, telemetry: Telemetry
 ) -> None:
     topic = f"together-{face.name}"
@@ -164,7 +164,7 @@ def test_what_is_sent_with_others_has_a_context_of_its_own(
             await face.call(producer.flush)
             await until(lambda: len(telemetry.spans(f"send {topic}")) == 3)
             await face.call(producer.send_many, [Message(topic, b"3"), Message(topic, b"4")])
-            puller = client.puller(start="begin")
+            puller = client.puller(start="earliest")
             await face.call(puller.assign, topic)
             await until_polled(face, puller, 5)
             assert {p.value for p in telemetry.points("metaq.client.buffer.size")} == {0}
@@ -212,7 +212,7 @@ def test_failures_are_told(face: Face, served: Served, telemetry: Telemetry) -> 
     async def scenario() -> None:
         await create_topic(served.broker, topic, queues=1)
         async with connected(face, served, telemetry) as client:
-            client.consumer(topic, group=group, start="first")(face.handler(handle))
+            client.consumer(topic, group=group, start="earliest")(face.handler(handle))
             producer = client.producer("failing")
             await face.call(producer.start)
             for body in outcomes:
@@ -261,12 +261,12 @@ def test_a_batch_links_to_each_of_its_messages_and_a_block_is_processing(
             producer = client.producer("batched")
             await face.call(producer.start)
             await face.call(producer.send_many, [Message(topic, b"%d" % number) for number in range(4)])
-            batched = client.consumer(topic, group=f"{topic}-group", start="first", batch=4)
+            batched = client.consumer(topic, group=f"{topic}-group", start="earliest", batch=4)
             consumer = batched(face.handler(handle))
             await until(done.is_set)
             await face.call(consumer.close)
             before = len(telemetry.spans(f"process {topic}"))
-            subscribed = client.subscribe(topic, group=f"{topic}-again", start="first")
+            subscribed = client.subscribe(topic, group=f"{topic}-again", start="earliest")
             message = await face.take(subscribed)
             await face.process(message, lambda: None)
             assert len(telemetry.spans(f"process {topic}")) == before + 1
@@ -286,7 +286,7 @@ def test_many_are_divided_by_what_they_take_with_their_contexts(
     face: Face, served: Served, telemetry: Telemetry
 ) -> None:
     topic = f"divided-{face.name}"
-    # Without their contexts both would just go into one request.
+    # Without trace contexts, both would just fit into one request.
     many = [Message(topic, bytes(2 * 1024 * 1024 - 100)) for _ in range(2)]
 
     async def scenario() -> None:
@@ -321,7 +321,7 @@ def test_the_trace_topic_has_an_entry_for_every_step(face: Face, served: Served)
         good = await face.call(producer.send, topic, b"good", tag="t", keys=["k1", "k2"])
         results = await face.call(producer.send_many, [Message(topic, b"bad"), Message(topic, b"later")])
         ids.extend([good.id, *(result.id for result in results)])
-        client.consumer(topic, group=f"{topic}-group", start="first")(face.handler(handle))
+        client.consumer(topic, group=f"{topic}-group", start="earliest")(face.handler(handle))
         await until(lambda: len(handled) == 3)
         await face.call(client.close)
 
@@ -331,7 +331,7 @@ def test_the_trace_topic_has_an_entry_for_every_step(face: Face, served: Served)
         kind: [entry for entry in found if entry[0] == kind] for kind in ("Pub", "SubBefore", "SubAfter")
     }
     assert sum(map(len, by_kind.values())) == len(found) == 9
-    # Entries that are sent apart may go to different queues.
+    # Entries that are sent separately may go to different queues.
     published = {entry[5]: entry for entry in by_kind["Pub"]}
     assert published.keys() == set(ids) and len(by_kind["Pub"]) == len(ids)
     first = published[ids[0]]

@@ -1,4 +1,4 @@
-"""Chunks of a real table: how much one holds, and of which server it is."""
+"""Chunks of a real table: their size, and the server that they are read from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from metaq.errors import CommandError
-from metaq.pipelines.binlog_sync import flavours
 from metaq.pipelines.binlog_sync.config import read_config
-from metaq.pipelines.binlog_sync.database import Source
-from metaq.pipelines.binlog_sync.sequence import xid_text
-from metaq.pipelines.binlog_sync.snapshot import ANYWHERE, Chunks
-from metaq.pipelines.binlog_sync.state import Cursor
-from metaq.pipelines.binlog_sync.stream import Stream, StreamLost
+from metaq.pipelines.binlog_sync.errors import StreamLost
+from metaq.pipelines.binlog_sync.reading import flavours
+from metaq.pipelines.binlog_sync.reading.binlog_items import xid_text
+from metaq.pipelines.binlog_sync.reading.binlog_stream import BinlogStream
+from metaq.pipelines.binlog_sync.reading.chunks import ANYWHERE, ChunkReader
+from metaq.pipelines.binlog_sync.reading.database import SourceDatabase
+from metaq.pipelines.binlog_sync.writing.state import Cursor
 from tests.support.binlog import write_config
 from tests.support.database import BOTH, Database
 from tests.support.mariadb import MariaDb
@@ -24,17 +25,17 @@ LARGE = 30_000
 
 
 @BOTH
-def test_a_chunk_ends_with_the_row_that_is_too_much(
+def test_a_chunk_ends_with_the_row_that_exceeds_its_size(
     server: Database, database: str, password: str, tmp_path: Path
 ) -> None:
-    # Small ones, larger ones, one that is larger than a chunk, and small ones again.
+    # Small rows, larger ones, one that is larger than a chunk, and small ones again.
     sizes_of_rows = [1] * 200 + [LARGE] * 20 + [3 * CHUNK_BYTES] + [1] * 279
     with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v LONGTEXT)")
         rows = [(number, "v", size) for number, size in enumerate(sizes_of_rows, start=1)]
         cursor.executemany("INSERT INTO t VALUES (%s, REPEAT(%s, %s))", rows)
     config = read_config(write_config(tmp_path / "sync.toml", server, "127.0.0.1:1", database))
-    chunks = Chunks(Source(config), 150, CHUNK_BYTES)
+    chunks = ChunkReader(SourceDatabase(config), 150, CHUNK_BYTES)
     read, cursor, sizes = [], None, []
     try:
         while True:
@@ -51,24 +52,22 @@ def test_a_chunk_ends_with_the_row_that_is_too_much(
     for size in sizes:
         assert len(size) <= 150
         assert sum(size[:-1]) <= CHUNK_BYTES
-    # Where rows are small again, chunks become large again.
+    # Chunks grow again when rows are small again.
     assert max(map(len, sizes[-3:])) > 50
 
 
 @BOTH
-def test_places_of_another_server_are_of_no_use(
-    server: Database, database: str, password: str, tmp_path: Path
-) -> None:
+def test_another_server_is_refused(server: Database, database: str, password: str, tmp_path: Path) -> None:
     server.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
     config = read_config(write_config(tmp_path / "sync.toml", server, "127.0.0.1:1", database))
-    source = Source(config)
+    source = SourceDatabase(config)
     with source.connect() as connection:
         found = source.server(connection)
         position = found.flavour.position(connection)
-    chunks = Chunks(source, 10, CHUNK_BYTES)
+    chunks = ChunkReader(source, 10, CHUNK_BYTES)
     try:
         for source.expected in (found.identity, "another one"):
-            stream = Stream(
+            stream = BinlogStream(
                 source,
                 config.server_id,
                 position,
@@ -92,11 +91,11 @@ def test_places_of_another_server_are_of_no_use(
         chunks.close()
 
 
-def test_a_mysql_without_what_was_told_is_refused(
+def test_a_mysql_server_that_lacks_transactions_is_refused(
     mysql: MySql, password: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flavours, "_WAIT_S", 1)
-    source = Source(read_config(write_config(tmp_path / "sync.toml", mysql, "127.0.0.1:1", "any")))
+    source = SourceDatabase(read_config(write_config(tmp_path / "sync.toml", mysql, "127.0.0.1:1", "any")))
     lost = "34d5a371-e1bb-11f1-ae18-02fc00000001:99-100"
     with source.connect() as connection:
         found = source.server(connection)
@@ -110,7 +109,9 @@ def test_xa_transactions_that_tables_do_not_have_yet(
     mariadb: MariaDb, database: str, password: str, tmp_path: Path
 ) -> None:
     mariadb.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY)")
-    source = Source(read_config(write_config(tmp_path / "sync.toml", mariadb, "127.0.0.1:1", database)))
+    source = SourceDatabase(
+        read_config(write_config(tmp_path / "sync.toml", mariadb, "127.0.0.1:1", database))
+    )
     xid = xid_text(b"\0'\xff", b"b", 7)
     with (
         source.connect() as connection,
@@ -120,7 +121,7 @@ def test_xa_transactions_that_tables_do_not_have_yet(
         flavour = source.server(connection).flavour
         for statement in ("XA START", "INSERT INTO t VALUES (1)", "XA END", "XA PREPARE"):
             cursor.execute(f"{statement} {xid}" if statement.startswith("XA") else statement)
-        # Whoever has read its commit knows that it is to be there.
+        # A reader that has passed its commit expects its rows in the tables.
         assert not flavour.has_reached(connection, ANYWHERE, {xid, "x'61',x'',1"})
         assert flavour.has_reached(connection, ANYWHERE, {"x'61',x'',1"})
         cursor.execute(f"XA COMMIT {xid}")

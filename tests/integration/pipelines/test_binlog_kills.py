@@ -1,7 +1,7 @@
-"""binlog-sync with a hard life: it and its broker are killed at random moments while the tables change.
+"""binlog-sync and its broker are killed at random moments while the tables change.
 
-Afterwards the topic, applied by key and sequence number, is the tables, row by row. The seed is printed;
-give it as BINLOG_SEED to see the same again.
+Afterwards the topic, applied by key and sequence number, equals the tables, row by row. The test prints its
+seed; set BINLOG_SEED to repeat a run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ ROWS_BEFORE = 1500
 
 
 class Preparer:
-    """Changes a table of its own by XA transactions, which stay prepared for a while; one after the other, as
-    each locks what it has changed."""
+    """Changes its own table in XA transactions that stay prepared for a while.
+
+    They run one after the other, because each locks the rows that it has changed.
+    """
 
     def __init__(self, server: Database, database: str, chance: random.Random) -> None:
         self._connection = server.root(database=database)
@@ -65,7 +67,7 @@ class Preparer:
 
 
 class Writer(threading.Thread):
-    """Changes two tables in all ways, in transactions of random size, until it is told to stop."""
+    """Changes two tables in many ways, in transactions of random size, until it is stopped."""
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
     try:
         writer.start()
         for kill in range(KILLS):
-            # However long its start takes: one that has sent nothing yet would be killed for nothing.
+            # A kill before the first row would test nothing.
             running.wait_for_rows()
             time.sleep(chance.random() * 0.4)
             if kill % 2:
@@ -195,7 +197,7 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
     finally:
         running.kill()
         metaq.child.kill()
-    print(f"{writer.transactions} transactions, {mirror.changes} changes, {mirror.duplicates} of them twice")
+    print(f"{writer.transactions} transactions, {mirror.changes} changes, {mirror.duplicates} duplicates")
     with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT id, amount, note FROM numbers")
         numbers = {(n,): {"id": n, "amount": amount, "note": note} for n, amount, note in cursor}
@@ -207,4 +209,4 @@ def test_killed_at_random_moments(server: Database, database: str, password: str
     assert mirror.rows(f"{database}.prepared") == prepared
     assert mirror.rows(f"{database}.texts") == texts
     assert mirror.changes > ROWS_BEFORE
-    assert any(sent_before_kill), "no kill hit a run that had sent"
+    assert any(sent_before_kill), "no run was killed after it had sent rows"

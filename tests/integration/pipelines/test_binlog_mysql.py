@@ -1,4 +1,4 @@
-"""What only MySQL has, read by binlog-sync from a real one."""
+"""binlog-sync reads features that only MySQL has from a real server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from metaq.pipelines import Progress
-from metaq.pipelines.binlog_sync.flavours import Moment, MySql
+from metaq.pipelines.binlog_sync.coordinates import Position
 from metaq.pipelines.binlog_sync.pipeline import BinlogSync
-from metaq.pipelines.binlog_sync.progress import Position
+from metaq.pipelines.binlog_sync.reading.flavours import Moment, MySql
 from tests.support.binlog import QUEUES, WAIT_S, Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import Metaq
@@ -29,7 +29,7 @@ def config(server: Database, served: Metaq, database: str, password: str, tmp_pa
     return write_config(tmp_path / "sync.toml", server, served.nameserver, database)
 
 
-# Type, the key before, and the same in another spelling or a neighbour: the row's key is changed to it.
+# Type, key, and the key that it is changed to: another spelling, or a neighbour.
 KEYS = [
     ("TINYINT UNSIGNED", "255", "1"),
     ("BIGINT", "-9223372036854775808", "5"),
@@ -54,7 +54,7 @@ KEYS = [
 ]
 
 
-def test_keys_of_every_type_are_the_same_both_ways(
+def test_keys_of_every_type_are_equal_in_tables_and_binlog(
     server: Database, served: Metaq, database: str, config: Path
 ) -> None:
     tables = [f"`{database}`.t{number}" for number in range(len(KEYS))]
@@ -75,15 +75,18 @@ def test_keys_of_every_type_are_the_same_both_ways(
     running.stop()
     changed = Mirror.of_topic(served.nameserver, database, QUEUES)
     for number, (kind, _, _) in enumerate(KEYS):
-        # A key that came as another value with the update would be a second row.
+        # If the update had another value for the key, there would be two rows.
         assert [row["v"] for row in updated.rows(f"{database}.t{number}").values()] == [2], kind
         assert [row["v"] for row in changed.rows(f"{database}.t{number}").values()] == [number], kind
 
 
 class Meddler:
-    """Changes a table at the two moments of each chunk that matter most: just before its snapshot is opened,
-    which sees that though the reader of the binlog is not so far, and between that and the question how far
-    the binlog is, which the snapshot does not see."""
+    """Changes a table at the two critical moments of each chunk.
+
+    The first is just before its snapshot is opened: the snapshot sees the change, but the binlog reader
+    has not reached it. The second is before the end of the binlog is asked for: the snapshot does not see
+    the change.
+    """
 
     def __init__(self, server: Database, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._connection = server.root(database=database)
@@ -118,7 +121,7 @@ class Meddler:
             )
 
     def _change(self) -> None:
-        """Some of whatever is there, and some that is not: much of it in the chunk that is read now."""
+        """Changes existing and new rows, many of them in the chunk that is being read."""
         chance = self._chance
         with self._connection.cursor() as cursor:
             cursor.execute("UPDATE t SET v = v + 1 WHERE k REGEXP %s", (f"{chance.randrange(10)}$",))
@@ -161,7 +164,7 @@ def test_changes_around_the_snapshot_of_every_chunk(
         thread.join(60)
         meddler.close()
     assert not thread.is_alive() and not failures
-    assert meddler.chunks > 10, "both statements have struck"
+    assert meddler.chunks > 10, "both statements were executed"
     mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
     with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("SELECT k, v FROM t")
@@ -169,14 +172,14 @@ def test_changes_around_the_snapshot_of_every_chunk(
     assert mirror.rows(f"{database}.t") == wanted
 
 
-def test_tags_partitions_and_keys_that_the_server_makes(
+def test_tags_partitions_and_generated_keys(
     server: Database, served: Metaq, database: str, config: Path
 ) -> None:
     with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("SET SESSION sql_generate_invisible_primary_key = ON")
         cursor.execute("CREATE TABLE keyless (v INT)")
         cursor.execute("CREATE TABLE parts (id INT PRIMARY KEY, v INT) PARTITION BY HASH (id) PARTITIONS 3")
-        # Its columns cannot be read, and nobody wants them.
+        # It has columns that cannot be read, but it is not selected.
         cursor.execute("CREATE DATABASE IF NOT EXISTS aside")
         cursor.execute("CREATE TABLE IF NOT EXISTS aside.vectors (id INT PRIMARY KEY, v VECTOR(3), w INT)")
         running = Running(config)
@@ -195,19 +198,19 @@ def test_tags_partitions_and_keys_that_the_server_makes(
         running.wait_until_at(server)
         running.stop()
         assert ":blue:" in running.reports()[-1]["details"]["gtid"]
-        # The set with its tags is what the next run begins with.
+        # The next run begins with the set that has tags.
         second = Running(config)
         cursor.execute("DELETE FROM parts WHERE id = 11")
         second.wait_until_at(server)
         second.stop()
         cursor.execute("DROP DATABASE aside")
     mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
-    assert [row["v"] for row in mirror.rows(f"{database}.keyless").values()] == [1, 5]
+    assert sorted(row["v"] for row in mirror.rows(f"{database}.keyless").values()) == [1, 5]
     assert {key[0]: row["v"] for key, row in mirror.rows(f"{database}.parts").items()} == {12: 3, 13: 4}
     assert mirror.duplicates == 0
 
 
-def test_what_a_session_writes_otherwise_is_loud(server: Database, database: str, config: Path) -> None:
+def test_partial_json_of_a_session_fails_the_run(server: Database, database: str, config: Path) -> None:
     document = '{"a": "' + "x" * 200 + '", "b": 1}'
     with server.root(database=database) as connection, connection.cursor() as cursor:
         cursor.execute("CREATE TABLE t (id INT PRIMARY KEY, v JSON)")

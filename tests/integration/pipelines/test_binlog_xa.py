@@ -1,4 +1,4 @@
-"""XA transactions, read by binlog-sync from real databases."""
+"""binlog-sync reads XA transactions from real databases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def config(server: Database, served: Metaq, database: str, password: str, tmp_pa
     server.execute(f"CREATE TABLE `{database}`.t (id INT PRIMARY KEY, v INT)")
     server.execute(f"INSERT INTO `{database}`.t VALUES (1, 1), (2, 2), (3, 3)")
     yield write_config(tmp_path / "sync.toml", server, served.nameserver, database)
-    # What a test that failed has left open would keep its database from being dropped.
+    # A transaction that a failed test has left open would block dropping its database.
     with server.root() as connection, connection.cursor() as cursor:
         cursor.execute("XA RECOVER")
         for number, first_bytes, _, xid in cursor.fetchall():
@@ -28,7 +28,7 @@ def config(server: Database, served: Metaq, database: str, password: str, tmp_pa
 
 
 def xa(server: Database, database: str, xid: str, ending: str, *statements: str) -> None:
-    """In a session of its own, which ends with it."""
+    """Runs a transaction in its own session, up to `ending`."""
     with server.root(database=database) as connection, connection.cursor() as cursor:
         for statement in (f"XA START {xid}", *statements, f"XA END {xid}"):
             cursor.execute(statement)
@@ -51,7 +51,7 @@ def wait_for_open(running: Running, count: int) -> None:
 
 
 @BOTH
-def test_rows_are_told_when_they_are_committed(
+def test_rows_are_sent_when_they_are_committed(
     server: Database, served: Metaq, database: str, config: Path
 ) -> None:
     running = Running(config)
@@ -66,9 +66,9 @@ def test_rows_are_told_when_they_are_committed(
     xa(server, database, second, "XA PREPARE {}", "INSERT INTO t VALUES (30, 30)")
     server.execute(f"INSERT INTO `{database}`.t VALUES (4, 4)")
     wait_for_open(running, 2)
-    told = Mirror.of_topic(served.nameserver, database, QUEUES).rows(f"{database}.t")
-    assert {key[0] for key in told} <= {1, 2, 3, 4}
-    # Whoever begins anew finds what is prepared again.
+    sent = Mirror.of_topic(served.nameserver, database, QUEUES).rows(f"{database}.t")
+    assert {key[0] for key in sent} <= {1, 2, 3, 4}
+    # A new run reads prepared transactions again.
     running.kill()
     running = Running(config)
     wait_for_open(running, 2)
@@ -80,13 +80,13 @@ def test_rows_are_told_when_they_are_committed(
     mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
     assert mirror.rows(f"{database}.t") == rows(server, database)
     numbers = {key[0]: number for key, (number, _) in mirror.tables[f"{database}.t"].items()}
-    assert numbers[9] < numbers[5] < numbers[4], "the number is that of the commit"
+    assert numbers[9] < numbers[5] < numbers[4], "rows have the number of the commit"
     assert numbers[9][:-8] == numbers[1][:-8] == numbers[20][:-8]
     assert 30 not in numbers
 
 
 @pytest.mark.parametrize("server", ["mysql"], indirect=True)
-def test_what_was_prepared_before_the_first_run_is_read_when_it_is_committed(
+def test_the_commit_of_a_transaction_prepared_before_the_first_run_reads_tables_again(
     server: Database, served: Metaq, database: str, config: Path
 ) -> None:
     xid = f"'{database[-40:]}'"
@@ -98,4 +98,4 @@ def test_what_was_prepared_before_the_first_run_is_read_when_it_is_committed(
     running.stop()
     mirror = Mirror.of_topic(served.nameserver, database, QUEUES)
     assert mirror.rows(f"{database}.t") == rows(server, database)
-    assert "tables are read again" in running.child.log.read_text()
+    assert "reading all tables again" in running.child.log.read_text()

@@ -1,4 +1,4 @@
-"""The log agent on real files and a real broker: rotation, restarts, kills."""
+"""The log agent with real files and a real broker: rotation, restarts, kills."""
 
 from __future__ import annotations
 
@@ -23,26 +23,20 @@ from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
 from metaq.pipelines.log_transport.positions import Positions
 from tests.support.metaq import Metaq
 from tests.support.processes import Child, free_port
+from tests.support.reading import eventually
 
 TIMEOUT_S = 120.0
 
 
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not in time: {what}"
-        time.sleep(0.05)
-
-
 class Topic:
-    """Everything that was sent to a topic so far."""
+    """Reads everything that was sent to a topic so far."""
 
     def __init__(self, served: Metaq, topic: str) -> None:
         self._client = metaq.Client(served.nameserver)
         self._client.start()
         with self._client.producer("maker") as producer:
             producer.send(topic, b"made", tag="first")
-        self._puller = self._client.puller(start="begin")
+        self._puller = self._client.puller(start="earliest")
         self._puller.assign(topic)
         self.messages: list[metaq.Message] = []
 
@@ -72,9 +66,9 @@ def settings(served: Metaq, tmp_path: Path, request: pytest.FixtureRequest) -> A
         topic=request.node.name,
         paths=(str(tmp_path / "logs" / "*.log"),),
         state=tmp_path / "positions.json",
-        look_interval_s=0.05,
+        scan_interval_s=0.05,
         idle_pause_s=0.02,
-        keep_interval_s=0.1,
+        save_interval_s=0.1,
         rotated_after_s=1.5,
     )
 
@@ -115,16 +109,16 @@ def append(path: Path, *lines: str) -> None:
         file.write("".join(f"{line}\n" for line in lines))
 
 
-def test_lines_arrive_in_order_with_where_they_stood(
+def test_lines_arrive_in_order_with_their_positions(
     settings: AgentSettings, logs: Path, topic: Topic
 ) -> None:
     append(logs / "a.log", "one", "two")
     with running(settings) as agent:
-        eventually(lambda: len(topic.read()) == 2, "two lines")
+        eventually(lambda: len(topic.read()) == 2)
         append(logs / "a.log", "three")
         append(logs / "b.log", "other")
-        eventually(lambda: len(topic.read()) == 4, "four lines")
-        eventually(lambda: agent.progress.rows == 4, "four acknowledged")
+        eventually(lambda: len(topic.read()) == 4)
+        eventually(lambda: agent.progress.rows == 4)
     of_a = [m for m in topic.messages if m.properties["log.file"] == str(logs / "a.log")]
     assert [m.body for m in of_a] == [b"one", b"two", b"three"]
     assert [m.properties["log.at"] for m in of_a] == ["0", "4", "8"]
@@ -132,8 +126,8 @@ def test_lines_arrive_in_order_with_where_they_stood(
     assert len({m.queue for m in of_a}) == 1
     with running(settings):
         append(logs / "a.log", "four")
-        eventually(lambda: len(topic.read()) == 5, "the fifth")
-    assert topic.messages[-1].body == b"four", "nothing comes again after an end in order"
+        eventually(lambda: len(topic.read()) == 5)
+    assert topic.messages[-1].body == b"four", "nothing is sent again after a clean stop"
     assert topic.messages[-1].properties["log.id"] == of_a[0].properties["log.id"]
 
 
@@ -141,20 +135,20 @@ def test_rotation_loses_nothing(settings: AgentSettings, logs: Path, topic: Topi
     path = logs / "a.log"
     append(path, "1")
     with running(settings):
-        eventually(lambda: topic.bodies() == [b"1"], "the first")
+        eventually(lambda: topic.bodies() == [b"1"])
         with path.open("a") as old:
             path.rename(logs / "a.log.1")
             append(path, "of the new file")
             old.write("2, to the old name's file\nno end")
-        eventually(lambda: len(topic.read()) == 4, "both files")
+        eventually(lambda: len(topic.read()) == 4)
         path.write_text("after a truncation\n")
-        eventually(lambda: len(topic.read()) == 5, "the truncated file")
+        eventually(lambda: len(topic.read()) == 5)
     assert sorted(topic.bodies()) == sorted(
         [b"1", b"2, to the old name's file", b"no end", b"of the new file", b"after a truncation"]
     )
     with running(settings):
         append(path, "last")
-        eventually(lambda: len(topic.read()) == 6, "the last")
+        eventually(lambda: len(topic.read()) == 6)
     assert topic.messages[-1].body == b"last"
 
 
@@ -163,19 +157,17 @@ def test_a_quiet_file_is_read_on_after_its_rotation(
 ) -> None:
     path = logs / "a.log"
     append(path, "1")
-    with running(replace(settings, rest_after_s=0.1, rotated_after_s=120)) as agent, path.open("a") as old:
-        eventually(lambda: topic.bodies() == [b"1"], "the first")
-        eventually(lambda: len(open_files(logs)) == 1, "only the writer has it open")
+    with running(replace(settings, close_after_s=0.1, rotated_after_s=120)) as agent, path.open("a") as old:
+        eventually(lambda: topic.bodies() == [b"1"])
+        eventually(lambda: len(open_files(logs)) == 1)
         path.rename(logs / "a.log.1")
-        eventually(
-            lambda: bool(agent._missed), "a look that found it without its name, and nothing new in it"
-        )
+        eventually(lambda: bool(agent._missed))
         old.write("2\n")
         old.flush()
-        eventually(lambda: len(topic.read()) == 2, "what was written after the rotation")
+        eventually(lambda: len(topic.read()) == 2)
 
 
-def test_lines_that_failed_are_sent_again_while_more_are_written(
+def test_failed_lines_are_sent_again_while_more_are_written(
     start_metaq: Callable[..., Metaq], tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     names = start_metaq("nameserver", "--listen", "127.0.0.1:0")
@@ -200,42 +192,44 @@ def test_lines_that_failed_are_sent_again_while_more_are_written(
     writer.start()
     try:
         with running(settings) as agent:
-            eventually(lambda: agent.progress.rows > 20, "lines")
+            eventually(lambda: agent.progress.rows > 20)
             broker.child.kill()
-            # More are written meanwhile, and read only when it is known of all under way that they failed.
-            eventually(lambda: "is sent again from byte" in caplog.text, "lines that failed")
+            # Lines that are written meanwhile are read only when all lines in flight have failed.
+            eventually(lambda: "is sent again from byte" in caplog.text)
             start_metaq("broker", "--listen", broker.broker, *data)
             failed_at = agent.progress.rows
-            eventually(lambda: agent.progress.rows > failed_at + 20, "lines again")
+            eventually(lambda: agent.progress.rows > failed_at + 20)
             done.set()
             writer.join()
             count = next(written)
             topic = Topic(names, "outage")
-            eventually(lambda: len({m.body for m in topic.read()}) == count, "every line")
+            eventually(lambda: len({m.body for m in topic.read()}) == count)
             topic.close()
     finally:
         done.set()
 
 
-def test_what_was_rotated_away_meanwhile_is_found(settings: AgentSettings, logs: Path, topic: Topic) -> None:
+def test_a_file_that_was_rotated_during_a_stop_is_found(
+    settings: AgentSettings, logs: Path, topic: Topic
+) -> None:
     path = logs / "a.log"
     append(path, "1")
     with running(settings):
-        eventually(lambda: topic.bodies() == [b"1"], "the first")
+        eventually(lambda: topic.bodies() == [b"1"])
     append(path, "2")
     path.rename(logs / "a.log.1")
     append(path, "3")
     with running(settings):
-        eventually(lambda: len(topic.read()) == 3, "both files")
+        eventually(lambda: len(topic.read()) == 3)
     assert sorted(topic.bodies()) == [b"1", b"2", b"3"]
 
 
 def test_a_quiet_file_is_closed_and_opened_again(settings: AgentSettings, logs: Path, topic: Topic) -> None:
     append(logs / "a.log", "1")
-    with running(replace(settings, rest_after_s=0.1)) as agent:
-        eventually(lambda: agent.progress.rows == 1 and not open_files(logs), "closed")
+    with running(replace(settings, close_after_s=0.1)) as agent:
+        eventually(lambda: agent.progress.rows == 1 and not open_files(logs))
         append(logs / "a.log", "2")
-        eventually(lambda: len(topic.read()) == 2, "opened again")
+        eventually(lambda: len(topic.read()) == 2)
     assert topic.bodies() == [b"1", b"2"]
 
 
@@ -268,13 +262,13 @@ from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent
 nameserver, topic, pattern, state = sys.argv[1:]
 settings = AgentSettings(
     nameserver=nameserver, topic=topic, paths=(pattern,), state=Path(state),
-    look_interval_s=0.02, idle_pause_s=0.01, keep_interval_s=0.05, rotated_after_s=0.3,
+    scan_interval_s=0.02, idle_pause_s=0.01, save_interval_s=0.05, rotated_after_s=0.3,
 )
 LogAgent(settings).run(lambda progress: None, threading.Event())
 """
 
 
-def test_killed_at_any_moment_it_loses_no_line(
+def test_kills_lose_no_line(
     served: Metaq, tmp_path: Path, logs: Path, topic: Topic, request: pytest.FixtureRequest
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -287,7 +281,7 @@ def test_killed_at_any_moment_it_loses_no_line(
     for life in range(4):
         child = Child(arguments, tmp_path / f"agent-{life}.log", dict(os.environ), directory=tmp_path)
         try:
-            # The kill comes a moment after lines of this life have arrived.
+            # Kill the agent a moment after its first lines have arrived.
             before, until = len(topic.read()), float("inf")
             while time.monotonic() < until:
                 if until == float("inf") and len(topic.read()) > before:
@@ -304,11 +298,11 @@ def test_killed_at_any_moment_it_loses_no_line(
             child.process.wait()
     child = Child(arguments, tmp_path / "agent-last.log", dict(os.environ), directory=tmp_path)
     try:
-        eventually(lambda: {m.body.decode() for m in topic.read()} == set(written), "every line")
+        eventually(lambda: {m.body.decode() for m in topic.read()} == set(written))
     finally:
         child.kill()
     once: dict[tuple[str, int], Any] = {}
     for message in topic.messages:
-        place = (message.properties["log.id"], int(message.properties["log.at"]))
-        assert once.setdefault(place, message.body) == message.body
-    assert len(once) == len(written), "by file and place, each line once"
+        position = (message.properties["log.id"], int(message.properties["log.at"]))
+        assert once.setdefault(position, message.body) == message.body
+    assert len(once) == len(written), "file and position identify a line"

@@ -1,4 +1,4 @@
-"""log-transport as people run it: the command, its plan, standard input, and what it says to a typo."""
+"""log-transport as a command: its plan, files, standard input, and errors for typos."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(*arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[str]
 def bodies(served: Metaq, topic: str, count: int) -> list[bytes]:
     found: list[bytes] = []
     with metaq.Client(served.nameserver) as client:
-        puller = client.puller(start="begin")
+        puller = client.puller(start="earliest")
         puller.assign(topic)
         for _ in range(200):
             found += [message.body for message in puller.poll(0.2, count=1000)]
@@ -56,7 +56,7 @@ def make(served: Metaq, topic: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_files_are_followed_until_it_is_told_to_end(served: Metaq, tmp_path: Path) -> None:
+def test_files_are_followed_until_a_signal(served: Metaq, tmp_path: Path) -> None:
     make(served, "followed")
     (tmp_path / "app.log").write_text("".join(f"line {n}\n" for n in range(500)) + "not ended")
     path = config(tmp_path, served, "followed", ["*.log"])
@@ -71,7 +71,9 @@ def test_files_are_followed_until_it_is_told_to_end(served: Metaq, tmp_path: Pat
         directory=tmp_path,
     )
     try:
-        child.wait_for(lambda log: '"rows": 500' in log or '"rows":500' in log or None, 60, "500 rows told")
+        child.wait_for(
+            lambda log: '"rows": 500' in log or '"rows":500' in log or None, 60, "a report of 500 rows"
+        )
         child.process.send_signal(signal.SIGTERM)
         assert child.process.wait(60) == 0
     finally:
@@ -91,7 +93,7 @@ def test_standard_input_is_sent_to_its_end(served: Metaq, tmp_path: Path) -> Non
 
 
 def test_the_page(served: Metaq, tmp_path: Path) -> None:
-    """docs/log-transport.md, typed in."""
+    """Runs the examples of docs/log-transport.md."""
     text = (Path(__file__).parents[3] / "docs" / "log-transport.md").read_text(encoding="utf-8")
     blocks = dict(re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE))
     make(served, "page")
@@ -113,15 +115,15 @@ def test_the_page(served: Metaq, tmp_path: Path) -> None:
     assert str(folder / "a.log") in planned.stdout.replace("\n", "")
     child = Child([*program, *real[1:], "-o", "json"], tmp_path / "out.txt", directory=tmp_path)
     try:
-        child.wait_for(lambda log: '"rows": 3' in log or '"rows":3' in log or None, 120, "3 rows told")
+        child.wait_for(lambda log: '"rows": 3' in log or '"rows":3' in log or None, 120, "a report of 3 rows")
         assert child.stop() == 0, child.tail()
     finally:
         child.kill()
-    # Something else prints the lines of the journal here.
-    place = piped.index("|")
-    assert piped[place + 1] == "metaq"
+    # The test supplies the lines that the page takes from the journal.
+    pipe = piped.index("|")
+    assert piped[pipe + 1] == "metaq"
     done = subprocess.run(
-        [*program, *piped[place + 2 :]],
+        [*program, *piped[pipe + 2 :]],
         input="four\n",
         cwd=tmp_path,
         capture_output=True,
@@ -134,19 +136,19 @@ def test_the_page(served: Metaq, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (("paths = ", "path = "), "did you mean paths?"),
         (("[files]", "[file]"), "did you mean files?"),
         (('["*.log"]', "[]"), "files.paths"),
-        (('["*.log"]', '["-", "a"]'), "standard input stands alone"),
+        (('["*.log"]', '["-", "a"]'), "standard input must stand alone"),
         (('name = "typo"', 'name = "a b"'), "topic.name"),
         (("[files]", '[files]\nstart = "middle"'), "first or last"),
     ],
 )
-def test_a_typo_is_named(served: Metaq, tmp_path: Path, change: tuple[str, str], says: str) -> None:
+def test_a_typo_is_named(served: Metaq, tmp_path: Path, change: tuple[str, str], message: str) -> None:
     path = config(tmp_path, served, "typo", ["*.log"])
     path.write_text(path.read_text().replace(*change))
     done = run("--config", str(path), "--dry-run")
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert says in done.stderr
+    assert message in done.stderr

@@ -1,4 +1,4 @@
-"""docs/pipelines.md, typed in."""
+"""Runs the examples of docs/pipelines.md."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.support.metaq import Metaq, run
 PAGE = (Path(__file__).parents[3] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 FOUND = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 BLOCKS = dict(reversed(FOUND))
-"""The first one of each language: those of binlog-sync."""
+"""The first block of each language: the example of binlog-sync."""
 
 
-def test_every_pipeline_and_every_key_is_told() -> None:
+def test_the_page_lists_every_pipeline_and_every_key() -> None:
     for name in PIPELINES:
         assert f"| `{name}` |" in PAGE
     for section, keys in {**SECTIONS, "mirror": MIRROR, "jdbc": JDBC, "spark": SPARK}.items():

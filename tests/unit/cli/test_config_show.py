@@ -40,7 +40,7 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
     file.write_text("brokerName=b7\nuseTLS=false\n")
     outcome = run("config", "show", "--config", str(file))
     assert outcome.returncode == 0
-    assert outcome.stderr == f"metaq: {file}: useTLS has no effect here, ignored\n"
+    assert outcome.stderr == f"metaq: {file}: useTLS has no effect in MetaQ and is ignored\n"
 
 
 @pytest.mark.parametrize(
@@ -49,16 +49,20 @@ def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
         (
             ("config", "show", "--set", "flsh=async"),
             2,
-            "metaq: --set: there is no setting flsh (did you mean flush?); metaq config show lists them all",
+            "metaq: --set: there is no setting flsh (did you mean flush?); `metaq config show` lists",
         ),
         (
             ("serve", "--host", "0.0.0.0", "--broker-port", "0", "--namesrv-port", "0"),
             2,
-            "metaq: 0.0.0.0:0 is open to other machines and there is no access control yet; "
-            "listen on 127.0.0.1, or say --insecure-listen if the network is trusted\n",
+            "metaq: 0.0.0.0:0 is open to other machines, but MetaQ has no access control yet; "
+            "listen on 127.0.0.1, or use --insecure-listen if you trust the network\n",
         ),
         (("serve", "--flush", "never"), 2, "metaq: flush=never (--flush) must be sync or async\n"),
-        (("tail", "T", "--from", "noon"), 1, "metaq: --from noon is no point in time; write begin, "),
+        (
+            ("tail", "T", "--from", "yesterday"),
+            1,
+            'metaq: --from: "yesterday" is not a valid time; use -10m, 2026-01-31T12:00 or an offset\n',
+        ),
         (
             ("send", "T", "body", "--property", "x"),
             1,

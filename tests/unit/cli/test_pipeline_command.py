@@ -19,7 +19,7 @@ from metaq.pipelines import DifferingKey, Plan, Progress, Report, TableVerificat
 
 
 class Endless:
-    """A pipeline that runs until it is told to stop."""
+    """A pipeline that runs until it must stop."""
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -149,7 +149,7 @@ def test_verify_prints_what_differs_and_ends_with_1() -> None:
     assert stdout.splitlines()[-2:] == ['a.[other] ["[b]"]: only in the source', "a.[other] [2]: different"]
     code, stdout = verify("--limit", "1")
     assert code == 1
-    assert stdout.splitlines()[-2:] == ['a.[other] ["[b]"]: only in the source', "a.[other]: 1 keys more"]
+    assert stdout.splitlines()[-2:] == ['a.[other] ["[b]"]: only in the source', "a.[other]: 1 more key"]
 
 
 @pytest.mark.usefixtures("compared")
@@ -174,7 +174,7 @@ def test_verify_is_for_those_with_a_copy() -> None:
     assert isinstance(outcome.exception, CommandError)
     assert str(outcome.exception) == "some has no copy to compare"
     # Also where what the others need is not installed.
-    assert outcome.exception.hint == "these have: binlog-mirror"
+    assert outcome.exception.hint == "these have one: binlog-mirror"
 
 
 def test_those_with_a_copy_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

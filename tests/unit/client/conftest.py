@@ -1,4 +1,4 @@
-"""Brokers that say what a test wants."""
+"""A broker whose answers a test writes down."""
 
 from __future__ import annotations
 

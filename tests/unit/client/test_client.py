@@ -1,11 +1,13 @@
-"""Rules that a call breaks before anything is sent, and what the package shows."""
+"""Rules that are checked before anything is sent, and the public surface of the package."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 import subprocess
 import sys
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -14,8 +16,12 @@ import metaq
 from metaq import aio
 from metaq.client.consumer import aio_consumers as consumers_aio
 from metaq.client.consumer import sync_consumers as consumers_sync
+from metaq.client.consumer.buffers import Limits
+from metaq.client.consumer.options import ConsumerOptions, HandlerKeywords, PullerKeywords
+from metaq.client.consumer.pull_consumer import PullConsumer
 from metaq.client.producer import producer as aio_producer
 from metaq.client.producer import sync_producer
+from metaq.client.producer.options import ProducerKeywords, ProducerOptions
 from metaq.client.producer.transactions import Transaction
 from metaq.errors import ClientClosed, InvalidMessage, NotSent, UsageError
 
@@ -59,11 +65,11 @@ PAIRS = [
     (consumers_sync.ReceivedMessage, consumers_aio.ReceivedMessage),
 ]
 FOR_THE_OTHER_FACE = {"poll_waiting"}
-"""What plain code calls of the objects that work for it."""
+"""Methods that only the face for plain code calls."""
 
 
 def shown(kind: type) -> set[str]:
-    """Its own names and those that it inherits, except from messages, which both faces share."""
+    """Returns the public names of a class, without those of messages, which both faces share."""
     kinds = [base for base in kind.__mro__ if base not in (*metaq.Message.__mro__, object)]
     return {name for base in kinds for name in vars(base) if not name.startswith("_")} - FOR_THE_OTHER_FACE
 
@@ -79,6 +85,40 @@ def test_both_faces_have_the_same_names_and_signatures(plain: type, asynchronous
             assert inspect.signature(one).parameters == inspect.signature(other).parameters, name
         assert inspect.getdoc(one), name
         assert inspect.getdoc(other), name
+
+
+DEFAULTS = {
+    "producer": {
+        **{field.name.removesuffix("_s"): field.default for field in fields(ProducerOptions)},
+        "accept": (),
+    },
+    "consumer": {
+        **{field.name: field.default for field in fields(ConsumerOptions)},
+        **{f"buffer_{field.name.removesuffix('_max')}": field.default for field in fields(Limits)},
+        **dict.fromkeys(("tags", "sql", "function")),
+        "strategy": "average",
+    },
+    "puller": {
+        name: parameter.default for name, parameter in inspect.signature(PullConsumer).parameters.items()
+    },
+}
+KEYWORDS = {"producer": ProducerKeywords, "consumer": HandlerKeywords, "puller": PullerKeywords}
+
+
+@pytest.mark.parametrize("client", [metaq.Client, aio.Client])
+@pytest.mark.parametrize("method", DEFAULTS)
+def test_docstrings_show_every_option_with_its_default(client: type, method: str) -> None:
+    shown: dict[str, Any] = {}
+    for line in re.findall(r"^- (.+?):", inspect.getdoc(getattr(client, method)) or "", re.MULTILINE):
+        waiting: list[str] = []
+        for name, default in re.findall(r"`(\w+)`(?: \((.+?)\)(?=,|$))?", line):
+            waiting.append(name)
+            if default:
+                value = eval(re.sub(r" ([KM])iB", r" * \1", default), {"K": 2**10, "M": 2**20})
+                shown.update(dict.fromkeys(waiting, value))
+                waiting = []
+    assert shown.keys() == KEYWORDS[method].__annotations__.keys()
+    assert shown == {name: DEFAULTS[method][name] for name in shown}
 
 
 def test_the_names_of_consumers_are_compared_too() -> None:
@@ -129,6 +169,18 @@ def test_many_must_be_messages() -> None:
 
 
 def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
+    assert metaq.__all__ == [
+        "Client",
+        "Message",
+        "MetaqError",
+        "Queue",
+        "Reject",
+        "Retry",
+        "SendResult",
+        "SendStatus",
+        "__version__",
+        "aio",
+    ]
     for name in metaq.__all__:
         assert getattr(metaq, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
@@ -143,7 +195,7 @@ def test_the_package_shows_what_it_says_and_loads_it_late() -> None:
 
 def test_a_close_that_is_cut_short_leaves_no_future_open() -> None:
     async def scenario() -> None:
-        client = aio.Client("127.0.0.1:1")  # Nobody is there, so nothing is ever sent.
+        client = aio.Client("127.0.0.1:1")  # No server listens there, so nothing is ever sent.
         await client.start()
         producer = client.producer("g")
         await producer.start()

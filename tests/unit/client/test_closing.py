@@ -1,4 +1,4 @@
-"""All of a client closes within one time, and a second close waits for the first."""
+"""A client closes everything within one timeout, and a second close waits for the first."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer.group_member import GroupMember
 from metaq.client.consumer.handler import HandlerConsumer
 from metaq.client.consumer.iteration import Stream
 from metaq.client.consumer.local_retry import _record
-from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
+from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Message
-from metaq.client.producer.send_buffer import Soon
+from metaq.client.producer.producer import Producer
+from metaq.client.producer.send_buffer import BufferedSender
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from tests.support.clients import FACES, Face
@@ -38,13 +39,13 @@ def face(request: pytest.FixtureRequest) -> Face:
 
 def test_producers_have_the_time_that_is_left(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     times: list[float] = []
-    close = Soon.close
+    close = BufferedSender.close
 
-    async def note(soon: Soon, timeout: float) -> None:
+    async def note(buffered: BufferedSender, timeout: float) -> None:
         times.append(timeout)
-        await close(soon, timeout)
+        await close(buffered, timeout)
 
-    monkeypatch.setattr(Soon, "close", note)
+    monkeypatch.setattr(BufferedSender, "close", note)
 
     async def scenario() -> None:
         client = face.client(NOBODY)
@@ -64,21 +65,30 @@ def test_a_client_ends_after_a_close_that_is_under_way(
 ) -> None:
     order: list[str] = []
     begun, may_end = threading.Event(), threading.Event()
-    close, close_session = Soon.close, Session.close
+    close, close_session = BufferedSender.close, Session.close
 
-    async def flush(soon: Soon, timeout: float) -> None:
+    async def flush(buffered: BufferedSender, timeout: float) -> None:
         begun.set()
         while not may_end.is_set():
             await asyncio.sleep(0.001)
-        await close(soon, timeout)
+        await close(buffered, timeout)
         order.append("flushed")
 
     async def end(session: Session) -> None:
         order.append("ended")
         await close_session(session)
 
-    monkeypatch.setattr(Soon, "close", flush)
+    closes = 0
+    close_producer = Producer.close
+
+    async def count(producer: Producer, timeout: float = 30) -> None:
+        nonlocal closes
+        closes += 1
+        await close_producer(producer, timeout)
+
+    monkeypatch.setattr(BufferedSender, "close", flush)
     monkeypatch.setattr(Session, "close", end)
+    monkeypatch.setattr(Producer, "close", count)
 
     async def scenario() -> None:
         client = face.client(NOBODY)
@@ -88,7 +98,9 @@ def test_a_client_ends_after_a_close_that_is_under_way(
         under_way = asyncio.create_task(face.call(producer.close if first == "producer" else client.close))
         assert await asyncio.to_thread(begun.wait, 60)
         others = [asyncio.create_task(face.call(it.close)) for it in (producer, client)]
-        await asyncio.sleep(0.05)
+        # The client closes its producer too, unless its own close is the second one.
+        while closes < (3 if first == "producer" else 2):
+            await asyncio.sleep(0.001)
         assert not any(task.done() for task in (under_way, *others))
         may_end.set()
         await asyncio.gather(under_way, *others)
@@ -122,14 +134,14 @@ OPTIONS = ConsumerOptions("g", (Subscription.of("t"),))
 def test_a_second_close_of_a_consumer_waits_for_the_first(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[Session], Any]
 ) -> None:
-    leave: Callable[[GroupConsumer], Any] = GroupConsumer.leave
+    leave: Callable[[GroupMember], Any] = GroupMember.leave
     may_leave = asyncio.Event()
 
-    async def slowly(core: GroupConsumer) -> None:
+    async def slowly(member: GroupMember) -> None:
         await may_leave.wait()
-        await leave(core)
+        await leave(member)
 
-    monkeypatch.setattr(GroupConsumer, "leave", slowly)
+    monkeypatch.setattr(GroupMember, "leave", slowly)
 
     async def scenario() -> None:
         session = Session(NOBODY)
@@ -162,12 +174,12 @@ def test_a_parked_message_in_hand_is_tried_to_its_end(tmp_path: Path) -> None:
             await self.may_end.wait()
             self.ended += 1
 
-    parked = ParkedMessages(parked_file(tmp_path, "g"))
+    parked = LocalRetryStore(local_retry_file(tmp_path, "g"))
     for queue_offset in range(2):
         message = Message(
             "t", b"x", id=str(queue_offset), queue=Queue("t", "b", 0), queue_offset=queue_offset
         )
-        parked.park(message, _record(message), "why", 0, 0)
+        parked.add(message, _record(message), "why", 0, 0)
 
     async def scenario() -> None:
         session = Session(NOBODY)
@@ -178,7 +190,10 @@ def test_a_parked_message_in_hand_is_tried_to_its_end(tmp_path: Path) -> None:
         await consumer.start()
         await asyncio.wait_for(slow.begun.wait(), 60)
         closing = asyncio.create_task(consumer.close(20))
-        await asyncio.sleep(0.05)
+        retries = consumer._local_retries
+        assert retries is not None
+        while not retries._stopping.is_set():
+            await asyncio.sleep(0)
         assert not closing.done()
         slow.may_end.set()
         assert await closing
@@ -194,22 +209,24 @@ def test_a_parked_message_in_hand_is_tried_to_its_end(tmp_path: Path) -> None:
 def test_a_reset_in_order_waits_for_the_message_in_hand() -> None:
     async def scenario() -> None:
         queue = Queue("t", "b", 0)
-        core = GroupConsumer(Session(NOBODY), replace(OPTIONS, ordered=True))
+        member = GroupMember(Session(NOBODY), replace(OPTIONS, ordered=True))
+        prefetch = member.prefetch
         committed: list[dict[Queue, int]] = []
-        core._offsets = SimpleNamespace(commit=AsyncMock(side_effect=committed.append))  # type: ignore[assignment]
-        core._begin(queue, 0, math.inf)
-        before = core.buffers[queue]
+        member._committed._storage = SimpleNamespace(commit=AsyncMock(side_effect=committed.append))  # type: ignore[assignment]
+        member._pulls.begin(queue, 0, math.inf)
+        before = prefetch.buffers[queue]
         before.put([Message("t", b"", queue=queue, queue_offset=number) for number in range(3)], 3)
-        taken = core.take_now(1)
+        taken = prefetch.take_now(1)
         assert taken is not None
-        resetting = asyncio.create_task(core.reset({queue: 2}))
-        await asyncio.sleep(0.05)
-        assert core.buffers[queue] is before
-        assert core.take_now(1) is None, "nothing overtakes it"
-        core.settle(*taken)
+        resetting = asyncio.create_task(member.assignment.reset({queue: 2}))
+        while not before.revoked:
+            await asyncio.sleep(0)
+        assert prefetch.buffers[queue] is before
+        assert prefetch.take_now(1) is None, "nothing overtakes it"
+        prefetch.settle(*taken)
         await asyncio.wait_for(resetting, 60)
-        assert core.buffers[queue].pull_offset == 2
+        assert prefetch.buffers[queue].pull_offset == 2
         assert committed == [{queue: 2}]
-        await core._drop(queue)
+        await member._pulls.drop(queue)
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Bodies in three formats: what is done, undone and refused."""
+"""Bodies are compressed and decompressed in three formats, and bad ones are refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_bomb_is_stopped_at_the_limit(format: str) -> None:
 
 
 def test_a_frame_that_wants_more_memory_than_a_body_may_have_is_refused() -> None:
-    # Magic, a descriptor without content size, a window of 2^31 bytes, one raw block of one byte, the last.
+    # Magic, descriptor without content size, window of 2^31 bytes, then one raw block of one byte.
     window = (31 - 10) << 3
     frame = struct.pack("<IBB", 0xFD2FB528, 0, window) + b"\x09\x00\x00x"
     with pytest.raises(UnreadableBody, match="zstd: it is damaged"):

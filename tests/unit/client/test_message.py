@@ -1,4 +1,4 @@
-"""Messages: what a user may send, how it is laid out, how it is read."""
+"""Messages to send: their rules and their layout."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import metaq
 from metaq.client.message import Outgoing, encode_batch, outgoing
 from metaq.client.producer.unique_ids import month_start_ms, unique_ids
-from metaq.client.properties import SYSTEM_NAMES, decode_properties, encode_properties
 from metaq.errors import InvalidMessage
+from metaq.protocol.properties import SYSTEM_NAMES, decode_properties, encode_properties
 
 
 def test_properties_there_and_back() -> None:
@@ -29,7 +29,7 @@ def test_a_message_of_a_user_is_frozen_and_hashable() -> None:
         message.topic = "u"  # type: ignore[misc]
 
 
-def test_what_is_sent_carries_tag_keys_and_id() -> None:
+def test_a_sent_message_carries_tag_keys_and_id() -> None:
     message = outgoing("t", b"x", "ID", tag="g", keys=["a", "b"], properties={"p": "v"})
     assert message.properties == {"p": "v", "TAGS": "g", "KEYS": "a b", "UNIQ_KEY": "ID", "WAIT": "true"}
     assert outgoing("t", b"x", "ID", keys="one").properties["KEYS"] == "one"
@@ -37,7 +37,7 @@ def test_what_is_sent_carries_tag_keys_and_id() -> None:
 
 @pytest.mark.parametrize("name", sorted(SYSTEM_NAMES))
 def test_no_user_sets_a_property_of_the_system(name: str) -> None:
-    with pytest.raises(InvalidMessage, match="belongs to the system"):
+    with pytest.raises(InvalidMessage, match="is reserved"):
         outgoing("t", b"x", "ID", properties={name: "v"})
 
 
@@ -63,5 +63,5 @@ def test_ids_differ_and_have_the_form_of_javas() -> None:
     now_ms = time.time_ns() // 1_000_000
     assert abs(int(many[0][20:28], 16) - (now_ms - month_start_ms())) < 60_000
     ids.begin_month(now_ms - 7_200_000)
-    assert abs(int(ids.next()[20:28], 16) - 7_200_000) < 60_000  # Their clock is a coarse one.
+    assert abs(int(ids.next()[20:28], 16) - 7_200_000) < 60_000  # The native clock is coarse.
     assert datetime.fromtimestamp(month_start_ms(1_700_000_000) / 1000) == datetime(2023, 11, 1)

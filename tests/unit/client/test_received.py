@@ -1,4 +1,4 @@
-"""What was received: read out of its pull when asked, and the same as if all of it had been read at once."""
+"""Received messages are decoded lazily, with the same result as an eager decoder."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from metaq.client.consumer import pull as pulling
 from metaq.client.consumer.pull import find_unreadable
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import inflate
-from metaq.client.properties import SYSTEM_NAMES, encode_properties
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import UnreadableBody
 from metaq.protocol.messages import PullMessage
+from metaq.protocol.properties import SYSTEM_NAMES, encode_properties
 from metaq.protocol.reply import Reply
 
 QUEUE = Queue("orders", "broker-a", 3)
@@ -45,7 +45,7 @@ def record(
     v6: bool = False,
     reconsume_times: int = 0,
 ) -> bytes:
-    """A stored message; the layout stands over `Record::decode` in crates/wire."""
+    """Encodes a stored message; `Record::decode` in crates/wire documents the layout."""
     host = (bytes(15) + b"\x01" if v6 else bytes((127, 0, 0, 1))) + struct.pack(">I", 10911)
     system_flag = system_flag & ~0x30 | (0x30 if v6 else 0)
     rest = (
@@ -66,7 +66,7 @@ def record(
 
 
 def read_at_once(stored: Record, broker: str) -> dict[str, Any]:
-    """All attributes of a message, from the record with everything decoded."""
+    """Returns all attributes of a message, from the eagerly decoded record."""
     everything = stored.properties
     return {
         "topic": everything.get("RETRY_TOPIC", stored.topic),
@@ -110,7 +110,7 @@ records = st.builds(
 )
 
 
-def test_what_would_become_too_large_is_left_for_the_next_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bodies_past_the_inflation_limit_wait_for_the_next_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pulling, "INFLATED_TOGETHER_BYTES", 2500)
     small = zlib.compress(bytes(1000))
     stored = [
@@ -129,10 +129,10 @@ def test_what_would_become_too_large_is_left_for_the_next_pull(monkeypatch: pyte
 
     session = Session("127.0.0.1:1")
     session.call = answer  # type: ignore[method-assign,assignment]
-    puller = pulling.Puller(session, "g", carries_subscription=False)
+    requests = pulling.PullRequests(session, "g", carries_subscription=False)
 
     async def pull(queue_offset: int) -> tuple[list[int], list[int], int]:
-        pull = await puller.pull(QUEUE, queue_offset, Subscription.of("orders"), 32)
+        pull = await requests.pull(QUEUE, queue_offset, Subscription.of("orders"), 32)
         readable = [message.queue_offset for message in pull.messages]
         return readable, [message.queue_offset for message, _ in pull.unreadable], pull.next_offset
 
@@ -159,7 +159,7 @@ def test_a_message_read_when_asked_is_the_one_read_at_once(pulled: list[bytes]) 
 
 @given(st.binary(max_size=300) | st.lists(records, min_size=1, max_size=3).map(b"".join), st.data())
 def test_no_bytes_of_a_broker_can_do_more_than_be_refused(data: bytes, draw: st.DataObject) -> None:
-    """Cut off, or with a byte changed anywhere: lengths that lie, hosts that are none."""
+    """Truncated records and records with one changed byte, such as wrong lengths and hosts."""
     if data and draw.draw(st.booleans()):
         at = draw.draw(st.integers(0, len(data) - 1))
         data = data[:at] + bytes((draw.draw(st.integers(0, 255)),)) + data[at + 1 :]

@@ -96,7 +96,7 @@ def test_a_wrong_setting_says_what_would_be_right(assignment: str, message: str)
 
 def test_a_misspelt_variable_is_reported_and_others_are_left_alone() -> None:
     config = load(environment={"METAQ_CLUSTR": "x", "METAQ_ZZZZZZZZ": "1", "PATH": "/"})
-    assert config.notes == ("METAQ_CLUSTR is no setting, ignored (did you mean METAQ_CLUSTER?)",)
+    assert config.notes == ("METAQ_CLUSTR is not a setting and is ignored (did you mean METAQ_CLUSTER?)",)
 
 
 def test_a_wrong_key_in_a_file_names_the_file(tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def test_a_whole_file(tmp_path: Path) -> None:
     assert {name: config[name] for name in expected} == expected
     assert {name for name, setting in config.settings.items() if setting.origin == str(path)} == set(expected)
     assert [note.removeprefix(f"{path}: ") for note in config.notes] == [
-        "brokerNmae is not known, ignored (did you mean brokerName?)",
-        "nobodyKnowsThis is not known, ignored",
+        "brokerNmae is not known and is ignored (did you mean brokerName?)",
+        "nobodyKnowsThis is not known and is ignored",
     ]
 
 
@@ -88,7 +88,9 @@ def test_every_translation_leads_to_an_option() -> None:
 
 @pytest.mark.parametrize("role", ["SLAVE", "SYNC_MASTER"])
 def test_a_role_that_needs_replicas_stops_the_start(tmp_path: Path, role: str) -> None:
-    with pytest.raises(ConfigError, match=f"brokerRole={role} asks for replication, which is not there yet"):
+    with pytest.raises(
+        ConfigError, match=f"brokerRole={role} asks for replication, which MetaQ does not have yet"
+    ):
         load_text(tmp_path, f"brokerRole={role}")
 
 

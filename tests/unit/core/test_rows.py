@@ -15,6 +15,7 @@ from metaq._core import Network, SendBuffer, UnsentBatch
 from metaq.client.producer.arrow_rows import Numbers, Pairs, Rows, Texts
 from metaq.client.producer.options import ProducerOptions
 from metaq.client.producer.unique_ids import unique_ids
+from metaq.settings import NetworkSettings
 
 
 def texts(*values: bytes | None) -> Texts:
@@ -38,7 +39,7 @@ def numbers(*values: int | None) -> Numbers:
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[Network]:
-    network = Network()
+    network = Network(NetworkSettings())
     yield network
     network.close()
 
@@ -166,7 +167,7 @@ def test_whatever_is_not_laid_out_as_arrow_does_it_is_told(
     data: bytes, offsets: Sequence[int], validity: bytes | None, count: int, first_bit: int
 ) -> None:
     wild = Texts(data, struct.pack(f"<{len(offsets)}i", *offsets), validity, first_bit)
-    network = Network()
+    network = Network(NetworkSettings())
     try:
         made = buffer(network)
         for rows in (

@@ -1,4 +1,4 @@
-"""Which functions are found where, and what is said of those that cannot be called."""
+"""Filter functions are found in folders and modules, and bad ones are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from metaq.filters.declared import describe, load
 
 @pytest.fixture(autouse=True)
 def modules() -> Iterator[None]:
-    """What a folder brings into the process goes with the test."""
+    """Removes the modules that a folder has added to the process."""
     names, path = set(sys.modules), list(sys.path)
     yield
     sys.path[:] = path
@@ -35,7 +35,7 @@ def test_a_folder_and_what_it_leaves_out(tmp_path: Path) -> None:
         tmp_path / "f",
         first="from _shared import LIMIT\n@function\ndef large(message):\n"
         "    return len(message.body) > LIMIT",
-        # A name that the standard library has: neither hides the other.
+        # The name of a standard module: neither hides the other.
         json="@function(name='shop.paid')\ndef paid(message: FilterMessage, *kinds: str) -> bool:\n"
         "    'Paid ones.'\n    return True\ndef unmarked(message):\n    return True",
         _shared="LIMIT = 3\n@function\ndef from_shared(message):\n    return True",
@@ -67,15 +67,15 @@ def test_a_module_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_folder_without_functions_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(FunctionError, match="has no function that is marked"):
+    with pytest.raises(FunctionError, match="has no function with the decorator"):
         load([put(tmp_path / "f", a="x = 1")])
-    with pytest.raises(FunctionError, match="is no folder"):
+    with pytest.raises(FunctionError, match="is not a folder"):
         load([str(tmp_path / "absent")])
 
 
 def test_two_of_one_name_are_a_mistake(tmp_path: Path) -> None:
     text = "@function\ndef same(message):\n    return True"
-    with pytest.raises(FunctionError, match="two filter functions have the name same: a same and b same"):
+    with pytest.raises(FunctionError, match="two filter functions are called same: a same and b same"):
         load([put(tmp_path / "f", a=text, b=text)])
 
 
@@ -91,13 +91,13 @@ def _of(text: str) -> None:
         ("@function\ndef f(*, message): return True", "must take the message"),
         ("@function\nasync def f(message): return True", "plain function"),
         ("@function\ndef f(message):\n    yield True", "plain function"),
-        ("@function\ndef f(message, *, size): return True", "size is taken by its name only"),
-        ("@function\ndef _f(message): return True", "no name"),
-        ("@function(name='a b')\ndef f(message): return True", "no name"),
-        ("@function(name='a..b')\ndef f(message): return True", "no name"),
+        ("@function\ndef f(message, *, size): return True", "size is keyword-only"),
+        ("@function\ndef _f(message): return True", "not a valid name"),
+        ("@function(name='a b')\ndef f(message): return True", "not a valid name"),
+        ("@function(name='a..b')\ndef f(message): return True", "not a valid name"),
     ],
 )
-def test_what_nobody_could_call_is_refused(text: str, says: str) -> None:
+def test_functions_that_cannot_be_called_are_refused(text: str, says: str) -> None:
     with pytest.raises(FunctionError, match=says):
         _of(text)
 

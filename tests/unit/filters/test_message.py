@@ -1,4 +1,4 @@
-"""What a filter function sees of a message."""
+"""The message that a filter function gets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_clients_before_the_formats_had_names_mean_zlib() -> None:
     assert FilterMessage("t", zlib.compress(b"hello"), system_flag=1).body == b"hello"
 
 
-def test_what_cannot_be_decompressed() -> None:
+def test_a_body_that_cannot_be_decompressed() -> None:
     with pytest.raises(ValueError, match="format 5"):
         _ = FilterMessage("t", b"raw", system_flag=0x501).body
     with pytest.raises(ValueError, match="damaged"):

@@ -1,4 +1,4 @@
-"""What pipelines on Spark have in common, without Spark."""
+"""Common parts of the pipelines on Spark, without Spark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from metaq.spark.session import is_here
 
 
 class Query:
-    """One that has ended."""
+    """A query that has ended."""
 
     isActive = False
     lastProgress = None
@@ -40,7 +40,7 @@ def run(queries: list[Any]) -> Progress:
     return run_query(lambda: queries.pop(0), lambda progress: None, lambda progress: None, threading.Event())
 
 
-def test_a_worker_that_is_late_is_started_again() -> None:
+def test_a_slow_worker_restarts_the_query() -> None:
     late = Query(f"[STREAM_FAILED] {WORKER_LATE}. SQLSTATE: XXKST")
     assert run([late, late, Query()]).phase == "stopped"
     queries = [late] * (STARTS_MAX + 1)
@@ -49,7 +49,7 @@ def test_a_worker_that_is_late_is_started_again() -> None:
     assert len(queries) == 1
 
 
-def test_other_failures_end_it() -> None:
+def test_other_failures_end_the_run() -> None:
     queries = [Query("no such topic"), Query()]
     with pytest.raises(CommandError, match="no such topic"):
         run(queries)
@@ -57,27 +57,27 @@ def test_other_failures_end_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "[X] failed: Traceback:\n  File a\nModuleNotFoundError: No module named 'm'\n SQLSTATE",
             "ModuleNotFoundError: No module named 'm'",
         ),
-        ("[X] failed\nmetaq.pipelines.mirror.errors.MirrorError: why\n\tat java", "why"),
+        ("[X] failed\nmetaq.pipelines.binlog_mirror.errors.MirrorError: why\n\tat java", "why"),
         ("one\ntwo\nthree\nfour", "one; two; three"),
     ],
 )
-def test_what_is_told_of_an_error(text: str, said: str) -> None:
-    assert _first_lines(text) == said
+def test_errors_are_short(text: str, message: str) -> None:
+    assert _first_lines(text) == message
 
 
 @pytest.mark.parametrize("config", ['["spark.a=b", "hush"]', '"spark.a=hush"', '["spark.a=hush", ""]'])
 def test_settings_of_spark_may_be_secret(tmp_path: Path, config: str) -> None:
     file = tmp_path / "x.toml"
     file.write_text(f"[spark]\nconfig = {config}\n")
-    with pytest.raises(ConfigError, match=r"spark\.config") as told:
+    with pytest.raises(ConfigError, match=r"spark\.config") as raised:
         spark_config(file, read_sections(file, {"spark": SPARK})["spark"])
-    assert "hush" not in f"{told.value} {told.value.hint}"
+    assert "hush" not in f"{raised.value} {raised.value.hint}"
 
 
 def test_under_spark_submit_the_master_may_be_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

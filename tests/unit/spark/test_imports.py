@@ -1,4 +1,4 @@
-"""What the processes that Spark starts have to load: many are started, and live for seconds."""
+"""Imports of the processes that Spark starts: there are many, and they live for seconds."""
 
 from __future__ import annotations
 

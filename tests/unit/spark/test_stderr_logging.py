@@ -10,7 +10,7 @@ import pytest
 WARN = "logging.getLogger('metaq.spark.source.read').warning('lost %s', 'a/b/0 [1, 3)')"
 SETUPS = {
     "nothing": "",
-    "attached twice": "from metaq.spark import telling; telling.attach()",
+    "attached twice": "from metaq.spark import stderr_logging; stderr_logging.attach()",
     "the root": "logging.basicConfig(format='own %(message)s')",
     "a logger between": "logging.getLogger('metaq').addHandler(logging.StreamHandler())",
 }

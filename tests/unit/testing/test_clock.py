@@ -1,4 +1,4 @@
-"""What a test may move the clock by."""
+"""The durations by which a test may move the clock."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_time_that_cannot_pass(by: timedelta | float) -> None:
 
 
 @pytest.mark.parametrize("by", ["2h", None, True])
-def test_what_is_no_time(by: object) -> None:
+def test_values_that_are_not_durations(by: object) -> None:
     with pytest.raises(TypeError, match="timedelta or a number of seconds"):
         milliseconds(by)  # type: ignore[arg-type]

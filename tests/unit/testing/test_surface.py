@@ -1,4 +1,4 @@
-"""What `metaq.testing` offers, and what it costs those who only have it installed."""
+"""The public names of `metaq.testing`, and what its plugin loads in every pytest run."""
 
 from __future__ import annotations
 

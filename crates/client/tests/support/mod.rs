@@ -1,4 +1,4 @@
-//! A small server on a port of its own, whose answers a test writes down.
+//! A small server whose answers a test scripts.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on must fail")]
 
 use std::collections::HashMap;
@@ -7,7 +7,14 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use metaq_client::NetworkSettings;
 use metaq_wire::{Encoding, FRAME_BYTES_MAX, FrameEncoder, Header, next_frame};
+
+pub const NETWORK: NetworkSettings = NetworkSettings {
+    connect_timeout: Duration::from_secs(3),
+    silence_ms_max: 20_000,
+    frame_bytes_max: FRAME_BYTES_MAX,
+};
 
 /// A request as the server got it.
 #[derive(Debug, Clone)]
@@ -20,7 +27,7 @@ pub struct Asked {
     pub connection: usize,
 }
 
-/// What the server does about it.
+/// How the server reacts.
 pub enum Act {
     Answer {
         code: i32,

@@ -1,9 +1,9 @@
-//! What became of one message, for the tasks of an event loop: a future such as asyncio's, which knows a future by
-//! what it can do (PEP 3156) and not by its class.
+//! `AsyncSendFuture`: the outcome of one message for the tasks of an event loop. asyncio accepts it as a future, because
+//! it knows futures by their methods (PEP 3156) and not by their class.
 //!
-//! One of asyncio's own costs more to make, to settle and to collect than all else that is done for a message, and
-//! most are looked at by nobody: the flush tells what failed. Of this one there is no trace at its batch, and no
-//! result is made, until somebody waits for it or asks.
+//! A future of asyncio's own costs more to create, resolve and collect than everything else that happens to a message,
+//! and nobody reads most of them: a flush reports what failed. This one leaves no trace at its batch and makes no result
+//! until somebody awaits it or asks.
 
 use std::sync::Arc;
 
@@ -22,23 +22,23 @@ pub struct AsyncSendFuture {
     batch: Arc<Batch<Attached>>,
     number: usize,
     event_loop: Py<PyAny>,
-    /// For the event loop's thread alone, as with every future of asyncio. No Python runs while it is locked.
+    /// Only the thread of the event loop uses it, as with every future of asyncio. No Python runs while it is locked.
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What asyncio calls `_asyncio_future_blocking`: a task has awaited it and was not yet told to wait.
+    /// asyncio's `_asyncio_future_blocking`: a task has awaited this future and does not wait yet.
     is_blocking: bool,
-    /// With the message for those who wait.
+    /// The message of the cancellation, if it was cancelled.
     cancelled: Option<Option<Py<PyAny>>>,
-    /// The batch knows of it.
+    /// The batch has a reference to this future.
     is_watched: bool,
-    /// Each with the context it is to run in.
+    /// Each with the context to run it in.
     callbacks: Vec<(Py<PyAny>, Py<PyAny>)>,
 }
 
-/// What asyncio has for this.
+/// What this module uses of the standard library.
 struct Borrowed {
     copy_context: Py<PyAny>,
     cancelled_error: Py<PyAny>,
@@ -73,7 +73,7 @@ impl AsyncSendFuture {
         self.state.lock().cancelled.is_some()
     }
 
-    /// Raises where it is cancelled, or nothing is known yet.
+    /// Raises if it was cancelled or has no outcome yet.
     fn outcome(&self, py: Python<'_>) -> PyResult<&Outcome> {
         if self.is_cancelled() {
             return Err(PyErr::from_value(self.cancelled_error(py)?.into_bound(py)));
@@ -89,7 +89,7 @@ impl AsyncSendFuture {
     }
 }
 
-/// Has the loop call those who wait.
+/// Lets the loop call all callbacks.
 pub fn call_soon(future: &Bound<'_, AsyncSendFuture>) -> PyResult<()> {
     let callbacks = std::mem::take(&mut future.get().state.lock().callbacks);
     callbacks.into_iter().try_for_each(|(callback, context)| call_one_soon(future, callback, context))
@@ -142,7 +142,7 @@ impl AsyncSendFuture {
         Ok(true)
     }
 
-    /// `asyncio.gather` asks for these two.
+    /// `asyncio.gather` uses this getter and the method below.
     #[getter(_cancel_message)]
     fn cancel_message(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         self.state.lock().cancelled.as_ref()?.as_ref().map(|message| message.clone_ref(py))
@@ -185,7 +185,7 @@ impl AsyncSendFuture {
             state.callbacks.push((callback, context));
             !std::mem::replace(&mut state.is_watched, true)
         };
-        // Where it has ended meanwhile nobody else will tell.
+        // If the batch has its outcome by now, nobody else will call the callbacks.
         if is_first && !future.batch.watch(|attached| attached.futures.push(slf.clone().unbind())) {
             return call_soon(slf);
         }
@@ -193,7 +193,7 @@ impl AsyncSendFuture {
     }
 
     fn remove_done_callback(&self, py: Python<'_>, callback: &Bound<'_, PyAny>) -> PyResult<usize> {
-        // Out of the lock: to compare them may run Python.
+        // Without the lock: comparing callbacks may run Python.
         let before = std::mem::take(&mut self.state.lock().callbacks);
         let mut kept = Vec::new();
         let mut removed = 0;
@@ -226,7 +226,7 @@ impl AsyncSendFuture {
     }
 }
 
-/// One `await` of it: gives the future to its task, and then what became of the message.
+/// One `await` of the future: yields it to its task, then returns the result.
 #[pyclass(module = "metaq._core")]
 pub struct Awaited {
     future: Py<AsyncSendFuture>,

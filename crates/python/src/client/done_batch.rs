@@ -1,4 +1,4 @@
-//! A batch that is done, and whose messages have callbacks: it keeps its room until they were called.
+//! `DoneBatch`: a batch with an outcome whose messages have callbacks. It occupies the buffer until they were called.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct DoneBatch {
 }
 
 impl DoneBatch {
-    /// None where nobody wants to be called: its room is free.
+    /// `None` if no message has a callback; the space of the batch is then free.
     pub fn new(batch: Arc<Batch<Attached>>, buffer: &Arc<Accumulator<Attached>>) -> Option<Self> {
         if batch.with(|attached, _| attached.callbacks.is_empty()) {
             buffer.release(&batch);

@@ -1,4 +1,4 @@
-//! A message as users see it: one they made, or one that was received and is read out of its pull when asked.
+//! `Message`: made by a user, or received and read from the buffer of its pull.
 
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ const FIELDS: [(&str, Field); 18] = [
 ];
 
 impl Field {
-    /// `repr` leaves out the long and the technical.
+    /// `repr` leaves out long and technical attributes.
     fn is_shown(self) -> bool {
         !matches!(
             self,
@@ -100,7 +100,6 @@ impl Message {
         }
     }
 
-    /// Where it lies in its queue.
     pub fn queue_offset_number(&self, py: Python<'_>) -> PyResult<i64> {
         match &self.origin {
             Origin::Made(values) => values[Field::QueueOffset as usize].extract(py),
@@ -128,7 +127,7 @@ impl Message {
         Message { origin }
     }
 
-    /// What the constructor was given, by position and by name.
+    /// Makes a message of positional and named arguments.
     fn made(
         py: Python<'_>,
         positional: &Bound<'_, PyTuple>,
@@ -168,7 +167,7 @@ impl Message {
     }
 }
 
-/// What an attribute is where nothing was given; None for what has to be.
+/// The default of an attribute; `None` if it is required.
 fn default(py: Python<'_>, field: Field) -> PyResult<Option<Py<PyAny>>> {
     let value = match field {
         Field::Topic | Field::Body => return Ok(None),
@@ -201,7 +200,7 @@ impl Message {
         text_signature = "(topic, body=..., tag=None, keys=(), properties=..., id='', offset_id='', queue=None, queue_offset=-1, physical_offset=-1, born_at=0, stored_at=0, born_host='', store_host='', reconsume_times=0, flag=0, system_flag=0, system_properties=...)"
     )]
     fn new(py: Python<'_>, values: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
-        // A subclass begins with what was received.
+        // A subclass may begin with a received message.
         if named.is_none()
             && values.len() == 1
             && let Ok(message) = values.get_item(0)?.cast::<Message>()
@@ -352,7 +351,7 @@ impl Message {
         Ok(format!("{}({})", slf.get_type().qualname()?, parts.join(", ")))
     }
 
-    /// Pickled and copied as the plain message that it is, its mappings as dicts.
+    /// Pickles and copies as a plain message, with its mappings as dicts.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
         let mut plain = Vec::with_capacity(FIELDS.len());
         for (_, field, value) in self.values(py)? {

@@ -1,11 +1,19 @@
-//! What the parts of one client share: its network thread and the ids of its messages.
+//! `Network` and `UniqueIds`: the network thread of a client, and the ids of its messages.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use metaq_client::NetworkSettings;
 use pyo3::prelude::*;
 
 use crate::enter::{enter, enter_infallible};
+
+/// `metaq.settings.NetworkSettings`, read by attribute.
+#[derive(FromPyObject)]
+pub struct NetworkSettings {
+    connect_timeout_ms: u64,
+    silence_ms_max: u32,
+    frame_bytes_max: usize,
+}
 
 #[pyclass(frozen, module = "metaq._core")]
 pub struct Network {
@@ -15,8 +23,13 @@ pub struct Network {
 #[pymethods]
 impl Network {
     #[new]
-    fn new(py: Python<'_>) -> PyResult<Self> {
-        let inner = enter(py, || metaq_client::Network::start(NetworkSettings::default()))?;
+    fn new(py: Python<'_>, settings: NetworkSettings) -> PyResult<Self> {
+        let settings = metaq_client::NetworkSettings {
+            connect_timeout: Duration::from_millis(settings.connect_timeout_ms),
+            silence_ms_max: settings.silence_ms_max,
+            frame_bytes_max: settings.frame_bytes_max,
+        };
+        let inner = enter(py, || metaq_client::Network::start(settings))?;
         Ok(Network { inner })
     }
 

@@ -1,22 +1,19 @@
-//! The client's pull stream: messages come out as a list, whatever has to be decided as an event.
+//! `PullStream`: messages from many queues, as lists. What Python must decide comes out as a `PullEvent`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use metaq_client::{PullEvent, PullLimits, PullPlace, PullPortion, PullStream as Stream, PullWanted};
+use metaq_client::{PullChunk, PullEvent, PullLimits, PullQuery, PullSource, PullStream as Stream};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use crate::client::message::Message;
 use crate::client::network::Network;
-use crate::client::received::{Decoded, Pulled, Received, is_compressed};
+use crate::client::received::{Decoded, Pulled, add_messages};
+use crate::client::send_future::SIGNAL_INTERVAL;
 use crate::enter::enter_infallible;
-
-/// How long a thread that waits for messages is deaf for signals.
-const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// `metaq.settings.PullSettings`, read by attribute.
 #[derive(FromPyObject)]
@@ -25,8 +22,11 @@ pub struct PullSettings {
     hold_ms: i64,
     count_max: usize,
     bytes_max: usize,
+    refill_percent: usize,
     pull_count_max: usize,
     pull_bytes_max: usize,
+    answer_timeout_ms: u64,
+    idle_pause_ms: u64,
 }
 
 /// `metaq.client.consumer.subscription.Subscription`, read by attribute.
@@ -39,9 +39,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// What is asked of the broker for a queue.
-    pub fn wanted(self, group: String, topic: String, queue_id: i32, hold_ms: i64) -> PullWanted {
-        PullWanted {
+    pub fn query(self, group: String, topic: String, queue_id: i32, hold_ms: i64) -> PullQuery {
+        PullQuery {
             group,
             topic,
             queue_id,
@@ -54,7 +53,7 @@ impl Subscription {
     }
 }
 
-/// What has to be decided about one queue, which stands still meanwhile.
+/// What Python must decide about one queue, which stands still meanwhile.
 #[pyclass(frozen, get_all, name = "PullEvent", module = "metaq._core")]
 pub struct Event {
     number: u64,
@@ -83,36 +82,27 @@ impl From<PullEvent> for Event {
 pub struct PullStream {
     stream: Arc<Stream>,
     settings: PullSettings,
-    /// The queues by their number, as messages show them.
+    /// Number → the queue object that messages show.
     queues: Mutex<HashMap<u64, Py<PyAny>>>,
     numbers: AtomicU64,
 }
 
 impl PullStream {
-    /// Built while the interpreter is held: the bytes stay where they are, only their places become objects.
-    fn messages(&self, py: Python<'_>, portions: Vec<PullPortion>) -> PyResult<Decoded> {
-        let count = portions.iter().map(|portion| portion.places.len()).sum();
+    fn messages(&self, py: Python<'_>, chunks: Vec<PullChunk>) -> PyResult<Decoded> {
+        let count = chunks.iter().map(|chunk| chunk.positions.len()).sum();
         let (mut messages, mut compressed) = (Vec::with_capacity(count), Vec::new());
-        for portion in portions {
-            let queue = self.queues.lock().get(&portion.queue).map(|queue| queue.clone_ref(py));
-            // Given up by another thread meanwhile.
+        for chunk in chunks {
+            let queue = self.queues.lock().get(&chunk.queue).map(|queue| queue.clone_ref(py));
+            // Another thread has ended the queue meanwhile.
             let Some(queue) = queue else { continue };
-            let pulled = Pulled::new(portion.body, queue.bind(py), true)?;
-            for at in portion.places {
-                let received = Received::new(&pulled, at as usize);
-                let is_compressed = is_compressed(&received);
-                let message = Py::new(py, Message::from(received))?;
-                if is_compressed {
-                    compressed.push(message.clone_ref(py));
-                }
-                messages.push(message);
-            }
+            let pulled = Pulled::new(chunk.body, queue.bind(py), true)?;
+            add_messages(py, &pulled, &chunk.positions, &mut messages, &mut compressed)?;
         }
         Ok((messages, compressed))
     }
 
-    fn place(address: &str, broker_id: i64) -> PullPlace {
-        PullPlace { address: Arc::from(address), broker_id }
+    fn source(address: &str, broker_id: i64) -> PullSource {
+        PullSource { address: Arc::from(address), broker_id }
     }
 }
 
@@ -123,8 +113,11 @@ impl PullStream {
         let limits = PullLimits {
             count_max: settings.count_max,
             bytes_max: settings.bytes_max,
+            refill_percent: settings.refill_percent,
             pull_count_max: settings.pull_count_max,
             pull_bytes_max: settings.pull_bytes_max,
+            answer_timeout: Duration::from_millis(settings.answer_timeout_ms),
+            idle_pause: Duration::from_millis(settings.idle_pause_ms),
         };
         let failed = |error: metaq_client::ClientError| PyOSError::new_err(error.to_string());
         let stream = Stream::new(Arc::clone(&network.inner), limits).map_err(failed)?;
@@ -146,9 +139,9 @@ impl PullStream {
     ) -> PyResult<u64> {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         let (topic, queue_id) = (queue.getattr("topic")?.extract()?, queue.getattr("id")?.extract()?);
-        let wanted = subscription.wanted(self.settings.group.clone(), topic, queue_id, self.settings.hold_ms);
+        let query = subscription.query(self.settings.group.clone(), topic, queue_id, self.settings.hold_ms);
         self.queues.lock().insert(number, queue.clone().unbind());
-        self.stream.begin(number, wanted, PullStream::place(address, 0), queue_offset, paused);
+        self.stream.begin(number, query, PullStream::source(address, 0), queue_offset, paused);
         Ok(number)
     }
 
@@ -159,12 +152,12 @@ impl PullStream {
 
     #[pyo3(signature = (number, address, *, broker_id=0, queue_offset=None))]
     fn resume(&self, number: u64, address: &str, broker_id: i64, queue_offset: Option<i64>) {
-        self.stream.resume(number, PullStream::place(address, broker_id), queue_offset);
+        self.stream.resume(number, PullStream::source(address, broker_id), queue_offset);
     }
 
     #[pyo3(signature = (number, address))]
     fn relocate(&self, number: u64, address: &str) {
-        self.stream.relocate(number, PullStream::place(address, 0));
+        self.stream.relocate(number, PullStream::source(address, 0));
     }
 
     fn pause(&self, number: u64, paused: bool) {
@@ -176,21 +169,21 @@ impl PullStream {
     }
 
     fn take(&self, py: Python<'_>, count: usize) -> PyResult<Decoded> {
-        let portions = self.stream.take(count);
-        self.messages(py, portions)
+        let chunks = self.stream.take(count);
+        self.messages(py, chunks)
     }
 
-    /// Waits with the interpreter released, and hears signals while it does.
+    /// Waits without the interpreter, and lets signals end the wait.
     fn wait(&self, py: Python<'_>, count: usize, timeout_s: f64, wakes: u64) -> PyResult<Decoded> {
-        // A time past all reason is as good as a year.
+        // Longer waits are cut to about a year.
         let timeout = Duration::try_from_secs_f64(timeout_s.clamp(0.0, 3.0e7)).unwrap_or_default();
         let deadline = Instant::now() + timeout;
         loop {
-            let step = deadline.min(Instant::now() + SIGNALS_EVERY);
-            let portions = enter_infallible(py, || self.stream.take_until(count, step, wakes));
+            let step = deadline.min(Instant::now() + SIGNAL_INTERVAL);
+            let chunks = enter_infallible(py, || self.stream.take_until(count, step, wakes));
             let is_over = step == deadline || self.stream.wakes() != wakes || self.stream.is_closed();
-            if !portions.is_empty() || is_over {
-                return self.messages(py, portions);
+            if !chunks.is_empty() || is_over {
+                return self.messages(py, chunks);
             }
             py.check_signals()?;
         }

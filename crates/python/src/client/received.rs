@@ -1,12 +1,14 @@
-//! Messages as they lie in the body of a pull: one buffer for all of them, read where it is asked for.
+//! Received messages: they share the buffer of their pull, and read it when an attribute is asked for.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use metaq_wire::properties::{find, iterate};
-use metaq_wire::{MessageIds, Record, WireError, layout};
+use metaq_client::records::{self, Records};
+use metaq_wire::Record;
+use metaq_wire::properties::iterate;
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::sync::PyOnceLock;
@@ -15,11 +17,27 @@ use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyMappingProxy, PyString, PyTupl
 use crate::client::message::{Field, Message};
 use crate::enter::Failure;
 
-const TAGS: &str = "TAGS";
-const KEYS: &str = "KEYS";
-const UNIQUE_KEY: &str = "UNIQ_KEY";
-const RETRY_TOPIC: &str = "RETRY_TOPIC";
-const COMPRESSED: i32 = 1;
+/// The rules about received messages that Python owns, handed in once by `metaq.client.message`.
+struct MessageRules {
+    /// Decompresses a body by its system flag; raises UnreadableBody.
+    inflate: Py<PyAny>,
+    system_names: Py<PyFrozenSet>,
+}
+
+static MESSAGE_RULES: PyOnceLock<MessageRules> = PyOnceLock::new();
+
+impl MessageRules {
+    fn get(py: Python<'_>) -> PyResult<&MessageRules> {
+        MESSAGE_RULES.get(py).ok_or_else(|| PyRuntimeError::new_err("metaq.client.message is not imported"))
+    }
+}
+
+/// The first call counts.
+#[pyfunction]
+#[pyo3(signature = (*, inflate, system_names))]
+pub fn register_message_rules(py: Python<'_>, inflate: Py<PyAny>, system_names: Py<PyFrozenSet>) {
+    let _first = MESSAGE_RULES.set(py, MessageRules { inflate, system_names });
+}
 
 /// What the messages of one pull have in common.
 pub struct Pulled {
@@ -28,7 +46,7 @@ pub struct Pulled {
     topic: Py<PyString>,
     broker: Py<PyString>,
     queue_id: i32,
-    /// What came through a retry topic has its first topic's name again.
+    /// A message that came through a retry topic shows the topic it was first sent to.
     shows_first_topic: bool,
 }
 
@@ -50,12 +68,12 @@ impl Pulled {
     }
 }
 
-/// A place in a pull at which a whole record begins.
+/// One record in the buffer of its pull.
 pub struct Received {
     pulled: Arc<Pulled>,
     at: usize,
     body: PyOnceLock<Py<PyAny>>,
-    /// The sender's own and the system's.
+    /// The properties of the sender, and those of the system.
     properties: PyOnceLock<(Py<PyAny>, Py<PyAny>)>,
 }
 
@@ -77,19 +95,17 @@ impl Received {
     }
 
     pub fn queue_offset(&self) -> i64 {
-        // A whole record stands there.
-        let bytes = self.bytes().get(layout::at::QUEUE_OFFSET..).and_then(|bytes| bytes.first_chunk());
-        bytes.map_or(-1, |bytes| i64::from_be_bytes(*bytes))
+        records::queue_offset_at(&self.pulled.bytes, self.at).unwrap_or(-1)
     }
 
-    fn system_flag(&self) -> Option<i32> {
-        Some(i32::from_be_bytes(*self.bytes().get(layout::at::SYSTEM_FLAG..)?.first_chunk()?))
+    pub fn is_compressed(&self) -> bool {
+        records::is_compressed_at(&self.pulled.bytes, self.at)
     }
 
-    /// Without making the body, unless it has to be inflated to know.
+    /// Makes the body only if it is compressed.
     pub fn body_size(&self, py: Python<'_>) -> PyResult<usize> {
         let record = self.record()?;
-        if record.system_flag & COMPRESSED == 0 {
+        if !records::is_compressed(&record) {
             return Ok(record.body.len());
         }
         self.body(py)?.bind(py).len()
@@ -99,20 +115,17 @@ impl Received {
         let body = self.body.get_or_try_init(py, || {
             let record = self.record()?;
             let stored = PyBytes::new(py, record.body);
-            if record.system_flag & COMPRESSED == 0 {
+            if !records::is_compressed(&record) {
                 return Ok::<_, PyErr>(stored.into_any().unbind());
             }
-            static INFLATE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-            let inflate = INFLATE.import(py, "metaq.client.message", "inflate")?;
-            Ok(inflate.call1((stored, record.system_flag))?.unbind())
+            MessageRules::get(py)?.inflate.call1(py, (stored, record.system_flag))
         })?;
         Ok(body.clone_ref(py))
     }
 
     fn properties(&self, py: Python<'_>) -> PyResult<&(Py<PyAny>, Py<PyAny>)> {
         self.properties.get_or_try_init(py, || {
-            static NAMES: PyOnceLock<Py<PyFrozenSet>> = PyOnceLock::new();
-            let system_names = NAMES.import(py, "metaq.client.properties", "SYSTEM_NAMES")?;
+            let system_names = MessageRules::get(py)?.system_names.bind(py);
             let (own, system) = (PyDict::new(py), PyDict::new(py));
             for (name, value) in iterate(self.record()?.properties) {
                 let name = text(py, name);
@@ -127,16 +140,16 @@ impl Received {
 
     fn topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
         if self.pulled.shows_first_topic
-            && let Some(first) = find(record.properties, RETRY_TOPIC)
+            && let Some(first) = records::first_topic(record)
         {
-            return text(py, first).into_py_any(py);
+            return first.into_py_any(py);
         }
         self.stored_topic(py, record)
     }
 
     fn stored_topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
         let expected = self.pulled.topic.bind(py);
-        // Nearly always the queue's, whose text is there already.
+        // It is nearly always that of the queue, whose text exists already.
         if expected.to_cow()?.as_bytes() == record.topic {
             return Ok(expected.clone().into_any().unbind());
         }
@@ -162,13 +175,10 @@ impl Received {
         let record = self.record()?;
         match field {
             Field::Topic => self.topic(py, &record),
-            Field::Tag => find(record.properties, TAGS).map(|tag| text(py, tag)).into_py_any(py),
+            Field::Tag => records::tag(&record).into_py_any(py),
             Field::Keys => keys(py, &record),
-            Field::Id => match find(record.properties, UNIQUE_KEY) {
-                Some(id) => text(py, id).into_py_any(py),
-                None => offset_id(py, &record),
-            },
-            Field::OffsetId => offset_id(py, &record),
+            Field::Id => records::message_id(&record).into_py_any(py),
+            Field::OffsetId => records::offset_id(&record).into_py_any(py),
             Field::Queue => self.queue(py, &record),
             Field::QueueOffset => record.queue_offset.into_py_any(py),
             Field::PhysicalOffset => record.physical_offset.into_py_any(py),
@@ -184,32 +194,25 @@ impl Received {
     }
 }
 
-pub fn is_compressed(received: &Received) -> bool {
-    received.system_flag().is_some_and(|flag| flag & COMPRESSED != 0)
-}
-
-/// A text as it was sent, which may be anything.
+/// Replaces invalid UTF-8: senders may send anything.
 fn text<'py>(py: Python<'py>, bytes: &[u8]) -> Bound<'py, PyString> {
     PyString::new(py, &String::from_utf8_lossy(bytes))
 }
 
-fn offset_id(py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
-    MessageIds::of(record.store_host).at(record.physical_offset).into_py_any(py)
-}
-
 fn keys(py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
-    let Some(keys) = find(record.properties, KEYS) else {
+    let Some(keys) = records::joined_keys(record) else {
         return PyTuple::empty(py).into_py_any(py);
     };
-    // By Python's own idea of white space.
-    let words: Vec<Bound<'_, PyAny>> = text(py, keys).call_method0(pyo3::intern!(py, "split"))?.extract()?;
+    // Python's own idea of white space separates keys.
+    let keys = PyString::new(py, &keys);
+    let words: Vec<Bound<'_, PyAny>> = keys.call_method0(pyo3::intern!(py, "split"))?.extract()?;
     PyTuple::new(py, words)?.into_py_any(py)
 }
 
-/// Messages, and those of them whose bodies are compressed.
+/// Messages, and those among them whose bodies are compressed.
 pub type Decoded = (Vec<Py<Message>>, Vec<Py<Message>>);
 
-/// The messages of a pull's body that have one of the tags; no tags let everything through.
+/// The messages of a pull's body that have one of the tags; without tags, all of them.
 #[pyfunction]
 #[pyo3(signature = (data, queue, *, tags=None, shows_first_topic=true))]
 pub fn decode_messages(
@@ -220,29 +223,31 @@ pub fn decode_messages(
     shows_first_topic: bool,
 ) -> PyResult<Decoded> {
     let bytes = Bytes::from_owner(data);
-    let pulled = Pulled::new(bytes.clone(), queue, shows_first_topic)?;
-    let tags = tags.unwrap_or_default();
-    let (mut messages, mut compressed) = (Vec::new(), Vec::new());
-    let mut at = 0;
-    while at < bytes.len() {
-        let record = Record::decode(&bytes[at..]).map_err(Failure::from)?;
-        if record.size == 0 {
-            return Err(Failure::from(WireError::BadRecord("a record of no size")).into());
-        }
-        if is_wanted(&record, &tags) {
-            let message = Py::new(py, Message::from(Received::new(&pulled, at)))?;
-            if record.system_flag & COMPRESSED != 0 {
-                compressed.push(message.clone_ref(py));
-            }
-            messages.push(message);
-        }
-        at += record.size;
-    }
+    let tags: Vec<String> = tags.into_iter().flatten().collect();
+    let is_wanted = |record: &Record<'_>| records::has_wanted_tag(record, &tags);
+    let found = Records::find(bytes.clone(), i64::MIN, is_wanted).map_err(Failure::from)?;
+    let pulled = Pulled::new(bytes, queue, shows_first_topic)?;
+    let (mut messages, mut compressed) = (Vec::with_capacity(found.positions.len()), Vec::new());
+    add_messages(py, &pulled, &found.positions, &mut messages, &mut compressed)?;
     Ok((messages, compressed))
 }
 
-/// A broker compares hashes only; the tags themselves are compared here.
-fn is_wanted(record: &Record<'_>, tags: &HashSet<String>) -> bool {
-    tags.is_empty()
-        || find(record.properties, TAGS).is_some_and(|tag| tags.contains(&*String::from_utf8_lossy(tag)))
+/// Makes messages of positions; the bytes stay where they are.
+pub fn add_messages(
+    py: Python<'_>,
+    pulled: &Arc<Pulled>,
+    positions: &[u32],
+    messages: &mut Vec<Py<Message>>,
+    compressed: &mut Vec<Py<Message>>,
+) -> PyResult<()> {
+    for at in positions {
+        let received = Received::new(pulled, *at as usize);
+        let is_compressed = received.is_compressed();
+        let message = Py::new(py, Message::from(received))?;
+        if is_compressed {
+            compressed.push(message.clone_ref(py));
+        }
+        messages.push(message);
+    }
+    Ok(())
 }

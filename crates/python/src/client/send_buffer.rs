@@ -1,15 +1,15 @@
-//! The buffer of a producer as Python uses it: a fast way in for what is plain, and one for what Python has checked.
+//! `SendBuffer`: a producer's buffer, with a fast way in for plain messages and one for those that Python has checked.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use metaq_client::outgoing::{is_ascii_key, is_property, is_tag};
 use metaq_client::{
-    Accumulator, Asks, Event, Form, LaneLimits, NotTaken, Part, Place, Plain, Put, Route, SendSettings,
-    Stored,
+    Accumulator, BrokerQueue, CheckedMessage, Event, HalfBatch, LaneLimits, PlainLimits, PlainMessage, Put,
+    PutError, Route, RowLimits, SendSettings, Stored, WhenFull,
 };
-use metaq_wire::properties::push;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pyclass::{PyTraverseError, PyVisit};
@@ -18,19 +18,17 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use crate::client::async_send_future::AsyncSendFuture;
 use crate::client::done_batch::DoneBatch;
 use crate::client::network::{Network, UniqueIds};
-use crate::client::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, settle};
+use crate::client::send_future::{Attached, SIGNAL_INTERVAL, SendFuture, deadline, resolve_futures};
 use crate::client::unsent::UnsentBatch;
 use crate::enter::{Failure, enter_infallible};
 use crate::spark::rows::{self, Rows};
 
-/// Messages of finished batches that one `drain` takes: about a millisecond's worth of futures.
+/// Messages of finished batches that one `drain` takes: their futures take about a millisecond.
 const DRAIN_MESSAGES: usize = 2048;
-/// After so many messages an event loop's other tasks should have their turn.
+/// After this many messages, the event loop should run its other tasks.
 const TURN_MESSAGES: u32 = 512;
-const UNIQUE_KEY: &str = "UNIQ_KEY";
-const PROPERTIES_BYTES_MAX: usize = i16::MAX as usize;
 
-/// `metaq.client.producer.options.ProducerOptions`, as far as it matters here.
+/// `metaq.client.producer.options.ProducerOptions`, read by attribute.
 #[derive(FromPyObject)]
 struct ProducerOptions {
     group: String,
@@ -41,33 +39,23 @@ struct ProducerOptions {
     linger_s: f64,
     batch_bytes_max: usize,
     buffer_bytes_max: usize,
+    batches_in_flight_max: usize,
     half_properties: Option<String>,
-}
-
-/// A message with nothing unusual about it.
-struct Usual<'a> {
-    topic: &'a str,
-    body: &'a [u8],
-    tag: Option<&'a str>,
-    keys: Option<String>,
-    key: Option<&'a str>,
 }
 
 #[pyclass(frozen, module = "metaq._core")]
 pub struct SendBuffer {
     inner: Arc<Accumulator<Attached>>,
-    body_bytes_max: usize,
-    /// What is larger is either compressed or a request of its own.
-    plain_bytes_max: usize,
-    /// On which `drain` is called, and on which those wait whom it tells.
+    plain_limits: PlainLimits,
+    /// The loop that calls `drain` and runs the tasks that await a message.
     event_loop: Py<PyAny>,
-    /// Messages that the loop has put in a row.
+    /// Messages that the loop has put since its other tasks ran.
     since_turn: AtomicU32,
-    row_limits: rows::Limits,
+    row_limits: RowLimits,
 }
 
-/// Topic, whether it follows others in its queue, broker, queue, place in the queue of half messages, offset id, count.
-type HalfPart = (String, bool, String, i32, i64, String, usize);
+/// Topic, whether its queue was given, broker, queue, offset in the queue of half messages, offset id, count.
+type HalfBatchRow = (String, bool, String, i32, i64, String, usize);
 
 type Unsent = Vec<UnsentBatch>;
 
@@ -85,6 +73,7 @@ impl SendBuffer {
             linger: seconds(options.linger_s),
             batch_bytes_max: options.batch_bytes_max,
             buffer_bytes_max: options.buffer_bytes_max,
+            in_flight_max: options.batches_in_flight_max,
         };
         let attempt_timeout = seconds(options.attempt_timeout_s).min(Duration::from_secs(86_400));
         let settings = SendSettings {
@@ -94,7 +83,7 @@ impl SendBuffer {
             limits,
             half_properties: options.half_properties.map(Arc::from),
         };
-        let row_limits = rows::Limits {
+        let row_limits = RowLimits {
             body_bytes_max: options.body_bytes_max,
             batch_bytes_max: options.batch_bytes_max,
             is_half: settings.half_properties.is_some(),
@@ -103,21 +92,24 @@ impl SendBuffer {
             .map_err(Failure::from)?;
         Ok(SendBuffer {
             inner,
-            body_bytes_max: options.body_bytes_max,
-            plain_bytes_max: (options.compress_from_bytes - 1).min(options.batch_bytes_max / 2),
+            plain_limits: PlainLimits::new(
+                options.body_bytes_max,
+                options.compress_from_bytes,
+                options.batch_bytes_max,
+            ),
             event_loop,
             since_turn: AtomicU32::new(0),
             row_limits,
         })
     }
 
-    /// The loop has us, while it watches our descriptor.
+    /// The loop refers to this object while it watches the descriptor.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.event_loop)
     }
 
     fn fileno(&self) -> i32 {
-        self.inner.bell.fileno()
+        self.inner.event_fd.fileno()
     }
 
     #[pyo3(signature = (topic, body, tag=None, keys=None, key=None))]
@@ -129,8 +121,7 @@ impl SendBuffer {
         keys: Option<&Bound<'_, PyAny>>,
         key: Option<&Bound<'_, PyAny>>,
     ) -> Option<SendFuture> {
-        let usual = self.usual(topic, body, tag, keys, key)?;
-        self.put_usual(&usual).map(|(batch, number)| SendFuture { batch, number })
+        self.put_plain(topic, body, tag, keys, key).map(|(batch, number)| SendFuture { batch, number })
     }
 
     #[pyo3(signature = (topic, body, tag=None, keys=None, key=None))]
@@ -146,8 +137,7 @@ impl SendBuffer {
         if self.since_turn.fetch_add(1, Ordering::Relaxed) >= TURN_MESSAGES {
             return None;
         }
-        let usual = self.usual(topic, body, tag, keys, key)?;
-        self.put_usual(&usual).map(|put| self.future_here(py, put))
+        self.put_plain(topic, body, tag, keys, key).map(|put| self.future_here(py, put))
     }
 
     fn ends_turn(&self) -> bool {
@@ -173,10 +163,13 @@ impl SendBuffer {
         flag: i32,
         wait_s: Option<f64>,
     ) -> PyResult<Option<SendFuture>> {
-        let message = Checked::new(topic, body, properties, unique_id, queue, alone, system_flag, flag);
-        let put = match (self.put_message(&message, Asks::Nothing), wait_s) {
-            (Err(NotTaken::Full), Some(wait_s)) => self.put_in_turn(py, &message, wait_s)?,
-            (Err(NotTaken::Full), None) => self.put_message(&message, Asks::Anyway),
+        let queue = queue.map(broker_queue);
+        let queue = queue.as_ref();
+        let message =
+            CheckedMessage { topic, body, properties, unique_id, queue, is_alone: alone, system_flag, flag };
+        let put = match (self.inner.put_checked(&message, WhenFull::Refuse), wait_s) {
+            (Err(PutError::Full), Some(wait_s)) => self.put_in_turn(py, &message, wait_s)?,
+            (Err(PutError::Full), None) => self.inner.put_checked(&message, WhenFull::Exceed),
             (other, _) => other,
         };
         taken(put).map(|put| put.map(|(batch, number)| SendFuture { batch, number }))
@@ -196,41 +189,35 @@ impl SendBuffer {
         system_flag: i32,
         flag: i32,
     ) -> PyResult<Option<AsyncSendFuture>> {
-        let message = Checked::new(topic, body, properties, unique_id, queue, alone, system_flag, flag);
+        let queue = queue.map(broker_queue);
+        let queue = queue.as_ref();
+        let message =
+            CheckedMessage { topic, body, properties, unique_id, queue, is_alone: alone, system_flag, flag };
         self.since_turn.fetch_add(1, Ordering::Relaxed);
-        let put = taken(self.put_message(&message, Asks::ToBeTold))?;
+        let put = taken(self.inner.put_checked(&message, WhenFull::Notify))?;
         Ok(put.map(|put| self.future_here(py, put)))
     }
 
     fn want_no_room(&self) {
-        self.inner.want_no_room();
+        self.inner.stop_watching_space();
     }
 
     fn put_rows(&self, py: Python<'_>, rows: Rows, wait_s: f64) -> PyResult<bool> {
-        rows::put(py, &self.inner, &self.row_limits, &rows, wait_s)
+        rows::put(py, &self.inner, self.row_limits, &rows, wait_s)
     }
 
-    fn take_parts(&self) -> Vec<HalfPart> {
-        let part = |part: Part| {
-            let Stored { place, queue_offset, offset_ids, .. } = part.stored;
-            let (topic, broker) = (part.topic.to_string(), place.broker.to_string());
+    fn take_parts(&self) -> Vec<HalfBatchRow> {
+        let row = |half_batch: HalfBatch| {
+            let Stored { queue, queue_offset, offset_ids, .. } = half_batch.stored;
+            let (topic, broker) = (half_batch.topic.to_string(), queue.broker.to_string());
             let offset_id = offset_ids.get(0).to_owned();
-            (topic, part.is_ordered, broker, place.queue_id, queue_offset, offset_id, part.count)
+            (topic, half_batch.is_ordered, broker, queue.queue_id, queue_offset, offset_id, half_batch.count)
         };
-        self.inner.take_parts().into_iter().map(part).collect()
+        self.inner.take_half_batches().into_iter().map(row).collect()
     }
 
     fn set_route(&self, topic: &str, queues: Vec<(String, String, i32)>, is_template: bool) {
-        let mut route = Route { is_template, ..Route::default() };
-        for (broker, address, queue_id) in queues {
-            let broker: Arc<str> = match route.addresses.get_key_value(broker.as_str()) {
-                Some((known, _)) => Arc::clone(known),
-                None => Arc::from(broker),
-            };
-            route.addresses.entry(Arc::clone(&broker)).or_insert_with(|| Arc::from(address));
-            route.queues.push(Place { broker, queue_id });
-        }
-        self.inner.routes.put(topic, route);
+        self.inner.routes.put(topic, Route::new(queues, is_template));
     }
 
     fn set_faults(&self, faults: Vec<(String, f64)>) {
@@ -241,34 +228,34 @@ impl SendBuffer {
     #[allow(clippy::type_complexity)]
     fn drain(&self, py: Python<'_>) -> (Unsent, Vec<DoneBatch>, Vec<String>, Vec<String>) {
         let (mut unsent, mut done) = (Vec::new(), Vec::new());
-        let (mut made, mut worked) = (Vec::new(), Vec::new());
+        let (mut created, mut recovered) = (Vec::new(), Vec::new());
         for event in self.inner.drain(DRAIN_MESSAGES) {
             match event {
                 Event::Finished(batch) => {
-                    settle(py, &batch);
+                    resolve_futures(py, &batch);
                     done.extend(DoneBatch::new(batch, &self.inner));
                 }
-                Event::Crossed(crossed) => unsent.push(UnsentBatch::new(crossed, &self.inner)),
-                Event::Made(topic) => made.push(topic.to_string()),
-                Event::Worked(broker) => worked.push(broker.to_string()),
+                Event::Unsent(batch) => unsent.push(UnsentBatch::new(batch, &self.inner)),
+                Event::TopicCreated(topic) => created.push(topic.to_string()),
+                Event::BrokerRecovered(broker) => recovered.push(broker.to_string()),
             }
         }
-        (unsent, done, made, worked)
+        (unsent, done, created, recovered)
     }
 
     fn news_end(&self) -> u64 {
-        self.inner.news_end()
+        self.inner.events_end()
     }
 
     fn has_news(&self, until: u64) -> bool {
-        self.inner.has_news(until)
+        self.inner.has_events_before(until)
     }
 
     fn flush(&self) -> u64 {
         self.inner.flush()
     }
 
-    /// Asked by whoever measures, also in a process that was forked off, where a lock may be held for ever.
+    /// Metrics ask for it even in a forked process, where a lock may be held for ever.
     fn held_bytes(&self) -> usize {
         if self.inner.is_open() { self.inner.held_bytes() } else { 0 }
     }
@@ -278,7 +265,7 @@ impl SendBuffer {
     }
 
     fn close(&self) -> Unsent {
-        self.inner.close().into_iter().map(|crossed| UnsentBatch::new(crossed, &self.inner)).collect()
+        self.inner.close().into_iter().map(|unsent| UnsentBatch::new(unsent, &self.inner)).collect()
     }
 
     fn disable(&self) {
@@ -287,101 +274,51 @@ impl SendBuffer {
 }
 
 impl SendBuffer {
-    /// None for whatever is not plainly right: Python looks at that, and says what is wrong if something is.
-    fn usual<'a>(
+    /// `None` if the message is not plain: Python then checks it, and reports what is wrong with it.
+    fn put_plain(
         &self,
-        topic: &'a Bound<'_, PyAny>,
-        body: &'a Bound<'_, PyAny>,
-        tag: Option<&'a Bound<'_, PyAny>>,
+        topic: &Bound<'_, PyAny>,
+        body: &Bound<'_, PyAny>,
+        tag: Option<&Bound<'_, PyAny>>,
         keys: Option<&Bound<'_, PyAny>>,
-        key: Option<&'a Bound<'_, PyAny>>,
-    ) -> Option<Usual<'a>> {
+        key: Option<&Bound<'_, PyAny>>,
+    ) -> Option<Put<Attached>> {
         if !self.inner.is_open() {
             return None;
         }
-        let topic = topic.cast_exact::<PyString>().ok()?.to_str().ok()?;
+        let topic = exact_text(topic)?;
         let body = body.cast_exact::<PyBytes>().ok()?.as_bytes();
-        // Retry topics take no batches.
-        if topic.starts_with('%') || body.len() > self.body_bytes_max || body.len() > self.plain_bytes_max {
+        if !self.plain_limits.allow(topic, body) {
             return None;
         }
-        let tag = tag.map(|tag| text(tag).filter(|tag| !tag.contains("||"))).map_or(Ok(None), maybe).ok()?;
-        let key = key.map(|key| text(key)).map_or(Ok(None), maybe).ok()?;
-        let keys = keys.map(joined).map_or(Ok(None), maybe).ok()?.filter(|keys| !keys.is_empty());
-        Some(Usual { topic, body, tag, keys, key })
-    }
-
-    fn put_usual(&self, usual: &Usual<'_>) -> Option<Put<Attached>> {
-        let named = [("TAGS", usual.tag), ("KEYS", usual.keys.as_deref()), ("__SHARDINGKEY", usual.key)];
-        let ids = &*self.inner.ids;
-        let own: usize =
-            named.iter().filter_map(|(name, value)| value.map(|value| name.len() + value.len() + 2)).sum();
-        let properties_bytes = own + UNIQUE_KEY.len() + ids.length() + 2;
-        if properties_bytes > PROPERTIES_BYTES_MAX {
-            return None;
-        }
-        let place = match usual.key {
-            Some(key) => Some(self.inner.routes.get(usual.topic)?.by_key(key)?.clone()),
+        let tag = match tag {
+            Some(tag) => Some(exact_text(tag).filter(|tag| is_tag(tag))?),
             None => None,
         };
-        let id = ids.next();
-        let plain = Plain {
-            topic: usual.topic,
-            queue: place.as_ref(),
-            id,
-            flag: 0,
-            body: usual.body,
-            properties_bytes,
-            push_properties: |out: &mut Vec<u8>| {
-                for (name, value) in named {
-                    if let Some(value) = value {
-                        push(out, name, value);
-                    }
-                }
-                out.extend_from_slice(UNIQUE_KEY.as_bytes());
-                out.push(1);
-                ids.push(id, out);
-                out.push(2);
-            },
+        let sharding_key = match key {
+            Some(key) => Some(exact_text(key).filter(|key| is_property(key))?),
+            None => None,
         };
-        // A lane is made by a message that Python has checked, so the name of its topic is right.
-        self.inner.put_known(plain).ok().flatten()
+        let keys = match keys {
+            Some(keys) => Some(joined(keys)?),
+            None => None,
+        };
+        let keys = keys.as_deref().filter(|keys| !keys.is_empty());
+        self.inner.put_plain(&PlainMessage { topic, body, tag, keys, sharding_key })
     }
 
-    fn put_message(&self, message: &Checked<'_>, asks: Asks) -> Result<Put<Attached>, NotTaken> {
-        let id = self.inner.ids.tail_of(message.unique_id).ok_or(NotTaken::TooLong)?;
-        match &message.alone {
-            Some(form) => {
-                let body = Bytes::copy_from_slice(message.body);
-                self.inner.put_alone(message.topic, message.queue.as_ref(), id, form.clone(), body, asks)
-            }
-            None => self.inner.put(
-                Plain {
-                    topic: message.topic,
-                    queue: message.queue.as_ref(),
-                    id,
-                    flag: message.flag,
-                    body: message.body,
-                    properties_bytes: message.properties.len(),
-                    push_properties: |out: &mut Vec<u8>| out.extend_from_slice(message.properties.as_bytes()),
-                },
-                asks,
-            ),
-        }
-    }
-
-    /// Stands in line without the interpreter; raises TimeoutError.
+    /// Waits in line without the interpreter; raises TimeoutError.
     fn put_in_turn(
         &self,
         py: Python<'_>,
-        message: &Checked<'_>,
+        message: &CheckedMessage<'_>,
         wait_s: f64,
-    ) -> PyResult<Result<Put<Attached>, NotTaken>> {
+    ) -> PyResult<Result<Put<Attached>, PutError>> {
         let deadline = deadline(wait_s.max(0.0));
         let ticket = self.inner.stand_in_line();
         let outcome = loop {
-            match self.put_message(message, Asks::InTurn(ticket)) {
-                Err(NotTaken::Full) => {}
+            match self.inner.put_checked(message, WhenFull::InTurn(ticket)) {
+                Err(PutError::Full) => {}
                 other => break Ok(other),
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -389,7 +326,7 @@ impl SendBuffer {
                 break Err(PyTimeoutError::new_err("the buffer stayed full"));
             }
             let patience = left.map_or(SIGNAL_INTERVAL, |left| left.min(SIGNAL_INTERVAL));
-            enter_infallible(py, || self.inner.wait_in_line(ticket, message.size_bytes(), patience));
+            enter_infallible(py, || self.inner.wait_for(message, ticket, patience));
             if let Err(signal) = py.check_signals() {
                 break Err(signal);
             }
@@ -403,75 +340,42 @@ impl SendBuffer {
     }
 }
 
-/// A message that Python has checked and encoded.
-struct Checked<'a> {
-    topic: &'a str,
-    body: &'a [u8],
-    properties: &'a str,
-    unique_id: &'a str,
-    queue: Option<Place>,
-    flag: i32,
-    alone: Option<Form>,
+fn broker_queue((broker, queue_id): (String, i32)) -> BrokerQueue {
+    BrokerQueue { broker: Arc::from(broker), queue_id }
 }
 
-impl<'a> Checked<'a> {
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        topic: &'a str,
-        body: &'a [u8],
-        properties: &'a str,
-        unique_id: &'a str,
-        queue: Option<(String, i32)>,
-        alone: bool,
-        system_flag: i32,
-        flag: i32,
-    ) -> Self {
-        let queue = queue.map(|(broker, queue_id)| Place { broker: Arc::from(broker), queue_id });
-        let form = || Form::Alone { properties: properties.to_owned(), system_flag, flag };
-        Checked { topic, body, properties, unique_id, queue, flag, alone: alone.then(form) }
-    }
-
-    /// About what it takes of the buffer.
-    fn size_bytes(&self) -> usize {
-        self.body.len() + self.properties.len() + 22
-    }
-}
-
-/// None where the buffer is closed.
-fn taken(put: Result<Put<Attached>, NotTaken>) -> PyResult<Option<Put<Attached>>> {
+/// `None` if the buffer is full or closed.
+fn taken(put: Result<Put<Attached>, PutError>) -> PyResult<Option<Put<Attached>>> {
     match put {
         Ok(put) => Ok(Some(put)),
-        Err(NotTaken::Full | NotTaken::Closed) => Ok(None),
-        Err(NotTaken::TooLong) => {
+        Err(PutError::Full | PutError::Closed) => Ok(None),
+        Err(PutError::TooLong) => {
             Err(PyValueError::new_err("the message is longer than the wire can say, or its id is not ours"))
         }
     }
 }
 
-/// A text that is not empty and can be a property.
-fn text<'a>(value: &'a Bound<'_, PyAny>) -> Option<&'a str> {
-    let text = value.cast_exact::<PyString>().ok()?.to_str().ok()?;
-    (!text.is_empty() && !text.bytes().any(|byte| byte == 1 || byte == 2)).then_some(text)
+fn exact_text<'a>(value: &'a Bound<'_, PyAny>) -> Option<&'a str> {
+    value.cast_exact::<PyString>().ok()?.to_str().ok()
 }
 
-/// Keys as they are sent. What a key may hold beyond ASCII is for Python to say.
-fn joined(keys: &Bound<'_, PyAny>) -> Option<String> {
-    let plain = |key: &Bound<'_, PyAny>| {
-        let key = text(key)?;
-        key.bytes().all(|byte| byte.is_ascii_graphic()).then(|| key.to_owned())
-    };
+/// Keys joined as they are sent; `None` if one of them is not plain ASCII.
+fn joined<'a>(keys: &'a Bound<'_, PyAny>) -> Option<Cow<'a, str>> {
     if keys.is_exact_instance_of::<PyString>() {
-        return plain(keys);
+        return exact_text(keys).filter(|key| is_ascii_key(key)).map(Cow::Borrowed);
     }
-    let all: Option<Vec<String>> = if let Ok(keys) = keys.cast_exact::<PyTuple>() {
-        keys.iter().map(|key| plain(&key)).collect()
-    } else {
-        keys.cast_exact::<PyList>().ok()?.iter().map(|key| plain(&key)).collect()
+    let push = |mut all: String, key: Bound<'_, PyAny>| -> Option<String> {
+        let key = exact_text(&key).filter(|key| is_ascii_key(key))?;
+        if !all.is_empty() {
+            all.push(' ');
+        }
+        all.push_str(key);
+        Some(all)
     };
-    Some(all?.join(" "))
-}
-
-/// What was given and is right, or an error where it is not.
-fn maybe<T>(value: Option<T>) -> Result<Option<T>, ()> {
-    value.map(Some).ok_or(())
+    let all = if let Ok(keys) = keys.cast_exact::<PyTuple>() {
+        keys.iter().try_fold(String::new(), push)
+    } else {
+        keys.cast_exact::<PyList>().ok()?.iter().try_fold(String::new(), push)
+    };
+    all.map(Cow::Owned)
 }

@@ -1,4 +1,4 @@
-//! What became of one message, made into Python's objects when somebody looks.
+//! `SendFuture`: the outcome of one message. Python objects are made only when somebody asks for it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,48 +13,58 @@ use pyo3::types::{PyDict, PyString};
 use crate::client::async_send_future::{AsyncSendFuture, call_soon};
 use crate::enter::enter_infallible;
 
-/// How long a wait may last before signals are looked at: a Ctrl-C must end it.
+/// How often a wait checks for signals, so that Ctrl-C ends it.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What Python attaches to a batch.
+/// What this crate attaches to a batch.
 #[derive(Default)]
 pub struct Attached {
-    /// Those of an event loop that somebody waits for.
+    /// Futures of an event loop that somebody awaits.
     pub futures: Vec<Py<AsyncSendFuture>>,
     pub callbacks: Vec<(Py<PyAny>, Py<SendFuture>)>,
-    /// Why it failed.
+    /// Why the batch failed.
     pub error: Option<Py<PyAny>>,
-    /// The queue it was stored in, made for the first result.
+    /// The queue where it was stored, made with the first result.
     queue: Option<Py<PyAny>>,
 }
 
-/// The classes of `metaq.client.producer.results` that results are made of.
-struct Makers {
+/// Python's classes and functions that results are made with, handed in once by `metaq.client.producer.send_buffer`.
+struct SendTypes {
+    result: Py<PyAny>,
+    queue: Py<PyAny>,
+    /// Response code → status.
+    statuses: Py<PyDict>,
+    /// Makes the error for a result whose status the producer does not accept.
+    not_durable: Py<PyAny>,
+    /// Calls a user's callback and logs what it raises.
+    call_back: Py<PyAny>,
+}
+
+static SEND_TYPES: PyOnceLock<SendTypes> = PyOnceLock::new();
+
+impl SendTypes {
+    fn get(py: Python<'_>) -> PyResult<&SendTypes> {
+        SEND_TYPES
+            .get(py)
+            .ok_or_else(|| PyRuntimeError::new_err("metaq.client.producer.send_buffer is not imported"))
+    }
+}
+
+/// The first call counts.
+#[pyfunction]
+#[pyo3(signature = (*, result, queue, statuses, not_durable, call_back))]
+pub fn register_send_types(
+    py: Python<'_>,
     result: Py<PyAny>,
     queue: Py<PyAny>,
     statuses: Py<PyDict>,
     not_durable: Py<PyAny>,
     call_back: Py<PyAny>,
+) {
+    let _first = SEND_TYPES.set(py, SendTypes { result, queue, statuses, not_durable, call_back });
 }
 
-static MAKERS: PyOnceLock<Makers> = PyOnceLock::new();
-
-impl Makers {
-    fn get(py: Python<'_>) -> PyResult<&Makers> {
-        MAKERS.get_or_try_init(py, || {
-            let results = py.import("metaq.client.producer.results")?;
-            Ok(Makers {
-                result: results.getattr("SendResult")?.unbind(),
-                queue: results.getattr("Queue")?.unbind(),
-                statuses: results.getattr("STATUSES")?.cast_into::<PyDict>()?.unbind(),
-                not_durable: results.getattr("not_durable")?.unbind(),
-                call_back: py.import("metaq.client.producer.callbacks")?.getattr("call_back")?.unbind(),
-            })
-        })
-    }
-}
-
-/// What one message of a batch comes to: its `SendResult`, or an error to be raised.
+/// Returns the `SendResult` of one message, or raises its error.
 pub fn result(
     py: Python<'_>,
     batch: &Batch<Attached>,
@@ -65,14 +75,14 @@ pub fn result(
         Outcome::Stored(stored) if stored.is_accepted => send_result(py, batch, stored, number),
         _ => {
             let error = error(py, batch, number, outcome)?.into_bound(py);
-            // One error for many: without this every raise would leave its frames with it.
+            // All messages of the batch share one error; without this it would collect the frames of every raise.
             error.setattr(intern!(py, "__traceback__"), py.None())?;
             Err(PyErr::from_value(error))
         }
     }
 }
 
-/// The error alone; None where there is none.
+/// Returns the error of one message, if it has one.
 pub fn exception(
     py: Python<'_>,
     batch: &Batch<Attached>,
@@ -91,35 +101,35 @@ fn send_result(
     stored: &Stored,
     number: usize,
 ) -> PyResult<Py<PyAny>> {
-    let makers = Makers::get(py)?;
+    let types = SendTypes::get(py)?;
     let id = batch.message_id(number).unwrap_or_default();
     let queue_offset = stored.queue_offset.saturating_add(i64::try_from(number).unwrap_or(i64::MAX));
-    let status = makers.statuses.bind(py).get_item(stored.code)?;
+    let status = types.statuses.bind(py).get_item(stored.code)?;
     let together = batch.contents().is_none_or(|contents| contents.form == Form::Together);
-    let queue = queue(py, makers, batch, stored)?;
+    let queue = queue(py, types, batch, stored)?;
     let offset_id = PyString::new(py, stored.offset_ids.get(number));
     if together {
-        return makers.result.call1(py, (id, queue, queue_offset, status, offset_id));
+        return types.result.call1(py, (id, queue, queue_offset, status, offset_id));
     }
     let (recall_handle, transaction_id) = (&stored.recall_handle, &stored.transaction_id);
-    makers.result.call1(py, (id, queue, queue_offset, status, offset_id, recall_handle, transaction_id))
+    types.result.call1(py, (id, queue, queue_offset, status, offset_id, recall_handle, transaction_id))
 }
 
-fn queue(py: Python<'_>, makers: &Makers, batch: &Batch<Attached>, stored: &Stored) -> PyResult<Py<PyAny>> {
+fn queue(py: Python<'_>, types: &SendTypes, batch: &Batch<Attached>, stored: &Stored) -> PyResult<Py<PyAny>> {
     if let Some(queue) = batch.with(|attached, _| attached.queue.as_ref().map(|queue| queue.clone_ref(py))) {
         return Ok(queue);
     }
-    let queue = makers.queue.call1(py, (&*batch.topic, &*stored.place.broker, stored.place.queue_id))?;
+    let queue = types.queue.call1(py, (&*batch.topic, &*stored.queue.broker, stored.queue.queue_id))?;
     let before = batch.with(|attached, _| attached.queue.replace(queue.clone_ref(py)));
     drop(before);
     Ok(queue)
 }
 
-/// A batch fails as a whole; what is stored less safely than it should be is told of each message.
+/// A failed batch has one error. A batch that was stored less safely than required has an error for each message.
 fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outcome) -> PyResult<Py<PyAny>> {
     if let Outcome::Stored(stored) = outcome {
         let result = send_result(py, batch, stored, number)?;
-        return Makers::get(py)?.not_durable.call1(py, (result,));
+        return SendTypes::get(py)?.not_durable.call1(py, (result,));
     }
     let error = batch.with(|attached, _| attached.error.as_ref().map(|error| error.clone_ref(py)));
     Ok(error.unwrap_or_else(|| {
@@ -127,7 +137,7 @@ fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outco
     }))
 }
 
-/// In a word, for those who print a future.
+/// One word for `repr`.
 pub fn state_of(batch: &Batch<Attached>) -> &'static str {
     match batch.outcome() {
         None => "under way",
@@ -136,9 +146,9 @@ pub fn state_of(batch: &Batch<Attached>) -> &'static str {
     }
 }
 
-/// Calls what a user gave us; what it raises is logged.
+/// Calls a user's callback; what it raises is logged.
 pub fn call_back(py: Python<'_>, callback: &Py<PyAny>, future: &Py<SendFuture>) -> PyResult<()> {
-    Makers::get(py)?.call_back.call1(py, (callback, future))?;
+    SendTypes::get(py)?.call_back.call1(py, (callback, future))?;
     Ok(())
 }
 
@@ -170,7 +180,7 @@ impl SendFuture {
     }
 }
 
-/// None for a time that never comes.
+/// `None` if the time is too far away to come.
 pub fn deadline(seconds: f64) -> Option<Instant> {
     Instant::now().checked_add(Duration::try_from_secs_f64(seconds).ok()?)
 }
@@ -210,8 +220,8 @@ impl SendFuture {
     }
 }
 
-/// Brings the end of a batch to its futures. One that cannot take it must not keep it from the others.
-pub fn settle(py: Python<'_>, batch: &Batch<Attached>) {
+/// Resolves the futures of a batch. A future that fails must not keep the others from their result.
+pub fn resolve_futures(py: Python<'_>, batch: &Batch<Attached>) {
     let futures = batch.with(|attached, _| std::mem::take(&mut attached.futures));
     for future in futures {
         if let Err(error) = call_soon(future.bind(py)) {

@@ -1,9 +1,9 @@
-//! A batch that was handed up: what is known of it, and how whoever took it says what became of it.
+//! `UnsentBatch`: a batch that its first request did not store. Python decides how to go on, and reports the outcome.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use metaq_client::{Accumulator, Batch, Crossed, Form, OffsetIds, Outcome, Place, Reason, Stored};
+use metaq_client::{Accumulator, Batch, BrokerQueue, Form, OffsetIds, Outcome, Stored, Unsent, UnsentReason};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -13,20 +13,20 @@ use crate::enter::Failure;
 #[pyclass(frozen, module = "metaq._core")]
 pub struct UnsentBatch {
     batch: Arc<Batch<Attached>>,
-    target: Option<Place>,
-    reason: Reason,
+    target: Option<BrokerQueue>,
+    reason: UnsentReason,
     buffer: Arc<Accumulator<Attached>>,
 }
 
 impl UnsentBatch {
-    pub fn new(crossed: Crossed<Attached>, buffer: &Arc<Accumulator<Attached>>) -> Self {
-        let Crossed { batch, target, reason } = crossed;
+    pub fn new(unsent: Unsent<Attached>, buffer: &Arc<Accumulator<Attached>>) -> Self {
+        let Unsent { batch, target, reason } = unsent;
         UnsentBatch { batch, target, reason, buffer: Arc::clone(buffer) }
     }
 }
 
-fn pair(place: Option<&Place>) -> Option<(&str, i32)> {
-    place.map(|place| (&*place.broker, place.queue_id))
+fn pair(queue: Option<&BrokerQueue>) -> Option<(&str, i32)> {
+    queue.map(|queue| (&*queue.broker, queue.queue_id))
 }
 
 /// Code, remark and fields.
@@ -74,7 +74,7 @@ impl UnsentBatch {
 
     #[getter]
     fn answer(&self) -> PyResult<Option<Answer<'_>>> {
-        let Reason::Answered(reply) = &self.reason else { return Ok(None) };
+        let UnsentReason::Answered(reply) = &self.reason else { return Ok(None) };
         let fields = reply.fields().map_err(Failure::from)?;
         Ok(Some((reply.code, reply.remark.as_deref(), fields.into_iter().collect())))
     }
@@ -82,8 +82,11 @@ impl UnsentBatch {
     #[getter]
     fn failure(&self) -> Option<String> {
         match &self.reason {
-            Reason::Unanswered(error) => Some(error.to_string()),
-            Reason::Answered(_) | Reason::NoRoute | Reason::Late | Reason::Abandoned => None,
+            UnsentReason::Unanswered(error) => Some(error.to_string()),
+            UnsentReason::Answered(_)
+            | UnsentReason::NoRoute
+            | UnsentReason::Expired
+            | UnsentReason::Closed => None,
         }
     }
 
@@ -106,7 +109,7 @@ impl UnsentBatch {
         is_accepted: bool,
     ) {
         let stored = Stored {
-            place: Place { broker: Arc::from(broker), queue_id },
+            queue: BrokerQueue { broker: Arc::from(broker), queue_id },
             queue_offset,
             code,
             is_accepted,
@@ -117,7 +120,7 @@ impl UnsentBatch {
         self.buffer.finish(&self.batch, Outcome::Stored(stored));
     }
 
-    /// Of the first so many messages, once it is told what became of them.
+    /// The errors of the first `count_max` messages; none before the outcome is reported.
     fn errors(&self, py: Python<'_>, count_max: usize) -> PyResult<Vec<Py<PyAny>>> {
         let Some(outcome) = self.batch.outcome() else { return Ok(Vec::new()) };
         (0..self.batch.count().min(count_max))

@@ -1,4 +1,4 @@
-//! Frames for Python's own connections: to the name server, to a broker, in tests.
+//! `Frame` and `FrameDecoder`: the frames of connections that Python opens itself.
 
 use std::collections::HashMap;
 

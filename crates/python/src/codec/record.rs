@@ -1,4 +1,4 @@
-//! Stored messages as Python reads them.
+//! `Record`: one stored message.
 
 use std::collections::HashMap;
 

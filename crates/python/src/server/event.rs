@@ -124,6 +124,7 @@ impl Answer {
 pub struct Closed {
     connection: u64,
     remote: String,
+    reason: Option<String>,
 }
 
 fn fields(crossed: &Crossed) -> PyResult<HashMap<String, String>> {
@@ -137,7 +138,8 @@ pub fn to_python(py: Python<'_>, event: Event, shared: &Arc<Shared>) -> PyResult
         Event::Request(crossed) => Py::new(py, Request { crossed, shared: Arc::clone(shared) })?.into_any(),
         Event::Answer(crossed) => Py::new(py, Answer { crossed })?.into_any(),
         Event::Closed(peer) => {
-            Py::new(py, Closed { connection: peer.id, remote: peer.remote.to_string() })?.into_any()
+            let reason = peer.end_reason().map(str::to_owned);
+            Py::new(py, Closed { connection: peer.id, remote: peer.remote.to_string(), reason })?.into_any()
         }
     })
 }

@@ -1,10 +1,11 @@
-//! A range of a queue, given as columns: read ahead by the network thread, decoded by whoever takes it.
+//! `Scan`: a range of a queue that comes out as batches of Arrow columns.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use metaq_client::{Scan as Range, ScanEnd, ScanLimits, ScanPortion};
-use metaq_wire::{Record, WireError};
+use metaq_client::{
+    BatchLimits, Column, ColumnBatch, ColumnBuffers, ColumnScan, RowSource, ScanEnd, ScanLimits,
+};
 use parking_lot::Mutex;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -12,13 +13,8 @@ use pyo3::types::PyBytes;
 
 use crate::client::network::Network;
 use crate::client::pull_stream::Subscription;
-use crate::enter::{Failure, enter, enter_infallible};
-use crate::spark::columns::{Buffers, Column, Columns, Origin};
-
-/// How long a thread that waits for messages is deaf for signals.
-const SIGNALS_EVERY: Duration = Duration::from_millis(100);
-/// Bodies that cannot be read are told of one by one up to here.
-const UNREADABLE_MAX: usize = 100;
+use crate::client::send_future::SIGNAL_INTERVAL;
+use crate::enter::{enter, enter_infallible};
 
 /// `metaq.settings.ScanSettings`, read by attribute.
 #[derive(FromPyObject)]
@@ -29,12 +25,14 @@ pub struct ScanSettings {
     rows_max: usize,
     bytes_max: usize,
     held_bytes_max: usize,
+    pulls_in_flight_max: usize,
     pull_count_max: usize,
     pull_bytes_max: usize,
+    pull_timeout_ms: u64,
     inflated_bytes_max: usize,
 }
 
-/// Why a scan came to an end.
+/// Why a scan ended.
 #[pyclass(frozen, get_all, module = "metaq._core")]
 pub struct ScanStop {
     kind: &'static str,
@@ -75,45 +73,35 @@ pub struct ScanBatch {
     to_offset: i64,
     #[pyo3(get)]
     unreadable: Vec<(i64, String)>,
-    columns: Mutex<Vec<Buffers>>,
+    columns: Mutex<Vec<ColumnBuffers>>,
 }
 
+impl From<ColumnBatch> for ScanBatch {
+    fn from(batch: ColumnBatch) -> Self {
+        let ColumnBatch { rows, from_offset, to_offset, unreadable, columns } = batch;
+        ScanBatch { rows, from_offset, to_offset, unreadable, columns: Mutex::new(columns) }
+    }
+}
+
+/// Number of nulls, and the buffers.
 type PyBuffers<'py> = (usize, Vec<Option<Bound<'py, PyBytes>>>);
 
 #[pymethods]
 impl ScanBatch {
-    /// Handed over once.
+    /// Hands the columns over; a second call returns none.
     fn columns<'py>(&self, py: Python<'py>) -> Vec<PyBuffers<'py>> {
         let columns = std::mem::take(&mut *self.columns.lock());
         let owned = |buffer: Option<Vec<u8>>| buffer.map(|buffer| PyBytes::new(py, &buffer));
         columns
             .into_iter()
-            .map(|(missing, buffers)| (missing, buffers.into_iter().map(owned).collect()))
+            .map(|column| (column.nulls, column.buffers.into_iter().map(owned).collect()))
             .collect()
     }
 }
 
-/// An answer of which some rows may have been given already.
-struct Pending {
-    portion: ScanPortion,
-    given: usize,
-}
-
 #[pyclass(frozen, module = "metaq._core")]
 pub struct Scan {
-    scan: Range,
-    origin: Origin,
-    columns: Vec<Column>,
-    rows_max: usize,
-    bytes_max: usize,
-    state: Mutex<State>,
-}
-
-struct State {
-    pending: VecDeque<Pending>,
-    rows: usize,
-    end: Option<ScanEnd>,
-    next_offset: i64,
+    inner: ColumnScan,
 }
 
 #[pymethods]
@@ -133,49 +121,39 @@ impl Scan {
             return Err(PyValueError::new_err(range));
         }
         let column = |name: &String| {
-            Column::named(name).ok_or_else(|| PyValueError::new_err(format!("there is no column {name}")))
+            Column::from_name(name).ok_or_else(|| PyValueError::new_err(format!("there is no column {name}")))
         };
         let columns = settings.columns.iter().map(column).collect::<PyResult<Vec<_>>>()?;
-        let origin = Origin {
+        let source = RowSource {
             topic: queue.getattr("topic")?.extract()?,
             broker: queue.getattr("broker")?.extract()?,
             queue_id: queue.getattr("id")?.extract()?,
             hidden_names: settings.hidden_names,
             inflated_bytes_max: settings.inflated_bytes_max,
         };
-        let wanted = subscription.wanted(settings.group, origin.topic.clone(), origin.queue_id, 0);
-        let limits = ScanLimits {
+        let query = subscription.query(settings.group, source.topic.clone(), source.queue_id, 0);
+        let scan_limits = ScanLimits {
             held_bytes_max: settings.held_bytes_max,
+            pulls_in_flight_max: settings.pulls_in_flight_max,
             pull_count_max: settings.pull_count_max,
             pull_bytes_max: settings.pull_bytes_max,
+            pull_timeout: Duration::from_millis(settings.pull_timeout_ms),
         };
-        Ok(Scan {
-            scan: Range::begin(&network.inner, wanted, address, from_offset..to_offset, limits),
-            origin,
-            columns,
-            rows_max: settings.rows_max.max(1),
-            bytes_max: settings.bytes_max.max(1),
-            state: Mutex::new(State {
-                pending: VecDeque::new(),
-                rows: 0,
-                end: None,
-                next_offset: from_offset,
-            }),
-        })
+        let scan =
+            metaq_client::Scan::begin(&network.inner, query, address, from_offset..to_offset, scan_limits);
+        let limits = BatchLimits { rows_max: settings.rows_max, bytes_max: settings.bytes_max };
+        Ok(Scan { inner: ColumnScan::new(scan, from_offset, source, columns, limits) })
     }
 
-    /// Waits with the interpreter released, and hears signals while it does.
+    /// Waits without the interpreter, and lets signals end the wait.
     fn take(&self, py: Python<'_>, timeout_s: f64) -> PyResult<(Option<ScanBatch>, Option<ScanStop>)> {
         let timeout = Duration::try_from_secs_f64(timeout_s.clamp(0.0, 3.0e7)).unwrap_or_default();
         let deadline = Instant::now() + timeout;
         loop {
-            let step = deadline.min(Instant::now() + SIGNALS_EVERY);
-            let is_ready = enter_infallible(py, || self.fill(step, step == deadline));
-            if is_ready {
-                let batch = enter(py, || self.decode())?;
-                let state = self.state.lock();
-                let end = if state.pending.is_empty() { state.end.clone() } else { None };
-                return Ok((batch, end.map(ScanStop::from)));
+            let step = deadline.min(Instant::now() + SIGNAL_INTERVAL);
+            if enter_infallible(py, || self.inner.wait(step, step == deadline)) {
+                let (batch, end) = enter(py, || self.inner.take())?;
+                return Ok((batch.map(ScanBatch::from), end.map(ScanStop::from)));
             }
             if step == deadline {
                 return Ok((None, None));
@@ -185,91 +163,6 @@ impl Scan {
     }
 
     fn close(&self) {
-        self.scan.close();
-    }
-}
-
-impl Scan {
-    /// Whether there is enough for a batch, or nothing more to wait for.
-    fn fill(&self, deadline: Instant, is_last: bool) -> bool {
-        let mut state = self.state.lock();
-        loop {
-            let is_enough = state.rows >= self.rows_max || state.end.is_some();
-            if is_enough || state.bytes() >= self.bytes_max {
-                return true;
-            }
-            let count = self.rows_max - state.rows;
-            let (portions, end) = self.scan.take_until(count, self.bytes_max, deadline);
-            let is_idle = portions.is_empty() && end.is_none();
-            for portion in portions {
-                state.rows += portion.places.len();
-                state.pending.push_back(Pending { portion, given: 0 });
-            }
-            state.end = end;
-            if is_idle || Instant::now() >= deadline {
-                // What has come in the time that the caller gave is given.
-                return is_last && !state.pending.is_empty() || state.end.is_some();
-            }
-        }
-    }
-
-    /// Rows out of what is there, until there are enough of them.
-    fn decode(&self) -> Result<Option<ScanBatch>, Failure> {
-        let mut state = self.state.lock();
-        let from_offset = state.next_offset;
-        let mut columns = Columns::new(&self.origin, &self.columns);
-        let mut unreadable = Vec::new();
-        while columns.rows < self.rows_max
-            && columns.bytes < self.bytes_max
-            && let Some(first) = state.pending.front_mut()
-        {
-            let Some(at) = first.portion.places.get(first.given) else {
-                let covered_to = first.portion.covered.end;
-                state.pending.pop_front();
-                state.next_offset = covered_to;
-                continue;
-            };
-            let bytes = first.portion.body.get(*at as usize..).unwrap_or_default();
-            // It was whole when it came.
-            let record =
-                Record::decode(bytes).map_err(|_| WireError::BadRecord("changed while it was held"))?;
-            first.given += 1;
-            let outcome = columns.push(&record);
-            let queue_offset = record.queue_offset;
-            state.rows = state.rows.saturating_sub(1);
-            state.next_offset = queue_offset + 1;
-            if let Err(error) = outcome
-                && unreadable.len() < UNREADABLE_MAX
-            {
-                unreadable.push((queue_offset, error.to_string()));
-            }
-        }
-        state.drop_given();
-        if columns.rows == 0 && state.next_offset == from_offset {
-            return Ok(None);
-        }
-        Ok(Some(ScanBatch {
-            rows: columns.rows,
-            from_offset,
-            to_offset: state.next_offset,
-            unreadable,
-            columns: Mutex::new(columns.finish()),
-        }))
-    }
-}
-
-impl State {
-    fn bytes(&self) -> usize {
-        self.pending.iter().map(|pending| pending.portion.body.len()).sum()
-    }
-
-    /// Answers whose rows have all been given are done with, and so is what they found unwanted.
-    fn drop_given(&mut self) {
-        while let Some(first) = self.pending.front()
-            && first.given == first.portion.places.len()
-        {
-            self.next_offset = first.portion.covered.end;
-            self.pending.pop_front();
-        }
+        self.inner.close();
     }
 }

@@ -4,17 +4,16 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use metaq_wire::next_frame;
-use tokio::io::AsyncReadExt;
+use metaq_transport::{Progress, Protocol, Transport, sniff};
+use metaq_wire::{WireError, next_frame};
 use tokio::net::TcpStream;
-use tokio::net::tcp::WriteHalf;
 
 use crate::net::answers::Answers;
 use crate::net::listener::Shared;
 use crate::net::output::{GATHER_MAX, Output};
 use crate::net::peer::Peer;
 
-/// Room for one read; a longer frame grows the buffer as its bytes arrive, never on the word of its length.
+/// Space for one read of the socket.
 const READ_BYTES: usize = 64 * 1024;
 /// A read buffer that grew past this is given back when it is empty.
 const READ_BYTES_KEPT: usize = 1024 * 1024;
@@ -24,20 +23,22 @@ const UNCONFIRMED_MAX: usize = 16 * 1024;
 /// Why a connection ended.
 enum End {
     PeerLeft,
-    /// The stream holds bytes that are not a frame.
-    Malformed,
+    /// The peer sent something that is not a frame.
+    Malformed(String),
     Asked,
 }
 
 /// Runs a connection to its end.
-pub async fn run(shared: Arc<Shared>, mut stream: TcpStream, peer: Arc<Peer>) {
-    let _end = converse(&shared, &mut stream, &peer).await;
+pub async fn run(shared: Arc<Shared>, stream: TcpStream, peer: Arc<Peer>) {
+    let end = converse(&shared, Transport::plain(stream, READ_BYTES), &peer).await;
+    if let End::Malformed(reason) = end {
+        peer.set_end_reason(reason);
+    }
     peer.close();
     shared.forget(&peer);
 }
 
-async fn converse(shared: &Shared, stream: &mut TcpStream, peer: &Arc<Peer>) -> End {
-    let (mut reader, mut writer) = stream.split();
+async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -> End {
     let mut input = Input::default();
     let mut answers = Answers::default();
     loop {
@@ -47,7 +48,7 @@ async fn converse(shared: &Shared, stream: &mut TcpStream, peer: &Arc<Peer>) -> 
             answers.absorb(posted);
         }
         release_answers(shared, peer, &mut answers);
-        if write_now(&mut writer, &mut answers.output).is_err() {
+        if transport.write(&mut answers.output).is_err() {
             return End::PeerLeft;
         }
         if is_closing {
@@ -56,22 +57,19 @@ async fn converse(shared: &Shared, stream: &mut TcpStream, peer: &Arc<Peer>) -> 
         // Stop reading from a peer that does not read its answers.
         let may_read = answers.output.len() < shared.settings.connection_output_bytes_max / 2
             && answers.unconfirmed_count() < UNCONFIRMED_MAX;
-        tokio::select! {
-            read = input.read(&mut reader), if may_read => match read {
-                Ok(0) | Err(_) => return End::PeerLeft,
-                Ok(_) => {
-                    if handle_frames(shared, peer, &mut input, &mut answers).is_err() {
-                        let _last_words = write_now(&mut writer, &mut answers.output);
-                        return End::Malformed;
-                    }
-                }
-            },
-            () = peer.woken() => {}
-            ready = writer.writable(), if !answers.output.is_empty() => {
-                if ready.is_err() {
-                    return End::PeerLeft;
+        let progress = tokio::select! {
+            progress = transport.ready(may_read.then_some(&mut input.buffer), !answers.output.is_empty()) => progress,
+            () = peer.woken() => continue,
+        };
+        match progress {
+            Ok(Progress::Read(_)) => {
+                if let Err(error) = handle_frames(shared, peer, &mut input, &mut answers) {
+                    let _last_words = transport.write(&mut answers.output);
+                    return End::Malformed(input.explain(&error, shared.settings.frame_bytes_max));
                 }
             }
+            Ok(Progress::Writable) => {}
+            Ok(Progress::EndOfStream) | Err(_) => return End::PeerLeft,
         }
     }
 }
@@ -82,7 +80,7 @@ fn handle_frames(
     peer: &Arc<Peer>,
     input: &mut Input,
     answers: &mut Answers,
-) -> Result<(), metaq_wire::WireError> {
+) -> Result<(), WireError> {
     let mut handled = Ok(());
     let plane = shared.plane();
     let broker = plane.as_ref().map(|plane| &plane.broker);
@@ -139,20 +137,18 @@ fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
     }
 }
 
-/// Writes until everything is out or the socket takes no more.
-fn write_now(writer: &mut WriteHalf<'_>, output: &mut Output) -> std::io::Result<()> {
-    while !output.is_empty() {
-        let mut gather = [IoSlice::new(&[]); GATHER_MAX];
-        let count = output.gather(&mut gather);
-        match writer.try_write_vectored(&gather[..count]) {
-            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-            Ok(written) => output.advance(written),
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
+impl metaq_transport::Output for Output {
+    fn is_empty(&self) -> bool {
+        Output::is_empty(self)
     }
-    Ok(())
+
+    fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; GATHER_MAX]) -> usize {
+        Output::gather(self, slices)
+    }
+
+    fn advance(&mut self, written: usize) {
+        Output::advance(self, written);
+    }
 }
 
 /// The bytes read and not yet handled.
@@ -160,22 +156,27 @@ fn write_now(writer: &mut WriteHalf<'_>, output: &mut Output) -> std::io::Result
 struct Input {
     buffer: Vec<u8>,
     start: usize,
+    /// A whole frame has come: the peer speaks our protocol.
+    has_frames: bool,
 }
 
 impl Input {
-    async fn read(&mut self, reader: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<usize> {
-        if self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4 {
-            self.buffer.reserve(READ_BYTES);
-        }
-        reader.read_buf(&mut self.buffer).await
-    }
-
     fn unread(&self) -> &[u8] {
         &self.buffer[self.start..]
     }
 
     fn consume(&mut self, size: usize) {
         self.start += size;
+        self.has_frames = true;
+    }
+
+    /// Why the unread bytes are not a frame: the first bytes of a peer say what it speaks instead.
+    fn explain(&self, error: &WireError, frame_bytes_max: usize) -> String {
+        let protocol = if self.has_frames { None } else { sniff(self.unread(), frame_bytes_max) };
+        match protocol {
+            Some(Protocol::Remoting | Protocol::Unknown) | None => format!("not a frame: {error}"),
+            Some(protocol) => format!("the peer speaks {protocol}, not {}", Protocol::Remoting),
+        }
     }
 
     fn compact(&mut self) {
@@ -189,5 +190,26 @@ impl Input {
             self.buffer.drain(..self.start);
         }
         self.start = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_speaks_something_else_is_named() {
+        let explain = |bytes: &[u8], has_frames| {
+            let input = Input { buffer: bytes.to_vec(), start: 0, has_frames };
+            let error = WireError::FrameTooLong { length: 9, limit: 8 };
+            input.explain(&error, metaq_wire::FRAME_BYTES_MAX)
+        };
+        let hello = [0x16, 3, 1, 0, 0xC5, 1];
+        assert_eq!(explain(&hello, false), "the peer speaks TLS, not RocketMQ's remoting protocol");
+        assert!(explain(b"GET / HTTP/1.1\r\n", false).contains("HTTP/1"));
+        assert!(explain(b"PROXY TCP4 192.0.2.7 ", false).contains("PROXY protocol, version 1"));
+        let plain = "not a frame: frame of 9 bytes is longer than the limit of 8";
+        assert_eq!(explain(&hello, true), plain, "only the first bytes name a protocol");
+        assert_eq!(explain(&[0x7F; 9], false), plain);
     }
 }

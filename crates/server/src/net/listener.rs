@@ -204,8 +204,8 @@ impl Shared {
         self.attached.load()
     }
 
-    /// Whether a hot request must not cross, although there is no plane to answer it.
-    pub(crate) fn lacks_plane(&self) -> bool {
+    /// Whether this is a broker's listener, whose hot requests never cross for lack of a plane.
+    pub(crate) fn serves_broker(&self) -> bool {
         self.hot == HotRequests::Plane
     }
 

@@ -1,6 +1,7 @@
 //! One connection as the rest of the server sees it: its mailbox, its figures and its signs of life.
 
 use std::net::SocketAddr;
+use std::sync::OnceLock;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
@@ -24,6 +25,7 @@ pub struct Peer {
     output_bytes_max: usize,
     wake: Notify,
     closing: AtomicBool,
+    end_reason: OnceLock<String>,
     active_ms: AtomicU64,
     /// When the first bytes of a frame that is not yet whole arrived, plus one; 0 while there is none.
     partial_ms: AtomicU64,
@@ -49,6 +51,7 @@ impl Peer {
             output_bytes_max,
             wake: Notify::new(),
             closing: AtomicBool::new(false),
+            end_reason: OnceLock::new(),
             active_ms: AtomicU64::new(0),
             partial_ms: AtomicU64::new(0),
             awaits_confirmation: AtomicBool::new(false),
@@ -100,6 +103,15 @@ impl Peer {
 
     pub fn is_closing(&self) -> bool {
         self.closing.load(Acquire)
+    }
+
+    pub(crate) fn set_end_reason(&self, reason: String) {
+        let _first = self.end_reason.set(reason);
+    }
+
+    /// Why the server ended the connection, if the peer gave it a reason.
+    pub fn end_reason(&self) -> Option<&str> {
+        self.end_reason.get().map(String::as_str)
     }
 
     pub fn now_ms(&self) -> u64 {

@@ -140,7 +140,7 @@ impl Shared {
     fn handle_hot(&self, broker: Option<&Arc<Broker>>, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
         let hot = hot_request(ask.header.code);
         let Some(broker) = broker else {
-            if self.lacks_plane() && (ask.again || hot.is_some()) {
+            if self.serves_broker() && (ask.again || hot.is_some()) {
                 return ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, NO_PLANE);
             }
             return Outcome::Cross;

@@ -1,4 +1,4 @@
-//! The fuzz targets on valid input with a few bytes damaged, which comes further than random bytes do.
+//! Runs the fuzz targets on valid input with a few damaged bytes, which gets further than random bytes.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Both encodings against each other: what one writes, either reads.
+//! Compares the encodings: what one writes, both read.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -15,7 +15,7 @@ proptest! {
     fn round_trip(
         encoding in any_encoding(), code in 0i32..3000, opaque: i32, flag: i32,
         remark in prop::option::of(".{1,20}"),
-        // Short values in both, for the binary encoding reads an empty one as null.
+        // No empty values: the binary encoding reads them as null.
         written in prop::collection::vec(("\\PC{1,8}", "(?s).{1,30}"), 0..30),
         body in prop::collection::vec(any::<u8>(), 0..20),
     ) {

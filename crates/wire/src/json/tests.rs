@@ -96,7 +96,7 @@ fn the_last_of_a_name_counts() {
 #[test]
 fn more_fields_than_are_noted() {
     for count in [NOTED_MAX - 1, NOTED_MAX, NOTED_MAX + 1, NOTED_MAX + 7] {
-        // Nulls in between, before and behind the place where the notes run out.
+        // Nulls before, at and after the last recorded field.
         let members: Vec<_> =
             (0..count).map(|n| format!(r#""n":null, "k{n}" : "v{n}\n", "n":null"#)).collect();
         let text = format!(r#"{{"extFields":{{{}}},"code":9}}"#, members.join(" ,"));

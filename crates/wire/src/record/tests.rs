@@ -208,7 +208,7 @@ proptest! {
     #[test]
     fn never_panics(mut bytes in prop::collection::vec(any::<u8>(), 0..160), size in 0u8..160) {
         crate::fuzzing::record(&bytes);
-        // Past size and magic, which random bytes never guess.
+        // After size and magic, which random bytes never hit.
         if let Some(start) = bytes.get_mut(..8) {
             start.copy_from_slice(&[0, 0, 0, size, 0xDA, 0xA3, 0x20, 0xA7]);
         }

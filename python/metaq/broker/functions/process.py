@@ -17,13 +17,13 @@ import msgspec
 
 from metaq.errors import ConfigError, MetaqError
 from metaq.filters.exchange import (
+    ANSWER_BYTES_MAX,
     LENGTH,
-    TOLD_BYTES_MAX,
     VERDICTS_MAX,
+    Answer,
     Ask,
     Description,
     Hello,
-    Told,
     frame,
 )
 from metaq.settings import MIB
@@ -41,7 +41,7 @@ KEPT_VARIABLES = frozenset(
 secrets."""
 OUTPUT_CHUNK_BYTES = 4_096
 
-Value = TypeVar("Value", Hello, Told)
+Value = TypeVar("Value", Hello, Answer)
 
 
 class WorkerLost(MetaqError):
@@ -117,7 +117,7 @@ class Worker:
         worker.functions = {known.name: known for known in hello.functions}
         return worker
 
-    async def ask(self, ask: Ask, timeout_s: float) -> Told:
+    async def ask(self, ask: Ask, timeout_s: float) -> Answer:
         """Raises WorkerLost; the verdicts that were given before are there all the same."""
         self._verdicts[:] = bytes(VERDICTS_MAX)
         writer = self._process.stdin
@@ -126,7 +126,7 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 writer.write(frame(ask))
                 await writer.drain()
-                return await self._hear(Told, timeout_s)
+                return await self._hear(Answer, timeout_s)
         except TimeoutError:
             raise WorkerLost(f"it took longer than {timeout_s:g} s") from None
         except OSError:
@@ -156,8 +156,8 @@ class Worker:
         try:
             async with asyncio.timeout(timeout_s):
                 (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-                if size > TOLD_BYTES_MAX:
-                    raise WorkerLost(f"it sent {size} bytes, the limit is {TOLD_BYTES_MAX}")
+                if size > ANSWER_BYTES_MAX:
+                    raise WorkerLost(f"it sent {size} bytes, the limit is {ANSWER_BYTES_MAX}")
                 return msgspec.msgpack.decode(await reader.readexactly(size), type=kind)
         except TimeoutError:
             raise WorkerLost(f"it took longer than {timeout_s:g} s") from None

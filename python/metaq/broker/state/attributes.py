@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from metaq.broker.state.limits import (
-    CONSUME_BYTES,
-    CONSUME_MESSAGES,
-    RATES,
-    SEND_BYTES,
-    SEND_MESSAGES,
-    rate_fault,
-)
+from metaq.broker.state.limits import RATES, rate_fault
+from metaq.protocol.attributes import CONSUME_BYTES, CONSUME_MESSAGES, SEND_BYTES, SEND_MESSAGES
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 

@@ -33,6 +33,7 @@ from metaq.protocol.groups import (
     UpdateAndCreateSubscriptionGroupList,
     UpdateAndGetGroupForbidden,
 )
+from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
 
 _log = logging.getLogger(__name__)
 
@@ -43,17 +44,6 @@ FORBIDDEN_MAX = 10_000
 """The most topics that one group can be kept from."""
 NO_READING = 1 << 2
 """Apache's encoding: the bit whose number is the read permission."""
-
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
-    "FILTERSRV_CONSUMER",
-    "SELF_TEST_C_GROUP",
-    "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION",
-    "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
-)
 
 
 class Groups:

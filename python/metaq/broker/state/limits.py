@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from metaq.protocol import names
-
-SEND_MESSAGES = "send.rate.messages"
-SEND_BYTES = "send.rate.bytes"
-CONSUME_MESSAGES = "consume.rate.messages"
-CONSUME_BYTES = "consume.rate.bytes"
-
-MESSAGES_MAX = 1_000_000_000
-BYTES_MAX = 2**40
+from metaq.protocol.attributes import (
+    BYTES_MAX,
+    CONSUME_BYTES,
+    CONSUME_MESSAGES,
+    MESSAGES_MAX,
+    SEND_BYTES,
+    SEND_MESSAGES,
+)
 
 RATES: Mapping[str, tuple[int, str]] = {
     SEND_MESSAGES: (MESSAGES_MAX, "messages per second"),

@@ -1,8 +1,8 @@
-"""Which queues of a topic each member of a group reads.
+"""Strategies that divide the queues of a topic among the members of a group.
 
-Every member decides alone, from the same sorted lists of queues and of members, so a strategy is a pure
-function of them: it gives every queue to exactly one member, whoever asks. All members of a group must
-use the same one. `average` is what Java clients do unless told otherwise, so both may share a group.
+Every member decides alone, from the same sorted lists of queues and members. So a strategy is a pure function
+of them and gives every queue to exactly one member. All members of a group must use the same strategy.
+`average` is also the default of Java clients, so Java and Python members can share a group.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from metaq.client.session.routes import Queue
 
 Strategy = Callable[[str, "Sequence[Queue]", Sequence[str]], "list[Queue]"]
-"""Called with our own client id, all queues and all client ids, both sorted."""
+"""Called with our own client id, all queues and all client ids; both lists are sorted."""
 
 
 def average(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
-    """Neighbouring queues in shares of equal size; the first members get one more if it does not divide."""
-    place = _place(client_id, client_ids)
-    if place is None:
+    """Gives each member neighbouring queues, equally many; the first members get one more if needed."""
+    index = _index(client_id, client_ids)
+    if index is None:
         return []
     size, rest = divmod(len(queues), len(client_ids))
-    start = place * size + min(place, rest)
-    return list(queues[start : start + size + (place < rest)])
+    start = index * size + min(index, rest)
+    return list(queues[start : start + size + (index < rest)])
 
 
 def circular(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
-    """Queues dealt out one by one, so that each member gets some of every broker."""
-    place = _place(client_id, client_ids)
-    return [] if place is None else list(queues[place :: len(client_ids)])
+    """Deals the queues out one by one, so each member gets some of every broker."""
+    index = _index(client_id, client_ids)
+    return [] if index is None else list(queues[index :: len(client_ids)])
 
 
 def sticky(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
-    """Few queues move when a member comes or goes, and no member has more than its share, rounded up.
+    """Moves few queues when a member comes or goes, and gives no member more than its share, rounded up.
 
-    Each queue goes to the member with the highest hash of the two together (rendezvous hashing) among those
-    that still have room; nothing has to be remembered or agreed on.
+    Each queue goes to the member with the highest hash of queue and member (rendezvous hashing) among the
+    members that still have room. Members need not remember anything or agree on anything.
     """
     if client_id not in client_ids:
         return []
@@ -59,9 +59,9 @@ def by_machine_room(
     room_of_client: Callable[[str], str],
     within: Strategy = average,
 ) -> Strategy:
-    """Queues go to members in the machine room of their broker; those of a room without members go to all.
+    """Gives queues to members in the machine room of their broker; a room without members shares with all.
 
-    Both functions take a name (of a broker, a client id) and give the room; `within` shares a room's queues.
+    The functions return the room of a broker name and of a client id. `within` divides the queues of a room.
     """
 
     def allocate(client_id: str, queues: Sequence[Queue], client_ids: Sequence[str]) -> list[Queue]:
@@ -88,17 +88,17 @@ STRATEGIES: Final[dict[str, Strategy]] = {"average": average, "circular": circul
 
 
 def strategy_named(strategy: str | Strategy) -> Strategy:
-    """The strategy itself or the one of that name; raises ValueError, listing the names."""
+    """Returns the strategy of that name, or the function itself. Raises ValueError with the known names."""
     if not isinstance(strategy, str):
         return strategy
     try:
         return STRATEGIES[strategy]
     except KeyError:
         names = ", ".join(STRATEGIES)
-        raise ValueError(f"no strategy is called {strategy!r}: {names}, or a function") from None
+        raise ValueError(f"there is no strategy {strategy!r}: use {names} or a function") from None
 
 
-def _place(client_id: str, client_ids: Sequence[str]) -> int | None:
+def _index(client_id: str, client_ids: Sequence[str]) -> int | None:
     return client_ids.index(client_id) if client_id in client_ids else None
 
 

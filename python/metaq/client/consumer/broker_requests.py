@@ -1,4 +1,4 @@
-"""What brokers ask a consumer: to rebalance, to go on elsewhere, how it does, and to try one message."""
+"""Requests that brokers send to a consumer: rebalance, reset offsets, report state, try one message."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import Frame, FrameError, Message, decode_messages
+from metaq.client.clock import now_ms
 from metaq.client.consumer.subscription import Reject, Retry
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import NOT_MINE
@@ -34,7 +35,7 @@ from metaq.protocol.errors import ProtocolError
 from metaq.protocol.java_json import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.group_member import GroupConsumer
+    from metaq.client.consumer.group_member import GroupMember
 
 REMARK_CHARACTERS_MAX: Final = 1000
 
@@ -42,10 +43,10 @@ Invoke = Callable[[Sequence[Message]], Awaitable[object]]
 
 
 class BrokerRequests:
-    """Answers for one consumer; what is meant for another group is passed on."""
+    """Answers for one consumer, and passes on requests that are for other groups."""
 
-    def __init__(self, core: GroupConsumer, invoke: Invoke | None) -> None:
-        self._core = core
+    def __init__(self, member: GroupMember, invoke: Invoke | None) -> None:
+        self._member = member
         self._invoke = invoke
         self._handlers = {
             NotifyConsumerIdsChanged.code: self._rebalance,
@@ -57,29 +58,29 @@ class BrokerRequests:
 
     def begin(self) -> None:
         for code, handler in self._handlers.items():
-            self._core.session.on_request(code, handler)
+            self._member.session.on_request(code, handler)
 
     def end(self) -> None:
         for code, handler in self._handlers.items():
-            self._core.session.remove_handler(code, handler)
+            self._member.session.remove_handler(code, handler)
 
     def _is_mine(self, group: str) -> bool:
-        return group == self._core.options.group
+        return group == self._member.options.group
 
     async def _rebalance(self, _: str, frame: Frame) -> Response | None:
         if not self._is_mine(NotifyConsumerIdsChanged.parse(frame.fields).consumer_group):
             return NOT_MINE
-        self._core.rebalance_soon()
+        self._member.assignment.rebalance_soon()
         return None
 
     async def _reset(self, _: str, frame: Frame) -> Response | None:
         command = ResetConsumerClientOffset.parse(frame.fields)
         if not self._is_mine(command.group):
             return NOT_MINE
-        await self._core.reset(
+        await self._member.assignment.reset(
             {
-                queue: offset
-                for queue, offset in _reset_offsets(frame.body).items()
+                queue: queue_offset
+                for queue, queue_offset in _reset_offsets(frame.body).items()
                 if queue.topic == command.topic
             }
         )
@@ -91,7 +92,7 @@ class BrokerRequests:
             return NOT_MINE
         table = {
             _wire(queue): buffer.committable
-            for queue, buffer in self._core.buffers.items()
+            for queue, buffer in self._member.prefetch.buffers.items()
             if queue.topic == command.topic
         }
         return Response(body=GetConsumerStatusBody(message_queue_table=table).encode())
@@ -100,16 +101,16 @@ class BrokerRequests:
         command = GetConsumerRunningInfo.parse(frame.fields)
         if not self._is_mine(command.consumer_group):
             return NOT_MINE
-        return Response(body=java_json.encode(_running_info(self._core, stacks=command.jstack_enable)))
+        return Response(body=java_json.encode(_running_info(self._member, stacks=command.jstack_enable)))
 
     async def _consume_directly(self, _: str, frame: Frame) -> Response | None:
         command = ConsumeMessageDirectly.parse(frame.fields)
         if not self._is_mine(command.consumer_group):
             return NOT_MINE
-        result = ConsumeMessageDirectlyResult(order=self._core.options.ordered)
+        result = ConsumeMessageDirectlyResult(order=self._member.options.ordered)
         if self._invoke is None:
             result.consume_result = "CR_RETURN_NULL"
-            result.remark = "messages are taken by iteration here, there is no handler to call"
+            result.remark = "this consumer iterates over messages and has no handler to call"
             return Response(body=result.encode())
         message = _one_message(frame.body, command.broker_name or "")
         began = time.monotonic()
@@ -132,14 +133,14 @@ def _one_message(body: bytes, broker: str) -> Message:
         (message,), _ = decode_messages(body, Queue("", broker, 0))
     except (FrameError, ValueError) as error:
         raise ProtocolError(f"the body is not one message: {error}") from None
-    _ = message.body  # One that cannot be inflated is the broker's business, not the handler's.
+    _ = message.body  # Raises here, and not in the handler, if the body cannot be decompressed.
     return message
 
 
 def _reset_offsets(body: bytes) -> dict[Queue, int]:
     try:
         table = ResetOffsetBody.decode(body).offset_table
-        return {Queue(key.topic, key.broker_name, key.queue_id): offset for key, offset in table.items()}
+        return {Queue(key.topic, key.broker_name, key.queue_id): value for key, value in table.items()}
     except MetaqError:
         listed = ResetOffsetList.decode(body).offset_table
         return {Queue(item.topic, item.broker_name, item.queue_id): item.offset for item in listed}
@@ -149,10 +150,10 @@ def _wire(queue: Queue) -> MessageQueue:
     return MessageQueue(broker_name=queue.broker, queue_id=queue.id, topic=queue.topic)
 
 
-def _running_info(core: GroupConsumer, *, stacks: bool) -> dict[str, object]:
-    """Apache's ConsumerRunningInfo."""
-    options = core.options
-    now_ms = time.time_ns() // 1_000_000
+def _running_info(member: GroupMember, *, stacks: bool) -> dict[str, object]:
+    """Returns the state of a consumer as Apache's ConsumerRunningInfo."""
+    options = member.options
+    current_ms = now_ms()
     queues = {
         _wire(queue): {
             "commitOffset": buffer.committable,
@@ -165,22 +166,22 @@ def _running_info(core: GroupConsumer, *, stacks: bool) -> dict[str, object]:
             "transactionMsgCount": 0,
             "locked": options.ordered and buffer.locked_until > time.monotonic(),
             "tryUnlockTimes": 0,
-            "lastLockTimestamp": now_ms,
+            "lastLockTimestamp": current_ms,
             "droped": buffer.dropped,
-            "lastPullTimestamp": now_ms - int((time.monotonic() - buffer.pulled_at) * 1000),
-            "lastConsumeTimestamp": now_ms,
+            "lastPullTimestamp": current_ms - int((time.monotonic() - buffer.pulled_at) * 1000),
+            "lastConsumeTimestamp": current_ms,
         }
-        for queue, buffer in core.buffers.items()
+        for queue, buffer in member.prefetch.buffers.items()
     }
     info: dict[str, object] = {
         "properties": {
             "PROP_CONSUME_ORDERLY": "true" if options.ordered else "false",
             "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
             "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
-            "PROP_CONSUMER_START_TIMESTAMP": str(core.started_ms),
+            "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
             "PROP_CLIENT_VERSION": f"metaq Python {sys.version_info.major}.{sys.version_info.minor}",
         },
-        "subscriptionSet": core.describe().subscription_data_set,
+        "subscriptionSet": member.describe().subscription_data_set,
         "mqTable": queues,
         "mqPopTable": {},
         "statusTable": {},
@@ -192,7 +193,7 @@ def _running_info(core: GroupConsumer, *, stacks: bool) -> dict[str, object]:
 
 
 def _stacks() -> str:
-    """Where every thread and every task of this process is."""
+    """Returns the stacks of all threads and tasks of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts: list[str] = []
     for identity, stack in sys._current_frames().items():

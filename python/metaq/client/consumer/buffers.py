@@ -1,4 +1,4 @@
-"""What was pulled of a queue and is not settled yet; how much may be, and which message comes next."""
+"""The unsettled messages of one queue: how many may be held, and which queue has its turn."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ if TYPE_CHECKING:
     from metaq.client.session.routes import Queue
 
 MIB: Final = 1024 * 1024
+COUNT_MAX: Final = 1000
+BYTES_MAX: Final = 100 * MIB
+SPAN_MAX: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a consumer holds; above any of these it stops pulling."""
+    """How much a consumer holds. It stops pulling above any of these limits."""
 
-    count_max: int = 1000
-    """Of one queue."""
-    bytes_max: int = 100 * MIB
-    """Of all queues together: each has an equal share of it."""
-    span_max: int = 2000
-    """Of one queue, between the oldest and the newest message that is not settled: what a crash would deliver
-    again."""
+    count_max: int = COUNT_MAX
+    """Messages of one queue."""
+    bytes_max: int = BYTES_MAX
+    """Bytes of all queues together; each queue has an equal share."""
+    span_max: int = SPAN_MAX
+    """The distance between the oldest and the newest unsettled offset of one queue, which is the number of
+    messages that a crash may deliver again."""
 
     def __post_init__(self) -> None:
         for name in ("count_max", "bytes_max", "span_max"):
@@ -37,40 +40,40 @@ class Limits:
 
 
 class QueueBuffer:
-    """The messages of one queue between the pull and their acknowledgement.
+    """The messages of one queue between the pull and the settlement.
 
-    It is not safe for threads by itself: its consumer guards it. Messages are settled in any order;
-    `committable` is the offset below which all are. A buffer that was `dropped` (the queue went to another
-    member, or its offset was reset) takes no more settlements.
+    It is not thread-safe; `Prefetch` guards it. Messages are settled in any order, and `committable` is the
+    offset below which all are settled. A buffer that was dropped, because the queue went to another member
+    or its offset was reset, is never committed again.
     """
 
     def __init__(self, queue: Queue, queue_offset: int, limits: Limits) -> None:
         self.queue = queue
         self.pull_offset = queue_offset
-        """Where the next pull begins."""
+        """The offset at which the next pull starts."""
         self.limits = limits
         self.bytes_max = limits.bytes_max
-        """The share of this queue; set anew by its consumer when it has more or fewer."""
-        self.paused = False
+        """The share of this queue; the consumer updates it when its number of queues changes."""
         self.dropped = False
         self.revoked = False
-        """The queue is being given up: nothing more is taken, what is in hand may still be settled."""
+        """The queue is being given up: no more messages are taken, but those in hand may be settled."""
         self.locked_until = 0.0
-        """On the monotonic clock; only consumers in order take locks."""
+        """The end of the queue lock on the monotonic clock; only ordered consumers use locks."""
         self.resting_until = 0.0
-        """After a failure in order nothing is taken before."""
+        """The end of the pause after a failure of an ordered consumer."""
         self.failures: dict[int, int] = {}
-        """Queue offset → how often it failed here, for messages that are tried again without the broker."""
+        """Queue offset → failed attempts, for messages that are retried without the broker."""
         self.in_hand = 0
+        """Messages that were taken and not settled."""
         self.room = asyncio.Event()
-        """Set, on the loop of its consumer, when there is room again for who `awaits_room`."""
+        """Set on the consumer's loop when `awaits_room` is set and there is room again."""
         self.awaits_room = False
         self.pulled_at = time.monotonic()
         self._waiting: deque[Message] = deque()
         self._unsettled = Unsettled()
 
     def __len__(self) -> int:
-        """Messages that wait to be taken."""
+        """Returns the number of messages that wait to be taken."""
         return len(self._waiting)
 
     @property
@@ -87,7 +90,7 @@ class QueueBuffer:
 
     @property
     def committable(self) -> int:
-        """Everything below is settled."""
+        """The offset below which every message is settled."""
         first = self._unsettled.first
         return self.pull_offset if first is None else first
 
@@ -101,22 +104,22 @@ class QueueBuffer:
 
     @property
     def has_room(self) -> bool:
-        """For a pull that is worth it."""
+        """Whether the buffer is at most half full, so that the next pull can return many messages."""
         return len(self._unsettled) <= self.limits.count_max // 2 and not self.is_full
 
     def put(self, messages: list[Message], next_offset: int) -> None:
-        """The outcome of a pull; what the filter left out is settled by the way."""
-        # A broker that answers with less than asked for would make us commit backwards.
+        """Adds the result of a pull. Offsets that the filter skipped count as settled."""
+        # A broker that answers with older offsets than we asked for must not make us commit backwards.
         self._waiting.extend(self._unsettled.put(messages, self.pull_offset))
         self.pull_offset = max(self.pull_offset, next_offset)
         self.pulled_at = time.monotonic()
 
     def move(self, next_offset: int) -> None:
-        """The broker says that the queue begins or ends elsewhere."""
+        """Continues at another offset, because the broker's queue starts or ends elsewhere."""
         self.pull_offset = next_offset
 
     def take(self, count_max: int) -> list[Message]:
-        """The oldest messages that wait; they stay unsettled."""
+        """Returns the oldest messages that wait; they stay unsettled."""
         waiting = self._waiting
         if count_max == 1:
             taken = [waiting.popleft()] if waiting else []
@@ -126,12 +129,12 @@ class QueueBuffer:
         return taken
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """What was taken comes again, first and in its order."""
+        """Puts messages that were taken back to the front, in their order."""
         self._waiting.extendleft(reversed(messages))
         self.in_hand -= len(messages)
 
     def settle(self, messages: Iterable[Message]) -> None:
-        """They are done with, one way or another."""
+        """Marks messages as done, for whichever reason."""
         for message in messages:
             self._unsettled.settle(message)
             if self.failures:
@@ -140,26 +143,26 @@ class QueueBuffer:
 
 
 class Turns:
-    """Whose turn it is among the queues that have something.
+    """Decides which queue with messages has its turn.
 
-    Plainly one after the other; by priority the highest queue id first, except that after `patience` messages
-    which lower queues had to let pass, the lower queue that waited longest has its turn. So while there is
-    enough of everything, the highest gets `patience` of every `patience + 1` messages and the lower ones
-    share the rest evenly: none waits for ever.
+    Without priority the queues take turns. With priority the queue with the highest id comes first, but after
+    `patience` messages that lower queues had to wait for, the lower queue that waited longest has its turn.
+    So while every queue has messages, the highest gets `patience` of every `patience + 1` messages, the lower
+    ones share the rest evenly, and none waits for ever.
     """
 
     def __init__(self, *, priority: bool = False, patience: int = 8) -> None:
         if patience < 1:
-            raise ValueError(f"a patience of {patience} would not prefer the higher queues: at least 1")
+            raise ValueError(f"patience is {patience}: it must be at least 1")
         self._priority = priority
         self._patience = patience
         self._passed = 0
-        """Messages that lower queues let pass since one of them had its turn."""
+        """Messages of higher queues since a lower queue had its turn."""
         self._served: dict[Queue, int] = {}
         self._turn = 0
 
     def next(self, ready: Sequence[QueueBuffer]) -> QueueBuffer | None:
-        """Of the buffers that have something."""
+        """Returns one of the buffers that have messages, or None if there are none."""
         if not ready:
             return None
         chosen = min(self._preferred(ready) if self._priority else ready, key=self._last_turn)

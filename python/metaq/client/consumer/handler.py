@@ -1,23 +1,23 @@
-"""The first form of consumption: a handler is called with each message, or with batches of them."""
+"""Consumption with a handler, which is called with each message or with batches of messages."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from metaq._core import Message
 from metaq.client.consumer.broker_requests import BrokerRequests
 from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.group_member import GroupConsumer
-from metaq.client.consumer.handler_threads import as_exception, in_thread
-from metaq.client.consumer.local_retry import Parking
-from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file
+from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.handler_threads import as_exception, run_in_thread
+from metaq.client.consumer.local_retry import LocalRetries
+from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.client.consumer.options import ConsumerOptions, client_directory
 from metaq.client.consumer.settlement import Settlement
 from metaq.client.consumer.subscription import Reject, Retry
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose
 from metaq.client.session.routes import Queue
 
 if TYPE_CHECKING:
@@ -25,163 +25,120 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-CLOSE_TIMEOUT_S: Final = 30.0
-LEAVE_TIMEOUT_S: Final = 3.0
-"""Kept back for the last commit and the farewell, or a quarter of the time where that is less."""
-LEAVE_TIMEOUT_MIN_S: Final = 0.25
-"""Even where there was no time at all: what is settled should be committed."""
-
 YIELD_EVERY: Final = 64
-START_AGAIN_S: Final = 0.5
-"""A start that did not hear that it is to end is told again."""
-
-
-class Ending:
-    """The time that a close has, and who may use how much of it."""
-
-    def __init__(self, timeout: float) -> None:
-        timeout = max(0.0, timeout)
-        self._deadline = time.monotonic() + timeout
-        self._kept_back = min(LEAVE_TIMEOUT_S, timeout / 4)
-
-    def for_handlers(self) -> float:
-        """To end what they have in hand."""
-        return max(0.0, self._deadline - self._kept_back - time.monotonic())
-
-    def for_leaving(self) -> float:
-        return max(self._deadline - time.monotonic(), LEAVE_TIMEOUT_MIN_S)
-
-
-async def end_start(starting: asyncio.Task[None], timeout: float) -> None:
-    """Waits for a start, then stops it: one that went on would leave a member that nobody works for."""
-    await asyncio.wait((starting,), timeout=timeout)
-    while not starting.done():
-        starting.cancel()
-        await asyncio.wait((starting,), timeout=START_AGAIN_S)
+"""After this many messages a task that never awaits lets the event loop run, which has heartbeats to send."""
 
 
 class Caller(Protocol):
-    """Calls the user's handler in whichever way suits it."""
+    """Calls the user's handler; `HandlerCaller` is the real one."""
 
     is_plain: bool
-    """It is no coroutine function and is called by threads."""
+    """The handler is not a coroutine function, so threads call it."""
 
-    async def call(self, argument: Any) -> None:
-        """With a message or a list of them; a plain one in a thread for such calls."""
+    async def call(self, argument: Any) -> None: ...
 
-    def call_here(self, argument: Any, loop: asyncio.AbstractEventLoop) -> None:
-        """The same for a plain one, in the calling thread, which is not the loop's."""
+    def call_here(self, argument: Any, loop: asyncio.AbstractEventLoop) -> None: ...
 
-    def close(self) -> None:
-        """No more calls will come."""
+    def close(self) -> None: ...
 
 
 class HandlerConsumer:
-    """Runs a handler over a group's messages, so many calls at a time as asked.
+    """Runs a handler over a group's messages, up to `concurrency` calls at a time.
 
-    Threads take, call and acknowledge by themselves; the loop has to do with a message only where it failed.
+    Threads take messages, call the handler and acknowledge on their own. The event loop only sees messages
+    that failed.
     """
 
     def __init__(self, session: Session, options: ConsumerOptions, caller: Caller) -> None:
-        self.core = GroupConsumer(session, options)
+        self.member = GroupMember(session, options)
+        self._session = session
         self._options = options
         self._caller = caller
-        self._parking: Parking | None = None
-        self._settlement = Settlement(self.core)
-        self._requests = BrokerRequests(self.core, self.invoke)
+        self._local_retries: LocalRetries | None = None
+        self._settlement = Settlement(self.member)
+        self._requests = BrokerRequests(self.member, self.invoke)
         self._workers: set[asyncio.Future[None]] = set()
         self._is_started = False
         self.is_closed = False
-        self._ended: asyncio.Future[bool] | None = None
-        """How the close that is under way, or was, ends."""
+        self._closing = SharedClose()
 
     async def start(self) -> None:
+        """Joins the group and starts the workers. Safe to call twice."""
         if self._is_started or self.is_closed:
             return
         self._is_started = True
-        if self._options.on_failure == "local":
-            path = parked_file(
-                self._options.local_directory or client_directory() / "parked", self._options.group
-            )
-            self._parking = Parking(self.core, await asyncio.to_thread(ParkedMessages, path), self.invoke)
-            self._settlement = Settlement(self.core, self._parking)
+        options = self._options
+        if options.on_failure == "local":
+            directory = options.local_directory or client_directory() / "parked"
+            store = await asyncio.to_thread(LocalRetryStore, local_retry_file(directory, options.group))
+            self._local_retries = LocalRetries(self._session, options, store, self.invoke)
+            self._settlement = Settlement(self.member, self._local_retries)
         self._requests.begin()
-        await self.core.start()
-        for number in range(self._options.concurrency):
-            name = f"metaq {self._options.group} worker {number}"
+        await self.member.start()
+        for number in range(options.concurrency):
+            name = f"metaq {options.group} worker {number}"
             if self._caller.is_plain:
-                self._workers.add(in_thread(self._work_here, asyncio.get_running_loop(), name=name))
+                self._workers.add(run_in_thread(self._work_here, asyncio.get_running_loop(), name=name))
             else:
                 self._workers.add(asyncio.create_task(self._work(), name=name))
-        if self._parking is not None:
-            # One of the workers: what it has in hand has the same time to end as theirs.
-            name = f"metaq {self._options.group} parked messages"
-            self._workers.add(asyncio.create_task(self._parking.work(), name=name))
+        if self._local_retries is not None:
+            # It counts as a worker, so a close gives its message in hand the same time.
+            name = f"metaq {options.group} local retries"
+            self._workers.add(asyncio.create_task(self._local_retries.work(), name=name))
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Stops pulling, lets what is in hand end, commits and leaves the group, within the time.
+        """Stops pulling, finishes the messages in hand, commits and leaves the group, all within the timeout.
 
-        False where handlers were still at work: their messages come again. Safe to call twice: the second one
-        waits for the first.
+        Returns False if handlers were still running; their messages come again. A second close waits for the
+        first.
         """
         self.is_closed = True
         if not self._is_started:
             return True
-        if self._ended is not None:
-            done, _ = await asyncio.wait((self._ended,), timeout=max(0.0, timeout))
-            return bool(done) and self._ended.result()
-        self._ended = asyncio.get_running_loop().create_future()
-        is_clean = False
-        try:
-            is_clean = await self._close(timeout)
-        finally:
-            self._ended.set_result(is_clean)
-        return is_clean
+        return await self._closing.run(lambda: self._close(CloseDeadline(timeout)), timeout)
 
-    async def _close(self, timeout: float) -> bool:
-        ending = Ending(timeout)
+    async def _close(self, deadline: CloseDeadline) -> bool:
         self._requests.end()
-        if self._parking is not None:
-            self._parking.stop()
-        await self.core.stop_taking()
+        if self._local_retries is not None:
+            self._local_retries.stop()
+        await self.member.stop_taking()
         late: set[asyncio.Future[None]] = set()
         if self._workers:
-            _, late = await asyncio.wait(self._workers, timeout=ending.for_handlers())
+            _, late = await asyncio.wait(self._workers, timeout=deadline.for_handlers())
         for worker in late:
             worker.cancel()
         if late:
-            _log.warning("group %s: %d handlers did not end in time", self._options.group, len(late))
-            await asyncio.wait(late, timeout=ending.for_handlers())
+            _log.warning("group %s: %d handlers did not finish in time", self._options.group, len(late))
+            await asyncio.wait(late, timeout=deadline.for_handlers())
         self._caller.close()
         try:
-            async with asyncio.timeout(ending.for_leaving()):
-                await self.core.leave()
+            async with asyncio.timeout(deadline.for_leaving()):
+                await self.member.leave()
         except TimeoutError:
-            _log.warning("group %s: the last commit took too long", self._options.group)
-        if self._parking is not None:
-            await self._parking.close()
+            _log.warning("group %s: the last commit did not finish in time", self._options.group)
+        if self._local_retries is not None:
+            await self._local_retries.close()
         return not late
 
     async def invoke(self, messages: Sequence[Message]) -> None:
-        """Calls the handler as it wants to be called."""
-        telemetry = self.core.session.telemetry
+        """Calls the handler with one message, or with a list if it takes batches."""
+        telemetry = self._session.telemetry
         telemetry.consumed(self._options.group, messages)
         with telemetry.processing(self._options, messages):
             await self._caller.call(messages[0] if self._options.batch is None else list(messages))
 
     async def _work(self) -> None:
-        core, count = self.core, self._options.batch or 1
+        prefetch, count = self.member.prefetch, self._options.batch or 1
         calls = 0
-        while (taken := core.take_now(count) or await core.take(count)) is not None:
+        while (taken := prefetch.take_now(count) or await prefetch.take(count)) is not None:
             buffer, messages = taken
             try:
                 await self._handle(buffer, messages)
             except Exception:
-                # Ours, not the handler's: the messages stay unsettled and come again after a restart.
+                # Our own failure, not the handler's: the messages come again after a restart.
                 _log.exception("group %s: %d messages were not settled", self._options.group, len(messages))
             calls += 1
             if calls % YIELD_EVERY == 0:
-                # A handler that awaits nothing would keep the loop from its heartbeats.
                 await asyncio.sleep(0)
 
     async def _handle(self, buffer: QueueBuffer, messages: list[Message]) -> None:
@@ -190,13 +147,14 @@ class HandlerConsumer:
         except Exception as error:
             await self._failed(buffer, messages, error)
         else:
-            self._settlement.acknowledge(buffer, messages)
+            self._settlement.ack(buffer, messages)
 
     def _work_here(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The same in a thread."""
+        """Does the same as `_work` in a thread."""
         is_batch = self._options.batch is not None
-        telemetry = self.core.session.telemetry
-        while (taken := self.core.take_waiting(self._options.batch or 1)) is not None:
+        telemetry = self._session.telemetry
+        prefetch = self.member.prefetch
+        while (taken := prefetch.take_waiting(self._options.batch or 1)) is not None:
             buffer, messages = taken
             telemetry.consumed(self._options.group, messages)
             try:
@@ -213,7 +171,7 @@ class HandlerConsumer:
                         "group %s: %d messages were not settled", self._options.group, len(messages)
                     )
             else:
-                self._settlement.acknowledge(buffer, messages)
+                self._settlement.ack(buffer, messages)
 
     async def _failed(self, buffer: QueueBuffer, messages: list[Message], error: Exception) -> None:
         if isinstance(error, Reject):
@@ -225,15 +183,14 @@ class HandlerConsumer:
             _log.warning("group %s: the handler failed on %s", self._options.group, ids, exc_info=error)
             await self._settlement.retry(buffer, messages, None, error)
 
-    # What both faces show
+    # Both faces of the client show these.
 
     @property
     def queues(self) -> frozenset[Queue]:
-        """Our share now."""
-        return frozenset(self.core.buffers)
+        return frozenset(self.member.prefetch.buffers)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
-        self.core.pause(queues)
+        self.member.prefetch.pause(queues)
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
-        self.core.resume(queues)
+        self.member.prefetch.resume(queues)

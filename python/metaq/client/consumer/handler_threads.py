@@ -1,14 +1,17 @@
-"""Threads for handlers that are no coroutines."""
+"""Threads that run plain handlers, and the one place where a user's handler is called."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
+
+from metaq.errors import UsageError
 
 _STOP: Final = None
 
@@ -16,8 +19,8 @@ _STOP: Final = None
 class DaemonThreads:
     """Runs calls in threads that do not keep a process alive.
 
-    Those of `concurrent.futures` are waited for when the interpreter ends, so that a handler which never
-    returns would hold up a shutdown beyond its deadline.
+    The interpreter waits for the threads of `concurrent.futures` when it exits. A handler that never returns
+    would then hold up a shutdown beyond its deadline.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -28,21 +31,21 @@ class DaemonThreads:
         self._idle = threading.Semaphore(0)
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the function returns or raises."""
+        """Calls the function in a thread and returns or raises its outcome."""
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()  # The handler's span is the current one in its thread too.
+        context = contextvars.copy_context()  # The handler's span is also current in its thread.
         future: asyncio.Future[Any] = loop.create_future()
 
         def call() -> None:
             try:
                 result = context.run(function, *arguments)
             except BaseException as error:
-                tell(_fail, error)
+                finish(_fail, error)
             else:
-                tell(_succeed, result)
+                finish(_succeed, result)
 
-        def tell(how: Callable[[asyncio.Future[Any], Any], None], outcome: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits any more.
+        def finish(how: Callable[[asyncio.Future[Any], Any], None], outcome: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # The loop has ended, so nobody waits on it.
                 loop.call_soon_threadsafe(how, future, outcome)
 
         if not self._idle.acquire(blocking=False) and self._started < self._count:
@@ -52,7 +55,7 @@ class DaemonThreads:
         return await future
 
     def stop(self) -> None:
-        """Threads end after what they are at."""
+        """Ends each thread after its current call."""
         for _ in range(self._started):
             self._calls.put(_STOP)
 
@@ -62,21 +65,62 @@ class DaemonThreads:
             self._idle.release()
 
 
-def in_thread(
+class HandlerCaller:
+    """Calls a handler: a coroutine function in the worker's task, a plain function in a thread.
+
+    A plain function never runs on the event loop, which a slow one would block.
+    """
+
+    def __init__(self, handler: Callable[[Any], Awaitable[object] | object], group: str) -> None:
+        """Raises UsageError if the handler cannot be called."""
+        if not callable(handler):
+            raise UsageError(f"a handler is a function, not {type(handler).__name__}")
+        self._handler = handler
+        self.is_plain = not inspect.iscoroutinefunction(handler)
+        # For local retries and for messages that a broker asks to be tried.
+        self._threads = DaemonThreads(2, f"metaq {group}") if self.is_plain else None
+
+    async def call(self, argument: Any) -> None:
+        """Calls the handler with a message or a list of messages."""
+        outcome = (
+            self._handler(argument)
+            if self._threads is None
+            else await self._threads.run(self._handler, argument)
+        )
+        if inspect.isawaitable(outcome):
+            await outcome
+
+    def call_here(self, argument: Any, loop: asyncio.AbstractEventLoop) -> None:
+        """Does the same for a plain handler, in the calling thread, which is not the loop's."""
+        outcome = self._handler(argument)
+        if outcome is not None and inspect.isawaitable(outcome):
+            asyncio.run_coroutine_threadsafe(_awaited(outcome), loop).result()
+
+    def close(self) -> None:
+        """Ends the threads. No further calls may follow."""
+        if self._threads is not None:
+            self._threads.stop()
+
+
+def run_in_thread(
     function: Callable[[asyncio.AbstractEventLoop], None], loop: asyncio.AbstractEventLoop, *, name: str
 ) -> asyncio.Future[None]:
-    """Runs it in a thread of its own that does not keep a process alive; done when it has ended."""
+    """Runs a function in a daemon thread of its own. The future is done when it has returned."""
     ended: asyncio.Future[None] = loop.create_future()
 
     def run() -> None:
         try:
             function(loop)
         finally:
-            with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits any more.
+            with contextlib.suppress(RuntimeError):  # The loop has ended, so nobody waits on it.
                 loop.call_soon_threadsafe(_succeed, ended, None)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return ended
+
+
+async def _awaited(outcome: Awaitable[Any]) -> Any:
+    return await outcome
 
 
 def _succeed(future: asyncio.Future[Any], result: Any) -> None:
@@ -85,14 +129,13 @@ def _succeed(future: asyncio.Future[Any], result: Any) -> None:
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if future.done():
-        return
-    future.set_exception(as_exception(error))
+    if not future.done():
+        future.set_exception(as_exception(error))
 
 
 def as_exception(error: BaseException) -> Exception:
-    """What a handler raised, as something that fails its message and nothing else."""
-    if isinstance(error, StopIteration):  # A future does not take it.
+    """Turns whatever a handler raised into an error that fails only its message."""
+    if isinstance(error, StopIteration):  # A future does not accept it.
         return RuntimeError("the handler raised StopIteration")
     if not isinstance(error, Exception):
         return RuntimeError(f"the handler ended with {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The second form of consumption: messages are iterated over, and each says itself what became of it."""
+"""Consumption by iteration: the caller takes messages one by one and settles each of them."""
 
 from __future__ import annotations
 
@@ -10,71 +10,61 @@ from typing import TYPE_CHECKING, Final
 from metaq._core import Message
 from metaq.client.consumer.broker_requests import BrokerRequests
 from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.group_member import GroupConsumer
-from metaq.client.consumer.handler import CLOSE_TIMEOUT_S, YIELD_EVERY, Ending, end_start
+from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.handler import YIELD_EVERY
 from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.settlement import Settlement
 from metaq.client.consumer.subscription import Reject, Retry
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose, SharedStart
 from metaq.errors import UsageError
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
 
-_SETTLE_LOOK_S: Final = 0.01
+_IN_HAND_INTERVAL_S: Final = 0.01
 
 
 class Delivery:
-    """One message that was taken, until it is settled; settling twice is harmless, the first counts."""
+    """One message that was taken, until it is settled. Only the first settlement counts."""
 
     def __init__(
-        self, core: GroupConsumer, settlement: Settlement, buffer: QueueBuffer, message: Message
+        self, member: GroupMember, settlement: Settlement, buffer: QueueBuffer, message: Message
     ) -> None:
-        self._core = core
+        self._member = member
         self._settlement = settlement
         self._buffer = buffer
         self.message = message
         self.is_settled = False
         self.is_processed = False
-        """Somebody called `process`: it will be settled by that."""
+        """Somebody called `process`, which will settle the message."""
 
     def processing(self) -> AbstractContextManager[object]:
-        """Around what the user does with it."""
+        """Returns the telemetry that surrounds the user's processing."""
         return self._settlement.processing(self.message)
 
-    def _settle(self) -> bool:
-        first = not self.is_settled
-        self.is_settled = True
-        return first
-
     def ack(self) -> None:
-        """Any thread may call it."""
-        if self._settle():
-            self._settlement.acknowledge(self._buffer, (self.message,))
+        """Marks the message as done. Any thread may call it."""
+        if self._is_first():
+            self._settlement.ack(self._buffer, (self.message,))
 
     async def retry(self, after: float | None = None, error: BaseException | None = None) -> None:
-        if self._settle():
+        """Lets the message come again, after some seconds if given."""
+        if self._is_first():
             reason = error or Retry(after=after)
-            await self._settling(self._settlement.retry(self._buffer, (self.message,), after, reason))
+            await self._settle(self._settlement.retry(self._buffer, (self.message,), after, reason))
 
     async def reject(self) -> None:
-        if self._settle():
-            await self._settling(self._settlement.reject(self._buffer, (self.message,)))
+        """Sends the message to the dead letters."""
+        if self._is_first():
+            await self._settle(self._settlement.reject(self._buffer, (self.message,)))
 
     def give_back(self) -> None:
-        """It comes again at once; any thread may call it."""
-        if self._settle():
-            self._core.give_back(self._buffer, (self.message,))
-
-    async def _settling(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except asyncio.CancelledError:
-            # Before the broker's answer: in nobody's hand it would hold up its queue for ever.
-            self._core.give_back(self._buffer, (self.message,))
-            raise
+        """Lets the message come again at once. Any thread may call it."""
+        if self._is_first():
+            self._member.prefetch.give_back(self._buffer, (self.message,))
 
     async def end(self, error: BaseException | None) -> None:
-        """What the end of a `process` block means."""
+        """Settles the message at the end of a `process` block."""
         if error is None:
             self.ack()
         elif isinstance(error, Reject):
@@ -84,83 +74,94 @@ class Delivery:
         elif isinstance(error, Exception):
             await self.retry(None, error)
         else:
-            self.give_back()  # Cancelled or interrupted: it is nobody's fault.
+            self.give_back()  # Cancelled or interrupted: that does not count as a failure.
+
+    def _is_first(self) -> bool:
+        is_first = not self.is_settled
+        self.is_settled = True
+        return is_first
+
+    async def _settle(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except asyncio.CancelledError:
+            # The broker has not answered yet. A message that nobody holds would block its queue for ever.
+            self._member.prefetch.give_back(self._buffer, (self.message,))
+            raise
 
 
 class Stream:
-    """A member of a group whose messages are taken one by one."""
+    """A group member whose messages are taken one by one."""
 
     def __init__(self, session: Session, options: ConsumerOptions, *, auto_ack: bool) -> None:
+        """Raises UsageError for options that need a handler."""
         if options.on_failure == "local":
             raise UsageError(
                 "on_failure='local' needs a handler that can be called again",
-                hint="use a consumer, not subscribe",
+                hint="use a consumer instead of subscribe",
             )
         if options.batch is not None:
             raise UsageError("an iteration gives one message at a time", hint="leave batch out")
-        self.core = GroupConsumer(session, options)
-        self._settlement = Settlement(self.core)
-        self._requests = BrokerRequests(self.core, None)
+        self.member = GroupMember(session, options)
+        self._settlement = Settlement(self.member)
+        self._requests = BrokerRequests(self.member, None)
         self._auto_ack = auto_ack
         self._last: Delivery | None = None
         self._taken = 0
-        self._starting: asyncio.Task[None] | None = None
+        self._starting = SharedStart(self._start, "start of a subscription")
         self.is_closed = False
-        self._ended: asyncio.Future[bool] | None = None
-        """How the close that is under way, or was, ends."""
+        self._closing = SharedClose()
 
     async def start(self) -> None:
-        """Safe to call twice; who gives up waiting does not end it, closing does."""
-        if self._starting is None:
+        """Joins the group. Safe to call twice."""
+        if not self._starting.has_begun:
             if self.is_closed:
                 return
-            self.core.session.require_usable()
-            self._starting = asyncio.create_task(self._start(), name="metaq start of a subscription")
-        await asyncio.wait((self._starting,))
-        if not self._starting.cancelled():
-            self._starting.result()
+            self.member.session.require_usable()
+        await self._starting.run()
 
     async def _start(self) -> None:
         self._requests.begin()
         try:
-            await self.core.start()
+            await self.member.start()
         except Exception:
             self.is_closed = True
             self._requests.end()
-            await self.core.leave()
+            await self.member.leave()
             raise
 
     async def take(self, timeout: float | None = None) -> Delivery | None:
-        """The next; None once it is closed, or where nothing came in time."""
+        """Waits for the next message. Returns None once it is closed or when the timeout passes."""
         if not self.is_closed:
-            self.core.session.require_usable()
+            self.member.session.require_usable()
         if not self.is_started:
             await self.start()
         self._end_last()
-        if self._yields():
+        self._taken += 1
+        if self._taken % YIELD_EVERY == 0:
             await asyncio.sleep(0)
-        # Once it is taken nothing is awaited: it would stay in nobody's hand.
-        taken = self.core.take_now(1)
+        # Nothing may be awaited once a message is taken: a cancellation would lose it.
+        taken = self.member.prefetch.take_now(1)
         if taken is None:
             try:
                 async with asyncio.timeout(timeout):
-                    taken = await self.core.take(1)
+                    taken = await self.member.prefetch.take(1)
             except TimeoutError:
                 return None
         return None if taken is None else self._deliver(*taken)
 
     def take_waiting(self, timeout: float | None = None) -> Delivery | None:
-        """The same for a thread, once it was started."""
+        """Does the same as `take` for a thread; the stream must be started."""
         self._end_last()
-        taken = self.core.take_waiting(1, timeout)
+        taken = self.member.prefetch.take_waiting(1, timeout)
         return None if taken is None else self._deliver(*taken)
 
     @property
     def is_started(self) -> bool:
-        return self._starting is not None and self._starting.done()
+        return self._starting.is_done
 
     def begin_again(self) -> None:
-        """A new loop: what the one before was left at by `break` or an exception comes again."""
+        """Starts a new loop. The message at which `break` or an exception left the last loop comes again."""
         last = self._last
         if last is not None and self._auto_ack and not last.is_processed:
             self._last = None
@@ -172,52 +173,37 @@ class Stream:
             last.ack()
 
     def _deliver(self, buffer: QueueBuffer, messages: list[Message]) -> Delivery:
-        self.core.session.telemetry.consumed(self.core.options.group, messages)
-        self._last = Delivery(self.core, self._settlement, buffer, messages[0])
+        self.member.session.telemetry.consumed(self.member.options.group, messages)
+        self._last = Delivery(self.member, self._settlement, buffer, messages[0])
         return self._last
-
-    def _yields(self) -> bool:
-        """Every so often: an iteration that awaits nothing else would keep the loop from its heartbeats."""
-        self._taken += 1
-        return self._taken % YIELD_EVERY == 0
 
     async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
         """Waits for messages that are being processed, commits and leaves the group.
 
-        False where some were not settled in time: they come again. Safe to call twice: the second one waits
-        for the first.
+        Returns False if some were not settled in time; they come again. A second close waits for the first.
         """
-        if self._ended is not None:
-            done, _ = await asyncio.wait((self._ended,), timeout=max(0.0, timeout))
-            return bool(done) and self._ended.result()
-        if self.is_closed or self._starting is None:
-            self.is_closed = self.core.is_closing = True
+        if not self._closing.has_begun and (self.is_closed or not self._starting.has_begun):
+            self.is_closed = self.member.prefetch.is_stopped = True
             return True
         self.is_closed = True
-        self._ended = asyncio.get_running_loop().create_future()
-        is_clean = False
-        try:
-            is_clean = await self._close(self._starting, Ending(timeout))
-        finally:
-            self._ended.set_result(is_clean)
-        return is_clean
+        return await self._closing.run(lambda: self._close(CloseDeadline(timeout)), timeout)
 
-    async def _close(self, starting: asyncio.Task[None], ending: Ending) -> bool:
-        await end_start(starting, ending.for_handlers())
+    async def _close(self, deadline: CloseDeadline) -> bool:
+        await self._starting.end(deadline.for_handlers())
         self._requests.end()
-        await self.core.stop_taking()
+        prefetch = self.member.prefetch
+        await self.member.stop_taking()
+        abandoned = 0
         if self._last is not None and not self._last.is_processed:
-            # Left by `break` or an exception before it was settled: nobody is at work on it.
+            # `break` or an exception left it unsettled, and nobody works on it.
             last, self._last = self._last, None
-            unsettled = 0 if last.is_settled else 1
-        else:
-            unsettled = 0
-        while self.core.in_hand > unsettled and ending.for_handlers():
-            await asyncio.sleep(_SETTLE_LOOK_S)
-        is_clean = self.core.in_hand <= unsettled
+            abandoned = 0 if last.is_settled else 1
+        while prefetch.in_hand > abandoned and deadline.for_handlers():
+            await asyncio.sleep(_IN_HAND_INTERVAL_S)
+        is_clean = prefetch.in_hand <= abandoned
         try:
-            async with asyncio.timeout(ending.for_leaving()):
-                await self.core.leave()
+            async with asyncio.timeout(deadline.for_leaving()):
+                await self.member.leave()
         except TimeoutError:
             return False
         return is_clean

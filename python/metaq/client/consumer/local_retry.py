@@ -1,4 +1,4 @@
-"""The local retry: parks what keeps failing on this machine's disk and tries it again from there."""
+"""Local retry: stores messages that keep failing on this machine's disk and tries them again from there."""
 
 from __future__ import annotations
 
@@ -6,134 +6,138 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from metaq.client.consumer.local_retry_store import Parked, ParkedMessages
-from metaq.client.consumer.settlement import send_to_dead_letters
+from metaq.client.clock import now_ms
+from metaq.client.consumer.local_retry_store import LocalRetryStore, StoredRetry
+from metaq.client.consumer.send_back import send_to_dead_letters
 from metaq.client.consumer.subscription import Reject, Retry
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.group_member import GroupConsumer
+    from metaq.client.consumer.options import ConsumerOptions
+    from metaq.client.session.session import Session
 
 _log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S: Final = 0.5
+POLL_INTERVAL_S: Final = 0.5
 CLAIM_S: Final = 600.0
-"""A try that takes longer may be made a second time by another process of the group."""
+"""Another process of the group may repeat an attempt that takes longer than this."""
 CLAIM_COUNT: Final = 16
 WAIT_MAX_S: Final = 7200.0
 NEVER_MS: Final = 2**62
-"""What cannot be read is kept, and tried again only where somebody replays it."""
+"""The due time of unreadable messages: they stay until somebody replays them."""
 
 Invoke = Callable[[list[Message]], Awaitable[object]]
 
 
-class Parking:
-    """The parked messages of one consumer's group, and the worker that tries them again."""
+class LocalRetries:
+    """The stored messages of one consumer's group, and the worker that tries them again."""
 
-    def __init__(self, core: GroupConsumer, store: ParkedMessages, invoke: Invoke) -> None:
-        self._core = core
+    def __init__(
+        self, session: Session, options: ConsumerOptions, store: LocalRetryStore, invoke: Invoke
+    ) -> None:
+        self._session = session
+        self._options = options
         self._store = store
         self._invoke = invoke
         self._stopping = asyncio.Event()
 
-    async def park(self, message: Message, error: BaseException) -> None:
-        """On disk when it returns."""
-        now_ms = _now_ms()
-        due_ms = now_ms + int(self._core.options.local_first_wait * 1000)
-        await asyncio.to_thread(self._store.park, message, _record(message), repr(error), now_ms, due_ms)
-        _log.warning("group %s: %s is parked after %r", self._core.options.group, message.id, error)
+    async def add(self, message: Message, error: BaseException) -> None:
+        """Stores a message durably; its first retry comes after `local_first_wait`."""
+        stored_ms = now_ms()
+        due_ms = stored_ms + int(self._options.local_first_wait * 1000)
+        await asyncio.to_thread(self._store.add, message, _record(message), repr(error), stored_ms, due_ms)
+        _log.warning(
+            "group %s: %s is stored for local retry after %r", self._options.group, message.id, error
+        )
 
     async def work(self) -> None:
-        """Tries what is due, until `stop`: what it has in hand then is tried to its end."""
+        """Tries messages that are due until `stop` is called; finishes the one in hand first."""
         while not self._stopping.is_set():
             try:
-                now_ms = _now_ms()
-                claimed_until_ms = now_ms + int(CLAIM_S * 1000)
-                due = await asyncio.to_thread(self._store.claim, now_ms, claimed_until_ms, CLAIM_COUNT)
+                current_ms = now_ms()
+                claimed_until_ms = current_ms + int(CLAIM_S * 1000)
+                due = await asyncio.to_thread(self._store.claim, current_ms, claimed_until_ms, CLAIM_COUNT)
                 await self._try_all(due)
             except (MetaqError, sqlite3.Error, OSError) as error:
-                _log.warning("group %s: parked messages wait: %s", self._core.options.group, error)
+                _log.warning("group %s: local retry failed and runs again: %s", self._options.group, error)
                 due = []
             except Exception:
-                _log.exception("group %s: parked messages wait", self._core.options.group)
+                _log.exception("group %s: local retry failed and runs again", self._options.group)
                 due = []
             if not due:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_INTERVAL_S):
+                    async with asyncio.timeout(POLL_INTERVAL_S):
                         await self._stopping.wait()
 
     def stop(self) -> None:
-        """Tries nothing more."""
+        """Makes `work` return after the message in hand."""
         self._stopping.set()
-
-    async def _try_all(self, due: list[Parked]) -> None:
-        left = [parked.number for parked in due]
-        try:
-            for parked in due:
-                if self._stopping.is_set():
-                    break
-                await self._try(parked)
-                left.remove(parked.number)
-        finally:
-            # The consumer ends, or its disk fails: the next one need not wait until the claim is over.
-            if left:
-                with contextlib.suppress(sqlite3.Error):
-                    self._store.release(left, _now_ms())
 
     async def close(self) -> None:
         await asyncio.to_thread(self._store.close)
 
-    async def _try(self, parked: Parked) -> None:
+    async def _try_all(self, due: list[StoredRetry]) -> None:
+        left = [stored.number for stored in due]
         try:
-            message = _message(parked)
+            for stored in due:
+                if self._stopping.is_set():
+                    break
+                await self._try(stored)
+                left.remove(stored.number)
+        finally:
+            # The consumer ends or its disk fails: the next consumer need not wait until the claim is over.
+            if left:
+                with contextlib.suppress(sqlite3.Error):
+                    self._store.release(left, now_ms())
+
+    async def _try(self, stored: StoredRetry) -> None:
+        try:
+            message = _message(stored)
         except Exception as error:
-            _log.error("group %s: parked message %d is unreadable", self._core.options.group, parked.number)
-            await asyncio.to_thread(self._store.failed, parked.number, f"unreadable: {error!r}", NEVER_MS)
+            _log.error("group %s: stored message %d is unreadable", self._options.group, stored.number)
+            await self._add_failure(stored, f"unreadable: {error!r}", NEVER_MS)
             return
         after: float | None = None
         try:
             await self._invoke([message])
         except Reject as error:
-            await self._give_up(parked, message, error)
+            await self._give_up(stored, message, error)
             return
         except Exception as error:
             problem = error
             if isinstance(error, Retry):
                 after = error.after
         else:
-            await asyncio.to_thread(self._store.remove, parked.number)
+            await asyncio.to_thread(self._store.remove, stored.number)
             return
-        if parked.attempts + 1 >= self._core.options.local_retries_max:
-            await self._give_up(parked, message, problem)
+        if stored.attempts + 1 >= self._options.local_retries_max:
+            await self._give_up(stored, message, problem)
             return
         if after is None:
-            after = min(self._core.options.local_first_wait * 2.0 ** (parked.attempts + 1), WAIT_MAX_S)
-        due_ms = _now_ms() + int(after * 1000)
-        await asyncio.to_thread(self._store.failed, parked.number, repr(problem), due_ms)
+            after = min(self._options.local_first_wait * 2.0 ** (stored.attempts + 1), WAIT_MAX_S)
+        await self._add_failure(stored, repr(problem), now_ms() + int(after * 1000))
 
-    async def _give_up(self, parked: Parked, message: Message, error: BaseException) -> None:
-        """It leaves this disk only after the broker has it among the dead letters."""
-        if self._core.options.is_broadcast:
-            _log.error("group %s: %s is given up: %r", self._core.options.group, message.id, error)
+    async def _give_up(self, stored: StoredRetry, message: Message, error: BaseException) -> None:
+        """Removes a message from this disk, but only after the broker has it as a dead letter."""
+        if self._options.is_broadcast:
+            _log.error("group %s: %s is given up: %r", self._options.group, message.id, error)
         else:
             try:
-                await send_to_dead_letters(self._core, message)
+                await send_to_dead_letters(self._session, self._options, message)
             except MetaqError as problem:
-                due_ms = _now_ms() + int(self._core.options.local_first_wait * 1000)
-                await asyncio.to_thread(self._store.failed, parked.number, repr(problem), due_ms)
+                due_ms = now_ms() + int(self._options.local_first_wait * 1000)
+                await self._add_failure(stored, repr(problem), due_ms)
                 return
-        await asyncio.to_thread(self._store.remove, parked.number)
+        await asyncio.to_thread(self._store.remove, stored.number)
 
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    async def _add_failure(self, stored: StoredRetry, error: str, due_ms: int) -> None:
+        await asyncio.to_thread(self._store.add_failure, stored.number, error, due_ms)
 
 
 _PLAIN: Final = (
@@ -143,7 +147,7 @@ _PLAIN: Final = (
 
 
 def _record(message: Message) -> dict[str, object]:
-    """Everything of it but queue and body, as JSON takes it."""
+    """Returns every field except queue and body, in a form that JSON can hold."""
     plain: dict[str, object] = {name: getattr(message, name) for name in _PLAIN}
     return plain | {
         "keys": list(message.keys),
@@ -152,12 +156,12 @@ def _record(message: Message) -> dict[str, object]:
     }
 
 
-def _message(parked: Parked) -> Message:
-    fields: dict[str, Any] = dict(parked.record)
+def _message(stored: StoredRetry) -> Message:
+    fields: dict[str, Any] = dict(stored.record)
     fields["keys"] = tuple(fields["keys"])
     for name in ("properties", "system_properties"):
         fields[name] = MappingProxyType(fields[name])
-    fields["reconsume_times"] += parked.attempts + 1
+    fields["reconsume_times"] += stored.attempts + 1
     return Message(
-        **fields, body=parked.body, queue=Queue(parked.queue_topic, parked.broker, parked.queue_id)
+        **fields, body=stored.body, queue=Queue(stored.queue_topic, stored.broker, stored.queue_id)
     )

@@ -1,10 +1,12 @@
-"""Messages that a consumer keeps on its own disk because its handler fails at them.
+"""Messages whose handler keeps failing, stored on the consumer's own disk.
 
-One SQLite file per group, which any number of processes of that group on this machine may share. Every change
-is committed with `synchronous=FULL` before the call returns, and the broker is told only afterwards: a
-message is at any time at the broker (not acknowledged), here, or both. If the power goes between the two, the
-broker delivers it again and `park` recognises it by its queue, offset and id: the id too, because a topic
-that was made anew counts from zero again.
+Each group has one SQLite file, which all its processes on this machine may share. Every change is committed
+with `synchronous=FULL` before the call returns, and only then is the message acknowledged to the broker. So a
+message is always at the broker (not acknowledged), here, or both. If the power fails between the two steps,
+the broker delivers it again and `add` recognises it by queue, offset and id. The id is part of this because a
+topic that was deleted and created again counts from zero.
+
+The command line calls these messages parked, and so do the names on disk.
 """
 
 from __future__ import annotations
@@ -47,60 +49,63 @@ CREATE TABLE IF NOT EXISTS parked (
 CREATE INDEX IF NOT EXISTS parked_due ON parked (due_ms);
 """
 _SCHEMA_VERSION: Final = 1
-"""0 had no message_id among what is unique."""
+"""Version 0 had no message_id in the unique constraint."""
 _COLUMNS: Final = (
     "number, topic, broker, queue_id, queue_offset, message_id, record, body,"
     " attempts, error, parked_ms, due_ms"
 )
+_RECORD_COLUMN: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Parked:
-    """One message on the consumer's disk."""
+class StoredRetry:
+    """One message in the store."""
 
     number: int
     queue_topic: str
-    """The retry topic for what came through it."""
+    """The topic of the queue; the retry topic if the message came through it."""
     broker: str
     queue_id: int
     queue_offset: int
-    message_id: str
+    id: str
+    """The unique id of the message."""
     record: dict[str, object]
-    """What else the message had, as JSON."""
+    """The other fields of the message, as JSON."""
     body: bytes
     attempts: int
-    """How often the handler failed, since it was parked or replayed."""
+    """The number of failed attempts since the message was stored or replayed."""
     error: str
-    parked_ms: int
+    stored_ms: int
     due_ms: int
 
     @classmethod
     def from_row(cls, row: tuple[object, ...]) -> Self:
         values = list(row)
         try:
-            record = json.loads(str(row[6]))
+            record = json.loads(str(row[_RECORD_COLUMN]))
         except (ValueError, RecursionError):
             record = None
-        # One that is unreadable must not keep the others from being listed and tried.
-        values[6] = record if isinstance(record, dict) else {}
+        # An unreadable row must not keep the others from being listed and tried.
+        values[_RECORD_COLUMN] = record if isinstance(record, dict) else {}
         return cls(*values)  # type: ignore[arg-type]
 
 
-def parked_file(directory: Path, group: str) -> Path:
-    """Where the messages of a group are parked."""
+def local_retry_file(directory: Path, group: str) -> Path:
+    """Returns the path of a group's store."""
     return directory / f"{quote(group, safe='')}{SUFFIX}"
 
 
-def parked_groups(directory: Path) -> dict[str, Path]:
-    """The groups that have a file there."""
+def local_retry_files(directory: Path) -> dict[str, Path]:
+    """Returns every group that has a store in a directory, and its path."""
     found = sorted(directory.glob(f"*{SUFFIX}")) if directory.is_dir() else []
     return {unquote(path.name.removesuffix(SUFFIX)): path for path in found}
 
 
-class ParkedMessages:
-    """The file of one group. Safe to use from several threads."""
+class LocalRetryStore:
+    """The store of one group. Any thread may use it."""
 
     def __init__(self, path: Path) -> None:
+        """Raises CommandError if the file cannot be opened."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         try:
@@ -111,10 +116,10 @@ class ParkedMessages:
             self._database.execute("PRAGMA synchronous=FULL")
             self._make_tables()
         except sqlite3.Error as error:
-            raise CommandError(f"{path}: parked messages cannot be kept there: {error}") from None
+            raise CommandError(f"{path}: the store of parked messages cannot be opened: {error}") from None
 
     def _make_tables(self) -> None:
-        """All or nothing, also if the power goes, and by one process at a time."""
+        """Creates or upgrades the tables in one transaction, which only one process runs at a time."""
         old = "ALTER TABLE parked RENAME TO parked_0; DROP INDEX IF EXISTS parked_due;"
         copy = f"INSERT INTO parked ({_COLUMNS}) SELECT {_COLUMNS} FROM parked_0; DROP TABLE parked_0;"
         self._database.execute("BEGIN IMMEDIATE")
@@ -125,7 +130,7 @@ class ParkedMessages:
                     "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'parked'"
                 ).fetchone()
                 script = f"{old}{_SCHEMA}{copy}" if is_old else _SCHEMA
-                # Not executescript, which would commit what was begun.
+                # Not executescript, which would commit the open transaction.
                 for statement in filter(str.strip, script.split(";")):
                     self._database.execute(statement)
                 self._database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
@@ -138,10 +143,10 @@ class ParkedMessages:
         with self._lock:
             self._database.close()
 
-    def park(self, message: Message, record: dict[str, object], error: str, now_ms: int, due_ms: int) -> bool:
-        """On disk when it returns; False where it was already."""
+    def add(self, message: Message, record: dict[str, object], error: str, now_ms: int, due_ms: int) -> bool:
+        """Stores a message durably. Returns False if it was stored before."""
         queue = message.queue
-        assert queue is not None, "a message that was consumed has its queue"
+        assert queue is not None, "a consumed message has a queue"
         values = (
             *(queue.topic, queue.broker, queue.id, message.queue_offset, message.id),
             *(json.dumps(record), message.body, error[:ERROR_CHARACTERS_MAX], now_ms, due_ms),
@@ -152,32 +157,33 @@ class ParkedMessages:
         )
         return self._change(sql, values) == 1
 
-    def claim(self, now_ms: int, until_ms: int, count_max: int) -> list[Parked]:
-        """What is due; nobody else gets it before `until_ms`, so a process that dies only delays it."""
+    def claim(self, now_ms: int, until_ms: int, count_max: int) -> list[StoredRetry]:
+        """Takes messages that are due. Nobody else gets them before `until_ms`, even if this process dies."""
         sql = (
             "UPDATE parked SET due_ms = ? WHERE number IN"
             f" (SELECT number FROM parked WHERE due_ms <= ? ORDER BY due_ms LIMIT ?) RETURNING {_COLUMNS}"
         )
         return self._select(sql, (until_ms, now_ms, count_max))
 
-    def failed(self, number: int, error: str, due_ms: int) -> None:
+    def add_failure(self, number: int, error: str, due_ms: int) -> None:
+        """Counts a failed attempt; the message is due again at `due_ms`."""
         sql = "UPDATE parked SET attempts = attempts + 1, error = ?, due_ms = ? WHERE number = ?"
         self._change(sql, (error[:ERROR_CHARACTERS_MAX], due_ms, number))
 
     def release(self, numbers: Iterable[int], due_ms: int) -> None:
-        """What was claimed and not tried to the end is due then."""
+        """Ends the claim on messages that were not tried; they are due again at `due_ms`."""
         for number in numbers:
             self._change("UPDATE parked SET due_ms = ? WHERE number = ?", (due_ms, number))
 
     def remove(self, number: int) -> None:
         self._change("DELETE FROM parked WHERE number = ?", (number,))
 
-    def rows(self, count_max: int = -1) -> list[Parked]:
-        """The oldest first."""
+    def rows(self, count_max: int = -1) -> list[StoredRetry]:
+        """Returns the stored messages, the oldest first."""
         return self._select(f"SELECT {_COLUMNS} FROM parked ORDER BY number LIMIT ?", (count_max,))
 
     def replay(self, numbers: Iterable[int] | None = None) -> int:
-        """Makes these, or all, due now with all their attempts; how many there were."""
+        """Makes these messages, or all, due now with all attempts left. Returns how many there were."""
         if numbers is None:
             return self._change("UPDATE parked SET due_ms = 0, attempts = 0", ())
         sql = "UPDATE parked SET due_ms = 0, attempts = 0 WHERE number = ?"
@@ -191,6 +197,6 @@ class ParkedMessages:
         with self._lock, closing(self._database.execute(sql, values)) as cursor:
             return cursor.rowcount
 
-    def _select(self, sql: str, values: tuple[object, ...]) -> list[Parked]:
+    def _select(self, sql: str, values: tuple[object, ...]) -> list[StoredRetry]:
         with self._lock, closing(self._database.execute(sql, values)) as cursor:
-            return [Parked.from_row(row) for row in cursor.fetchall()]
+            return [StoredRetry.from_row(row) for row in cursor.fetchall()]

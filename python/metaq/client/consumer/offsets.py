@@ -1,4 +1,4 @@
-"""How far a group has read: at the brokers in cluster mode, in a local file in broadcast mode."""
+"""Storage of committed offsets: at the brokers in cluster mode, in a local file in broadcast mode."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ CALL_TIMEOUT_S: Final = 5.0
 
 
 class Offsets(Protocol):
-    """Where committed offsets are kept."""
+    """Stores committed offsets."""
 
     async def read(self, queue: Queue) -> int | None:
-        """None where the group has never committed one."""
+        """Returns the committed offset, or None if the group has never committed one."""
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        """Raises MetaqError or OSError where not all could be kept; trying again later is safe."""
+        """Raises MetaqError or OSError if some could not be stored. The caller may try again later."""
 
     async def close(self) -> None: ...
 
 
 class BrokerOffsets:
-    """Cluster mode: each broker keeps those of its queues, for the whole group."""
+    """Cluster mode: each broker stores the group's offsets of its own queues."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
         self._tables: set[tuple[str, str]] = set()
-        """Brokers and topics that have an offset of the group."""
+        """Pairs of broker and topic that already store an offset of the group."""
 
     async def read(self, queue: Queue) -> int | None:
         # Without the last field a broker may answer 0 for a young queue instead of "none".
@@ -64,17 +64,20 @@ class BrokerOffsets:
         tables: dict[tuple[str, str], list[Queue]] = {}
         for queue in offsets:
             tables.setdefault((queue.broker, queue.topic), []).append(queue)
-        await _all_of(self._commit_table(queues, offsets) for queues in tables.values())
+        await _run_all(self._commit_table(queues, offsets) for queues in tables.values())
 
     async def _commit_table(self, queues: list[Queue], offsets: Mapping[Queue, int]) -> None:
-        """Of one broker and topic. Apache's broker makes their table when the first offset comes; two that
-        come at once make one each, and one of them is lost with what it holds: so the first goes alone."""
+        """Commits the offsets of one broker and topic, the very first one alone.
+
+        Apache's broker creates the table of a topic with its first offset. Two first offsets at the same time
+        create two tables, and one of them is lost with its content.
+        """
         table = (queues[0].broker, queues[0].topic)
         if table not in self._tables:
             await self._commit_one(queues[0], offsets[queues[0]])
             self._tables.add(table)
             queues = queues[1:]
-        await _all_of(self._commit_one(queue, offsets[queue]) for queue in queues)
+        await _run_all(self._commit_one(queue, offsets[queue]) for queue in queues)
 
     async def _commit_one(self, queue: Queue, queue_offset: int) -> None:
         command = UpdateConsumerOffset(
@@ -86,21 +89,22 @@ class BrokerOffsets:
         pass
 
 
-async def _all_of(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Does all of it, and then raises what the first that failed did."""
+async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Runs everything to its end and then raises the first failure."""
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
 
 
 class FileOffsets:
-    """Broadcast mode: every process reads all queues and keeps its offsets in its own file.
+    """Broadcast mode: every process reads all queues and stores its offsets in a file of its own.
 
-    The file is replaced as a whole after its content was synced, so that it is the old or the new one if the
-    power goes; a file that cannot be read is an error, since starting anew would skip or repeat silently.
+    The file is synced and then replaced as a whole, so after a power failure it is either the old or the new
+    one. A file that cannot be read is an error, because to start afresh would silently skip or repeat
+    messages.
 
-    Commits may overlap, and one that is cancelled goes on in its thread: they write one after the other, each
-    the newest that is wanted, and the file is not given free before.
+    Commits may overlap, and a cancelled commit continues in its thread. They write one after the other, each
+    the newest offsets, and the file stays locked until the last one has ended.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,7 +114,7 @@ class FileOffsets:
             self._held: HeldFile | None = HeldFile(path.with_suffix(".lock"))
         except BlockingIOError:
             raise CommandError(
-                f"{path}: another consumer keeps its offsets there",
+                f"{path}: another consumer keeps its offsets in this file",
                 hint="give each process its own file with offsets_file=…",
             ) from None
         try:
@@ -122,17 +126,19 @@ class FileOffsets:
 
     @classmethod
     async def open(cls, path: Path) -> FileOffsets:
-        """In a thread, which goes on where whoever waits for it gives up: then it leaves no lock behind.
-        Raises CommandError or OSError."""
+        """Opens the file in a thread. Raises CommandError or OSError.
+
+        The thread continues if the caller is cancelled; it then unlocks the file at once.
+        """
         guard = threading.Lock()
         opened: list[FileOffsets] = []
-        is_given_up = False
+        is_cancelled = False
 
         def open_file() -> FileOffsets:
             offsets = cls(path)
             with guard:
                 opened.append(offsets)
-                if is_given_up:
+                if is_cancelled:
                     offsets._unlock()
             return offsets
 
@@ -140,7 +146,7 @@ class FileOffsets:
             return await asyncio.to_thread(open_file)
         except asyncio.CancelledError:
             with guard:
-                is_given_up = True
+                is_cancelled = True
                 for offsets in opened:
                     offsets._unlock()
             raise
@@ -165,7 +171,7 @@ class FileOffsets:
     def _store_wanted(self) -> None:
         with self._writing:
             if self._held is None:
-                raise ClientClosed(f"{self._path}: the offsets are closed")
+                raise ClientClosed(f"{self._path}: the file of offsets is closed")
             wanted = self._wanted
             if wanted != self._offsets:
                 self._store(wanted)
@@ -190,23 +196,24 @@ class FileOffsets:
 
     def _store(self, offsets: Mapping[Queue, int]) -> None:
         rows = [
-            {"topic": queue.topic, "broker": queue.broker, "queue": queue.id, "offset": offset}
-            for queue, offset in offsets.items()
+            {"topic": queue.topic, "broker": queue.broker, "queue": queue.id, "offset": queue_offset}
+            for queue, queue_offset in offsets.items()
         ]
         replace_file(self._path, json.dumps({"offsets": rows}).encode())
 
 
-async def first_offset(session: Session, queue: Queue) -> int:
+async def earliest_offset(session: Session, queue: Queue) -> int:
+    """Returns the offset of the oldest message."""
     return await _ask(session, queue, GetMinOffset(topic=queue.topic, queue_id=queue.id))
 
 
-async def end_offset(session: Session, queue: Queue) -> int:
-    """That of the next message to come."""
+async def latest_offset(session: Session, queue: Queue) -> int:
+    """Returns the offset that the next message will get."""
     return await _ask(session, queue, GetMaxOffset(topic=queue.topic, queue_id=queue.id))
 
 
 async def offset_at(session: Session, queue: Queue, timestamp_ms: int) -> int:
-    """Of the first message stored then or later."""
+    """Returns the offset of the first message that was stored at that time or later."""
     command = SearchOffsetByTimestamp(topic=queue.topic, queue_id=queue.id, timestamp=timestamp_ms)
     return await _ask(session, queue, command)
 

@@ -1,4 +1,4 @@
-"""The settings of a consumer, checked where they are given."""
+"""The options of a consumer, checked when they are given."""
 
 from __future__ import annotations
 
@@ -11,49 +11,123 @@ from typing import Any, Final, Literal, TypedDict
 
 from metaq.client.consumer.allocation import Strategy, strategy_named
 from metaq.client.consumer.buffers import Limits
+from metaq.client.consumer.positions import Position, Start
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import check_group, check_topic
 from metaq.client.session.routes import Queue
 from metaq.errors import UsageError
-from metaq.protocol.names import RETRY_PREFIX
+from metaq.protocol.names import retry_topic
 
 Mode = Literal["cluster", "broadcast"]
-Start = Literal["first", "last"] | datetime
-"""Where a group begins that has no offset yet: the oldest message, the next to come, or since a time."""
 OnFailure = Literal["broker", "local"]
 OnRebalance = Callable[[frozenset[Queue], frozenset[Queue]], Awaitable[None] | None]
-"""Called with the queues gained and the queues lost; a plain function in a thread, as it may block."""
+"""Called with the queues gained and the queues lost. A plain function runs in a thread, as it may block."""
 
 _DIRECTORY_VARIABLE: Final = "METAQ_CLIENT_DIRECTORY"
 
 
 def client_directory() -> Path:
-    """Where consumers keep broadcast offsets and parked messages unless told otherwise."""
+    """Returns the directory for broadcast offsets and locally stored messages, unless an option names one."""
     return Path(os.environ.get(_DIRECTORY_VARIABLE) or Path.home() / ".metaq" / "client")
+
+
+class ConsumerKeywords(TypedDict, total=False):
+    """The keyword options of `consumer` and `subscribe`. All are optional."""
+
+    tags: str | Iterable[str] | None
+    """One tag, several tags, or `"A || B"`. `tags`, `sql` and `function` exclude each other."""
+    sql: str | None
+    """A SQL92 expression over the properties."""
+    function: str | None
+    """A call of a filter function that the operator has registered."""
+    mode: Mode
+    """Whether members share the messages ("cluster", the default) or each gets all ("broadcast")."""
+    start: Start
+    """The start of a group without a committed offset: "earliest", "latest" (default) or a datetime."""
+    concurrency: int
+    """How many calls of the handler run at a time (default 20)."""
+    ordered: bool
+    """Whether the messages of a queue are processed one after the other (default False)."""
+    priority: bool
+    """Whether queues with a higher id come first (default False)."""
+    priority_patience: int
+    """After how many messages of a higher queue a lower one has its turn (default 8)."""
+    strategy: str | Strategy
+    """How queues are divided among members: "average" (default), "circular", "sticky" or a function."""
+    retries_max: int | None
+    """After how many retries a message becomes a dead letter; None (default) leaves it to the broker."""
+    suspend: float
+    """For how many seconds an ordered queue rests after a failure (default 1.0)."""
+    pull_count: int
+    """How many messages one pull asks for (default 256)."""
+    buffer_count: int
+    """How many unsettled messages of one queue are held at most (default 1000)."""
+    buffer_bytes: int
+    """How many bytes of unsettled messages are held at most in all (default 100 MiB)."""
+    buffer_span: int
+    """How far apart the oldest and the newest unsettled offset of a queue may be (default 2000)."""
+    on_rebalance: OnRebalance | None
+    """Called when queues are gained or lost."""
+    offsets_file: str | Path | None
+    """The file in which broadcast mode keeps its offsets."""
+
+
+class HandlerKeywords(ConsumerKeywords, total=False):
+    """The keyword options of `consumer`. All are optional."""
+
+    batch: int | None
+    """How many messages a handler gets at most, as a list; None (default) passes a single message."""
+    on_failure: OnFailure
+    """Whether the "broker" (default) retries failed messages, or this machine ("local")."""
+    local_after: int
+    """After how many failures a message is stored locally (default 5)."""
+    local_retries_max: int
+    """After how many local retries a message becomes a dead letter (default 16)."""
+    local_first_wait: float
+    """For how many seconds the first local retry waits; the time doubles with each (default 10.0)."""
+    local_directory: str | Path | None
+    """The directory of locally stored messages."""
+
+
+class PullerKeywords(TypedDict, total=False):
+    """The keyword options of `puller`. All are optional."""
+
+    group: str | None
+    """The group whose offsets are read and committed; without one there are no committed offsets."""
+    tags: str | Iterable[str] | None
+    """One tag, several tags, or `"A || B"`. `tags`, `sql` and `function` exclude each other."""
+    sql: str | None
+    """A SQL92 expression over the properties."""
+    function: str | None
+    """A call of a filter function that the operator has registered."""
+    start: Position
+    """The start of a queue without a committed offset (default "latest")."""
+    buffer_count: int
+    """How many messages of one queue are read ahead at most (default 1000)."""
+    buffer_bytes: int
+    """How many bytes are read ahead at most in all (default 100 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Everything a consumer in a group is told; see docs/python-consumers.md."""
+    """All options of a consumer in a group, checked; see docs/python-consumers.md."""
 
     group: str
     subscriptions: tuple[Subscription, ...]
     mode: Mode = "cluster"
-    start: Start = "last"
+    start: Start = "latest"
     concurrency: int = 20
     batch: int | None = None
-    """How many messages a handler gets at most at once, as a list; None gives it one, as such."""
     ordered: bool = False
     priority: bool = False
     priority_patience: int = 8
     limits: Limits = field(default_factory=Limits)
     strategy: Strategy = field(default_factory=lambda: strategy_named("average"))
     retries_max: int | None = None
-    """None leaves it to the group's setting at the broker, and lets a consumer in order retry for ever."""
+    """None leaves it to the group's setting at the broker, and an ordered consumer retries for ever."""
     suspend: float = 1.0
-    """Seconds that a queue rests after a failure in order."""
     pull_count: int = 256
-    """A broker may give less: Apache's 32 at most."""
+    """A broker may return fewer; Apache's returns at most 32."""
     on_rebalance: OnRebalance | None = None
     offsets_file: Path | None = None
     on_failure: OnFailure = "broker"
@@ -73,12 +147,12 @@ class ConsumerOptions:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ValueError(f"{name} is {value}: it cannot be negative")
-        _one_of("mode", self.mode, ("cluster", "broadcast"))
-        _one_of("on_failure", self.on_failure, ("broker", "local"))
+        _check_choice("mode", self.mode, ("cluster", "broadcast"))
+        _check_choice("on_failure", self.on_failure, ("broker", "local"))
         if not isinstance(self.start, datetime):
-            _one_of("start", self.start, ("first", "last", "a datetime"))
+            _check_choice("start", self.start, ("earliest", "latest", "a datetime"))
         if self.ordered and self.mode == "broadcast":
-            raise ValueError("ordered needs queue locks, which broadcast mode has not: leave one of them out")
+            raise ValueError("ordered needs queue locks, which broadcast mode lacks: leave one of them out")
 
     @property
     def is_broadcast(self) -> bool:
@@ -86,49 +160,13 @@ class ConsumerOptions:
 
     @property
     def retry_topic(self) -> str:
-        return RETRY_PREFIX + self.group
-
-
-class ConsumerKeywords(TypedDict, total=False):
-    """The keywords that `consumer` and `subscribe` share, all of which may be left out."""
-
-    tags: str | Iterable[str] | None
-    """One tag, several, or `"A || B"`; this, `sql` and `function` exclude each other."""
-    sql: str | None
-    function: str | None
-    """The call of a filter function that the operator has registered."""
-    mode: Mode
-    start: Start
-    concurrency: int
-    ordered: bool
-    priority: bool
-    priority_patience: int
-    strategy: str | Strategy
-    retries_max: int | None
-    suspend: float
-    pull_count: int
-    buffer_count: int
-    buffer_bytes: int
-    buffer_span: int
-    on_rebalance: OnRebalance | None
-    offsets_file: str | Path | None
-
-
-class HandlerKeywords(ConsumerKeywords, total=False):
-    """What `consumer` takes besides."""
-
-    batch: int | None
-    on_failure: OnFailure
-    local_after: int
-    local_retries_max: int
-    local_first_wait: float
-    local_directory: str | Path | None
+        return retry_topic(self.group)
 
 
 def consumer_options(
     topic: str | Iterable[str], group: str, keywords: HandlerKeywords | ConsumerKeywords
 ) -> ConsumerOptions:
-    """Raises UsageError, naming the rule that is broken."""
+    """Checks the options of one consumer. Raises UsageError, which names the broken rule."""
     given: dict[str, Any] = dict(keywords)
     topics = (topic,) if isinstance(topic, str) else tuple(topic)
     for name in topics:
@@ -159,6 +197,6 @@ def consumer_options(
         raise UsageError(str(error)) from None
 
 
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise ValueError(f"{name} is {value!r}: it is one of {', '.join(allowed)}")
+        raise ValueError(f"{name} is {value!r}: it must be one of {', '.join(allowed)}")

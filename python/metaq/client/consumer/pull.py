@@ -19,31 +19,40 @@ if TYPE_CHECKING:
     from metaq.client.session.session import Session
 
 HOLD_MS: Final = 15_000
+"""How long the broker holds a pull that finds nothing."""
 ANSWER_TIMEOUT_S: Final = 15.0
-"""Beyond the time that the broker was asked to hold the pull."""
+"""How long we wait for the answer after the time that the broker may hold the pull."""
 
 BYTES_MAX: Final = 1024 * 1024
-"""Asked for at once; a broker gives less where it is set up so."""
+"""The bytes that one pull asks for; a broker may be configured to return less."""
 INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
-"""What is beyond that when its bodies are inflated is left for the next time: small ones may become huge."""
+"""The bytes that one pull may inflate to. The rest waits for the next pull: small bodies may become huge."""
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
 
+_NOTHING_FOUND: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+Unreadable = tuple[Message, UnreadableBody]
+"""A message whose body cannot be decompressed, and the reason."""
+
 
 @dataclass(frozen=True, slots=True)
-class Pull:
-    """What came of it."""
+class PullResult:
+    """The messages that one pull returned, and where the next pull starts."""
 
     messages: list[Message]
     next_offset: int
     is_moved: bool
-    """The queue does not reach to where we asked: go on from `next_offset`, even backwards."""
-    unreadable: list[tuple[Message, UnreadableBody]]
-    """Messages whose bodies cannot be decompressed, and why."""
+    """The queue does not contain the offset that we asked for: continue at `next_offset`, even backwards."""
+    unreadable: list[Unreadable]
 
 
-class Puller:
-    """Pulls for one group; remembers for each queue which replica its broker sent us to."""
+class PullRequests:
+    """Pulls for one group, and remembers which replica the broker suggested for each queue."""
 
     def __init__(self, session: Session, group: str, *, carries_subscription: bool) -> None:
         self._session = session
@@ -59,8 +68,11 @@ class Puller:
         count_max: int,
         hold_ms: int = HOLD_MS,
         bytes_max: int = INFLATED_TOGETHER_BYTES,
-    ) -> Pull:
-        """A message larger than `bytes_max` comes too; raises Refused, Unreachable or NoRoute."""
+    ) -> PullResult:
+        """Pulls messages from an offset on. The first message may be larger than `bytes_max`.
+
+        Raises Refused, Unreachable or NoRoute.
+        """
         flags = _SUSPEND if hold_ms else 0
         command = PullMessage(
             consumer_group=self._group,
@@ -83,7 +95,7 @@ class Puller:
         timeout = hold_ms / 1000 + ANSWER_TIMEOUT_S
         reply = await self._session.call(queue.broker, command, timeout=timeout, broker_id=broker_id)
         found = reply.code == ResponseCode.SUCCESS
-        if not found and reply.code not in _NOTHING:
+        if not found and reply.code not in _NOTHING_FOUND:
             reply.check()
         header = reply.header(Pulled)
         try:
@@ -91,7 +103,7 @@ class Puller:
                 decode_messages(reply.body, queue, tags=subscription.tags) if found else ([], [])
             )
         except FrameError as error:
-            # Going on would skip what cannot be read, silently.
+            # To continue would silently skip the malformed message.
             raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
         self._broker_ids[queue] = header.suggest_which_broker_id
         next_offset = header.next_begin_offset
@@ -103,38 +115,29 @@ class Puller:
             lost = {message.queue_offset for message, _ in unreadable}
             messages = [message for message in messages if message.queue_offset not in lost]
         is_moved = reply.code == ResponseCode.PULL_OFFSET_MOVED
-        return Pull(messages, next_offset, is_moved, unreadable)
+        return PullResult(messages, next_offset, is_moved, unreadable)
 
 
-def _inflate(
-    compressed: Iterable[Message], bytes_max: int
-) -> tuple[list[tuple[Message, UnreadableBody]], Message | None]:
-    """One body after the other until they are too much; those of which nothing comes, and the first left."""
-    unreadable: list[tuple[Message, UnreadableBody]] = []
+def _inflate(compressed: Iterable[Message], bytes_max: int) -> tuple[list[Unreadable], Message | None]:
+    """Inflates bodies until they exceed the limit; returns the unreadable ones and the first that is left."""
+    unreadable: list[Unreadable] = []
     size_bytes = 0
     for message in compressed:
         if size_bytes >= bytes_max:
             return unreadable, message
         failed = find_unreadable((message,))
         unreadable += failed
-        # One that is too large took as long as the largest.
+        # A body that is too large cost as much work as the largest allowed one.
         size_bytes += INFLATED_BYTES_MAX if failed else message.body_size
     return unreadable, None
 
 
-def find_unreadable(compressed: Iterable[Message]) -> list[tuple[Message, UnreadableBody]]:
-    """Inflates the bodies; those of which nothing comes, and why."""
-    unreadable: list[tuple[Message, UnreadableBody]] = []
+def find_unreadable(compressed: Iterable[Message]) -> list[Unreadable]:
+    """Inflates all bodies and returns the messages for which that failed."""
+    unreadable: list[Unreadable] = []
     for message in compressed:
         try:
             _ = message.body
         except UnreadableBody as error:
             unreadable.append((message, error))
     return unreadable
-
-
-_NOTHING: Final = (
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)

@@ -1,4 +1,4 @@
-"""Which queues are ours now: the routes, the members of the group and the strategy decide."""
+"""A member's share of the group's queues, and the locks that ordered consumers need."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ CALL_TIMEOUT_S: Final = 5.0
 
 
 class Shares:
-    """Works out our share of each topic. Where a topic or its broker cannot be asked, the old share stays."""
+    """Works out our share of each topic. If a topic or its broker cannot be asked, the old share stays."""
 
     def __init__(self, session: Session, options: ConsumerOptions) -> None:
         self._session = session
         self._options = options
         self.known: dict[str, frozenset[Queue]] = {}
-        """Every queue of each topic, as last seen."""
+        """All queues of each topic, as last seen."""
         self._shares: dict[str, frozenset[Queue]] = {}
         self._first_seen: dict[str, frozenset[Queue]] = {}
-        """The queues that each topic had when we first looked; none where it was not there."""
+        """The queues that each topic had when we first looked; empty if the topic did not exist."""
 
     @property
     def topics(self) -> list[str]:
@@ -39,12 +39,12 @@ class Shares:
         return topics if self._options.is_broadcast else [*topics, self._options.retry_topic]
 
     async def work_out(self) -> frozenset[Queue]:
-        """All our queues."""
+        """Returns the queues that are ours now."""
         await asyncio.gather(*(self._work_out_topic(topic) for topic in self.topics))
         return frozenset().union(*self._shares.values())
 
     async def look(self, topic: str) -> list[Queue]:
-        """Every queue of a topic that can be read; raises MetaqError."""
+        """Returns the readable queues of a topic. Raises MetaqError."""
         try:
             queues = sorted(set((await self._session.routes.get(topic)).readable))
         except NoRoute as error:
@@ -56,7 +56,7 @@ class Shares:
         return queues
 
     def has_appeared(self, queue: Queue) -> bool:
-        """It came into being after we first looked at its topic."""
+        """Returns whether a queue was created after we first looked at its topic."""
         return queue not in self._first_seen.get(queue.topic, (queue,))
 
     async def _work_out_topic(self, topic: str) -> None:
@@ -71,20 +71,20 @@ class Shares:
                 share = self._options.strategy(self._session.client_id, queues, members)
         except NoRoute as error:
             if not error.retriable:
-                # It was deleted, or is not there yet: nothing of it is ours.
+                # The topic was deleted or does not exist yet.
                 self.known.pop(topic, None)
                 self._shares.pop(topic, None)
             _log.debug("group %s has no share of %s: %s", self._options.group, topic, error)
             return
         except MetaqError as error:
-            # A retry topic comes into being with the first heartbeat, a topic perhaps with its first message.
+            # The first heartbeat creates the retry topic, and the first message may create a topic.
             _log.debug("group %s keeps its share of %s: %s", self._options.group, topic, error)
             return
         self.known[topic] = frozenset(queues)
         self._shares[topic] = frozenset(share)
 
     async def _members(self, queues: list[Queue]) -> list[str]:
-        """The client ids of the group, from the first broker of the topic that answers."""
+        """Returns the client ids of the group, from the first broker of the topic that knows us."""
         command = GetConsumerListByGroup(consumer_group=self._options.group)
         problem: MetaqError | None = None
         for broker in dict.fromkeys(queue.broker for queue in queues):
@@ -94,23 +94,26 @@ class Shares:
             except MetaqError as error:
                 problem = error
                 continue
-            # Not among them: our heartbeat has not arrived there yet, or was forgotten with a restart.
+            # We are missing until our heartbeat has arrived there, for example after a restart of the broker.
             if self._session.client_id in members:
                 return sorted(set(members))
         raise problem or MetaqError(
-            f"no broker knows {self._session.client_id} in group {self._options.group}"
+            f"no broker knows {self._session.client_id} as a member of group {self._options.group} yet"
         )
 
 
 class Locks:
-    """Leases of queues, for consumption in order; a broker gives a queue to one member at a time."""
+    """Queue locks for ordered consumption. A broker grants a queue to one member at a time, for a minute."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
 
     async def lock(self, queues: frozenset[Queue]) -> frozenset[Queue]:
-        """Takes or renews them; those granted. A broker that cannot be asked grants nothing."""
+        """Takes or renews locks and returns the queues that were granted.
+
+        A broker that cannot be asked grants nothing.
+        """
 
         async def ask(broker: str, wanted: list[Queue]) -> list[Queue]:
             try:
@@ -128,7 +131,7 @@ class Locks:
         return frozenset(queue for answer in answers for queue in answer)
 
     async def unlock(self, queues: frozenset[Queue]) -> None:
-        """Best effort: a lease ends by itself."""
+        """Gives locks back, as far as brokers can be reached. The others expire."""
         for broker, held in _by_broker(queues).items():
             try:
                 await self._session.call(

@@ -1,13 +1,13 @@
-"""What a consumer wants of a topic, and what its handler may say about a message."""
+"""Subscriptions to topics, and the errors with which a handler settles a message."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
 from metaq._core import tag_code
+from metaq.client.clock import now_ms
 from metaq.protocol.bodies import SubscriptionData
 
 ALL: Final = "*"
@@ -35,32 +35,33 @@ DELAY_LEVELS_S: Final = (
     3600,
     7200,
 )
-"""Level 1 is the first. A retry without a time begins at level 3 and climbs."""
+"""The delays that a broker supports for retries; the first is level 1."""
 LADDER_LEVEL: Final = 0
+"""The broker chooses the delay: level 3 for the first retry, one level more for each further one."""
 DEAD_LETTER_LEVEL: Final = -1
 
 
 class Retry(Exception):
-    """Raised by a handler: give me this message again.
+    """Raise this in a handler to get the message again.
 
-    `after` is in seconds. A broker keeps retries by delay level, so the message comes after the first level
-    that is not shorter, at most two hours; without it the wait grows from try to try. Consumers in order and
-    those with `on_failure="local"` wait exactly so long.
+    `after` is in seconds. A broker only supports certain delays, so it uses the next longer one, at most two
+    hours. Without `after` the delay grows with every attempt. Ordered consumers and consumers with
+    `on_failure="local"` wait exactly `after` seconds.
     """
 
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
         if after is not None and after < 0:
-            raise ValueError(f"a message cannot be retried {-after:g} s ago")
+            raise ValueError(f"after is {after:g}: it cannot be negative")
         super().__init__(reason)
         self.after = after
 
 
 class Reject(Exception):
-    """Raised by a handler: nobody can handle this message, put it to the group's dead letters."""
+    """Raise this in a handler to send the message to the group's dead letters without further retries."""
 
 
 def delay_level(after: float | None) -> int:
-    """The first level that waits at least so long."""
+    """Returns the first level that waits at least that many seconds."""
     if after is None:
         return LADDER_LEVEL
     for level, seconds in enumerate(DELAY_LEVELS_S, start=1):
@@ -71,14 +72,14 @@ def delay_level(after: float | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic and the filter on it."""
+    """A topic and the filter on its messages."""
 
     topic: str
     expression: str
     kind: str
     tags: frozenset[str]
     version: int
-    """When it was made; a broker takes the newest for the group's."""
+    """The time of its creation. A broker uses the newest subscription of a group."""
 
     @classmethod
     def of(
@@ -89,15 +90,15 @@ class Subscription:
         sql: str | None = None,
         function: str | None = None,
     ) -> Self:
-        """Raises ValueError for more than one filter or an empty one."""
+        """Makes a subscription with at most one filter. Raises ValueError for several or an empty one."""
         given = [
             name
             for name, value in (("tags", tags), ("sql", sql), ("function", function))
             if value is not None
         ]
         if len(given) > 1:
-            raise ValueError(f"a subscription has one filter, not {' and '.join(given)}")
-        version = time.time_ns() // 1_000_000
+            raise ValueError(f"{' and '.join(given)} exclude each other: use only one filter")
+        version = now_ms()
         for kind, expression in ((SQL, sql), (FUNCTION, function)):
             if expression is not None:
                 if not expression.strip():
@@ -111,11 +112,11 @@ class Subscription:
         return cls(topic, " || ".join(sorted(wanted)) or ALL, TAG, wanted, version)
 
     def wants(self, tag: str | None) -> bool:
-        """A broker compares hashes only; the tags themselves are compared here."""
+        """Returns whether the tag is wanted. Brokers only compare hashes, so we compare the tags again."""
         return not self.tags or tag in self.tags
 
     def data(self) -> SubscriptionData:
-        """As heartbeats carry it."""
+        """Returns the subscription in the form that heartbeats carry."""
         tags = sorted(self.tags)
         return SubscriptionData(
             topic=self.topic,

@@ -1,36 +1,31 @@
-"""Consumers as plain code sees them: the same names and signatures, and calls that wait.
+"""The consumers of `metaq.Client`: the same names and signatures as on asyncio, with calls that wait.
 
-Handlers run in threads of their own; the client's thread only pulls, commits and beats.
+Handlers run in threads of their own. The client's thread only pulls, commits and sends heartbeats.
 """
 
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 from collections.abc import Callable, Iterable
-from types import FrameType, TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from types import TracebackType
+from typing import Any, Self
 
-from metaq.client import aio
-from metaq.client.consumer import aio_consumers as consumers_aio
-from metaq.client.consumer.handler import CLOSE_TIMEOUT_S
+from metaq.client.consumer import aio_consumers
 from metaq.client.consumer.iteration import Delivery
-from metaq.client.consumer.options import ConsumerKeywords, HandlerKeywords
-from metaq.client.consumer.pull_consumer import Position
+from metaq.client.consumer.positions import Position
+from metaq.client.lifecycle import CLOSE_TIMEOUT_S, Closable, Startable
 from metaq.client.message import Message
-from metaq.client.portal import Portal, require_plain
+from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 Handler = Callable[[Any], object]
-"""Takes a message, or with `batch` a list of them."""
+"""Takes a message, or a list of messages with the option `batch`."""
 
 
 class ReceivedMessage(Message):
-    """A message of an iteration."""
+    """A message of an iteration, which you settle with `process`, `ack`, `retry` or `reject`."""
 
     __slots__ = ("_delivery", "_portal")
     _delivery: Delivery
@@ -43,46 +38,49 @@ class ReceivedMessage(Message):
         return self
 
     def process(self) -> Processing:
-        """Acknowledges at its end; an exception retries, `Retry` and `Reject` as in a handler. The exception
-        does not leave the block, so that the loop goes on."""
+        """Opens a block that acknowledges the message at its end.
+
+        An exception retries the message; `Retry` and `Reject` work as in a handler. The exception is logged
+        and does not leave the block, so the loop continues.
+        """
         self._delivery.is_processed = True
         return Processing(self)
 
     def ack(self) -> None:
-        """It is done with."""
+        """Acknowledges the message: it will not come again."""
         self._delivery.ack()
 
     def retry(self, after: float | None = None) -> None:
-        """It comes again."""
+        """Lets the message come again, after that many seconds if given."""
         self._portal.run(self._delivery.retry, after)
 
     def reject(self) -> None:
-        """It goes to the dead letters."""
+        """Sends the message to the group's dead letters."""
         self._portal.run(self._delivery.reject)
 
 
 class Processing:
-    """A block in which a message is processed."""
+    """The block of `ReceivedMessage.process`."""
 
-    __slots__ = ("_message", "_told")
+    __slots__ = ("_message", "_telemetry")
 
     def __init__(self, message: ReceivedMessage) -> None:
         self._message = message
-        self._told = message._delivery.processing()
+        self._telemetry = message._delivery.processing()
 
     def __enter__(self) -> None:
-        self._told.__enter__()
+        self._telemetry.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._told.__exit__(kind, error, trace)
+        self._telemetry.__exit__(kind, error, trace)
         message = self._message
         if error is None:
             message.ack()
             return False
         if not isinstance(error, Exception):
-            message._delivery.give_back()  # Interrupted: it is nobody's fault.
+            message._delivery.give_back()  # Interrupted: that does not count as a failure.
             return False
         _log.warning("processing of %s failed", message.id, exc_info=error)
         message._portal.run(message._delivery.end, error)
@@ -90,9 +88,9 @@ class Processing:
 
 
 class Consumer:
-    """A handler and the group it works for. Calling it calls the handler, for instance in a test."""
+    """A handler and its consumer group. You can call it like the handler itself, for example in a test."""
 
-    def __init__(self, portal: Portal, consumer: consumers_aio.Consumer) -> None:
+    def __init__(self, portal: Portal, consumer: aio_consumers.Consumer) -> None:
         self.handler = consumer.handler
         self._portal = portal
         self._consumer = consumer
@@ -102,265 +100,165 @@ class Consumer:
 
     @property
     def group(self) -> str:
-        """That it is a member of."""
+        """The consumer group."""
         return self._consumer.group
 
     @property
     def is_closed(self) -> bool:
-        """Also while its close is under way."""
+        """Whether it is closed or closing."""
         return self._consumer.is_closed
 
     @property
     def queues(self) -> frozenset[Queue]:
-        """Its share of the queues now."""
-        return _on_loop(self._portal, lambda: self._consumer.queues)
+        """The queues that this consumer reads now."""
+        return self._portal.call(lambda: self._consumer.queues)
 
     def start(self) -> None:
         """Joins the group. Safe to call twice."""
         self._portal.run(self._consumer.start)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
-        """Takes nothing of these queues, or of any, until resumed; they stay this consumer's."""
-        _on_loop(self._portal, lambda: self._consumer.pause(queues))
+        """Stops taking messages of these queues, or of all, until they are resumed. It keeps the queues."""
+        self._portal.call(lambda: self._consumer.pause(queues))
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
-        """Goes on with these queues, or with all."""
-        _on_loop(self._portal, lambda: self._consumer.resume(queues))
+        """Continues with these queues, or with all."""
+        self._portal.call(lambda: self._consumer.resume(queues))
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Stops pulling, lets what is in hand end, commits and leaves the group, within the time.
+        """Stops pulling, waits for running handlers, commits and leaves the group, all within the timeout.
 
-        False where handlers were still at work: their messages come again. Safe to call twice.
+        Returns False if handlers were still running; their messages come again. Safe to call twice.
         """
         return self._portal.run(self._consumer.close, timeout)
 
 
-class Subscribed:
-    """Messages of a group to iterate over.
+class Subscribed(Startable):
+    """The messages of a group, to iterate over.
 
-    Asking for the next message acknowledges the one before, unless it was settled or given to `process`; with
-    `auto_ack=False` only that settles it, which several threads that share it need.
+    To ask for the next message acknowledges the one before, unless you settled it or opened its `process`
+    block. With `auto_ack=False` you must settle every message, which is necessary if several threads share
+    the iteration.
     """
 
-    def __init__(self, portal: Portal, subscribed: consumers_aio.Subscribed) -> None:
+    def __init__(self, portal: Portal, subscribed: aio_consumers.Subscribed) -> None:
         self._portal = portal
         self._subscribed = subscribed
 
     @property
     def group(self) -> str:
-        """That it is a member of."""
+        """The consumer group."""
         return self._subscribed.group
 
     @property
     def is_closed(self) -> bool:
-        """Also while its close is under way."""
+        """Whether it is closed or closing."""
         return self._subscribed.is_closed
 
     @property
     def queues(self) -> frozenset[Queue]:
-        """Its share of the queues now."""
-        return _on_loop(self._portal, lambda: self._subscribed.queues)
+        """The queues that it reads now."""
+        return self._portal.call(lambda: self._subscribed.queues)
 
     def __iter__(self) -> Self:
         self._portal.require_own_process()
-        self._subscribed.stream.begin_again()
+        self._subscribed._stream.begin_again()
         return self
 
     def __next__(self) -> ReceivedMessage:
-        stream = self._subscribed.stream
+        stream = self._subscribed._stream
         self._portal.require_own_process()
         if not stream.is_started:
             self._portal.run(self._subscribed.start)
-        delivery = stream.take_waiting(self._subscribed.idle_timeout)
+        delivery = stream.take_waiting(self._subscribed._idle_timeout)
         if delivery is None:
             raise StopIteration
         return ReceivedMessage(delivery, self._portal)
 
     def start(self) -> None:
-        """Joins the group, which the first message asked for does too. Safe to call twice."""
+        """Joins the group. The first message that you ask for does that too. Safe to call twice."""
         self._portal.run(self._subscribed.start)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
-        """Takes nothing of these queues, or of any, until resumed; they stay its own."""
-        _on_loop(self._portal, lambda: self._subscribed.pause(queues))
+        """Stops taking messages of these queues, or of all, until they are resumed. It keeps the queues."""
+        self._portal.call(lambda: self._subscribed.pause(queues))
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
-        """Goes on with these queues, or with all."""
-        _on_loop(self._portal, lambda: self._subscribed.resume(queues))
+        """Continues with these queues, or with all."""
+        self._portal.call(lambda: self._subscribed.resume(queues))
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> bool:
-        """Waits for what is being processed, commits and leaves the group. Safe to call twice."""
+        """Waits for messages that are being processed, commits and leaves the group. Safe to call twice.
+
+        Returns False if some were not settled within the timeout; they come again.
+        """
         return self._portal.run(self._subscribed.close, timeout)
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+class Puller(Closable):
+    """Reads queues that you assign. Messages that `poll` returned count as read; `commit` stores how far."""
 
-
-class Puller:
-    """Reads queues that the caller names. What `poll` returned counts as read; `commit` makes it known."""
-
-    def __init__(self, portal: Portal, puller: consumers_aio.Puller) -> None:
+    def __init__(self, portal: Portal, puller: aio_consumers.Puller) -> None:
         self._portal = portal
         self._puller = puller
 
     @property
     def is_closed(self) -> bool:
-        """Also while its close is under way."""
+        """Whether it is closed or closing."""
         return self._puller.is_closed
 
     @property
     def queues(self) -> list[Queue]:
-        """What is assigned to it."""
-        return _on_loop(self._portal, lambda: self._puller.queues)
+        """The queues that are assigned to it."""
+        return self._portal.call(lambda: self._puller.queues)
 
     def position(self, queue: Queue) -> int:
-        """The offset of the message that `poll` gives next of this queue; raises UsageError."""
-        return _on_loop(self._portal, lambda: self._puller.position(queue))
+        """Returns the offset of the message of this queue that `poll` gives next. Raises UsageError."""
+        return self._portal.call(lambda: self._puller.position(queue))
 
     def assign(self, *what: str | Queue) -> list[Queue]:
-        """Reads these queues, or all queues of topics, and no others. Each begins at the group's offset, or
-        where it has none at `start`. Raises NoRoute for a topic that is not there."""
+        """Reads these queues, or all queues of these topics, and no others. Returns the queues.
+
+        A new queue starts at the group's committed offset, or at `start` if there is none. Raises NoRoute for
+        a topic that does not exist.
+        """
         return self._portal.run(self._puller.assign, *what)
 
     def seek(self, position: Position, *queues: Queue) -> None:
-        """The next `poll` reads from there, in these queues or in all that are assigned."""
+        """Lets the next `poll` read from a position, in these queues or in all that are assigned.
+
+        A position is "earliest", "latest", a datetime or a queue offset.
+        """
         self._portal.run(self._puller.seek, position, *queues)
 
     def poll(self, timeout: float = 1.0, *, count: int = 32) -> list[Message]:
-        """Up to `count` messages, as soon as there are any; an empty list where none came in time.
+        """Returns up to `count` messages as soon as there are any; an empty list if the timeout passes.
 
-        Raises what the broker refused, and UnreadableBody (once) for a message that cannot be decompressed.
+        Raises Refused if the broker refused the pull, and UnreadableBody once for each message that cannot be
+        decompressed.
         """
         self._portal.require_usable()
         return self._puller.poll_waiting(timeout, count)
 
     def commit(self) -> dict[Queue, int]:
-        """Makes known how far every queue is read; raises MetaqError where a broker did not take it."""
+        """Commits how far every queue was polled, and returns the offsets.
+
+        Raises UsageError without a group, and MetaqError if a broker did not store an offset.
+        """
         return self._portal.run(self._puller.commit)
 
     def committed(self, queue: Queue) -> int | None:
-        """What the group committed of a queue; None for nothing."""
+        """Returns the offset that the group has committed for a queue, or None."""
         return self._portal.run(self._puller.committed, queue)
 
     def pause(self, queues: Iterable[Queue] | None = None) -> None:
-        """`poll` gives nothing of these queues, or of any, until resumed."""
-        _on_loop(self._portal, lambda: self._puller.pause(queues))
+        """Makes `poll` skip these queues, or all queues, until they are resumed."""
+        self._portal.call(lambda: self._puller.pause(queues))
 
     def resume(self, queues: Iterable[Queue] | None = None) -> None:
-        """Goes on with these queues, or with all."""
-        _on_loop(self._portal, lambda: self._puller.resume(queues))
+        """Continues with these queues, or with all."""
+        self._portal.call(lambda: self._puller.resume(queues))
 
     def close(self) -> None:
-        """Commits nothing by itself. Safe to call twice."""
+        """Stops reading. Does not commit. Safe to call twice."""
         self._portal.run(self._puller.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Consuming:
-    """The consumers of a client."""
-
-    _portal: Portal
-    _client: aio.Client
-
-    def consumer(
-        self, topic: str | Iterable[str], *, group: str, **options: Unpack[HandlerKeywords]
-    ) -> Callable[[Handler], Consumer]:
-        """Declares a handler; it begins with the client, or at once where that has begun.
-
-        It is called in threads, up to `concurrency` at a time. To return acknowledges, an exception retries,
-        `Retry` says when and `Reject` sends to the dead letters.
-        """
-        declare = self._client.consumer(topic, group=group, **options)
-
-        def declare_plain(handler: Handler) -> Consumer:
-            require_plain(handler)
-            if not self._portal.usable:
-                return Consumer(self._portal, declare(handler))
-            consumer = Consumer(self._portal, _on_loop(self._portal, lambda: declare(handler)))
-            consumer.start()
-            return consumer
-
-        return declare_plain
-
-    def subscribe(
-        self,
-        topic: str | Iterable[str],
-        *,
-        group: str,
-        auto_ack: bool = True,
-        idle_timeout: float | None = None,
-        **options: Unpack[ConsumerKeywords],
-    ) -> Subscribed:
-        """Messages to iterate over; the iteration ends when it is closed, or after `idle_timeout` seconds in
-        which none came."""
-        subscribed = self._client.subscribe(
-            topic, group=group, auto_ack=auto_ack, idle_timeout=idle_timeout, **options
-        )
-        return Subscribed(self._portal, subscribed)
-
-    def puller(
-        self,
-        *,
-        group: str | None = None,
-        tags: str | Iterable[str] | None = None,
-        sql: str | None = None,
-        function: str | None = None,
-        start: Position = "end",
-        buffer_count: int = 1000,
-        buffer_bytes: int = 100 * 1024 * 1024,
-    ) -> Puller:
-        """Reads queues that are assigned to it; `group` is needed to commit."""
-        puller = self._client.puller(
-            group=group,
-            tags=tags,
-            sql=sql,
-            function=function,
-            start=start,
-            buffer_count=buffer_count,
-            buffer_bytes=buffer_bytes,
-        )
-        return Puller(self._portal, puller)
-
-    def run(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Consumes until SIGTERM or SIGINT comes, then closes within the time. For the main thread."""
-        ended = threading.Event()
-
-        def end(number: int, frame: FrameType | None) -> None:
-            ended.set()
-
-        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            self.start()
-            ended.wait()
-        finally:
-            self.close(timeout)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def start(self) -> None:
-        raise NotImplementedError
-
-    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        raise NotImplementedError
-
-
-def _on_loop(portal: Portal, function: Callable[[], _T]) -> _T:
-    """Where the state belongs that it reads or changes."""
-
-    async def call() -> _T:
-        return function()
-
-    return portal.run(call)

@@ -1,4 +1,4 @@
-"""Rows of a table as the data plane takes them: Arrow's buffers, column by column."""
+"""Rows of a table in the form that the data plane reads: Arrow buffers, column by column."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts or bytes. A row is null where its bit, counted from `first_bit`, is not set in `validity`."""
+    """A column of texts or bytes. A row is null if its bit in `validity`, counted from `first_bit`, is 0."""
 
     data: bytes
     offsets: bytes
-    """Four bytes each, one more than there are rows. The first says where `data` begins."""
+    """Four bytes each, one more than there are rows. The first one is where `data` starts."""
     validity: bytes | None = None
     first_bit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Eight bytes each."""
+    """A column of numbers, eight bytes each."""
 
     values: bytes
     validity: bytes | None = None
@@ -27,7 +27,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Names and values; those of a row stand between its offset and the next one's."""
+    """A column of maps. The names and values of a row lie between its offset and the next one."""
 
     offsets: bytes
     names: Texts
@@ -43,11 +43,11 @@ class Rows:
     count: int
     bodies: Texts
     topic: str | None = None
-    """Of rows that name none themselves."""
+    """The topic of rows that do not name one."""
     topics: Texts | None = None
     tags: Texts | None = None
     keys: Texts | None = None
-    """Several keys of a row are separated by spaces."""
+    """The keys of a row, separated by spaces."""
     properties: Pairs | None = None
     sharding_keys: Texts | None = None
     brokers: Texts | None = None

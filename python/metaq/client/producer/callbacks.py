@@ -1,4 +1,4 @@
-"""Callbacks of the plain face: they run in a thread of their own, where a slow one stops nothing of ours."""
+"""Callbacks of send futures in plain code, which run in a thread of their own and so block nothing."""
 
 from __future__ import annotations
 
@@ -18,23 +18,26 @@ _log = logging.getLogger(__name__)
 
 Callback = Callable[["SendFuture"], Any]
 
-END_LOOK_S: Final = 0.01
+END_INTERVAL_S: Final = 0.01
 
-_serving: ContextVar[Callbacks | None] = ContextVar("metaq callbacks", default=None)
-"""Whose thread it is; what the thread asks of an event loop runs there with the same."""
+_serving: ContextVar[CallbackThread | None] = ContextVar("metaq callbacks", default=None)
+"""The object whose thread runs this context. Calls from the thread to an event loop keep the value."""
 
 
 def call_back(callback: Callback, future: SendFuture) -> None:
-    """What it raises is nobody's to catch, so it is logged."""
+    """Calls a callback and logs its failure, because nobody could catch it."""
     try:
         callback(future)
     except Exception:
         _log.exception("a callback of %r failed", future)
 
 
-class Callbacks:
-    """The thread, started with the first callback. What waits for it is bounded by the buffer of its
-    producer, in which every batch keeps its room until its callbacks were called."""
+class CallbackThread:
+    """A thread that starts with the first callback.
+
+    The number of waiting callbacks is bounded by the producer's buffer, in which every batch keeps its room
+    until its callbacks have run.
+    """
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -42,12 +45,12 @@ class Callbacks:
         self._is_stopped = False
 
     @property
-    def is_here(self) -> bool:
-        """Whether a callback asks: it must not wait for the others, nor for room that they keep."""
+    def is_current(self) -> bool:
+        """Whether a callback asks. It must not wait for other callbacks, nor for the room that they keep."""
         return _serving.get() is self
 
     def run(self, batches: Iterable[DoneBatch]) -> None:
-        """In the order in which they come."""
+        """Runs the callbacks of these batches, in order."""
         for batch in batches:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name="metaq callbacks", daemon=True)
@@ -55,25 +58,25 @@ class Callbacks:
             self._calls.put(batch.call_back)
 
     async def wait(self) -> None:
-        """Until those that came before have run; not at all where one of them asks."""
-        if self._thread is None or self.is_here:
+        """Waits until all callbacks so far have run. Returns at once if a callback asks."""
+        if self._thread is None or self.is_current:
             return
         while self._is_stopped and self._thread.is_alive():
-            await asyncio.sleep(END_LOOK_S)
+            await asyncio.sleep(END_INTERVAL_S)
         if self._is_stopped:
             return
         loop = asyncio.get_running_loop()
         reached: asyncio.Future[None] = loop.create_future()
 
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits any more.
-                loop.call_soon_threadsafe(_reach, reached)
+        def reach() -> None:
+            with contextlib.suppress(RuntimeError):  # The loop has ended, so nobody waits on it.
+                loop.call_soon_threadsafe(_finish, reached)
 
-        self._calls.put(tell)
+        self._calls.put(reach)
         await reached
 
     def stop(self) -> None:
-        """Ends the thread after what it has in hand. Safe to call twice."""
+        """Ends the thread after the callbacks so far. Safe to call twice."""
         if self._thread is not None and not self._is_stopped:
             self._is_stopped = True
             self._calls.put(None)
@@ -84,6 +87,6 @@ class Callbacks:
             call()
 
 
-def _reach(reached: asyncio.Future[None]) -> None:
+def _finish(reached: asyncio.Future[None]) -> None:
     if not reached.done():
         reached.set_result(None)

@@ -1,4 +1,4 @@
-"""How a producer sends, and what one send may ask for."""
+"""The options of a producer and of one send, checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -6,79 +6,132 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TypedDict
+from typing import Any, Final, TypedDict
 
 from metaq.client.compression import FORMATS, Format
 from metaq.client.message import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, Outgoing, check_group, outgoing
 from metaq.client.producer.results import SendStatus
-from metaq.client.properties import DELAY_MS, DELIVER_MS, PRIORITY, SHARDING_KEY
 from metaq.client.session.routes import Queue
 from metaq.errors import InvalidMessage, UsageError
+from metaq.protocol.properties import DELAY_MS, DELIVER_MS, PRIORITY, SHARDING_KEY
 
 KIB = 1024
 MIB = 1024 * KIB
 
+DEFAULT_GROUP: Final = "metaq"
 
-@dataclass(frozen=True, slots=True)
-class ProducerOptions:
-    """Checked when a producer is made; raises UsageError."""
 
-    group: str
-    timeout_s: float = 15.0
-    """For one send with all its tries."""
-    attempt_timeout_s: float = 6.0
-    """For one try: a little more than a broker waits for its disk and its replicas."""
-    accept: frozenset[SendStatus] = frozenset()
-    """Statuses besides `stored` that are not errors."""
-    body_bytes_max: int = BODY_BYTES_MAX
-    compression: Format | None = "zlib"
-    """In which format bodies from that size on are compressed; None in none."""
-    compress_from_bytes: int = COMPRESS_FROM_BYTES
-    linger_s: float = 0.002
-    """How long `send_soon` waits for more to send with a message."""
-    batch_bytes_max: int = 256 * KIB
-    """What `send_soon` sends at once at most."""
-    buffer_bytes_max: int = 32 * MIB
-    """What `send_soon` keeps at most; from there on it waits."""
-    half_properties: str | None = None
-    """Where these are given, what goes together is stored as one half message with these properties, encoded:
-    for who decides about many messages at once, as the sink of Spark does."""
+class ProducerKeywords(TypedDict, total=False):
+    """The keyword options of `Client.producer`. All are optional."""
 
-    def __post_init__(self) -> None:
-        check_group(self.group)
-        for name in ("timeout_s", "attempt_timeout_s"):
-            check_timeout(getattr(self, name), name)
-        for name in ("body_bytes_max", "compress_from_bytes", "batch_bytes_max", "buffer_bytes_max"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise UsageError(f"{name} is a whole number from 1 on, not {value!r}")
-        if self.compression is not None and self.compression not in FORMATS:
-            raise UsageError(f"compression is one of {', '.join(FORMATS)} or None, not {self.compression!r}")
-        if not isinstance(self.linger_s, (int, float)) or not 0 <= self.linger_s <= 60:
-            raise UsageError(f"linger_s is a number of seconds from 0 to 60, not {self.linger_s!r}")
+    timeout: float
+    """Seconds for one send with all its attempts (default 15.0)."""
+    attempt_timeout: float
+    """Seconds for one attempt (default 6.0)."""
+    accept: Iterable[SendStatus | str]
+    """Statuses besides "stored" that are not errors (default none)."""
+    body_bytes_max: int
+    """The largest body (default 4 MiB)."""
+    compression: Format | None
+    """The format in which bodies are compressed (default "zlib"); None does not compress."""
+    compress_from_bytes: int
+    """The smallest body that is compressed (default 4096)."""
+    linger: float
+    """Seconds for which `send_soon` waits for more messages (default 0.002)."""
+    batch_bytes_max: int
+    """How much `send_soon` sends at once (default 256 KiB)."""
+    buffer_bytes_max: int
+    """How much `send_soon` holds before it waits (default 32 MiB)."""
+    batches_in_flight_max: int
+    """Batches of one topic that `send_soon` sends at the same time (default 4); batches whose order counts
+    are sent one after the other."""
 
 
 class MessageOptions(TypedDict, total=False):
-    """What every way to send one message takes besides its topic and its body."""
+    """The keyword options of every call that sends one message. All are optional."""
 
     tag: str | None
+    """The tag, by which consumers can filter."""
     keys: Iterable[str]
+    """Keys by which the message can be found."""
     properties: Mapping[str, str] | None
+    """Your own properties."""
     key: str | None
-    """Messages with the same key go to the same queue."""
+    """The sharding key: messages with the same key go to the same queue."""
     queue: Queue | None
+    """The queue; it excludes `key`."""
     delay: timedelta | float | None
-    """How much later it is delivered, in seconds where it is a number."""
+    """When the message is delivered, as a timedelta or in seconds from now."""
     deliver_at: datetime | None
-    """When it is delivered; without a time zone it is local time."""
+    """When the message is delivered; without a time zone it is local time."""
     priority: int | None
+    """The priority, 0 or higher."""
     timeout: float | None
     """Seconds for the whole call."""
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """A checked message and where it is to go."""
+class ProducerOptions:
+    """All options of a producer. Raises UsageError if one is out of its limits."""
+
+    group: str
+    timeout_s: float = 15.0
+    attempt_timeout_s: float = 6.0
+    """A little more than a broker waits for its disk and its replicas."""
+    accept: frozenset[SendStatus] = frozenset()
+    body_bytes_max: int = BODY_BYTES_MAX
+    compression: Format | None = "zlib"
+    compress_from_bytes: int = COMPRESS_FROM_BYTES
+    linger_s: float = 0.002
+    batch_bytes_max: int = 256 * KIB
+    buffer_bytes_max: int = 32 * MIB
+    batches_in_flight_max: int = 4
+    half_properties: str | None = None
+    """If given, each batch is stored as one half message with these encoded properties. The Spark sink uses
+    this to decide about many messages at once."""
+
+    def __post_init__(self) -> None:
+        check_group(self.group)
+        for name in ("timeout_s", "attempt_timeout_s"):
+            check_timeout(getattr(self, name), name)
+        for name in (
+            "body_bytes_max",
+            "compress_from_bytes",
+            "batch_bytes_max",
+            "buffer_bytes_max",
+            "batches_in_flight_max",
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(f"{name} is {value!r}: it must be a whole number, at least 1")
+        if self.compression is not None and self.compression not in FORMATS:
+            raise UsageError(
+                f"compression is {self.compression!r}: it must be one of {', '.join(FORMATS)} or None"
+            )
+        if not isinstance(self.linger_s, (int, float)) or not 0 <= self.linger_s <= 60:
+            raise UsageError(f"linger_s is {self.linger_s!r}: it must be a number of seconds from 0 to 60")
+
+
+_SECONDS: Final = ("timeout", "attempt_timeout", "linger")
+
+
+def producer_options(group: str, keywords: ProducerKeywords) -> ProducerOptions:
+    """Checks the options of one producer. Raises UsageError, which names the broken rule."""
+    given: dict[str, Any] = dict(keywords)
+    unknown = given.keys() - ProducerKeywords.__annotations__.keys()
+    if unknown:
+        raise UsageError(f"a producer has no option {', '.join(sorted(unknown))}")
+    if "accept" in given:
+        given["accept"] = SendStatus.all_of(given["accept"])
+    for name in _SECONDS:
+        if name in given:
+            given[f"{name}_s"] = given.pop(name)
+    return ProducerOptions(group, **given)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSend:
+    """A checked message and its destination."""
 
     message: Outgoing
     key: str | None
@@ -86,7 +139,7 @@ class Order:
     timeout_s: float
 
 
-def order(
+def prepare_send(
     options: ProducerOptions,
     unique_id: str,
     topic: str,
@@ -101,8 +154,8 @@ def order(
     deliver_at: datetime | None = None,
     priority: int | None = None,
     timeout: float | None = None,
-) -> Order:
-    """Checks everything that can be known to be wrong before anything is sent; raises InvalidMessage."""
+) -> PreparedSend:
+    """Checks everything that can be checked before a send. Raises InvalidMessage or UsageError."""
     message = outgoing(
         topic,
         body,
@@ -114,41 +167,45 @@ def order(
     )
     if key is not None:
         if not isinstance(key, str) or not key or "\x01" in key or "\x02" in key:
-            raise InvalidMessage(f"a sharding key is a text that is not empty, not {key!r}")
+            raise InvalidMessage(f"key is {key!r}: a sharding key must be a text that is not empty")
         message.properties[SHARDING_KEY] = key
     if queue is not None:
         if not isinstance(queue, Queue) or queue.topic != topic:
-            raise InvalidMessage(f"{queue!r} is no queue of {topic}")
+            raise InvalidMessage(f"{queue!r} is not a queue of {topic}")
         if key is not None:
-            raise InvalidMessage("a message goes to the queue of its key or to a given queue, not both")
-    _set_time(message, delay, deliver_at)
+            raise InvalidMessage("key and queue exclude each other: leave one of them out")
+    _set_delivery_time(message, delay, deliver_at)
     if priority is not None:
         if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
-            raise InvalidMessage(f"a priority is a whole number from 0 on, not {priority!r}")
+            raise InvalidMessage(f"priority is {priority!r}: it must be a whole number, at least 0")
         message.properties[PRIORITY] = str(priority)
         message.batchable = False
     if timeout is not None:
-        check_timeout(timeout, "a timeout")
-    return Order(message, key, queue, options.timeout_s if timeout is None else timeout)
+        check_timeout(timeout, "timeout")
+    return PreparedSend(message, key, queue, options.timeout_s if timeout is None else timeout)
 
 
-def _set_time(message: Outgoing, delay: timedelta | float | None, deliver_at: datetime | None) -> None:
+def _set_delivery_time(
+    message: Outgoing, delay: timedelta | float | None, deliver_at: datetime | None
+) -> None:
     if delay is not None:
         if deliver_at is not None:
-            raise InvalidMessage("a message has a delay or a time of delivery, not both")
+            raise InvalidMessage("delay and deliver_at exclude each other: leave one of them out")
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e10:
-            raise InvalidMessage(f"a delay is a timedelta or seconds, and not negative, not {delay!r}")
+            raise InvalidMessage(
+                f"delay is {delay!r}: it must be a timedelta or seconds, and it cannot be negative"
+            )
         message.properties[DELAY_MS] = str(round(seconds * 1000))
         message.batchable = False
     elif deliver_at is not None:
         if not isinstance(deliver_at, datetime):
-            raise InvalidMessage(f"a time of delivery is a datetime, not {type(deliver_at).__name__}")
+            raise InvalidMessage(f"deliver_at is a datetime, not {type(deliver_at).__name__}")
         message.properties[DELIVER_MS] = str(round(deliver_at.timestamp() * 1000))
         message.batchable = False
 
 
 def check_timeout(value: float, name: str) -> None:
-    """Raises UsageError."""
+    """Raises UsageError unless the value is a positive, finite number of seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise UsageError(f"{name} is a number of seconds above 0, not {value!r}")
+        raise UsageError(f"{name} is {value!r}: it must be a number of seconds above 0")

@@ -1,4 +1,8 @@
-"""Which queue a message goes to, and which brokers are left alone for a while."""
+"""Selects the queue of a message, and avoids brokers that failed recently.
+
+This module decides which brokers are avoided and for how long. `crates/client` applies the same rule to the
+batches of `send_soon`, from the list that `Faults.left` returns: no Python runs per batch.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,18 @@ AVOID_FIRST_S: Final = 1.0
 AVOID_MAX_S: Final = 30.0
 
 
-class Faults:
-    """Brokers that failed lately. Each failure in a row doubles the time for which a broker is avoided."""
+class BrokerFaults:
+    """Brokers that failed recently. Each further failure doubles the time for which a broker is avoided."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, float]] = {}
+        """Broker → until when it is avoided, and how long the last pause was."""
         self.on_change: Callable[[], None] = lambda: None
 
     def failed(self, broker: str) -> None:
         _, before = self._until.get(broker, (0.0, AVOID_FIRST_S / 2))
-        pause = min(before * 2, AVOID_MAX_S)
-        self._until[broker] = (asyncio.get_running_loop().time() + pause, pause)
+        pause_s = min(before * 2, AVOID_MAX_S)
+        self._until[broker] = (asyncio.get_running_loop().time() + pause_s, pause_s)
         self.on_change()
 
     def worked(self, broker: str) -> None:
@@ -34,7 +39,7 @@ class Faults:
             self.on_change()
 
     def left(self) -> list[tuple[str, float]]:
-        """Every broker that failed since it worked last, and for how many seconds more it is avoided."""
+        """Returns each broker that has not worked since it failed, and for how long it is still avoided."""
         now = asyncio.get_running_loop().time()
         return [(broker, max(until - now, 0.0)) for broker, (until, _) in self._until.items()]
 
@@ -45,16 +50,16 @@ class Faults:
         return {broker for broker, (until, _) in self._until.items() if until > now}
 
 
-class Picker:
-    """Turns round through the queues of a topic, past the brokers that are avoided if others are left."""
+class QueueSelector:
+    """Takes turns through the queues of a topic, and skips avoided brokers while others are left."""
 
     def __init__(self) -> None:
-        self.faults = Faults()
+        self.faults = BrokerFaults()
         self._turns: dict[str, Iterator[int]] = {}
 
-    def any(self, route: Route, tried: Collection[str] = ()) -> Queue:
-        """The next queue, of another broker than those tried where there is one; raises NoRoute."""
-        queues = writable(route)
+    def next(self, route: Route, tried: Collection[str] = ()) -> Queue:
+        """Returns the next queue, if possible of a broker that was not tried yet. Raises NoRoute."""
+        queues = writable_queues(route)
         turn = self._turns.get(route.topic)
         if turn is None:
             turn = self._turns[route.topic] = itertools.count(random.randrange(1 << 16))
@@ -69,25 +74,28 @@ class Picker:
         return queues[next(turn) % len(queues)]
 
 
-def by_key(route: Route, key: str) -> Queue:
-    """The same queue for the same key, and the one that Java's SelectMessageQueueByHash chooses."""
-    queues = writable(route)
+def queue_of_key(route: Route, key: str) -> Queue:
+    """Returns the queue of a sharding key, the same that Java's SelectMessageQueueByHash selects."""
+    queues = writable_queues(route)
     return queues[abs(tag_code(key)) % len(queues)]
 
 
-def given(route: Route, queue: Queue) -> Queue:
-    """That queue, if it can be written to; raises NoRoute."""
+def require_queue(route: Route, queue: Queue) -> Queue:
+    """Returns the queue if it is writable. Raises NoRoute."""
     if queue in route.writable:
         return queue
-    error = NoRoute(f"{route.topic} has no queue {queue.id} at {queue.broker} that can be written to")
-    error.retriable = MASTER_ID not in route.brokers.get(queue.broker, {})
-    raise error
+    raise NoRoute(
+        f"{route.topic} has no writable queue {queue.id} at {queue.broker}",
+        retriable=MASTER_ID not in route.brokers.get(queue.broker, {}),
+    )
 
 
-def writable(route: Route) -> list[Queue]:
-    """Raises NoRoute where there is none; another try is worth it where only a master is missing."""
+def writable_queues(route: Route) -> list[Queue]:
+    """Returns the writable queues. Raises NoRoute, which is retriable if only a master is missing."""
     if not route.writable:
-        error = NoRoute(f"no queue of {route.topic} can be written to")
-        error.retriable = any(MASTER_ID not in addresses for addresses in route.brokers.values())
-        raise error
+        raise NoRoute(
+            f"{route.topic} has no writable queue",
+            hint="its brokers may be read-only, or their masters may be away",
+            retriable=any(MASTER_ID not in addresses for addresses in route.brokers.values()),
+        )
     return route.writable

@@ -1,17 +1,24 @@
-"""Requests over topics: a message whose consumer sends an answer back to its sender."""
+"""Request and reply over topics: the consumer of a message sends a reply back to its producer."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
 from typing import Final
 
 from metaq._core import Frame
+from metaq.client.clock import now_ms
 from metaq.client.message import Message, inflate
-from metaq.client.producer.options import Order, ProducerOptions
+from metaq.client.producer.options import PreparedSend, ProducerOptions
 from metaq.client.producer.sending import Sender
-from metaq.client.properties import (
+from metaq.client.session.routes import Queue
+from metaq.client.session.session import NOT_MINE, Session
+from metaq.errors import InvalidMessage, NoReply, UnreadableBody
+from metaq.protocol.clients import PushReplyMessageToClient
+from metaq.protocol.dispatch import Response
+from metaq.protocol.messages import SendReplyMessageV2
+from metaq.protocol.names import reply_topic
+from metaq.protocol.properties import (
     CLUSTER,
     CORRELATION_ID,
     KEYS,
@@ -24,19 +31,12 @@ from metaq.client.properties import (
     decode_properties,
     encode_properties,
 )
-from metaq.client.session.routes import Queue
-from metaq.client.session.session import NOT_MINE, Session
-from metaq.errors import InvalidMessage, NoReply, UnreadableBody
-from metaq.protocol.clients import PushReplyMessageToClient
-from metaq.protocol.dispatch import Response
-from metaq.protocol.messages import SendReplyMessageV2
 
-REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 REPLY: Final = "reply"
 
 
 class Requests:
-    """Those of one producer that wait for their answers."""
+    """The requests of one producer that wait for their replies."""
 
     def __init__(self, session: Session, sender: Sender, options: ProducerOptions) -> None:
         self._session = session
@@ -49,39 +49,39 @@ class Requests:
     def stop(self) -> None:
         self._session.remove_handler(PushReplyMessageToClient.code, self._take)
 
-    async def ask(self, order: Order) -> Message:
-        """Sends it and waits for the answer; raises NoReply, and what a send raises."""
-        message, loop = order.message, asyncio.get_running_loop()
-        deadline = loop.time() + order.timeout_s
+    async def ask(self, prepared: PreparedSend) -> Message:
+        """Sends a request and waits for the reply. Raises NoReply and the errors of a send."""
+        message, loop = prepared.message, asyncio.get_running_loop()
+        deadline = loop.time() + prepared.timeout_s
         await self._announce(message.topic)
         correlation_id = str(uuid.uuid4())
         message.properties |= {
             CORRELATION_ID: correlation_id,
             REPLY_TO: self._session.client_id,
-            TIME_TO_LIVE: str(round(order.timeout_s * 1000)),
+            TIME_TO_LIVE: str(round(prepared.timeout_s * 1000)),
         }
         future: asyncio.Future[Message] = loop.create_future()
         self._waiting[correlation_id] = future
         try:
-            await self._sender.send(message, order.timeout_s, key=order.key, queue=order.queue)
+            await self._sender.send(message, prepared.timeout_s, key=prepared.key, queue=prepared.queue)
             async with asyncio.timeout_at(deadline):
                 return await future
         except TimeoutError:
             raise NoReply(
-                f"nobody answered request {message.id} to {message.topic} within {order.timeout_s:g} s",
+                f"nobody replied to request {message.id} to {message.topic} within {prepared.timeout_s:g} s",
                 hint="does a consumer of the topic reply?",
             ) from None
         finally:
             del self._waiting[correlation_id]
 
     async def answer(self, request: Message, body: bytes, unique_id: str) -> None:
-        """Sends the answer to whoever sent the request; raises InvalidMessage where it is none."""
+        """Sends a reply to the producer of a request. Raises InvalidMessage if it is not a request."""
         asked = request.system_properties
         try:
             cluster, correlation_id, reply_to = asked[CLUSTER], asked[CORRELATION_ID], asked[REPLY_TO]
         except KeyError as missing:
             raise InvalidMessage(
-                f"message {request.id} is no request that waits for an answer: it has no {missing.args[0]}"
+                f"message {request.id} is not a request that waits for a reply: it has no {missing.args[0]}"
             ) from None
         properties = {
             CORRELATION_ID: correlation_id,
@@ -90,14 +90,14 @@ class Requests:
             MESSAGE_TYPE: REPLY,
             UNIQUE_KEY: unique_id,
         }
-        # The broker that the request came from knows its sender.
+        # The broker of the request is connected to its producer.
         broker = request.queue.broker if request.queue is not None else ""
         if self._session.routes.address(broker) is None:
             await self._session.routes.get(request.topic)
         command = SendReplyMessageV2(
             producer_group=self._options.group,
-            topic=cluster + REPLY_TOPIC_SUFFIX,
-            born_timestamp=time.time_ns() // 1_000_000,
+            topic=reply_topic(cluster),
+            born_timestamp=now_ms(),
             properties=encode_properties(properties),
             broker_name=broker,
         )
@@ -105,7 +105,7 @@ class Requests:
         reply.check()
 
     async def _announce(self, topic: str) -> None:
-        """Any broker of the topic may have to pass the answer on, so each must know us first."""
+        """Sends a heartbeat to all brokers of the topic, as any of them may have to pass the reply on."""
         if topic not in self._announced:
             await self._session.routes.get(topic, creatable=True)
             await self._session.beat()

@@ -1,4 +1,4 @@
-"""What a send came to."""
+"""The results of sends."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from metaq.protocol.codes import ResponseCode
 
 
 class SendStatus(StrEnum):
-    """How well a message is kept. All but the first are errors unless the producer accepts them."""
+    """How safely a message is stored. All but STORED are errors, unless the producer accepts them."""
 
     STORED = "stored"
-    """As safely as the broker was set up to."""
+    """Stored as safely as the broker is configured to."""
     FLUSH_TIMEOUT = "flush-timeout"
-    """In the broker's log, but not on its disk in time."""
+    """In the broker's log, but not flushed to its disk in time."""
     REPLICA_MISSING = "replica-missing"
-    """Without the replica that it should have."""
+    """Stored by the master, but no replica is available."""
     REPLICA_TIMEOUT = "replica-timeout"
-    """Its replica did not have it in time."""
+    """Stored by the master, but not by its replica in time."""
 
     @classmethod
     def all_of(cls, names: Iterable[str]) -> frozenset[SendStatus]:
-        """By their names; raises UsageError."""
+        """Returns the statuses with these names. Raises UsageError."""
         try:
             return frozenset(cls(name) for name in ((names,) if isinstance(names, str) else names))
         except ValueError as error:
-            raise UsageError(str(error), hint=f"there are {', '.join(cls)}") from None
+            raise UsageError(str(error), hint=f"use {', '.join(cls)}") from None
 
 
 STATUSES: Final = {
@@ -42,32 +42,43 @@ STATUSES: Final = {
 }
 
 
+# A msgspec struct, because one is made for every message and this kind is made fastest.
 class SendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message went. Made for every message, so it is of the kind that is made fastest."""
+    """The result of a send: the id of the message and its place in a queue."""
 
     id: str
+    """The unique id, which the producer gave the message."""
     queue: Queue
     queue_offset: int
     status: SendStatus
     offset_id: str = ""
+    """The offset id, which the broker gave the message: its address and the physical offset."""
     recall_handle: str | None = None
-    """Takes a delayed message back, with `recall`."""
+    """Pass it to `recall` to cancel a delayed message."""
     transaction_id: str | None = None
 
 
+_OFFSET_DIGITS: Final = 16
+
+
+def physical_offset(offset_id: str) -> int:
+    """Returns the position in the broker's log, which is the last part of an offset id."""
+    return int(offset_id[-_OFFSET_DIGITS:], 16)
+
+
 _CODES: Final = {status: int(code) for code, status in STATUSES.items()}
-_WHAT: Final = {
+_REASONS: Final = {
     SendStatus.FLUSH_TIMEOUT: "it was not flushed to disk in time",
-    SendStatus.REPLICA_MISSING: "the replica that it should have is not there",
-    SendStatus.REPLICA_TIMEOUT: "its replica did not have it in time",
+    SendStatus.REPLICA_MISSING: "no replica is available",
+    SendStatus.REPLICA_TIMEOUT: "its replica did not store it in time",
 }
 
 
 def not_durable(result: SendResult) -> NotDurable:
-    """What is raised for a status that the producer does not accept."""
+    """Returns the error for a status that the producer does not accept."""
     return NotDurable(
-        f"message {result.id} is stored at {result.queue.broker}, but: {_WHAT[result.status]}",
+        f"message {result.id} is stored at {result.queue.broker}, but {_REASONS[result.status]}",
         result,
         code=_CODES[result.status],
-        hint=f"a producer made with accept={{{str(result.status)!r}}} takes that for success",
+        hint=f"a producer made with accept={{{str(result.status)!r}}} takes that as success",
     )

@@ -1,4 +1,4 @@
-"""Rows of tables into the buffer of the data plane, for plain code: no Python object for a row."""
+"""Sends rows of tables through the data plane's buffer, for plain code, without a Python object per row."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Final, NamedTuple
 from metaq.client.message import check_topic
 from metaq.client.producer.arrow_rows import Rows
 from metaq.client.producer.options import ProducerOptions
-from metaq.client.producer.send_buffer import Soon
+from metaq.client.producer.results import physical_offset
+from metaq.client.producer.send_buffer import BufferedSender, buffer_full
 from metaq.client.producer.sending import Sender
 from metaq.client.session.routes import Route
 from metaq.client.session.session import Session
 from metaq.client.sync import Client
-from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NoRoute, NotSent
+from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NoRoute
 from metaq.protocol.errors import Unreachable
 
-_OFFSET_DIGITS: Final = 16
-PAUSE_S: Final = 0.2
+ROUTE_PAUSE_S: Final = 0.2
 
 
 class Part(NamedTuple):
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 
     topic: str
     is_ordered: bool
-    """It follows others in its queue."""
+    """Whether its place among the other half messages of its queue matters."""
     broker: str
     queue_id: int
     half_offset: int
@@ -36,25 +36,25 @@ class Part(NamedTuple):
 
 
 class RowSender:
-    """Sends rows over a client's connections as a producer of its own. One thread at a time may use it."""
+    """Sends rows over a client's connections, as a producer of its own. Not thread-safe."""
 
     def __init__(self, client: Client, options: ProducerOptions) -> None:
         self._portal = client._portal
         self._session = client._client._session
         self._options = options
-        self._soon: Soon | None = None
+        self._buffered: BufferedSender | None = None
         self._known: set[str] = set()
 
     def start(self) -> None:
+        """Joins the producer group."""
         self._portal.run(self._start)
 
     async def _start(self) -> None:
-        self._sender = Sender(self._session, self._options)
-        self._soon = Soon(self._session, self._sender, self._options)
+        self._buffered = BufferedSender(self._session, Sender(self._session, self._options), self._options)
         await self._session.add_producer(self._options.group)
 
     def know(self, topics: Iterable[str]) -> None:
-        """Before the first rows of a topic; raises InvalidMessage, NoRoute, Unreachable."""
+        """Finds the routes of topics before their first rows. Raises InvalidMessage, NoRoute, Unreachable."""
         new = [topic for topic in topics if topic not in self._known]
         if new:
             self._portal.run(self._know, new)
@@ -63,74 +63,70 @@ class RowSender:
         for topic in topics:
             check_topic(topic)
             await route_of(self._session, topic, self._options.timeout_s)
-            self._open().follow(topic)
+            self._require_open().track_route(topic)
             self._known.add(topic)
 
     def put(self, rows: Rows) -> None:
-        """Takes them into the buffer and waits while that is full. Raises InvalidMessage, which names the
-        row, and NotSent where brokers take nothing for too long."""
+        """Puts rows into the buffer and waits while it is full.
+
+        Raises InvalidMessage, which names the row, and NotSent if the buffer stays full for too long.
+        """
         try:
-            taken = self._open().buffer.put_rows(rows, self._options.timeout_s)
+            taken = self._require_open().buffer.put_rows(rows, self._options.timeout_s)
         except ValueError as error:
-            row, what = error.args
-            raise InvalidMessage(f"row {row}: {what}") from None
+            row, problem = error.args
+            raise InvalidMessage(f"row {row}: {problem}") from None
         except TimeoutError:
-            raise NotSent(
-                f"the buffer of {self._options.buffer_bytes_max} bytes was full for"
-                f" {self._options.timeout_s:g} s",
-                hint="brokers do not take messages as fast as they are sent",
-            ) from None
+            raise buffer_full(self._options, self._options.timeout_s) from None
         if not taken:
             raise ClientClosed("this sender is closed", hint="make another one")
 
     def flush(self) -> None:
-        """Waits until every row is acknowledged; raises NotDelivered."""
-        self._portal.run(self._open().flush)
+        """Waits until every row is acknowledged. Raises NotDelivered."""
+        self._portal.run(self._require_open().flush)
 
     def take_parts(self) -> list[Part]:
-        """The half messages that were stored since the last time, in the order of their rows."""
+        """Returns the half messages that were stored since the last call, in the order of their rows."""
         return [
-            Part(topic, is_ordered, broker, queue_id, half_offset, _physical_offset(offset_id), count)
+            Part(topic, is_ordered, broker, queue_id, half_offset, physical_offset(offset_id), count)
             for topic, is_ordered, broker, queue_id, half_offset, offset_id, count in (
-                self._open().buffer.take_parts()
+                self._require_open().buffer.take_parts()
             )
         ]
 
     def close(self, timeout: float) -> None:
-        """Gives up what is not sent after that time. Safe to call twice."""
-        if self._soon is not None and self._portal.usable:
+        """Gives up rows that are not sent within the timeout. Safe to call twice."""
+        if self._buffered is not None and self._portal.usable:
             self._portal.run(self._close, timeout)
 
     async def _close(self, timeout: float) -> None:
-        soon, self._soon = self._soon, None
-        if soon is None:
+        buffered, self._buffered = self._buffered, None
+        if buffered is None:
             return
         try:
-            # Whoever wanted to know of failures has flushed.
+            # Callers who need to know about failures call flush before.
             with contextlib.suppress(MetaqError):
-                await soon.close(timeout)
+                await buffered.close(timeout)
         finally:
             await self._session.remove_producer(self._options.group)
 
-    def _open(self) -> Soon:
-        if self._soon is None:
+    def _require_open(self) -> BufferedSender:
+        if self._buffered is None:
             raise ClientClosed("this sender is closed or was not started", hint="call start first")
-        return self._soon
+        return self._buffered
 
 
 async def route_of(session: Session, topic: str, timeout_s: float) -> Route:
-    """Waits for brokers and name servers that are away; raises NoRoute, Unreachable where they stay away, or
-    at once where brokers are there and do not have the topic."""
+    """Returns the route of a topic; waits for brokers and name servers that are away.
+
+    Raises NoRoute or Unreachable: after the timeout, or at once if the brokers do not have the topic.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while True:
         try:
             return await session.routes.get(topic, refresh=True, creatable=True)
         except (NoRoute, Unreachable) as error:
-            if not error.retriable or loop.time() + PAUSE_S > deadline:
+            if not error.retriable or loop.time() + ROUTE_PAUSE_S > deadline:
                 raise
-        await asyncio.sleep(PAUSE_S)
-
-
-def _physical_offset(offset_id: str) -> int:
-    return int(offset_id[-_OFFSET_DIGITS:], 16)
+        await asyncio.sleep(ROUTE_PAUSE_S)

@@ -1,7 +1,7 @@
-"""Messages that may wait a moment for others: in a bounded buffer of the data plane, sent in batches.
+"""Messages that may wait a moment for others: a bounded buffer of the data plane, sent in batches.
 
-The data plane sends each batch once. What that does not get stored comes back here whole, and goes on as any
-other send does: other brokers, pauses, until its time is over.
+The data plane sends each batch once. A batch that was not stored comes back here and is sent again like any
+other message: to other brokers, with pauses, until its time is over.
 """
 
 from __future__ import annotations
@@ -11,32 +11,45 @@ import contextlib
 import os
 import weakref
 from collections import deque
-from collections.abc import Iterable
 from typing import Any, Final, Unpack
 
-from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch
+from metaq._core import AsyncSendFuture, SendBuffer, SendFuture, UnsentBatch, register_send_types
 from metaq.client.message import Outgoing
-from metaq.client.producer.callbacks import Callbacks
-from metaq.client.producer.options import MessageOptions, Order, ProducerOptions, order
-from metaq.client.producer.queue_selection import by_key
+from metaq.client.producer.callbacks import CallbackThread, call_back
+from metaq.client.producer.options import MessageOptions, PreparedSend, ProducerOptions, prepare_send
+from metaq.client.producer.queue_selection import queue_of_key
+from metaq.client.producer.results import STATUSES, SendResult, not_durable
 from metaq.client.producer.sending import Sender
-from metaq.client.properties import encode_properties
 from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.client.session.session import Session
+from metaq.client.tasks import Tasks
 from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotDelivered, NotSent
+from metaq.protocol.properties import encode_properties
 
 FAILURES_KEPT_MAX: Final = 100
 CALLBACKS_GRACE_S: Final = 0.25
-"""What callbacks have at a close even where there was no time at all: those of what was given up."""
+"""At a close without any time left, the callbacks of messages that were given up still get this time."""
 PLAIN_OPTIONS: Final = frozenset(("tag", "keys", "key"))
-"""What the data plane takes by itself; whatever else a message has is looked at here."""
+"""The options that the data plane handles itself. A message with other options is prepared here."""
 _BATCH_OVERHEAD_BYTES: Final = 22
 
-_alive: weakref.WeakSet[Soon] = weakref.WeakSet()
+register_send_types(
+    result=SendResult, queue=Queue, statuses=STATUSES, not_durable=not_durable, call_back=call_back
+)
+
+_alive: weakref.WeakSet[BufferedSender] = weakref.WeakSet()
 
 
-class Soon:
-    """The buffer of one producer. Any thread may put; all else happens on the session's event loop."""
+def buffer_full(options: ProducerOptions, timeout_s: float) -> NotSent:
+    """Returns the error for a message that found no room in the buffer in time."""
+    return NotSent(
+        f"the buffer of {options.buffer_bytes_max} bytes was full for {timeout_s:g} s",
+        hint="the brokers do not take messages as fast as you send them",
+    )
+
+
+class BufferedSender:
+    """The buffer of one producer. Any thread may put messages; the rest runs on the session's event loop."""
 
     def __init__(self, session: Session, sender: Sender, options: ProducerOptions) -> None:
         self._session = session
@@ -46,16 +59,17 @@ class Soon:
         self.buffer = SendBuffer(session.network("send"), session.unique_ids, options, self.loop)
         self.put_here = self.buffer.put_here
         self._topics: set[str] = set()
-        self._callbacks = Callbacks()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._callbacks = CallbackThread()
+        self._tasks = Tasks(f"producer {options.group}")
+        self._turns: deque[asyncio.Future[None]] = deque()
+        """Puts that wait for room, in order. The first one is set when there may be room."""
         self._flushing: dict[asyncio.Future[None], int] = {}
         self._failed_count = 0
         self._failures: list[Exception] = []
         self._closed = False
-        session.routes.watch(self._take_route)
-        sender.faults.on_change = self._take_faults
-        self.loop.add_reader(self.buffer.fileno(), self._drain)
+        session.routes.watch(self._push_route)
+        sender.faults.on_change = self._push_faults
+        self.loop.add_reader(self.buffer.fileno(), self._process_events)
         session.at_end(self.abandon)
         _alive.add(self)
 
@@ -65,88 +79,87 @@ class Soon:
 
     # Putting
 
-    def order(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> Order:
-        """Checks a message, in any thread; raises InvalidMessage."""
-        return order(self._options, self._session.unique_ids.next(), topic, body, **options)
+    def prepare(self, topic: str, body: bytes, **options: Unpack[MessageOptions]) -> PreparedSend:
+        """Checks a message, in any thread. Raises InvalidMessage."""
+        return prepare_send(self._options, self._session.unique_ids.next(), topic, body, **options)
 
-    async def queue_of(self, order: Order) -> Queue | None:
-        """The one queue that it may go to; raises NoRoute where it has a key and its topic no queue."""
-        if order.key is None:
-            return order.queue
-        return by_key(await self._sender.route(order.message.topic), order.key)
+    async def queue_of(self, prepared: PreparedSend) -> Queue | None:
+        """Returns the only queue that the message may go to, or None. Raises NoRoute for a key."""
+        if prepared.key is None:
+            return prepared.queue
+        return queue_of_key(await self._sender.route(prepared.message.topic), prepared.key)
 
-    def known_queue_of(self, order: Order) -> Queue | None:
-        """The same for any thread; None where that needs a route that has to be asked for."""
-        if order.key is None:
-            return order.queue
-        route = self._session.routes.known(order.message.topic)
-        return None if route is None else by_key(route, order.key)
+    def known_queue_of(self, prepared: PreparedSend) -> Queue | None:
+        """Does the same in any thread, but returns None if the route is not known yet."""
+        if prepared.key is None:
+            return prepared.queue
+        route = self._session.routes.known(prepared.message.topic)
+        return None if route is None else queue_of_key(route, prepared.key)
 
-    def take(self, order: Order, queue: Queue | None) -> SendFuture:
-        """Takes it into the buffer, for any thread; waits while the buffer is full, but for a callback, which
-        would wait for itself.
+    def put(self, prepared: PreparedSend, queue: Queue | None) -> SendFuture:
+        """Puts a message into the buffer, in any thread, and waits while the buffer is full.
 
-        Raises NotSent where that is for too long.
+        A callback does not wait, because it would wait for itself. Raises NotSent if the buffer stays full.
         """
-        arguments = self._arguments(order.message, queue)
-        wait_s = None if self._callbacks.is_here else order.timeout_s
+        arguments = self._arguments(prepared.message, queue)
+        wait_s = None if self._callbacks.is_current else prepared.timeout_s
         try:
             future = self.buffer.put_checked(**arguments, wait_s=wait_s)
         except TimeoutError:
-            raise self._full(order) from None
+            raise buffer_full(self._options, prepared.timeout_s) from None
         except ValueError as error:
             raise InvalidMessage(str(error)) from None
         if future is None:
             raise ClientClosed("this producer is closed", hint="make another one")
         return future
 
-    async def take_here(self, order: Order, queue: Queue | None) -> AsyncSendFuture:
-        """The same on the event loop."""
-        arguments = self._arguments(order.message, queue)
+    async def put_async(self, prepared: PreparedSend, queue: Queue | None) -> AsyncSendFuture:
+        """Does the same on the event loop."""
+        arguments = self._arguments(prepared.message, queue)
         try:
-            future = None if self._line else self.buffer.put_checked_here(**arguments)
+            future = None if self._turns else self.buffer.put_checked_here(**arguments)
             if future is None:
-                async with asyncio.timeout(order.timeout_s):
-                    future = await self._take_in_turn(arguments)
+                async with asyncio.timeout(prepared.timeout_s):
+                    future = await self._put_in_turn(arguments)
         except TimeoutError:
-            raise self._full(order) from None
+            raise buffer_full(self._options, prepared.timeout_s) from None
         except ValueError as error:
             raise InvalidMessage(str(error)) from None
         return future
 
-    async def _take_in_turn(self, arguments: dict[str, Any]) -> AsyncSendFuture:
+    async def _put_in_turn(self, arguments: dict[str, Any]) -> AsyncSendFuture:
         turn: asyncio.Future[None] = self.loop.create_future()
-        self._line.append(turn)
+        self._turns.append(turn)
         try:
             while True:
-                if self._line[0] is turn:
+                if self._turns[0] is turn:
                     future = self.buffer.put_checked_here(**arguments)
                     if future is not None:
                         return future
                 if self._closed:
                     raise ClientClosed("this producer is closed", hint="make another one")
                 await turn
-                place = self._line.index(turn)
-                turn = self._line[place] = self.loop.create_future()
+                index = self._turns.index(turn)
+                turn = self._turns[index] = self.loop.create_future()
         finally:
-            self._line.remove(turn)
-            self._next_in_line()
-            if not self._line:
+            self._turns.remove(turn)
+            self._wake_next_turn()
+            if not self._turns:
                 self.buffer.want_no_room()
 
-    def _next_in_line(self) -> None:
-        if self._line and not self._line[0].done():
-            self._line[0].set_result(None)
+    def _wake_next_turn(self) -> None:
+        if self._turns and not self._turns[0].done():
+            self._turns[0].set_result(None)
 
-    def follow(self, topic: str) -> None:
-        """From now on the data plane is told of the topic's route."""
+    def track_route(self, topic: str) -> None:
+        """Keeps the data plane informed about the route of a topic from now on."""
         if topic not in self._topics:
-            # In this order: a route that comes in between is seen by one of the two.
+            # In this order, so that a route which arrives in between is not missed.
             self._topics.add(topic)
-            self._take_route(topic)
+            self._push_route(topic)
 
     def _arguments(self, message: Outgoing, queue: Queue | None) -> dict[str, Any]:
-        self.follow(message.topic)
+        self.track_route(message.topic)
         message.compress(self._options.compress_from_bytes, self._options.compression)
         properties = encode_properties(message.properties)
         size_bytes = len(message.body) + len(properties) + _BATCH_OVERHEAD_BYTES
@@ -156,7 +169,7 @@ class Soon:
             "properties": properties,
             "unique_id": message.id,
             "queue": None if queue is None else (queue.broker, queue.id),
-            # Brokers take no batches for retry topics.
+            # Brokers do not accept batches for retry topics.
             "alone": not message.batchable
             or message.system_flag != 0
             or message.topic.startswith("%")
@@ -165,33 +178,29 @@ class Soon:
             "flag": message.flag,
         }
 
-    def _full(self, order: Order) -> NotSent:
-        return NotSent(
-            f"the buffer of {self._options.buffer_bytes_max} bytes was full for {order.timeout_s:g} s",
-            hint="brokers do not take messages as fast as they are sent",
-        )
-
-    # Its end
+    # Flush and close
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Sends everything that is in the buffer now and waits for it and for its callbacks; raises
-        NotDelivered for what failed since the last flush, or is still open when the time is over."""
+        """Sends everything that is in the buffer now, and waits for the results and their callbacks.
+
+        Raises NotDelivered for messages that failed since the last flush or are not sent in time.
+        """
         epoch = self.buffer.flush()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                await self._done(epoch)
-                await self._tell_all()
+                await self._wait_sent(epoch)
+                await self._deliver_results()
                 await self._callbacks.wait()
-        await self._tell_all()
+        await self._deliver_results()
         late = self.buffer.left(epoch)
         count, failures = self._failed_count + late, self._failures
         self._failed_count, self._failures = 0, []
         if late:
-            failures.append(NotSent(f"{late} messages were still being sent when the time was over"))
+            failures.append(NotSent(f"{late} messages were not sent before the timeout"))
         if count:
             raise NotDelivered(count, failures)
 
-    async def _done(self, epoch: int) -> None:
+    async def _wait_sent(self, epoch: int) -> None:
         if self.buffer.left(epoch):
             done: asyncio.Future[None] = self.loop.create_future()
             self._flushing[done] = epoch
@@ -200,15 +209,15 @@ class Soon:
             finally:
                 del self._flushing[done]
 
-    async def _tell_all(self) -> None:
-        """What is done may not have been told to its futures yet."""
+    async def _deliver_results(self) -> None:
+        """Sets the futures of messages that are done but whose events were not processed yet."""
         end = self.buffer.news_end()
         while self.buffer.has_news(end):
-            self._drain()
+            self._process_events()
             await asyncio.sleep(0)
 
     async def close(self, timeout: float) -> None:
-        """Flushes, then gives up what is left; raises NotDelivered."""
+        """Flushes, then gives up the rest. Raises NotDelivered."""
         deadline = self.loop.time() + timeout
         lost: NotDelivered | None = None
         try:
@@ -216,9 +225,8 @@ class Soon:
         except NotDelivered as error:
             lost = error
         finally:
-            tasks = list(self._tasks)
             self.abandon()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._tasks.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(deadline - self.loop.time(), CALLBACKS_GRACE_S)):
                 await self._callbacks.wait()
@@ -226,85 +234,79 @@ class Soon:
             raise lost
 
     def abandon(self) -> None:
-        """Gives up what is left and waits for nothing, so that no future stays open. Safe to call twice."""
+        """Gives up the rest without waiting, so that no future stays open. Safe to call twice."""
         if self._closed:
             return
         self._closed = True
         self._session.remove_ending(self.abandon)
         left = self.buffer.close()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for unsent in left:
-            unsent.failed(NotSent("the producer was closed before it was sent"))
-        for turn in self._line:
+            unsent.failed(NotSent("the producer was closed before the message was sent"))
+        for turn in self._turns:
             if not turn.done():
                 turn.set_result(None)
-        self._session.routes.unwatch(self._take_route)
+        self._session.routes.unwatch(self._push_route)
         self._sender.faults.on_change = lambda: None
         end = self.buffer.news_end()
         while self.buffer.has_news(end):
-            self._drain()
+            self._process_events()
         self.loop.remove_reader(self.buffer.fileno())
         self._callbacks.stop()
 
-    # What comes from below
+    # Events from the data plane
 
-    def _drain(self) -> None:
-        unsent, done_batches, made, worked = self.buffer.drain()
-        if not self._closed:  # Nobody goes on with what was given up.
+    def _process_events(self) -> None:
+        unsent, done_batches, created_topics, working_brokers = self.buffer.drain()
+        if not self._closed:
             for batch in unsent:
-                self._spawn(self._go_on(batch))
-            for topic in made:
+                self._tasks.spawn(self._resend(batch), "resend")
+            for topic in created_topics:
                 self._session.routes.made(topic)
-                self._spawn(self._ask_route(topic))
-        for broker in worked:
+                self._tasks.spawn(self._ask_route(topic), "route of a new topic")
+        for broker in working_brokers:
             self._sender.faults.worked(broker)
         self._callbacks.run(done_batches)
         for done, epoch in self._flushing.items():
             if not done.done() and not self.buffer.left(epoch):
                 done.set_result(None)
-        self._next_in_line()
+        self._wake_next_turn()
 
-    async def _go_on(self, batch: UnsentBatch) -> None:
+    async def _resend(self, batch: UnsentBatch) -> None:
         try:
-            await self._sender.go_on(batch)
+            await self._sender.resend(batch)
         except Exception as error:
-            batch.failed(error)  # The first word counts: it may be stored, only not as it should be.
+            # Does nothing if the batch is stored, only less safely than it should be.
+            batch.failed(error)
             self._failed_count += batch.count
             self._failures += batch.errors(FAILURES_KEPT_MAX - len(self._failures))
 
     async def _ask_route(self, topic: str) -> None:
-        with contextlib.suppress(MetaqError):  # Asked again with the next message, or every so often.
+        with contextlib.suppress(MetaqError):  # The next message or the next refresh asks again.
             await self._sender.route(topic)
 
-    def _spawn(self, work: Any) -> None:
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    # State for the data plane
 
-    # What goes down
-
-    def _take_route(self, topic: str) -> None:
+    def _push_route(self, topic: str) -> None:
         route = self._session.routes.known(topic)
         while route is not None and topic in self._topics:
             queues = [
                 (queue.broker, route.brokers[queue.broker][MASTER_ID], queue.id) for queue in route.writable
             ]
             self.buffer.set_route(topic, queues, route.is_template)
-            # In a thread of the user's: the loop may have learned and told of another one meanwhile.
-            told, route = route, self._session.routes.known(topic)
-            if route is told:
+            # This may be a user's thread, and the loop may have pushed a newer route in between.
+            pushed, route = route, self._session.routes.known(topic)
+            if route is pushed:
                 break
 
-    def _take_faults(self) -> None:
+    def _push_faults(self) -> None:
         self.buffer.set_faults(self._sender.faults.left())
 
 
-def _forked() -> None:
-    # The child has the objects but not the thread behind them: nothing of it may be touched there.
-    buffers: Iterable[Soon] = list(_alive)
-    for soon in buffers:
-        soon.buffer.disable()
+def _disable_after_fork() -> None:
+    # The child has these objects, but not the threads behind them, so nothing there may be used.
+    for buffered in list(_alive):
+        buffered.buffer.disable()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_disable_after_fork)

@@ -1,53 +1,55 @@
-"""From checked messages to what their broker says: one request, with as many tries as its time allows."""
+"""Sends checked messages: one request, with as many attempts as its timeout allows."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from metaq._core import UnsentBatch
+from metaq.client.clock import now_ms
 from metaq.client.message import Outgoing, check_topic, encode_batch
 from metaq.client.producer.options import ProducerOptions
-from metaq.client.producer.queue_selection import Faults, Picker, by_key, given
+from metaq.client.producer.queue_selection import BrokerFaults, QueueSelector, queue_of_key, require_queue
 from metaq.client.producer.results import STATUSES, SendResult, SendStatus, not_durable
-from metaq.client.properties import encode_properties
 from metaq.client.session.routes import Queue, Route
 from metaq.client.session.session import Session
 from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotAllSent, NotSent
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
+from metaq.protocol.properties import WAIT, encode_properties
 from metaq.protocol.reply import Reply
 
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX: Final = 3
-"""A broker that says no will say so again; one that is silent may come back."""
+"""A broker that refuses will refuse again, while a silent one may come back."""
 PAUSE_FIRST_S: Final = 0.1
 PAUSE_MAX_S: Final = 1.0
 _OTHER_BROKER: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
-"""True of this broker, and perhaps of no other."""
+"""Another broker may accept the message."""
+
+_BATCH_PROPERTIES: Final = encode_properties({WAIT: "true"})
 
 _Choose = Callable[[Route, set[str]], Queue]
 _Earlier = tuple[Queue, Reply | Unreachable]
 
 
 class Sender:
-    """Sends for one producer."""
+    """Sends the messages of one producer."""
 
     def __init__(self, session: Session, options: ProducerOptions) -> None:
         self._session = session
         self._options = options
-        self._picker = Picker()
+        self._selector = QueueSelector()
 
     @property
-    def faults(self) -> Faults:
-        """Brokers that failed lately."""
-        return self._picker.faults
+    def faults(self) -> BrokerFaults:
+        """Brokers that failed recently."""
+        return self._selector.faults
 
     async def route(self, topic: str) -> Route:
         return await self._session.routes.get(topic, creatable=True)
@@ -55,7 +57,7 @@ class Sender:
     async def send(
         self, message: Outgoing, timeout_s: float, *, key: str | None = None, queue: Queue | None = None
     ) -> SendResult:
-        """One message; raises NotSent, NoRoute, Refused or NotDurable."""
+        """Sends one message. Raises NotSent, NoRoute, Refused or NotDurable."""
         with self._session.telemetry.sending(self._options.group, (message,)) as sending:
             result = await self._send(message, timeout_s, self._choice(key, queue))
             sending.stored((result,))
@@ -69,8 +71,10 @@ class Sender:
         key: str | None = None,
         queue: Queue | None = None,
     ) -> list[SendResult]:
-        """Messages of one topic in one request, of which all are stored or none is; raises as `send`, but for
-        what is stored less safely NotAllSent, with an error for each."""
+        """Sends messages of one topic in one request, which the broker stores completely or not at all.
+
+        Raises the errors of `send`, except that messages which are not durable raise NotAllSent.
+        """
         if len(messages) == 1:
             return [await self.send(messages[0], timeout_s, key=key, queue=queue)]
         with self._session.telemetry.sending(self._options.group, messages) as sending:
@@ -82,7 +86,7 @@ class Sender:
 
     async def _send(self, message: Outgoing, timeout_s: float, choose: _Choose) -> SendResult:
         message.compress(self._options.compress_from_bytes, self._options.compression)
-        chosen, reply = await self._tries(
+        chosen, reply = await self._attempts(
             message.topic,
             choose,
             lambda target, route, left_s: self._session.call(
@@ -102,16 +106,18 @@ class Sender:
             command = self._batch_command(topic, target, route)
             return self._session.call(target.broker, command, body, timeout=left_s)
 
-        chosen, reply = await self._tries(topic, choose, ask, timeout_s)
+        chosen, reply = await self._attempts(topic, choose, ask, timeout_s)
         return self._batch_results(messages, chosen, reply)
 
-    async def go_on(self, batch: UnsentBatch) -> None:
-        """Takes over where the data plane has tried once, and tells it where the batch was stored; raises as
-        `send`."""
+    async def resend(self, batch: UnsentBatch) -> None:
+        """Continues a batch after the data plane's first attempt, and tells it where the batch was stored.
+
+        Raises the errors of `send`.
+        """
         topic, body, alone = batch.topic, batch.body, batch.alone
         if batch.target is None and batch.spent_s >= self._options.timeout_s:
             raise NotSent(
-                f"not sent to {topic} within {self._options.timeout_s:g} s: what came before it failed",
+                f"not sent to {topic} within {self._options.timeout_s:g} s: the messages before it failed",
                 hint="is the broker of its queue running?",
             )
 
@@ -125,7 +131,7 @@ class Sender:
             return self._session.call(target.broker, command, body, timeout=left_s)
 
         queue = None if batch.queue is None else Queue(topic, *batch.queue)
-        chosen, reply = await self._tries(
+        chosen, reply = await self._attempts(
             topic,
             self._choice(None, queue),
             ask,
@@ -153,7 +159,7 @@ class Sender:
     async def send_oneway(
         self, message: Outgoing, *, key: str | None = None, queue: Queue | None = None
     ) -> None:
-        """One try, and no answer; raises only where there is nobody to send it to."""
+        """Sends a message once and waits for no answer. Raises only if there is no broker to send it to."""
         with self._session.telemetry.sending(self._options.group, (message,)):
             message.compress(self._options.compress_from_bytes, self._options.compression)
             route = await self.route(message.topic)
@@ -162,7 +168,7 @@ class Sender:
             await self._session.send_oneway(target.broker, command, message.body)
 
     async def recall(self, topic: str, handle: str | None) -> str:
-        """Asks the broker that the handle names; raises InvalidMessage, Unreachable or Refused."""
+        """Cancels a delayed message, by its handle. Raises InvalidMessage, Unreachable or Refused."""
         check_topic(topic)
         broker = _broker_of(handle)
         await self.route(topic)
@@ -170,16 +176,14 @@ class Sender:
         reply = await self._session.call(broker, command, timeout=self._options.attempt_timeout_s)
         return reply.check().header(Recalled).msg_id
 
-    # Inside
-
     def _choice(self, key: str | None, queue: Queue | None) -> _Choose:
         if queue is not None:
-            return lambda route, _: given(route, queue)
+            return lambda route, _: require_queue(route, queue)
         if key is not None:
-            return lambda route, _: by_key(route, key)
-        return self._picker.any
+            return lambda route, _: queue_of_key(route, key)
+        return self._selector.next
 
-    async def _tries(
+    async def _attempts(
         self,
         topic: str,
         choose: _Choose,
@@ -189,16 +193,18 @@ class Sender:
         spent_s: float = 0.0,
         earlier: _Earlier | None = None,
     ) -> tuple[Queue, Reply]:
-        """Asks until a broker has stored it; the queue and the answer. `earlier` is what a first try came to
-        that was made elsewhere, and took `spent_s` of the time."""
+        """Sends the request until a broker has stored it. Returns the queue and the broker's answer.
+
+        `earlier` is the outcome of a first attempt that was made elsewhere and took `spent_s` of the time.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s - spent_s
         tried: set[str] = set()
-        refusals = tries = 0
+        refusals = attempts = 0
         route: Route | None = None
         last: MetaqError | None = None
         while True:
-            tries += 1
+            attempts += 1
             broker = ""
             try:
                 route = await self._session.routes.get(topic, refresh=last is not None, creatable=True)
@@ -215,7 +221,7 @@ class Sender:
                     reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
                 if reply.code not in STATUSES:
                     reply.check()
-                self._picker.faults.worked(broker)
+                self._selector.faults.worked(broker)
                 if route.is_template:
                     self._session.routes.made(topic)
                 return target, reply
@@ -230,12 +236,12 @@ class Sender:
                     raise
                 last = error
             if broker:
-                self._picker.faults.failed(broker)
+                self._selector.faults.failed(broker)
                 tried.add(broker)
-            pause = min(PAUSE_FIRST_S * 2 ** (tries - 1), PAUSE_MAX_S) if _all_tried(route, tried) else 0.0
+            pause = min(PAUSE_FIRST_S * 2 ** (attempts - 1), PAUSE_MAX_S) if _all_tried(route, tried) else 0.0
             if refusals >= REFUSALS_MAX or loop.time() + pause >= deadline:
-                raise _not_sent(topic, tries, timeout_s, last) from last
-            _log.info("%s: %s; trying again", topic, last)
+                raise _not_sent(topic, attempts, timeout_s, last) from last
+            _log.info("a message to %s was not sent and is tried again: %s", topic, last)
             await asyncio.sleep(pause)
 
     def _command(self, message: Outgoing, target: Queue, route: Route) -> SendMessageV2:
@@ -251,7 +257,7 @@ class Sender:
             default_topic_queue_nums=_new_queues(route, target),
             queue_id=target.id,
             sys_flag=system_flag,
-            born_timestamp=_now_ms(),
+            born_timestamp=now_ms(),
             flag=flag,
             properties=properties,
             broker_name=target.broker,
@@ -263,8 +269,8 @@ class Sender:
             topic=topic,
             default_topic_queue_nums=_new_queues(route, target),
             queue_id=target.id,
-            born_timestamp=_now_ms(),
-            properties="WAIT\x01true\x02",
+            born_timestamp=now_ms(),
+            properties=_BATCH_PROPERTIES,
             batch=True,
             broker_name=target.broker,
         )
@@ -291,8 +297,8 @@ class Sender:
         status = STATUSES[ResponseCode(reply.code)]
         queue = Queue(messages[0].topic, target.broker, sent.queue_id)
         return [
-            SendResult(message.id, queue, sent.queue_offset + place, status, offset_ids[place])
-            for place, message in enumerate(messages)
+            SendResult(message.id, queue, sent.queue_offset + index, status, offset_ids[index])
+            for index, message in enumerate(messages)
         ]
 
     def _is_accepted(self, status: SendStatus) -> bool:
@@ -300,7 +306,7 @@ class Sender:
 
 
 def _earlier(batch: UnsentBatch) -> _Earlier | None:
-    """What the data plane's try came to; None where it knew no broker."""
+    """Returns the outcome of the data plane's attempt, or None if it knew no broker."""
     if batch.target is None:
         return None
     target = Queue(batch.topic, *batch.target)
@@ -311,13 +317,15 @@ def _earlier(batch: UnsentBatch) -> _Earlier | None:
 
 
 def _broker_of(handle: str | None) -> str:
-    """A handle is `v1 topic broker time id` in base 64."""
+    """Returns the broker name of a handle, which is `v1 topic broker time id` in base 64."""
     try:
         parts = base64.urlsafe_b64decode(handle or "").decode().split(" ")
     except (TypeError, ValueError):
         parts = []
     if len(parts) != 5 or parts[0] != "v1":
-        raise InvalidMessage(f"{handle!r} is no recall handle", hint="a result of a delayed send has one")
+        raise InvalidMessage(
+            f"{handle!r} is not a recall handle", hint="the result of a delayed send has one"
+        )
     return parts[2]
 
 
@@ -325,15 +333,11 @@ def _all_tried(route: Route | None, tried: set[str]) -> bool:
     return route is None or {queue.broker for queue in route.writable} <= tried
 
 
-def _not_sent(topic: str, tries: int, timeout_s: float, last: MetaqError) -> NotSent:
-    count = "1 try" if tries == 1 else f"{tries} tries"
+def _not_sent(topic: str, attempts: int, timeout_s: float, last: MetaqError) -> NotSent:
+    count = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     return NotSent(f"not sent to {topic} after {count} within {timeout_s:g} s: {last}", code=last.code)
 
 
 def _new_queues(route: Route, target: Queue) -> int:
-    """Counts where this message makes the topic."""
+    """Returns how many queues the broker creates if this message creates the topic."""
     return sum(queue.broker == target.broker for queue in route.writable)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Messages that only count once their sender has decided so, and what brokers ask when no decision came."""
+"""Transactions: messages that consumers get only after a commit, and the checks that brokers ask for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Final, Self
 
 from metaq._core import Frame, Message, decode_messages, decode_records
 from metaq.client.message import TRANSACTION_PREPARED
-from metaq.client.producer.options import Order, ProducerOptions
-from metaq.client.producer.results import SendResult
+from metaq.client.producer.options import PreparedSend, ProducerOptions
+from metaq.client.producer.results import SendResult, physical_offset
 from metaq.client.producer.sending import Sender
-from metaq.client.properties import PRODUCER_GROUP, TRANSACTION, UNIQUE_KEY
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import NOT_MINE, Session
 from metaq.client.user_code import call_user
@@ -21,22 +20,22 @@ from metaq.errors import MetaqError, Undecided, UsageError
 from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.dispatch import Response
 from metaq.protocol.messages import EndTransaction
+from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, UNIQUE_KEY
 
 _log = logging.getLogger(__name__)
 
 COMMIT: Final = 8
 ROLL_BACK: Final = 12
 END_TIMEOUT_S: Final = 5.0
-END_TRIES: Final = 2
-_OFFSET_DIGITS: Final = 16
+END_ATTEMPTS: Final = 2
 
 Checker = Callable[[Message], bool | Awaitable[bool | None] | None]
-"""Says what became of a transaction, by its message: True it is to be committed, False to be rolled back,
-None it is not known yet, ask again later."""
+"""Gets the message of a transaction and returns how it ended: True for commit, False for rollback, None if it
+is not known yet and the broker should ask again."""
 
 
 class Transactions:
-    """Those of one producer."""
+    """The transactions of one producer."""
 
     def __init__(self, session: Session, sender: Sender, options: ProducerOptions) -> None:
         self._session = session
@@ -45,7 +44,7 @@ class Transactions:
         self._checker: Checker | None = None
 
     def check_with(self, checker: Checker) -> None:
-        """Raises UsageError where there is one already."""
+        """Registers the checker. Raises UsageError if there is one already."""
         if self._checker is not None:
             raise UsageError(f"the producer of {self._options.group} has a checker already")
         self._checker = checker
@@ -55,33 +54,33 @@ class Transactions:
         self._session.remove_handler(CheckTransactionState.code, self._check)
 
     def require_checker(self) -> None:
-        """Raises UsageError: without one a transaction whose end is lost would stay open."""
+        """Raises UsageError if there is no checker: a transaction whose end got lost would stay open."""
         if self._checker is None:
             raise UsageError(
                 "a transaction needs a checker", hint="write one and decorate it with @producer.check first"
             )
 
-    async def begin(self, order: Order) -> SendResult:
-        """Stores the message where no consumer sees it."""
-        message = order.message
+    async def begin(self, prepared: PreparedSend) -> SendResult:
+        """Stores the message as a half message, which consumers do not see."""
+        message = prepared.message
         message.properties[TRANSACTION] = "true"
         message.properties[PRODUCER_GROUP] = self._options.group
         message.system_flag |= TRANSACTION_PREPARED
-        return await self._sender.send(message, order.timeout_s, key=order.key, queue=order.queue)
+        return await self._sender.send(message, prepared.timeout_s, key=prepared.key, queue=prepared.queue)
 
     async def end(self, half: SendResult, decision: int, properties: Mapping[str, str]) -> None:
-        """Raises Undecided where the broker did not take it: it will ask the checker."""
+        """Commits or rolls back. Raises Undecided if the broker did not answer; it will ask the checker."""
         command = EndTransaction(
             producer_group=self._options.group,
             tran_state_table_offset=half.queue_offset,
-            commit_log_offset=int(half.offset_id[-_OFFSET_DIGITS:], 16),
+            commit_log_offset=physical_offset(half.offset_id),
             commit_or_rollback=decision,
             msg_id=half.id,
             topic=half.queue.topic,
             transaction_id=half.transaction_id or half.id,
         )
         failure: MetaqError | None = None
-        for _ in range(END_TRIES):
+        for _ in range(END_ATTEMPTS):
             try:
                 reply = await self._session.call(half.queue.broker, command, timeout=END_TIMEOUT_S)
                 reply.check()
@@ -107,18 +106,19 @@ class Transactions:
         command = CheckTransactionState.parse(frame.fields)
         record = records[0]
         try:
-            place = Queue(record.topic, command.bname or address, record.queue_id)
-            (message,), _ = decode_messages(frame.body, place, shows_first_topic=False)
+            queue = Queue(record.topic, command.bname or address, record.queue_id)
+            (message,), _ = decode_messages(frame.body, queue, shows_first_topic=False)
             verdict = await call_user(checker, message)
         except Exception:
-            # Not known: the broker asks again.
-            _log.exception("the checker of %s failed", self._options.group)
+            _log.exception("the checker of %s failed; the broker will ask again", self._options.group)
             return None
         if verdict is None:
             return None
         if not isinstance(verdict, bool):
             _log.error(
-                "the checker of %s returned %r: it returns True, False or None", self._options.group, verdict
+                "the checker of %s returned %r: it must return True, False or None",
+                self._options.group,
+                verdict,
             )
             return None
         end = EndTransaction(
@@ -138,26 +138,26 @@ class Transactions:
 
 
 class Transaction:
-    """One of them: committed at the end of its block, rolled back where the block raises.
+    """A transaction: committed at the end of its block, rolled back if the block raises.
 
-    `commit` and `rollback` decide earlier; after `leave` the broker will ask the checker.
+    `commit` and `rollback` decide earlier. After `leave` the broker will ask the checker.
     """
 
-    def __init__(self, transactions: Transactions, order: Order) -> None:
+    def __init__(self, transactions: Transactions, prepared: PreparedSend) -> None:
         self._transactions = transactions
-        self._order = order
+        self._prepared = prepared
         self._half: SendResult | None = None
         self._decided = False
 
     @property
     def id(self) -> str:
-        """That of its message."""
-        return self._order.message.id
+        """The unique id of its message."""
+        return self._prepared.message.id
 
     async def __aenter__(self) -> Self:
         if self._half is not None:
-            raise UsageError("a transaction is entered once")
-        self._half = await self._transactions.begin(self._order)
+            raise UsageError("a transaction can be entered only once", hint="make another one")
+        self._half = await self._transactions.begin(self._prepared)
         return self
 
     async def __aexit__(
@@ -169,17 +169,17 @@ class Transaction:
             await self.commit()
             return
         try:
-            # Being cancelled is a reason to roll back, not to leave that undone.
+            # A cancellation must not interrupt the rollback.
             await asyncio.shield(self.rollback())
         except Undecided as undecided:
             error.add_note(str(undecided))
 
     async def commit(self) -> None:
-        """From now on consumers get the message; raises Undecided."""
+        """Lets consumers get the message. Raises Undecided."""
         await self._end(COMMIT)
 
     async def rollback(self) -> None:
-        """No consumer will ever see the message; raises Undecided."""
+        """Discards the message. Raises Undecided."""
         await self._end(ROLL_BACK)
 
     async def leave(self) -> None:
@@ -190,7 +190,7 @@ class Transaction:
     async def _end(self, decision: int) -> None:
         half = self._require_open()
         self._decided = True
-        await self._transactions.end(half, decision, self._order.message.properties)
+        await self._transactions.end(half, decision, self._prepared.message.properties)
 
     def _require_open(self) -> SendResult:
         if self._half is None:

@@ -1,4 +1,4 @@
-"""Ids that a client gives to its messages, in the form that Java clients give theirs."""
+"""Unique ids of messages, in the form that Java clients use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from metaq._core import UniqueIds
 
 
 def unique_ids(host: str) -> UniqueIds:
-    """Those of a client at that address, in this process.
+    """Returns the ids of a client at that address, in this process.
 
     | ip 4 | pid 2 | random 4 | milliseconds since the first of the month 4 | counter 2 |
 
-    in hex. An address of version 6 takes 16 bytes, as in Java, which makes the id longer.
+    They are written in hex. An IPv6 address takes 16 bytes, as in Java, which makes the id longer.
     """
     try:
         address = ipaddress.ip_address(host.partition("%")[0]).packed
@@ -27,7 +27,7 @@ def unique_ids(host: str) -> UniqueIds:
 
 
 def month_start_ms(now_s: float | None = None) -> int:
-    """When this month began: in local time, since that is what Java's tools take it for."""
+    """Returns the start of this month in local time, which is how Java's tools read the ids."""
     now = datetime.fromtimestamp(time.time() if now_s is None else now_s)
     first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return int(first.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""Where topics live, as the name servers tell it, kept for as long as the client runs."""
+"""Routes: the brokers and queues of each topic, asked from the name servers and cached."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ _log = logging.getLogger(__name__)
 MASTER_ID: Final = 0
 _WRITE: Final = 2
 _READ: Final = 4
-"""Brokers that create topics by themselves have it, so its route says where a new topic may go."""
 NEW_TOPIC_QUEUES_MAX: Final = 4
-"""As many queues as Java producers ask for when their first message makes the topic."""
+"""The number of queues that Java producers ask for when their first message creates a topic."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Queue:
-    """One queue of a topic; ordered as every member of a group must order them."""
+    """One queue of a topic. Its sort order is the one that all members of a group must use."""
 
     topic: str
     broker: str
@@ -39,7 +38,7 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where one topic lives."""
+    """The brokers and queues of one topic."""
 
     topic: str
     brokers: dict[str, dict[int, str]]
@@ -49,7 +48,7 @@ class Route:
     clusters: dict[str, str] = field(default_factory=dict)
     """Broker name → cluster."""
     is_template: bool = False
-    """The topic does not exist yet: this is where a first message would make it."""
+    """The topic does not exist yet, and these are the queues that its first message would create."""
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, *, is_template: bool = False) -> Route:
@@ -70,7 +69,7 @@ class Route:
         return cls(
             topic,
             brokers,
-            # Without a master nothing can be written there, while its replicas may still be read.
+            # A broker without a master cannot be written to, but its replicas can be read.
             [queue for queue in allowed(_WRITE) if MASTER_ID in brokers[queue.broker]],
             [] if is_template else allowed(_READ),
             {broker.broker_name: broker.cluster for broker in data.broker_datas},
@@ -82,7 +81,7 @@ AskNameServer = Callable[[Command], Awaitable[Reply]]
 
 
 class Routes:
-    """The routes asked for so far. They are refreshed every so often (`refresh_all`) and on demand."""
+    """The routes of all topics that were asked for, refreshed regularly and on demand."""
 
     def __init__(self, ask: AskNameServer, on_change: Callable[[], None]) -> None:
         self._ask = ask
@@ -95,45 +94,44 @@ class Routes:
         self._brokers: dict[str, dict[int, str]] = {}
 
     def known(self, topic: str) -> Route | None:
-        """What is known of it now; nothing is asked."""
+        """Returns the cached route, or None. Asks nobody."""
         return self._known.get(topic)
 
     async def get(self, topic: str, *, refresh: bool = False, creatable: bool = False) -> Route:
-        """The route; raises NoRoute where there is none, Unreachable where no name server answers.
+        """Returns the route. Raises NoRoute if there is none, and Unreachable if no name server answers.
 
-        With `creatable` a topic that does not exist has the route on which a message would create it.
+        With `creatable`, a missing topic has the route on which its first message would create it.
         """
         known = route = self._known.get(topic)
         if route is None or refresh or topic in self._made or (route.is_template and not creatable):
             try:
                 route = await self._ask_once(topic)
             except (Unreachable, NoRoute) as error:
-                # Brokers work without name servers, and one that is away may come back: what was known may
-                # well be true still.
+                # Brokers work without name servers, so the cached route is probably still right.
                 if known is None or (known.is_template and not creatable) or not error.retriable:
                     raise
                 route = known
         if route.is_template and not creatable:
             raise NoRoute(
-                f"no route for topic {topic}: the name server answered, the topic does not exist",
-                hint=f"the first message makes it, or `metaq topic create {topic}`",
+                f"no route for topic {topic}: the name server answered, but the topic does not exist",
+                hint=f"send a message to it, or run `metaq topic create {topic}`",
             )
         return route
 
     def address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
-        """Of a broker by its name; None where no route told of it."""
+        """Returns the address of a broker, or None if no route contains it."""
         return self._brokers.get(broker, {}).get(broker_id)
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Every broker that a route told of."""
+        """Returns all brokers of all routes."""
         return self._brokers
 
     def made(self, topic: str) -> None:
-        """A message has made it: the next `get` asks where it lives."""
+        """Marks a topic as just created by a message, so the next `get` asks for its route."""
         self._made.add(topic)
 
     def watch(self, watcher: Callable[[str], None]) -> None:
-        """Called with the name of a topic whenever what is known of its route has changed."""
+        """Calls the watcher with a topic whenever its route has changed."""
         self._watchers.append(watcher)
 
     def unwatch(self, watcher: Callable[[str], None]) -> None:
@@ -141,27 +139,27 @@ class Routes:
             self._watchers.remove(watcher)
 
     async def refresh_all(self) -> None:
-        """Asks anew for every known topic; what cannot be asked stays as it was."""
+        """Asks for all known topics again. Routes that cannot be refreshed stay as they are."""
         for topic in list(self._known):
             try:
                 await self._ask_once(topic)
             except MetaqError as error:
-                _log.info("the route of %s stays as it was: %s", topic, error)
+                _log.info("the route of %s was not refreshed: %s", topic, error)
 
     async def _ask_once(self, topic: str) -> Route:
-        """Callers who ask at the same time share one question."""
+        """Asks for a route. Callers at the same time share one request."""
         task = self._asking.get(topic)
         if task is None:
             task = asyncio.create_task(self._find(topic), name=f"route {topic}")
             self._asking[topic] = task
             task.add_done_callback(lambda done: self._asked(topic, done))
-        # One caller who gives up must not take the answer from the others.
+        # A caller that is cancelled must not cancel the request of the others.
         return await asyncio.shield(task)
 
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:
         del self._asking[topic]
         if not task.cancelled():
-            task.exception()  # Looked at here in case that every caller has given up.
+            task.exception()  # Marks it as retrieved, in case that all callers were cancelled.
 
     async def _find(self, topic: str) -> Route:
         data = await self._route_data(topic)
@@ -182,47 +180,43 @@ class Routes:
             self._seen.add(topic)
         self._collect()
         if known != route:
-            self._tell(topic)
+            self._notify(topic)
         return route
 
     async def _require_deleted(self, known: Route) -> None:
-        """Raises NoRoute, to be tried again, unless all its brokers are there and have the topic no more: one
-        that is away may come back with it."""
+        """Raises a retriable NoRoute if a broker of the topic is away: it may come back and still have it."""
         info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
         if any(broker not in info.broker_addr_table for broker in known.brokers):
-            error = NoRoute(
-                f"no route for topic {known.topic}: the name server answered, a broker that had it is away",
+            raise NoRoute(
+                f"no route for topic {known.topic}: the name server answered, but one of its brokers is away",
                 hint="is the broker running, and does it know this name server?",
+                retriable=True,
             )
-            error.retriable = True
-            raise error
 
     def _forget(self, topic: str) -> None:
         del self._known[topic]
         self._seen.discard(topic)
         self._collect()
-        self._tell(topic)
+        self._notify(topic)
 
-    def _tell(self, topic: str) -> None:
+    def _notify(self, topic: str) -> None:
         for watcher in list(self._watchers):
             watcher(topic)
 
     async def _no_route(self, topic: str) -> NoRoute:
         info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
         if not info.broker_addr_table:
-            error = NoRoute(
-                f"no route for topic {topic}: the name server answered, no broker is registered with it",
+            return NoRoute(
+                f"no route for topic {topic}: the name server answered, but no broker is registered with it",
                 hint="is a broker running, and does it know this name server?",
+                retriable=True,
             )
-            error.retriable = True
-            return error
-        error = NoRoute(
-            f"no route for topic {topic}: the name server answered, the topic does not exist"
+        return NoRoute(
+            f"no route for topic {topic}: the name server answered, but the topic does not exist"
             " and auto-creation is off",
             hint=f"create it with `metaq topic create {topic}`",
+            retriable=topic in self._seen | self._made,  # Its broker may come back.
         )
-        error.retriable = topic in self._seen | self._made  # Its broker may be on its way back.
-        return error
 
     async def _route_data(self, topic: str) -> TopicRouteData | None:
         reply = await self._ask(GetRouteInfoByTopic(topic=topic, accept_standard_json_only=True))
@@ -240,7 +234,7 @@ class Routes:
 
 
 class NameServers:
-    """Asked in turn, beginning with the one that answered last."""
+    """The name servers of a cluster, asked in turn. The one that answered last is asked first."""
 
     def __init__(self, addresses: tuple[str, ...], call: Callable[[str, Command], Awaitable[Reply]]) -> None:
         self._addresses = addresses
@@ -248,8 +242,8 @@ class NameServers:
         self._first = 0
 
     async def ask(self, command: Command) -> Reply:
-        """Raises Unreachable where none of them answers."""
-        failures = []
+        """Returns the first answer. Raises Unreachable if no name server answers."""
+        failures: list[str] = []
         for step in range(len(self._addresses)):
             number = (self._first + step) % len(self._addresses)
             try:

@@ -1,7 +1,7 @@
-"""Counters and histograms by OpenTelemetry's API.
+"""Counters and histograms of OpenTelemetry.
 
-The names that begin with `messaging` are those of the semantic conventions. `error.type` on a count tells
-what failed: `messaging.client.sent.messages` with it are those that were not sent.
+Names that start with `messaging` follow the semantic conventions. A count with the attribute `error.type`
+counts failures: `messaging.client.sent.messages` with it counts messages that were not sent.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observa
 from metaq.client.telemetry.tracing import SYSTEM, error_type
 
 _BOUNDARIES_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-"""Those that the conventions advise."""
+"""The boundaries that the conventions advise."""
 
 
 class Buffer(Protocol):
-    """What holds messages on their way."""
+    """An object that holds messages."""
 
     @property
     def buffered_bytes(self) -> int: ...
 
 
 class Buffers:
-    """Those of one client, for as long as they are used."""
+    """The buffers of one client. A buffer is forgotten when nobody else uses it."""
 
     def __init__(self, client_id: str) -> None:
         self.client_id = client_id
@@ -39,7 +39,7 @@ class Buffers:
             self._kinds[buffer] = kind
 
     def sizes(self) -> dict[str, int]:
-        """Bytes by kind; asked for by the thread of whoever reads the metrics."""
+        """Returns the bytes of each kind. The thread that reads the metrics calls it."""
         sizes: dict[str, int] = {}
         with self._lock:
             for buffer, kind in self._kinds.items():
@@ -48,7 +48,7 @@ class Buffers:
 
 
 class Instruments:
-    """One set for each provider, however many clients there are."""
+    """The instruments of one provider, shared by all clients."""
 
     def __init__(self, meter: Meter) -> None:
         self._clients: weakref.WeakSet[Buffers] = weakref.WeakSet()
@@ -59,35 +59,35 @@ class Instruments:
         self._operation = meter.create_histogram(
             "messaging.client.operation.duration",
             "s",
-            "How long a request that sends took, with all its tries.",
+            "Duration of a send request with all its attempts.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES_S,
         )
         self._consumed = meter.create_counter(
-            "messaging.client.consumed.messages", messages, "Messages that were given to the application."
+            "messaging.client.consumed.messages", messages, "Messages that the application received."
         )
         self._processed = meter.create_counter(
-            "metaq.client.processed.messages", messages, "Messages that a handler is done with."
+            "metaq.client.processed.messages", messages, "Messages that a handler has processed."
         )
         self._process = meter.create_histogram(
             "messaging.process.duration",
             "s",
-            "How long a handler took.",
+            "Duration of a handler call.",
             explicit_bucket_boundaries_advisory=_BOUNDARIES_S,
         )
         self._retried = meter.create_counter(
-            "metaq.client.retried.messages", messages, "Messages that come again because they failed."
+            "metaq.client.retried.messages", messages, "Failed messages that will be delivered again."
         )
         self._dead = meter.create_counter(
             "metaq.client.dead_lettered.messages", messages, "Messages that were sent to the dead letters."
         )
         self._untraced = meter.create_counter(
-            "metaq.client.trace.dropped", "{entry}", "Entries that the trace topic did not get."
+            "metaq.client.trace.dropped", "{entry}", "Trace entries that were not sent."
         )
         meter.create_observable_up_down_counter(
             "metaq.client.buffer.size",
             [self._observe],
             "By",
-            "What waits to be sent (send) and what was pulled and is not settled (receive).",
+            "Bytes that wait to be sent (send) and bytes that were pulled and not settled (receive).",
         )
 
     def watch(self, buffers: Buffers) -> None:
@@ -112,7 +112,7 @@ class Instruments:
         self._process.record(seconds, attributes)
 
     def retried(self, topic: str, group: str, by: str) -> None:
-        """`by` the broker, or by the consumer itself (local)."""
+        """Counts a retry; `by` is "broker" or "local"."""
         attributes = _attributes("retry", topic, None)
         attributes |= {"messaging.consumer.group.name": group, "metaq.retry.by": by}
         self._retried.add(1, attributes)
@@ -148,7 +148,7 @@ _made: Final[weakref.WeakKeyDictionary[MeterProvider, Instruments]] = weakref.We
 
 
 def instruments(provider: MeterProvider, version: str) -> Instruments:
-    """The set of a provider, which takes each name once."""
+    """Returns the instruments of a provider, which accepts each name only once."""
     with _lock:
         if provider not in _made:
             _made[provider] = Instruments(provider.get_meter("metaq", version))

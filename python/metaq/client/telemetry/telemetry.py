@@ -1,8 +1,8 @@
-"""What a client tells of its work: spans, metrics and, on request, entries of RocketMQ's own trace topic.
+"""Telemetry of a client: spans, metrics and, if enabled, entries of RocketMQ's trace topic.
 
-Where nobody listens nothing is made: no span, no attribute, no entry, and what it costs is to look at
-`is_heard`. Providers of OpenTelemetry are looked for now and then, so that they may also be set after the
-client was made. Whatever goes wrong in telling is logged and goes no further: a message is worth more.
+If nobody listens, it makes no span, no attribute and no entry, and costs one look at `is_heard`. It looks for
+OpenTelemetry providers from time to time, so you may also set them after you made the client. A failure of
+telemetry is logged and never disturbs a message.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, TracerProvider
 
 from metaq import __version__
+from metaq.client.clock import now_ms
 from metaq.client.telemetry.metrics import Buffer, Buffers, Instruments, instruments
 from metaq.client.telemetry.tracing import Spans, end
 from metaq.errors import NotDurable
@@ -39,13 +40,13 @@ _log = logging.getLogger(__name__)
 _Arguments = ParamSpec("_Arguments")
 
 
-def _harmless(tell: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    """Exporters and propagators are the user's: what they raise is no failure of a send or of a handler."""
+def _harmless(report: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Logs exceptions, because a failing exporter or propagator must not fail a send or a handler."""
 
-    @functools.wraps(tell)
+    @functools.wraps(report)
     def guarded(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> None:
         try:
-            tell(*arguments, **named)
+            report(*arguments, **named)
         except Exception:
             _log.exception("telemetry failed")
 
@@ -53,7 +54,7 @@ def _harmless(tell: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
 
 
 class Telemetry:
-    """That of one client; its `routes` tell where brokers are."""
+    """The telemetry of one client, which uses its routes to find addresses."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Telemetry:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
-        """Without a provider of its own it uses the global one, from when there is one."""
+        """Without a provider it uses the global one, as soon as there is one."""
         self._client_id = client_id
         self._tracer_provider = tracer_provider
         self._meter_provider = meter_provider
@@ -73,37 +74,37 @@ class Telemetry:
         self.instruments: Instruments | None = None
         self.trace_topic: TraceTopic | None = None
         self.is_heard = False
-        """Whether anybody wants to know anything."""
+        """Whether anybody listens."""
         self.look()
 
     def trace_to(self, trace_topic: TraceTopic) -> None:
-        """From now on entries go there."""
+        """Writes trace entries to that topic from now on."""
         self.trace_topic = trace_topic
         self.is_heard = True
 
     @_harmless
     def look(self) -> None:
-        """For providers, which may have come since."""
+        """Looks for providers that were set since the last look."""
         if self.spans is None:
             tracers = self._tracer_provider or otel_trace.get_tracer_provider()
-            if _does_something(tracers):
+            if _is_real(tracers):
                 self.spans = Spans(tracers.get_tracer("metaq", __version__), self._client_id)
         if self.instruments is None:
             meters = self._meter_provider or otel_metrics.get_meter_provider()
-            if _does_something(meters):
+            if _is_real(meters):
                 self.instruments = instruments(meters, __version__)
                 self.instruments.watch(self._buffers)
         listeners = (self.spans, self.instruments, self.trace_topic)
         self.is_heard = any(listener is not None for listener in listeners)
 
     def watch_buffer(self, kind: str, buffer: Buffer) -> None:
-        """Tells its size for as long as somebody else uses it."""
+        """Reports the size of a buffer as long as it is in use."""
         self._buffers.add(kind, buffer)
 
     # Sending
 
     def sending(self, group: str, messages: Sequence[Outgoing]) -> Sending | Nothing:
-        """Around one request, before its messages are encoded: they may get further properties."""
+        """Surrounds one request. Enter it before the messages are encoded, because it may add properties."""
         if not self.is_heard:
             return NOTHING
         if self.trace_topic is not None and messages[0].topic == self.trace_topic.name:
@@ -112,18 +113,18 @@ class Telemetry:
 
     @_harmless
     def created(self, messages: Sequence[Outgoing]) -> None:
-        """Many, before they are divided into requests by their sizes: their spans make them larger."""
+        """Adds spans to many messages. Call it before they are divided by size, as spans make them larger."""
         if self.spans is not None and len(messages) > 1:
             for message in messages:
                 self.spans.create(message)
 
     def sending_later(self, group: str, message: Outgoing) -> Sending | Nothing:
-        """Around taking a message that will be sent with others; its future is followed to its end."""
+        """Surrounds the put of one message into the buffer, and follows its future to the end."""
         return Sending(self, group, (message,)) if self.is_heard else NOTHING
 
     @_harmless
     def ended_transaction(self, command: EndTransaction, broker: str, properties: Mapping[str, str]) -> None:
-        """Told to a broker, by its name or address; the properties are those of the message."""
+        """Reports the end of a transaction; `properties` are those of its message."""
         if self.trace_topic is not None:
             address = self.routes.address(broker) or broker
             self.trace_topic.ended_transaction(command, address, properties)
@@ -131,20 +132,21 @@ class Telemetry:
     # Consuming
 
     def processing(self, options: ConsumerOptions, messages: Sequence[Message]) -> Processing | Nothing:
-        """Around the code of the user's that a message, or a batch of one topic, is given to."""
+        """Surrounds the user's processing of a message, or of a batch of one topic."""
         return Processing(self, options, messages) if self.is_heard else NOTHING
 
     @_harmless
     def received(self, group: str | None, messages: Sequence[Message], started_ns: int) -> None:
-        """What a caller asked for since then, and got."""
+        """Reports messages that a caller received, and when it started to ask for them."""
         if messages and self.is_heard:
             if self.spans is not None:
                 self.spans.received(group, messages, started_ns)
             self.consumed(group, messages)
 
     def consumed(self, group: str | None, messages: Sequence[Message]) -> None:
-        """Messages are given to the user."""
-        if self.instruments is not None:  # Asked for every message: no further call where nobody listens.
+        """Counts messages that the user gets."""
+        # This runs for every message, so it must be cheap if nobody listens.
+        if self.instruments is not None:
             self._count_consumed(self.instruments, group, messages)
 
     @_harmless
@@ -172,7 +174,7 @@ class Telemetry:
 
 
 class Nothing:
-    """Around what nobody listens to."""
+    """Surrounds what nobody listens to."""
 
     def __enter__(self) -> Self:
         return self
@@ -191,13 +193,13 @@ NOTHING: Final = Nothing()
 
 
 class SendFuture(Protocol):
-    """That of asyncio, of threads or of the data plane."""
+    """A future of asyncio, of threads or of the data plane."""
 
     def add_done_callback(self, function: Callable[[Any], object], /) -> Any: ...
 
 
 class Sending:
-    """Messages that are under way, in one request."""
+    """Messages of one request while they are being sent."""
 
     def __init__(self, telemetry: Telemetry, group: str, messages: Sequence[Outgoing]) -> None:
         self._telemetry = telemetry
@@ -205,12 +207,12 @@ class Sending:
         self._messages = messages
         self._results: Sequence[SendResult] = ()
         self._is_followed = False
-        # Before they are compressed.
+        # The sizes before compression.
         self._body_sizes = [len(message.body) for message in messages]
         self._span: Span | None = None
 
     def __enter__(self) -> Self:
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = now_ms()
         self._started = time.perf_counter()
         self._begin()
         return self
@@ -224,7 +226,7 @@ class Sending:
         self._results = results
 
     def follow(self, future: SendFuture) -> None:
-        """The end of the block is not the end of it: that comes with the future, in any thread."""
+        """Ends the report when the future is done, in any thread, and not with the block."""
         self._is_followed = True
         future.add_done_callback(self._done)
 
@@ -232,7 +234,7 @@ class Sending:
         error: BaseException | None = None
         try:
             self._results = (future.result(),)
-        except BaseException as problem:  # It is told, and raised where the future is asked.
+        except BaseException as problem:  # The owner of the future gets it too.
             error = problem
         self._end(error)
 
@@ -263,7 +265,7 @@ class Sending:
 
 
 class Processing:
-    """Messages that are in the user's hands."""
+    """Messages while the user processes them."""
 
     def __init__(self, telemetry: Telemetry, options: ConsumerOptions, messages: Sequence[Message]) -> None:
         self._telemetry = telemetry
@@ -307,6 +309,6 @@ class Processing:
             telemetry.trace_topic.processed(self._options.group, self._traced, messages, seconds, error)
 
 
-def _does_something(provider: TracerProvider | MeterProvider) -> bool:
-    """Providers of the API's own only stand in for real ones."""
+def _is_real(provider: TracerProvider | MeterProvider) -> bool:
+    """Returns whether a provider is real. Those of the API package do nothing."""
     return not type(provider).__module__.startswith(("opentelemetry.trace", "opentelemetry.metrics"))

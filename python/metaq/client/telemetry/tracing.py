@@ -1,9 +1,9 @@
-"""Spans by OpenTelemetry's API, and the context that a message carries from its sender to its consumers.
+"""Spans of OpenTelemetry, and the context that a message carries from its producer to its consumers.
 
-Names and kinds follow the semantic conventions for messaging. A message that is sent alone has the context of
-its `send` span. One that is sent with others has a `create` span of its own, to which the `send` span of the
-request links. A consumer's `process` span is a child of the context that its message carries, or links to
-those of its batch; what a caller asked for is a `receive` span that links to them.
+Names and kinds follow the semantic conventions for messaging. A message that is sent alone carries the
+context of its `send` span. A message that is sent with others has a `create` span of its own, to which the
+`send` span of the request links. A consumer's `process` span is a child of the context that its message
+carries; for a batch it links to all of them. Messages that a caller polled have a `receive` span with links.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from opentelemetry.propagators.textmap import Setter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from metaq.client.properties import KEYS, TAGS, encode_properties
+from metaq.protocol.properties import KEYS, TAGS, encode_properties
 
 if TYPE_CHECKING:
     from metaq.client.message import Message, Outgoing
     from metaq.client.session.routes import Queue
 
 SYSTEM: Final = "rocketmq"
-"""What the conventions call this protocol."""
+"""The name of this protocol in the conventions."""
 PROPERTIES_BYTES_MAX: Final = 32_767 - 1024
-"""Up to which a context is added: what a message may have, less room for what its broker adds."""
+"""A context is added up to this size: the limit of a message, less room for what its broker adds."""
 
 Attributes = dict[str, AttributeValue]
 
 
 class Spans:
-    """Those of one client."""
+    """The spans of one client."""
 
     def __init__(self, tracer: Tracer, client_id: str) -> None:
         self._tracer = tracer
         self._client_id = client_id
 
     def create(self, message: Outgoing) -> None:
-        """Gives a message that will be sent with others a context of its own, unless it has one."""
+        """Gives a message that is sent with others a context of its own, unless it has one."""
         if not message.has_span and not span_context(message.properties).is_valid:
             attributes = self._attributes("create", message.topic) | _one(message)
             span = self._tracer.start_span(
@@ -52,7 +52,7 @@ class Spans:
             message.has_span = True
 
     def send(self, messages: Sequence[Outgoing]) -> Span:
-        """From where messages are given to us until they are stored."""
+        """Starts the span of a send, which ends when the messages are stored."""
         first = messages[0]
         attributes = self._attributes("send", first.topic)
         if len(messages) == 1 and not span_context(first.properties).is_valid:
@@ -75,7 +75,7 @@ class Spans:
     def process(
         self, group: str, is_broadcast: bool, messages: Sequence[Message]
     ) -> tuple[Span, Token[Context]]:
-        """Around a handler, in which the span is the current one; `leave` ends that."""
+        """Starts the span of a handler and makes it current, until `leave`."""
         first = messages[0]
         attributes = self._attributes("process", first.topic) | {
             "messaging.consumer.group.name": group,
@@ -101,7 +101,7 @@ class Spans:
         contexts.detach(token)
 
     def received(self, group: str | None, messages: Sequence[Message], started_ns: int) -> None:
-        """What a caller asked for and got."""
+        """Records the span of messages that a caller polled."""
         first = messages[0]
         attributes = self._attributes("receive", first.topic)
         attributes["messaging.batch.message_count"] = len(messages)
@@ -128,7 +128,7 @@ class Spans:
 def end(
     span: Span, error: BaseException | None, queue: Queue | None = None, address: str | None = None
 ) -> None:
-    """With where the messages went, or why they did not."""
+    """Ends a span, with the destination of the messages or with the error."""
     if queue is not None:
         span.set_attribute("messaging.destination.partition.id", str(queue.id))
     if address is not None:
@@ -147,7 +147,7 @@ def error_type(error: BaseException) -> str:
 
 
 def span_context(properties: Mapping[str, str]) -> trace.SpanContext:
-    """The one that a message carries; an invalid one where it carries none."""
+    """Returns the context that a message carries, or an invalid one if it carries none."""
     return trace.get_current_span(propagate.extract(properties, Context())).get_span_context()
 
 
@@ -178,7 +178,7 @@ def _received(message: Message) -> Attributes:
 
 
 class _Properties(Setter[MutableMapping[str, str]]):
-    """Sets only what a property can hold."""
+    """Sets only values that a property can hold."""
 
     def set(self, carrier: MutableMapping[str, str], key: str, value: str) -> None:
         if value and "\x01" not in value and "\x02" not in value:
@@ -192,6 +192,6 @@ def _inject(message: Outgoing, context: Context) -> None:
     added: dict[str, str] = {}
     propagate.inject(added, context, _SETTER)
     together = message.properties | added
-    # A message is worth more than its trace.
+    # The message is more important than its trace.
     if len(encode_properties(together).encode()) <= PROPERTIES_BYTES_MAX:
         message.properties.update(added)

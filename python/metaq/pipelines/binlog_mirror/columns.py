@@ -1,4 +1,4 @@
-"""From columns of the source to columns of a mirror, and what a change of definition means for these."""
+"""Maps columns of the source to columns of a mirror, and definition changes to changes of these."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 
 from metaq.pipelines.binlog_mirror.config import EVOLVE, EXCEPTION, IGNORE
 from metaq.pipelines.binlog_mirror.errors import MirrorError
-from metaq.pipelines.binlog_sync.columns import Column, Definition
+from metaq.pipelines.binlog_sync.values.columns import Column, Definition
 
 KEY, SEQUENCE, DELETED = "metaq_key", "metaq_seq", "metaq_deleted"
 OWN: Final = (KEY, SEQUENCE, DELETED)
-"""What a mirror has besides the columns of its source."""
+"""The columns that a mirror has in addition to those of its source."""
 
 _PLAIN: Final = {
     "int8": "tinyint",
@@ -39,12 +39,12 @@ DECIMAL_DIGITS_MAX: Final = 38
 
 
 def spark_type(column: Column, *, typed_dates: bool) -> str:
-    """As Spark writes it."""
+    """Returns Spark's type for a column."""
     kind = column.type
     if kind in _PLAIN:
         return _PLAIN[kind]
     if found := _DECIMAL.fullmatch(kind):
-        # Spark has no more digits than that; as text it is exact.
+        # Spark has no wider decimals; a text is exact.
         return kind if int(found[1]) <= DECIMAL_DIGITS_MAX else "string"
     if kind.startswith("bit("):
         return "bigint" if int(kind[4:-1]) < 64 else "decimal(20,0)"
@@ -61,7 +61,7 @@ def spark_type(column: Column, *, typed_dates: bool) -> str:
 
 
 def wider(before: str, after: str) -> str:
-    """The narrowest type that holds every value of both; text at the end."""
+    """Returns the narrowest type that holds every value of both types; text if there is no other."""
     if before == after:
         return before
     if before in _INTEGERS and after in _INTEGERS:
@@ -86,7 +86,7 @@ def _digits(kind: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """What has to become of a mirror's columns."""
+    """The changes of a mirror's columns."""
 
     added: Mapping[str, str] = field(default_factory=dict)
     retyped: Mapping[str, str] = field(default_factory=dict)
@@ -103,29 +103,29 @@ class Evolution:
 
 
 def wanted_columns(definition: Definition, *, typed_dates: bool) -> dict[str, str]:
-    """Raises MirrorError where one has a name of ours."""
+    """Returns the columns for a definition; raises MirrorError if a name clashes with the mirror's own."""
     columns: dict[str, str] = {}
     for column in definition.columns:
         if column.name.lower() in OWN:
             raise MirrorError(
                 f"column {column.name} has a name that the mirror needs itself",
-                hint="source.exclude the table",
+                hint="list the table in source.exclude",
             )
         columns[column.name] = spark_type(column, typed_dates=typed_dates)
     return columns
 
 
 def evolution(table: str, there: Mapping[str, str], wanted: Mapping[str, str], mode: str) -> Evolution:
-    """From the columns that a mirror has to those of a definition, as the mode says; raises MirrorError.
+    """Returns the changes from existing columns to wanted ones in a mode of mirror.schema_changes.
 
-    Names are the same whatever their case, as they are to the source.
+    Names are compared without case, as the source does. Raises MirrorError in the mode "exception".
     """
     if mode == IGNORE:
         return Evolution()
     known = {name.lower(): name for name in there}
-    told = {name.lower() for name in wanted}
+    wanted_names = {name.lower() for name in wanted}
     added = {name: kind for name, kind in wanted.items() if name.lower() not in known}
-    dropped = tuple(name for name in there if name.lower() not in told)
+    dropped = tuple(name for name in there if name.lower() not in wanted_names)
     retyped: dict[str, str] = {}
     for name, kind in wanted.items():
         own = known.get(name.lower())
@@ -139,7 +139,7 @@ def evolution(table: str, there: Mapping[str, str], wanted: Mapping[str, str], m
         if found:
             raise MirrorError(
                 f"the definition of {table} has changed: {found}",
-                hint='mirror.schema_changes is "exception"; lenient, evolve and ignore go on',
+                hint='mirror.schema_changes is "exception"; with lenient, evolve or ignore the run continues',
             )
         return found
     return Evolution(added, retyped, dropped if mode == EVOLVE else ())

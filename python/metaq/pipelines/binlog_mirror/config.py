@@ -1,4 +1,4 @@
-"""What binlog-mirror reads of the TOML file of binlog-sync: [topic], [mirror] and [spark]."""
+"""The sections of binlog-mirror in the TOML file of binlog-sync: [topic], [mirror], [jdbc] and [spark]."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 from metaq.config.kinds import Bytes, Choice, Flag, Seconds, Text
 from metaq.errors import ConfigError
 from metaq.pipelines.binlog_mirror.connection import JdbcConfig
-from metaq.pipelines.binlog_mirror.databases import DATABASES, database_of
+from metaq.pipelines.binlog_mirror.dialects import DIALECTS, dialect_of
 from metaq.pipelines.settings import Key, Sections, read_secret, read_sections
 from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
 
@@ -42,12 +42,12 @@ JDBC: Final[Mapping[str, Key]] = {
 
 @dataclass(frozen=True, slots=True)
 class MirrorConfig:
-    """Checked."""
+    """Checked settings."""
 
     nameservers: str
     topic: str
     path: str
-    """Empty where the target is a database."""
+    """Empty if the target is a database."""
     jdbc: JdbcConfig | None
     checkpoint: str
     schema_changes: str
@@ -59,7 +59,10 @@ class MirrorConfig:
 
 
 def read_mirror_config(path: Path, others: Sections) -> MirrorConfig:
-    """`others` are the sections of binlog-sync. What is not ours need not be there; raises ConfigError."""
+    """Reads and checks the file; raises ConfigError.
+
+    `others` are the sections of binlog-sync, whose keys are optional here, except for [topic].
+    """
     optional = {
         name: {key: Key(entry.kind, None) for key, entry in keys.items()} for name, keys in others.items()
     }
@@ -70,19 +73,19 @@ def read_mirror_config(path: Path, others: Sections) -> MirrorConfig:
     if mirror["target"] == JDBC_TARGET:
         jdbc = _jdbc(path, values["jdbc"])
         _require(path, mirror, "checkpoint")
-        where = ""
+        root = ""
         if spark.jars is None:
-            spark = replace(spark, packages=jdbc.database.package)
+            spark = replace(spark, packages=jdbc.dialect.package)
     else:
         jdbc = None
         _require(path, mirror, "path")
-        where = located(path, mirror["path"])
+        root = located(path, mirror["path"])
     return MirrorConfig(
         nameservers=";".join(topic["namesrv"]),
         topic=topic["name"],
-        path=where,
+        path=root,
         jdbc=jdbc,
-        checkpoint=located(path, mirror["checkpoint"]) if mirror["checkpoint"] else f"{where}/_checkpoint",
+        checkpoint=located(path, mirror["checkpoint"]) if mirror["checkpoint"] else f"{root}/_checkpoint",
         schema_changes=mirror["schema_changes"],
         typed_dates=mirror["dates"] == "typed",
         interval_s=mirror["interval_s"],
@@ -103,13 +106,12 @@ def _jdbc(path: Path, values: Mapping[str, Any]) -> JdbcConfig:
     url = values["url"]
     if url is None:
         raise ConfigError(f"{path}: jdbc.url is missing", hint=f"it must be {JDBC['url'].kind.describe()}")
-    database = database_of(url)
-    if database is None:
-        # The URL itself may hold a password.
+    dialect = dialect_of(url)
+    if dialect is None:
+        # The text must not quote the URL, which may hold a password.
         raise ConfigError(
-            f"{path}: jdbc.url must begin with {' or '.join(DATABASES)}",
-            hint="jdbc:mariadb: is for MySQL too",
+            f"{path}: jdbc.url must begin with {' or '.join(DIALECTS)}",
+            hint="use jdbc:mariadb: for MySQL too",
         )
-    secret_file = values["password_file"] and str(path.parent / values["password_file"])
-    secret = read_secret(path, "jdbc.password", values["password_env"], secret_file)
-    return JdbcConfig(url, values["user"], secret, database)
+    secret = read_secret(path, "jdbc.password", values["password_env"], values["password_file"])
+    return JdbcConfig(url, values["user"], secret, dialect)

@@ -1,4 +1,4 @@
-"""Connections to a database through the drivers of the JVM that Spark runs in."""
+"""Connections to the target database, through JDBC drivers in the JVM of Spark."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from metaq.pipelines.binlog_mirror.databases import Database
+from metaq.pipelines.binlog_mirror.dialects import Dialect
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 
 _SECRET: Final = re.compile("pass|pwd|secret|token", re.IGNORECASE)
 _CAUSE: Final = re.compile(r"^(?:Caused by: |.*?\): )[\w.$]+(?:Exception|Error): (.*)$", re.MULTILINE)
-"""In a text of Spark on a task that has failed."""
+"""The causes in a text of Spark about a failed task."""
 _NO_KEY: Final = "RSA public key is not available"
 _KEY_HINT: Final = (
-    "MySQL takes a password on an encrypted connection (sslMode=verify-full in jdbc.url, or trust), with"
-    " serverRsaPublicKeyFile, or with allowPublicKeyRetrieval=true where nobody else is on the network"
+    "MySQL needs an encrypted connection for the password (sslMode=verify-full in jdbc.url, or trust), or"
+    " serverRsaPublicKeyFile, or, on a trusted network, allowPublicKeyRetrieval=true"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class JdbcConfig:
-    """Checked. The password shows nowhere."""
+    """Checked settings. `repr` hides the password and the URL, which may contain one."""
 
     url: str = field(repr=False)
     user: str | None
     password: str = field(repr=False)
-    database: Database
+    dialect: Dialect
 
     @property
-    def place(self) -> str:
-        """For people, without what may be secret."""
+    def address(self) -> str:
+        """The URL without its settings, which may be secret."""
         return self.url.partition("?")[0]
 
     def without_secrets(self, text: str) -> str:
-        """What a driver says may have the URL in it, and that a password."""
-        text = text.replace(self.url, self.place)
+        """Hides secrets in a text of a driver, which may quote the URL."""
+        text = text.replace(self.url, self.address)
         settings = (part.partition("=") for part in self.url.partition("?")[2].split("&"))
         secrets = [value for name, _, value in settings if _SECRET.search(name)]
         for secret in (self.password, *secrets, *map(unquote, secrets)):
@@ -51,24 +51,24 @@ class JdbcConfig:
         return text
 
     def options(self) -> dict[str, str]:
-        """Of Spark's own reader and writer, which do not show them either."""
+        """Returns the options of Spark's JDBC reader and writer, which hide secrets too."""
         user = {} if self.user is None else {"user": self.user, "password": self.password}
-        return {"url": self.url, "driver": self.database.driver, **user, **self.database.settings}
+        return {"url": self.url, "driver": self.dialect.driver, **user, **self.dialect.settings}
 
 
 class Connection:
-    """One transaction at a time. Parameters and values are texts and numbers."""
+    """Runs statements in the current transaction. Parameters are texts and numbers."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     def execute(self, statement: str, *parameters: str | int) -> int:
-        """How many rows it has changed."""
+        """Runs a statement; returns the number of changed rows."""
         with self._prepared(statement, parameters) as prepared:
             return int(prepared.executeUpdate())
 
     def query(self, statement: str, *parameters: str | int) -> list[tuple[str | None, ...]]:
-        """Every value as text."""
+        """Runs a query; returns every value as text."""
         with self._prepared(statement, parameters) as prepared:
             found = prepared.executeQuery()
             width = found.getMetaData().getColumnCount()
@@ -93,11 +93,11 @@ class Connection:
 
 @contextmanager
 def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]:
-    """Committed at its end, or nothing of it; raises MirrorError with what the database says."""
+    """Commits at the end of the block, or rolls back; raises MirrorError with the database's message."""
     jvm: Any = spark.sparkContext._jvm
     with driver_errors(config):
-        # Drivers come with jars that only Spark's class loader knows.
-        jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry.register(config.database.driver)
+        # Only Spark's class loader knows the jars of the drivers.
+        jvm.org.apache.spark.sql.execution.datasources.jdbc.DriverRegistry.register(config.dialect.driver)
         properties = jvm.java.util.Properties()
         for name, value in config.options().items():
             if name not in ("url", "driver"):
@@ -109,24 +109,24 @@ def transaction(spark: SparkSession, config: JdbcConfig) -> Iterator[Connection]
             yield Connection(connection)
             connection.commit()
     finally:
-        # Takes back what was not committed.
+        # This rolls back an open transaction.
         connection.close()
 
 
 @contextmanager
 def driver_errors(config: JdbcConfig) -> Iterator[None]:
-    """Raises MirrorError with what the database says, and no secrets."""
+    """Raises MirrorError with the database's message, without secrets."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        said = config.without_secrets(root_cause(error))
-        # Not from that error, whose own text has them.
-        hint = _KEY_HINT if _NO_KEY in said else ""
-        raise MirrorError(f"{config.database.name} says: {said}", hint=hint) from None
+        message = config.without_secrets(root_cause(error))
+        hint = _KEY_HINT if _NO_KEY in message else ""
+        # No chaining: the original text has the secrets.
+        raise MirrorError(f"{config.dialect.name} reports: {message}", hint=hint) from None
 
 
 def root_cause(error: Py4JJavaError | PySparkException) -> str:
-    """Without the calls and tasks that it came through."""
+    """Returns the message of the innermost cause."""
     cause = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     if cause is None:
         return str(error)

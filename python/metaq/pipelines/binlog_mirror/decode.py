@@ -1,4 +1,4 @@
-"""Messages of binlog-sync as frames: no Python runs for a row."""
+"""Decodes messages of binlog-sync with Spark expressions: no row passes through Python."""
 
 from __future__ import annotations
 
@@ -12,71 +12,87 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE
 from metaq.pipelines.binlog_mirror.errors import MirrorError
-from metaq.pipelines.binlog_sync.columns import Definition
+from metaq.pipelines.binlog_sync.envelope import DELETE, SPARK_SCHEMA, VERSION, Field, Kind
+from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.spark_runtime import quoted
 
-_ENVELOPE: Final = (
-    "v int, kind string, database string, table string, schema int, committed bigint,"
-    " changes array<struct<seq: string, op: string, row: string>>"
-)
-VERSION: Final = 1
+BARRIER: Final = "barrier"
+"""The column with the text of a message that is a barrier, and NULL for rows."""
+_MESSAGE: Final = "m"
 
 
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+def message_field(name: str) -> Column:
+    """Returns a field of the message."""
+    return f.col(f"{_MESSAGE}.{name}")
+
+
+def first_sequence() -> Column:
+    """Returns the sequence number of the first change of a message."""
+    return message_field(Field.CHANGES)[0][Field.SEQUENCE]
 
 
 def messages(frame: DataFrame) -> DataFrame:
-    """Every message taken apart as far as its kind; `barrier` is the text of one that is no rows."""
+    """Parses the envelope of each message: a struct of its fields, its size, and `barrier`."""
     text = f.col("body").cast("string")
     return frame.select("queueId", "queueOffset", text.alias("text")).select(
         "queueId",
         "queueOffset",
-        f.from_json("text", _ENVELOPE).alias("m"),
+        f.from_json("text", SPARK_SCHEMA).alias(_MESSAGE),
         f.length("text").alias("bytes"),
-        f.when(f.get_json_object("text", "$.kind") != "rows", f.col("text")).alias("barrier"),
+        f.when(f.get_json_object("text", f"$.{Field.KIND}") != Kind.ROWS, f.col("text")).alias(BARRIER),
     )
 
 
 def readable() -> Column:
-    """Whether a message is as binlog-sync writes them."""
-    changes = f.col("m.changes")
-    fine = (f.col("m.v") == VERSION) & f.when(
-        f.col("m.kind") == "rows",
-        f.col("m.database").isNotNull()
-        & f.col("m.table").isNotNull()
-        & f.col("m.schema").isNotNull()
+    """Returns whether binlog-sync can have written a message."""
+    changes = message_field(Field.CHANGES)
+    is_complete = message_field(Field.DATABASE).isNotNull()
+    for name in (Field.TABLE, Field.SCHEMA):
+        is_complete &= message_field(name).isNotNull()
+    is_fine = (message_field(Field.VERSION) == VERSION) & f.when(
+        message_field(Field.KIND) == Kind.ROWS,
+        is_complete
         & (f.size(changes) > 0)
-        & f.forall(changes, lambda c: c["seq"].isNotNull() & c["op"].isNotNull() & c["row"].isNotNull()),
-    ).otherwise(f.col("barrier").isNotNull())
-    return f.coalesce(fine, f.lit(False))
+        & f.forall(
+            changes,
+            lambda change: (
+                change[Field.SEQUENCE].isNotNull()
+                & change[Field.OPERATION].isNotNull()
+                & change[Field.ROW].isNotNull()
+            ),
+        ),
+    ).otherwise(f.col(BARRIER).isNotNull())
+    return f.coalesce(is_fine, f.lit(False))
 
 
-def require_readable(places: Iterable[Row | None]) -> None:
-    """Raises MirrorError, with the place of the first message that is none of ours."""
-    bad = min(((place.queueId, place.queueOffset) for place in places if place is not None), default=None)
+def require_readable(unreadable: Iterable[Row | None]) -> None:
+    """Raises MirrorError for the first of these messages (queue and offset), if there is one."""
+    bad = min(((row.queueId, row.queueOffset) for row in unreadable if row is not None), default=None)
     if bad is not None:
         raise MirrorError(
-            f"message {bad[1]} of queue {bad[0]} is not as binlog-sync writes them",
-            hint="is the topic the one that binlog-sync fills, and by the same version?",
+            f"message {bad[1]} of queue {bad[0]} was not written by this version of binlog-sync",
+            hint="check that binlog-sync fills this topic, and that both have the same version",
         )
 
 
 def texts(row: Column, definition: Definition) -> Column:
-    """The values of a row, each as text: numbers keep all their digits."""
+    """Parses a row into a struct of texts: numbers keep all their digits."""
     schema = StructType([StructField(column.name, StringType()) for column in definition.columns])
     return f.from_json(row, schema, {"mode": "FAILFAST"})
 
 
-Value = Callable[[Column, str, bool, bool], Column]
-"""Of a text that messages have, the type of the mirror's column, whether the text is that of bytes, and
-whether what does not fit is an error."""
+ValueConverter = Callable[[Column, str, bool, bool], Column]
+"""Converts a text of a message: takes the text, the type of the mirror's column, whether the text encodes
+bytes, and whether a value that does not fit is an error."""
 
 
 def mirrored(
-    values: str, definition: Definition, mirror: Mapping[str, str], value: Value, *, strictly: bool
+    values: str, definition: Definition, mirror: Mapping[str, str], convert: ValueConverter, *, strictly: bool
 ) -> list[Column]:
-    """The columns of a mirror out of a struct of texts. What the definition does not have is NULL, and where
-    it is not strict so is what does not fit."""
+    """Converts a struct of texts to the columns of a mirror.
+
+    Columns that the definition lacks are NULL. So are values that do not fit, unless `strictly` is true.
+    """
     names = {column.name.lower(): column for column in definition.columns}
     columns = []
     for name, kind in mirror.items():
@@ -86,27 +102,27 @@ def mirrored(
         else:
             text = f.col(f"{values}.{quoted(source.name)}")
             is_bytes = source.type in ("bytes", "geometry") or source.type.startswith("binary(")
-        columns.append(value(text, kind, is_bytes, strictly).alias(name))
+        columns.append(convert(text, kind, is_bytes, strictly).alias(name))
     return columns
 
 
 def typed_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Column:
-    """As Spark has it."""
+    """Converts a text to a value of Spark's type."""
     if kind == "binary":
         return f.unbase64(text) if is_bytes else text.cast("binary")
     if kind == "string":
         return text
     if kind == "timestamp":
-        # Messages have it in UTC, whatever the session's time zone is.
+        # Messages have times in UTC, whatever the session's time zone is.
         return f.concat(text, f.lit("+00:00")).try_cast(kind)
     if kind in ("date", "timestamp_ntz") or not strictly:
-        # 0000-00-00 is no date.
+        # 0000-00-00 becomes NULL.
         return text.try_cast(kind)
     return text.cast(kind)
 
 
 def text_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Column:
-    """As a database reads it: times in UTC, bytes in hexadecimal digits."""
+    """Converts a text to one that a database parses: times in UTC, bytes as hexadecimal digits."""
     if kind == "binary":
         return f.hex(f.unbase64(text) if is_bytes else text.cast("binary"))
     if kind in ("timestamp", "timestamp_ntz"):
@@ -117,26 +133,36 @@ def text_value(text: Column, kind: str, is_bytes: bool, strictly: bool) -> Colum
 
 
 def key_of(values: str, definition: Definition) -> Column:
-    """The same text for the same primary key, whatever its columns are called or typed by now."""
+    """Returns a text that identifies a primary key, whatever names and types its columns have now."""
     return f.to_json(f.array(*(f.col(f"{values}.{quoted(name)}") for name in definition.key))).alias(KEY)
 
 
 def changes(
-    rows: DataFrame, definition: Definition, mirror: Mapping[str, str], value: Value, *, strictly: bool
+    rows: DataFrame,
+    definition: Definition,
+    mirror: Mapping[str, str],
+    convert: ValueConverter,
+    *,
+    strictly: bool,
 ) -> DataFrame:
-    """Of messages of one table and one definition: key, number, whether it is a delete, and the columns."""
-    each = rows.select(f.explode("m.changes").alias("c"))
-    parsed = each.select("c.seq", "c.op", texts(f.col("c.row"), definition).alias("r"))
+    """Returns the changes of messages of one table and one definition: key, sequence number, whether it is a
+    delete, and the mirror's columns."""
+    each = rows.select(f.explode(message_field(Field.CHANGES)).alias("c"))
+    parsed = each.select(
+        f.col(f"c.{Field.SEQUENCE}").alias(SEQUENCE),
+        (f.col(f"c.{Field.OPERATION}") == DELETE).alias(DELETED),
+        texts(f.col(f"c.{Field.ROW}"), definition).alias("r"),
+    )
     return parsed.select(
         key_of("r", definition),
-        f.col("seq").alias(SEQUENCE),
-        (f.col("op") == "delete").alias(DELETED),
-        *mirrored("r", definition, mirror, value, strictly=strictly),
+        SEQUENCE,
+        DELETED,
+        *mirrored("r", definition, mirror, convert, strictly=strictly),
     )
 
 
 def latest(frames: list[DataFrame]) -> DataFrame:
-    """The newest change of every key."""
+    """Returns the newest change of every key."""
     everything = reduce(DataFrame.unionByName, frames)
     newest = f.max_by(f.struct(*(f.col(quoted(name)) for name in everything.columns)), SEQUENCE)
     return everything.groupBy(KEY).agg(newest.alias("newest")).select("newest.*")

@@ -1,7 +1,7 @@
-"""One mirror table: a Delta table with the columns of its source, and for each row its number.
+"""Mirrors in Delta: tables with the columns of their source, and the sequence number of each row.
 
-A deleted row stays as a tombstone (`metaq_deleted`), so that an older change that comes again cannot bring it
-back.
+A deleted row stays as a tombstone (`metaq_deleted`), so that an older change that is applied again cannot
+bring it back.
 """
 
 from __future__ import annotations
@@ -18,59 +18,52 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructField, StructType
 
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, OWN, SEQUENCE, Evolution
-from metaq.pipelines.binlog_mirror.decode import Value, quoted, typed_value
+from metaq.pipelines.binlog_mirror.decode import ValueConverter, typed_value
 from metaq.pipelines.binlog_mirror.notes import PROPERTY, Notes, TableName
+from metaq.pipelines.spark_runtime import quoted
+from metaq.pipelines.storage import directories
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _PROPERTIES: Final = {
-    # A merge marks rows instead of writing their files anew.
+    # A merge marks rows instead of rewriting their files.
     "delta.enableDeletionVectors": "true",
-    # Columns may have any name, and be dropped.
+    # Columns may have any name and may be dropped.
     "delta.columnMapping.mode": "name",
     "delta.enableTypeWidening": "true",
     "delta.autoOptimize.autoCompact": "true",
     "delta.autoOptimize.optimizeWrite": "true",
-    # A table that is made without such a column would not take one later.
+    # A table that is created without such a column would refuse one later.
     "delta.feature.timestampNtz": "supported",
 }
 
 
 def table_path(root: str, name: TableName) -> str:
-    """Names of databases and tables may have any character."""
+    """Returns the directory of a table, whose name may have any character."""
     return f"{root}/{_folder(name[0])}/{_folder(name[1])}"
 
 
 def _folder(name: str) -> str:
-    """What begins with a dot or an underscore is hidden, and `..` is another place."""
-    told = quote(name, safe="")
-    return f"%{ord(told[0]):02X}{told[1:]}" if told.startswith((".", "_")) else told
+    """Escapes a name. A leading dot or underscore would hide the directory, and `..` would leave it."""
+    escaped = quote(name, safe="")
+    return f"%{ord(escaped[0]):02X}{escaped[1:]}" if escaped.startswith((".", "_")) else escaped
 
 
 def tables_at(spark: SparkSession, root: str, database: str | None = None) -> list[TableName]:
-    """Of a database, or all that have a mirror."""
+    """Returns the tables that have a mirror, of one database or of all."""
     if database is None:
-        names = [name for name in _folders(spark, root) if not name.startswith(("_", "."))]
-        return [table for name in sorted(names) for table in tables_at(spark, root, unquote(name))]
-    where = f"{root}/{_folder(database)}"
-    found = [(database, unquote(name)) for name in sorted(_folders(spark, where))]
+        databases = [name for name in directories(spark, root) if not name.startswith(("_", "."))]
+        return [table for name in sorted(databases) for table in tables_at(spark, root, unquote(name))]
+    directory = f"{root}/{_folder(database)}"
+    found = [(database, unquote(name)) for name in sorted(directories(spark, directory))]
     return [name for name in found if DeltaTable.isDeltaTable(spark, table_path(root, name))]
-
-
-def _folders(spark: SparkSession, path: str) -> list[str]:
-    context: Any = spark.sparkContext
-    place = context._jvm.org.apache.hadoop.fs.Path(path)
-    files = place.getFileSystem(context._jsc.hadoopConfiguration())
-    if not files.exists(place):
-        return []
-    return [status.getPath().getName() for status in files.listStatus(place) if status.isDirectory()]
 
 
 class DeltaTarget:
     """Delta tables at `PATH/DATABASE/TABLE`."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        # Names of columns are outsiders' words, and `${env:…}` is a part of a name.
+        # Column names come from outside: `${env:…}` in one must stay a part of the name.
         spark.conf.set("spark.sql.variable.substitute", "false")
         self._spark = spark
         self._root = root
@@ -89,26 +82,26 @@ class DeltaTarget:
 
 
 class DeltaMirror:
-    """A table that is there, with its notes and columns as they are on disk."""
+    """An existing table, with its notes and columns as they are on disk."""
 
     def __init__(self, spark: SparkSession, path: str, notes: Notes, columns: dict[str, str]) -> None:
         self._spark = spark
         self.path = path
         self.notes = notes
         self.columns = columns
-        self.value: Value = typed_value
+        self.convert: ValueConverter = typed_value
 
     @classmethod
     def open(cls, spark: SparkSession, root: str, name: TableName) -> DeltaMirror | None:
-        """None where there is none yet; raises MirrorError."""
+        """Returns the mirror of a table; None if there is none yet. Raises MirrorError."""
         path = table_path(root, name)
         if not DeltaTable.isDeltaTable(spark, path):
             return None
-        properties = DeltaTable.forPath(spark, path).detail().select("properties").head()
-        told = {} if properties is None else properties[0]
-        notes = Notes.decode(told[PROPERTY]) if PROPERTY in told else Notes(".".join(name))
+        detail = DeltaTable.forPath(spark, path).detail().select("properties").head()
+        properties = {} if detail is None else detail[0]
+        notes = Notes.decode(properties[PROPERTY]) if PROPERTY in properties else Notes(".".join(name))
         table = cls(spark, path, notes, {})
-        table._look()
+        table._read_columns()
         return table
 
     @classmethod
@@ -116,7 +109,7 @@ class DeltaMirror:
         cls, spark: SparkSession, root: str, name: TableName, notes: Notes, columns: Mapping[str, str]
     ) -> DeltaMirror:
         own = {KEY: "string", SEQUENCE: "string", DELETED: "boolean"}
-        # Names may need quoting, which a schema of single fields does not know.
+        # `addColumn` cannot quote names, so the schema is parsed from DDL.
         schema: Any = StructType.fromDDL(
             ", ".join(f"{quoted(column)} {kind}" for column, kind in {**own, **columns}.items())
         )
@@ -131,7 +124,7 @@ class DeltaMirror:
     def _sql_name(self) -> str:
         return f"delta.{quoted(self.path)}"
 
-    def _look(self) -> None:
+    def _read_columns(self) -> None:
         fields: list[StructField] = DeltaTable.forPath(self._spark, self.path).toDF().schema.fields
         self.columns = {
             field.name: field.dataType.simpleString() for field in fields if field.name not in OWN
@@ -145,12 +138,12 @@ class DeltaMirror:
         self._spark.sql(f"ALTER TABLE {self._sql_name} SET TBLPROPERTIES ('{name}' = '{text}')")
 
     def evolve(self, evolution: Evolution) -> None:
-        """Where it ends in between, the next run finds what is left to do by the columns that are there."""
+        """Changes the columns. If the run ends in between, the next one compares them again."""
         if not evolution:
             return
-        log.warning("%s: %s", self.notes.table, evolution)
+        _log.warning("%s: %s", self.notes.table, evolution)
         if "timestamp_ntz" in (*evolution.added.values(), *evolution.retyped.values()):
-            # Tables of before may be without.
+            # Tables of older versions may lack it.
             self._set_property("delta.feature.timestampNtz", "supported")
         if evolution.added:
             added = ", ".join(f"{quoted(name)} {kind}" for name, kind in evolution.added.items())
@@ -165,10 +158,10 @@ class DeltaMirror:
                 left[name] = kind
         if left:
             self._rewrite(left)
-        self._look()
+        self._read_columns()
 
     def _rewrite(self, retyped: Mapping[str, str]) -> None:
-        """Delta changes a type in place only where it becomes wider."""
+        """Rewrites the table with other types. Delta itself can only widen a type."""
         whole = self.frame()
         columns = [
             _converted(whole, name, retyped[name]).alias(name) if name in retyped else whole[quoted(name)]
@@ -178,20 +171,23 @@ class DeltaMirror:
         writer.option("overwriteSchema", "true").save(self.path)
 
     def frame(self) -> DataFrame:
-        """With tombstones."""
+        """Returns all rows, including tombstones."""
         return self._spark.read.format("delta").load(self.path)
 
     def rows(self) -> DataFrame:
-        """As the source has them, beside their key."""
+        """Returns the rows with the source's columns and their key."""
         return self.frame().where(~f.col(DELETED)).drop(SEQUENCE, DELETED)
 
     def drop_below_floor(self) -> None:
         if self.notes.floor:
             DeltaTable.forPath(self._spark, self.path).delete(f.col(SEQUENCE) < self.notes.floor)
 
-    def merge(self, changes: DataFrame, app: str, version: int) -> None:
-        """The numbers decide alone, and not Delta's `txnAppId` and `txnVersion`: a query whose checkpoint is
-        an old copy gives a batch's number again, to other messages (docs/decisions/0002)."""
+    def merge(self, changes: DataFrame, query_id: str, batch_id: int) -> None:
+        """Applies changes with larger sequence numbers than the stored rows.
+
+        Delta's `txnAppId` and `txnVersion` are not used: a query whose checkpoint is an old copy gives the
+        same batch id to other messages (docs/decisions/0002).
+        """
         columns: dict[str, str | Column] = {
             quoted(name): f.col(f"s.{quoted(name)}") for name in (*OWN, *self.columns)
         }
@@ -206,11 +202,11 @@ class DeltaMirror:
 
 
 def _converted(whole: DataFrame, name: str, kind: str) -> Column:
-    """NULL where a value does not fit: the reader brings it again."""
+    """Converts a column; a value that does not fit becomes NULL, and binlog-sync sends it again."""
     column = whole[quoted(name)]
     try:
         whole.select(column.try_cast(kind))
     except AnalysisException:
-        # No value of the one type is one of the other.
+        # There is no direct cast between the two types.
         return column.cast("string").try_cast(kind)
     return column.try_cast(kind)

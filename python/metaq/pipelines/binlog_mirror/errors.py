@@ -1,4 +1,4 @@
-"""What goes wrong with a mirror."""
+"""Errors of binlog-mirror."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from metaq.errors import MetaqError
 
 
 class MirrorError(MetaqError):
-    """Something keeps a mirror from being as its source is."""
+    """The mirror cannot be made equal to its source."""

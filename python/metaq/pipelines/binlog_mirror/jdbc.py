@@ -1,10 +1,10 @@
-"""Mirrors in another database: tables as the source's tables are, beside what it takes to keep them so.
+"""Mirrors in another database.
 
-A schema of its own, `metaq_mirror`, holds for each table its notes and the batch that was applied last
-(`tables`), and the numbers of rows that are deleted (`tombstones`), so that the tables themselves have rows
-that are there and nothing else. A batch goes into a table of its own first, which Spark's tasks fill at
-once; one transaction then takes from there what is newer than what the mirror has, and notes the batch.
-However a run ends, that transaction has happened or it has not.
+The schema `metaq_mirror` holds the notes and the last batch of each table (`tables`), and the sequence
+numbers of deleted rows (`tombstones`). So the mirrored tables themselves have only existing rows. Spark's
+tasks first write a batch to a staging table in parallel. Then one transaction takes the changes that are
+newer than the mirror's rows, and records the batch. However a run ends, that transaction has happened or it
+has not.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from pyspark.sql import functions as f
 
 from metaq.pipelines.binlog_mirror.columns import DELETED, KEY, SEQUENCE, Evolution, wider
 from metaq.pipelines.binlog_mirror.connection import Connection, JdbcConfig, driver_errors, transaction
-from metaq.pipelines.binlog_mirror.databases import named
-from metaq.pipelines.binlog_mirror.decode import Value, quoted, text_value, typed_value
+from metaq.pipelines.binlog_mirror.decode import ValueConverter, text_value, typed_value
+from metaq.pipelines.binlog_mirror.dialects import named
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.notes import Notes, TableName
+from metaq.pipelines.spark_runtime import quoted
 
 SCHEMA: Final = "metaq_mirror"
 ID: Final = "metaq_id"
-"""A hash of the key, as keys may be too long for an index."""
+"""A hash of the key, because keys may be too long for an index."""
 STAGE_ROWS: Final = 5_000
-"""So many rows go to the database at a time."""
+"""The number of rows in one round trip to the database."""
 EMPTY: Final = "''"
 _TABLES, _TOMBSTONES = f'"{SCHEMA}"."tables"', f'"{SCHEMA}"."tombstones"'
 
 
 class JdbcTarget:
-    """Tables of the source's names; its databases are databases, or schemas where a database has such."""
+    """Tables with the names of the source. Its databases become databases, or schemas in PostgreSQL."""
 
     def __init__(self, spark: SparkSession, config: JdbcConfig) -> None:
         self.spark = spark
@@ -47,11 +48,14 @@ class JdbcTarget:
     def transaction(self) -> AbstractContextManager[Connection]:
         return transaction(self.spark, self.config)
 
-    def stage(self, app: str) -> str:
-        """A name that nobody else uses, not even a run of the same query that is thought to be dead. What
-        such runs have left goes, so that one that lives ends with an error."""
+    def stage(self, query_id: str) -> str:
+        """Returns the name of a staging table that only this run uses.
+
+        Staging tables that other runs of the same query have left are dropped. So a run that is thought to be
+        dead and is not ends with an error.
+        """
         if self._stage is None:
-            own = f"stage_{_hash(app)[:16]}_"
+            own = f"stage_{_hash(query_id)[:16]}_"
             self._stage = own + uuid.uuid4().hex[:16]
             with self.transaction() as connection:
                 for (left,) in connection.query(
@@ -84,24 +88,24 @@ class JdbcTarget:
         return JdbcMirror(self, name, Notes.decode(notes), json.loads(columns))
 
     def create(self, name: TableName, notes: Notes, columns: Mapping[str, str]) -> JdbcMirror:
-        database = self.config.database
+        dialect = self.config.dialect
         for part in (*name, *columns):
-            database.require_name(part)
+            dialect.require_name(part)
         _require_free(columns)
         self._prepare()
         with self.transaction() as connection:
             if _is_there(connection, name) and SEQUENCE not in _columns(connection, name):
                 raise MirrorError(
-                    f"{database.name} has a table {'.'.join(name)} already, which is no mirror",
-                    hint="rename it, or mirror into another server",
+                    f"{dialect.name} already has a table {'.'.join(name)}, which is not a mirror",
+                    hint="rename it, or use another server for the mirror",
                 )
-            connection.execute(database.make_schema(name[0]))
-            own, short = database.own_columns, database.identity.format(64)
+            connection.execute(dialect.make_schema(name[0]))
+            own, short = dialect.own_columns, dialect.identity.format(64)
             lines = [
                 f"{named(ID)} {short} NOT NULL {own.format(EMPTY)} PRIMARY KEY",
-                f"{named(KEY)} {database.type_of('string')} {own.format('NULL')}",
+                f"{named(KEY)} {dialect.type_of('string')} {own.format('NULL')}",
                 f"{named(SEQUENCE)} {short} NOT NULL {own.format(EMPTY)}",
-                *(f"{named(column)} {database.type_of(kind)} NULL" for column, kind in columns.items()),
+                *(f"{named(column)} {dialect.type_of(kind)} NULL" for column, kind in columns.items()),
             ]
             connection.execute(f"CREATE TABLE IF NOT EXISTS {_full(name)} ({', '.join(lines)})")
             connection.execute(
@@ -115,10 +119,10 @@ class JdbcTarget:
     def _prepare(self) -> None:
         if self._is_ready:
             return
-        database = self.config.database
-        text, short = database.type_of("string"), database.identity.format(64)
+        dialect = self.config.dialect
+        text, short = dialect.type_of("string"), dialect.identity.format(64)
         with self.transaction() as connection:
-            connection.execute(database.make_schema(SCHEMA))
+            connection.execute(dialect.make_schema(SCHEMA))
             connection.execute(
                 f'CREATE TABLE IF NOT EXISTS {_TABLES} ("id" {short} NOT NULL PRIMARY KEY,'
                 f' "database_name" {text}, "table_name" {text}, "floor" {short} NOT NULL,'
@@ -132,7 +136,7 @@ class JdbcTarget:
 
 
 class JdbcMirror:
-    """One table."""
+    """One mirrored table."""
 
     def __init__(self, target: JdbcTarget, name: TableName, notes: Notes, columns: dict[str, str]) -> None:
         self._target = target
@@ -141,42 +145,42 @@ class JdbcMirror:
         self._id = _table_id(name)
         self.notes = notes
         self.columns = columns
-        self.value: Value = text_value
+        self.convert: ValueConverter = text_value
 
     def save_notes(self) -> None:
-        """What another run has noted meanwhile stays."""
+        """Saves the notes, and keeps those that another run has saved meanwhile."""
         with self._target.transaction() as connection:
             for (text,) in connection.query(
                 f'SELECT "notes" FROM {_TABLES} WHERE "id" = ? FOR UPDATE', self._id
             ):
-                self.notes.unite(Notes.decode(str(text)))
+                self.notes.merge(Notes.decode(str(text)))
             connection.execute(
                 f'UPDATE {_TABLES} SET "notes" = ?, "floor" = ? WHERE "id" = ?',
                 *(self.notes.encode(), self.notes.floor, self._id),
             )
 
     def evolve(self, evolution: Evolution) -> None:
-        """A run before may have done some of it: MariaDB commits such statements at once."""
-        database, table = self._config.database, _full(self._name)
+        """Changes the columns. A previous run may have done it in part: MariaDB commits DDL at once."""
+        dialect, table = self._config.dialect, _full(self._name)
         columns = dict(self.columns)
         with self._target.transaction() as connection:
             there = _columns(connection, self._name)
             _require_free(evolution.added)
             for name, kind in evolution.added.items():
-                database.require_name(name)
+                dialect.require_name(name)
                 columns[name] = kind
                 if name not in there:
                     connection.execute(
-                        f"ALTER TABLE {table} ADD COLUMN {named(name)} {database.type_of(kind)}"
+                        f"ALTER TABLE {table} ADD COLUMN {named(name)} {dialect.type_of(kind)}"
                     )
             for name in evolution.dropped:
                 del columns[name]
                 if name in there:
                     connection.execute(f"ALTER TABLE {table} DROP COLUMN {named(name)}")
             for name, kind in evolution.retyped.items():
-                # Bytes need not be text, though text is the type that holds both.
+                # `wider` gives text for bytes, but bytes need not be valid text.
                 is_wider = wider(columns[name], kind) == kind and columns[name] != "binary"
-                change = database.widen if is_wider else database.replace
+                change = dialect.widen if is_wider else dialect.replace
                 connection.execute(change(table, named(name), kind))
                 columns[name] = kind
             connection.execute(
@@ -193,28 +197,28 @@ class JdbcMirror:
                     f'DELETE FROM {_TOMBSTONES} WHERE "table_id" = ? AND "seq" < ?', self._id, floor
                 )
 
-    def merge(self, changes: DataFrame, app: str, version: int) -> None:
-        stage = self._target.stage(app)
+    def merge(self, changes: DataFrame, query_id: str, batch_id: int) -> None:
+        stage = self._target.stage(query_id)
         self._fill(stage, changes)
         with self._target.transaction() as connection:
-            self._take(connection, f'"{SCHEMA}"."{stage}"', app, version)
+            self._apply_stage(connection, f'"{SCHEMA}"."{stage}"', query_id, batch_id)
         with self._target.transaction() as connection:
             connection.execute(f'DROP TABLE "{SCHEMA}"."{stage}"')
 
     def _fill(self, stage: str, changes: DataFrame) -> None:
-        database = self._config.database
-        text, short = database.type_of("string"), database.identity.format(64)
+        dialect = self._config.dialect
+        text, short = dialect.type_of("string"), dialect.identity.format(64)
         values = [f"c{number}" for number in range(len(self.columns))]
         lines = [
-            # Not unique: a task that is tried again writes its rows again.
+            # Not unique: a task that Spark retries writes its rows again.
             f'"id" {short} NOT NULL',
             f'"key" {text}',
             f'"seq" {short}',
             '"deleted" smallint',
         ]
         lines += [f'"{value}" {text}' for value in values]
-        if database.numbered:
-            lines.append(database.numbered)
+        if dialect.numbered:
+            lines.append(dialect.numbered)
         with self._target.transaction() as connection:
             connection.execute(f'CREATE TABLE "{SCHEMA}"."{stage}" ({", ".join(lines)})')
         columns = [f.col(quoted(name)).alias(value) for name, value in zip(self.columns, values, strict=True)]
@@ -231,11 +235,11 @@ class JdbcMirror:
         with self._target.transaction() as connection:
             connection.execute(f'CREATE INDEX "{stage}_id" ON "{SCHEMA}"."{stage}" ("id")')
 
-    def _take(self, connection: Connection, stage: str, app: str, version: int) -> None:
-        """Who else is at this table waits for the lock of its line."""
+    def _apply_stage(self, connection: Connection, stage: str, query_id: str, batch_id: int) -> None:
+        """Moves newer changes from the staging table to the mirror, under a lock on the table's record."""
         ((floor,),) = connection.query(f'SELECT "floor" FROM {_TABLES} WHERE "id" = ? FOR UPDATE', self._id)
-        database, table, own = self._config.database, _full(self._name), self._id
-        joined = database.delete_joined
+        dialect, table, own = self._config.dialect, _full(self._name), self._id
+        joined = dialect.delete_joined
         connection.execute(f'DELETE FROM {stage} WHERE "seq" < ?', str(floor or ""))
         newer = f'{{s}}."{ID}" = {{t}}."id" AND {{s}}."{SEQUENCE}" >= {{t}}."seq"'
         connection.execute(joined(stage, table, newer))
@@ -252,25 +256,25 @@ class JdbcMirror:
         )
         names = ", ".join(named(name) for name in (ID, KEY, SEQUENCE, *self.columns))
         values = ", ".join(
-            database.read(f'"c{number}"', kind) for number, kind in enumerate(self.columns.values())
+            dialect.read(f'"c{number}"', kind) for number, kind in enumerate(self.columns.values())
         )
         connection.execute(
             f'INSERT INTO {table} ({names}) {select} "id", "key", "seq", {values}'
             f' FROM {stage} WHERE "deleted" = 0'
         )
         connection.execute(
-            f'UPDATE {_TABLES} SET "app" = ?, "batch" = ? WHERE "id" = ?', app, version, self._id
+            f'UPDATE {_TABLES} SET "app" = ?, "batch" = ? WHERE "id" = ?', query_id, batch_id, self._id
         )
 
     def rows(self) -> DataFrame:
-        """As the source has them, beside their key."""
-        database = self._config.database
+        """Returns the rows with the source's columns and their key."""
+        dialect = self._config.dialect
         names = [f"c{number}" for number in range(len(self.columns))]
-        told = [
-            f'{database.told(named(column), kind)} AS "{name}"'
+        texts = [
+            f'{dialect.text_of(named(column), kind)} AS "{name}"'
             for name, (column, kind) in zip(names, self.columns.items(), strict=True)
         ]
-        query = f"SELECT {', '.join((named(KEY), *told))} FROM {_full(self._name)}"
+        query = f"SELECT {', '.join((named(KEY), *texts))} FROM {_full(self._name)}"
         reader = self._target.spark.read.format("jdbc").options(**self._config.options())
         frame = reader.option("query", query).option("fetchsize", STAGE_ROWS).load()
         return frame.select(
@@ -289,7 +293,7 @@ def _typed(text: Column, kind: str) -> Column:
 def _require_free(columns: Mapping[str, str]) -> None:
     if ID in (column.lower() for column in columns):
         raise MirrorError(
-            f"column {ID} has a name that the mirror needs itself", hint="source.exclude the table"
+            f"column {ID} has a name that the mirror needs itself", hint="list the table in source.exclude"
         )
 
 
@@ -302,7 +306,7 @@ def _hash(text: str) -> str:
 
 
 def _table_id(name: TableName) -> str:
-    # Either part may have a dot in it.
+    # Either part may contain a dot.
     return _hash("\0".join(name))
 
 

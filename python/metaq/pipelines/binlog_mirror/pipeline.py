@@ -1,4 +1,4 @@
-"""binlog-mirror: the pipeline as the command runs it."""
+"""The pipeline that `metaq pipeline run binlog-mirror` plans, runs and verifies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, Self
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from metaq.errors import CommandError, MetaqError
 from metaq.pipelines import Plan, Progress, Report, Verification
@@ -21,14 +20,14 @@ from metaq.pipelines.binlog_mirror.jdbc import JdbcTarget
 from metaq.pipelines.binlog_mirror.target import Target
 from metaq.pipelines.binlog_mirror.verify import Verifier
 from metaq.pipelines.binlog_sync.config import SECTIONS, read_config
-from metaq.pipelines.binlog_sync.topic import find_queues, lost_heads
-from metaq.pipelines.spark_runtime import run_query, spark_errors, spark_session
+from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_without_head
+from metaq.pipelines.spark_runtime import QueryStart, run_query, spark_errors, spark_session
 
 NAME: Final = "binlog-mirror"
 
 
 class BinlogMirror:
-    """The topic of binlog-sync into Delta tables that are as the source's tables are."""
+    """Applies the topic of binlog-sync to tables that equal those of its source."""
 
     def __init__(self, config: MirrorConfig, path: Path) -> None:
         self._config = config
@@ -44,7 +43,7 @@ class BinlogMirror:
         return type(self)(replace(self._config, spark=spark), self._file)
 
     def plan(self) -> Plan:
-        """Looks at the topic and at the mirrors that are there; raises MetaqError."""
+        """Inspects the topic and the existing mirrors; raises MetaqError."""
         config = self._config
         queues = find_queues(config.nameservers, config.topic)
         with spark_session(NAME, config.spark) as spark, spark_errors():
@@ -54,12 +53,12 @@ class BinlogMirror:
         facts: dict[str, object] = {
             "topic": f"{config.topic} at {config.nameservers}",
             "queues": 0 if queues is None else len(queues),
-            "mirror": config.path if config.jdbc is None else config.jdbc.place,
+            "mirror": config.path if config.jdbc is None else config.jdbc.address,
             "keeps": config.checkpoint,
             "changes": f"of definitions: {config.schema_changes}",
             "spark": master,
         }
-        warnings = [] if queues else [f"there is no topic {config.topic} yet; binlog-sync makes it"]
+        warnings = [] if queues else [f"there is no topic {config.topic} yet; binlog-sync creates it"]
         return Plan(facts, tables, warnings)
 
     def _target(self, spark: SparkSession) -> Target:
@@ -78,15 +77,15 @@ class BinlogMirror:
         }
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
-        """Until `stop` is set, or once what is there is applied; raises MetaqError."""
+        """Runs until `stop` is set, or, with `once`, until everything is applied; raises MetaqError."""
         config = self._config
         if find_queues(config.nameservers, config.topic) is None:
             raise CommandError(
-                f"there is no topic {config.topic} at {config.nameservers}", hint="binlog-sync makes it"
+                f"there is no topic {config.topic} at {config.nameservers}", hint="binlog-sync creates it"
             )
         applier = Applier(config, self._target)
 
-        def tell(progress: Progress) -> None:
+        def update(progress: Progress) -> None:
             applied = applier.applied
             progress.rows, progress.bytes = applied.rows, applied.bytes
             progress.details |= {
@@ -94,23 +93,19 @@ class BinlogMirror:
                 "batches": applied.batches,
                 "tables": len(applied.tables),
             }
-            if applied.committed:
-                progress.details["behind_source_s"] = round(max(time.time() - applied.committed, 0.0), 1)
+            if applied.committed_s:
+                progress.details["behind_source_s"] = round(max(time.time() - applied.committed_s, 0.0), 1)
 
         with spark_session(NAME, config.spark) as spark, spark_errors():
-            started: list[StreamingQuery] = []
-            begun = threading.Event()
             failures: list[MetaqError] = []
 
-            def apply(frame: DataFrame, batch: int) -> None:
-                # The first batch may come before `start` has given the query.
-                begun.wait()
+            def apply(frame: DataFrame, batch_id: int) -> None:
                 try:
-                    if batch == 0:
+                    if batch_id == 0:
                         _require_head(config)
-                    applier.apply(frame, batch, started[-1].id)
+                    applier.apply(frame, batch_id, start.query.id)
                 except MetaqError as error:
-                    # Through Spark it would come back as a text, without its hint.
+                    # Spark would return it as a text, without its hint.
                     failures.append(error)
                     raise
 
@@ -118,20 +113,11 @@ class BinlogMirror:
                 _stream(spark, config)
                 .writeStream.queryName(f"{NAME} {config.topic}")
                 .option("checkpointLocation", config.checkpoint)
+                .foreachBatch(apply)
             )
-            writer = writer.foreachBatch(apply)
-            if config.once:
-                writer = writer.trigger(availableNow=True)
-            else:
-                writer = writer.trigger(processingTime=f"{config.interval_s:g} seconds")
-
-            def start() -> StreamingQuery:
-                started.append(writer.start())
-                begun.set()
-                return started[-1]
-
+            start = QueryStart(writer, once=config.once, interval_s=config.interval_s)
             try:
-                return run_query(start, tell, report, stop)
+                return run_query(start, update, report, stop)
             except CommandError as error:
                 raise (failures[-1] if failures else error) from None
 
@@ -155,12 +141,12 @@ def _stream(spark: SparkSession, config: MirrorConfig) -> DataFrame:
 
 
 def _require_head(config: MirrorConfig) -> None:
-    """A mirror that begins in the middle would lack rows and not know it; raises MirrorError."""
-    if lost := lost_heads(config.nameservers, config.topic):
+    """Raises MirrorError if the topic has lost its first messages: the mirror would lack rows unnoticed."""
+    if lost := queues_without_head(config.nameservers, config.topic):
         broker, number = lost[0]
         raise MirrorError(
-            f"the first messages of {config.topic} are not kept any more, in queue {number} of {broker}"
+            f"the first messages of {config.topic} have been deleted, in queue {number} of {broker}"
             + (f" and {len(lost) - 1} more" if lost[1:] else ""),
-            hint="a mirror needs all of a topic: let binlog-sync fill another one,"
-            " with its state file moved away, so that it begins with a new snapshot",
+            hint="a mirror needs a complete topic: move the state file of binlog-sync away and let it fill"
+            " another topic, which begins with a new snapshot",
         )

@@ -1,4 +1,4 @@
-"""Where mirrors are: what a batch needs of a place that holds tables."""
+"""The interface of a target: what a batch needs of the store that holds the mirrors."""
 
 from __future__ import annotations
 
@@ -8,48 +8,50 @@ from typing import Protocol
 from pyspark.sql import DataFrame
 
 from metaq.pipelines.binlog_mirror.columns import Evolution
-from metaq.pipelines.binlog_mirror.decode import Value
+from metaq.pipelines.binlog_mirror.decode import ValueConverter
 from metaq.pipelines.binlog_mirror.notes import Notes, TableName
 
 
 class MirrorTable(Protocol):
-    """A table that is there, with its notes and columns as they are on disk."""
+    """An existing table, with its notes and columns as they are on disk."""
 
     notes: Notes
     columns: dict[str, str]
-    """Of the source alone, with their types as Spark calls them."""
-    value: Value
-    """What it takes for a column."""
+    """The columns of the source, with Spark's names for their types."""
+    convert: ValueConverter
+    """Converts the texts of messages to the values that `merge` takes."""
 
     def save_notes(self) -> None:
-        """Before rows of the batch that they come from."""
+        """Saves the notes, before the rows of the same batch."""
 
     def evolve(self, evolution: Evolution) -> None:
-        """Where it ends in between, the next run finds what is left to do."""
+        """Changes the columns. If the run ends in between, the next one completes it."""
 
     def drop_below_floor(self) -> None:
-        """Rows that do not count any more go, and so do tombstones."""
+        """Deletes rows and tombstones below the floor."""
 
-    def merge(self, changes: DataFrame, app: str, version: int) -> None:
-        """One change for each key, which counts if its number is larger than that of what is there. All of
-        them or none; the same ones again change nothing. Query and batch are for people: nothing is decided
-        by them."""
+    def merge(self, changes: DataFrame, query_id: str, batch_id: int) -> None:
+        """Applies one change for each key if its sequence number is larger than the stored one.
+
+        Applies all changes or none; applying them again changes nothing. The ids of the query and the batch
+        are only recorded for people.
+        """
 
     def rows(self) -> DataFrame:
-        """As the source has them, beside their key."""
+        """Returns the rows with the source's columns and their key."""
 
 
 class Target(Protocol):
-    """Raises MirrorError, or what Spark raises."""
+    """The store of all mirrors. Its methods raise MirrorError, or the errors of Spark."""
 
     def tables(self) -> list[TableName]:
-        """All that have a mirror."""
+        """Returns all tables that have a mirror."""
 
     def table_names(self, database: str) -> list[str]:
-        """Those of a database."""
+        """Returns the mirrored tables of a database."""
 
     def open(self, name: TableName) -> MirrorTable | None:
-        """None where there is none yet."""
+        """Returns the mirror of a table; None if there is none yet."""
 
     def create(self, name: TableName, notes: Notes, columns: Mapping[str, str]) -> MirrorTable:
-        """Also where a run before has ended in the middle of it."""
+        """Creates a mirror, also if a previous run ended in the middle of that."""

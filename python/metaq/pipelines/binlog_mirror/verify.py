@@ -1,8 +1,8 @@
-"""Whether the mirrors are as their tables are: checksums of chunks first, keys where these differ.
+"""Compares mirrors with their source: first the checksums of chunks, then the keys of chunks that differ.
 
-A row belongs to a chunk by a hash of its key. The source is read along its primary key, so many rows at a
-time as fit, and each row goes the way that a message goes: text, then the types of the mirror. So both sides
-are compared as what Spark makes of them.
+A hash of its key decides which chunk a row belongs to. The source is read along its primary key in limited
+portions. Each of its rows is converted like a message: to text, then to the types of the mirror. So both
+sides are compared as values of Spark.
 """
 
 from __future__ import annotations
@@ -19,41 +19,43 @@ from pyspark.sql import functions as f
 
 from metaq.pipelines import DifferingKey, TableVerification, Verification
 from metaq.pipelines.binlog_mirror.columns import KEY
-from metaq.pipelines.binlog_mirror.decode import key_of, mirrored, quoted, texts, typed_value
+from metaq.pipelines.binlog_mirror.decode import key_of, mirrored, texts, typed_value
 from metaq.pipelines.binlog_mirror.notes import TableName
 from metaq.pipelines.binlog_mirror.target import Target
-from metaq.pipelines.binlog_sync.columns import Definition, Unsuitable
 from metaq.pipelines.binlog_sync.config import BinlogConfig
-from metaq.pipelines.binlog_sync.database import Source, Table
-from metaq.pipelines.binlog_sync.snapshot import ANYWHERE, Chunks
-from metaq.pipelines.binlog_sync.state import Cursor
+from metaq.pipelines.binlog_sync.errors import Unsuitable
+from metaq.pipelines.binlog_sync.reading.chunks import ANYWHERE, ChunkReader
+from metaq.pipelines.binlog_sync.reading.database import SourceDatabase, SourceTable
+from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.binlog_sync.writing.state import Cursor
+from metaq.pipelines.spark_runtime import quoted
 
 READ_ROWS: Final = 20_000
 READ_BYTES: Final = 32 * 1024 * 1024
 CHUNK_ROWS: Final = 2_000
 CHUNKS_MIN, CHUNKS_MAX = 16, 8192
 LISTED_ROWS_MAX: Final = 200_000
-"""Keys are looked for in so many rows of chunks that differ, or in one chunk."""
+"""The number of rows of differing chunks whose keys are compared; one chunk is always compared."""
 PAUSE_S: Final = 1.0
 
 Sums = dict[int, tuple[int, int]]
-"""Rows and their checksum by chunk."""
+"""The number of rows and their checksum, by chunk."""
 Keys = dict[str, tuple[int, int, int]]
-"""By key its chunk, how many rows it has and their checksum."""
+"""By key: its chunk, the number of rows and their checksum."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One table as frames of key, chunk and checksum of each row."""
+    """Hashes the rows of one table, of either side."""
 
     columns: dict[str, str]
     chunks: int
 
     def hashed(self, frame: DataFrame) -> DataFrame:
         values = [f.col(quoted(name)) for name in self.columns]
-        # NULL changes a hash by nothing, so that one in another column would go unseen.
+        # NULL does not change a hash, so a NULL in another column would go unnoticed.
         missing = [f.isnull(value) for value in values]
         return frame.select(
             KEY,
@@ -63,17 +65,17 @@ class _Side:
 
 
 class Verifier:
-    """Compares all tables that the source or the mirror has."""
+    """Compares all tables of the source and of the mirror."""
 
     def __init__(self, spark: SparkSession, target: Target, source: BinlogConfig, limit: int) -> None:
         self._spark = spark
         self._target = target
         self._selected = source
-        self._source = Source(source)
+        self._source = SourceDatabase(source)
         self._limit = limit
 
     def verify(self, wait_s: float) -> Verification:
-        """Rows that differ are looked at again for so long: changes may be on their way."""
+        """Compares rows that differ again for up to `wait_s`: changes may be on their way."""
         deadline = time.monotonic() + wait_s
         found = last = self._pass()
         while not found.is_same and time.monotonic() < deadline:
@@ -89,7 +91,7 @@ class Verifier:
     def _pass(self, only: set[str] | None = None) -> Verification:
         with self._source.connect() as connection, self._source.errors():
             there, _ = self._source.tables(connection)
-        tables: dict[TableName, Table | None] = {(table.database, table.name): table for table in there}
+        tables: dict[TableName, SourceTable | None] = {(table.database, table.name): table for table in there}
         for name in self._target.tables():
             if self._selected.selects(*name):
                 tables.setdefault(name, None)
@@ -101,15 +103,15 @@ class Verifier:
             )
         )
 
-    def _table(self, name: TableName, table: Table | None) -> TableVerification:
-        """With all keys that were found."""
-        told = ".".join(name)
+    def _table(self, name: TableName, table: SourceTable | None) -> TableVerification:
+        """Compares one table; the result has all differing keys."""
+        full_name = ".".join(name)
         definition = None if table is None else table.definition
         mirror = self._target.open(name)
         if mirror is None:
-            return TableVerification(told, note="it has no mirror")
+            return TableVerification(full_name, note="it has no mirror")
         names = {} if definition is None else {column.name.lower() for column in definition.columns}
-        # What the mirror alone has, or lacks, is as mirror.schema_changes says.
+        # mirror.schema_changes decides which columns only one side has, so only common ones are compared.
         columns = {
             column: kind
             for column, kind in mirror.columns.items()
@@ -134,15 +136,15 @@ class Verifier:
             keys = self._keys(name, definition, side, rows, listed)
         unlisted = len(differing) - len(listed)
         return TableVerification(
-            told,
+            full_name,
             source_rows=sum(count for count, _ in sourced.values()),
             mirror_rows=mirror_rows,
             chunks=chunks,
-            # A chunk without such a key is the same by now.
+            # A chunk without differing keys has become equal meanwhile.
             differing_chunks=len(set(keys.values())) + unlisted,
             unlisted_chunks=unlisted,
             keys=tuple(keys),
-            note="" if definition is not None else "the source has no such table",
+            note="" if definition is not None else "the source does not have this table",
         )
 
     def _keys(
@@ -153,7 +155,7 @@ class Verifier:
         rows: DataFrame,
         differing: list[int],
     ) -> dict[DifferingKey, int]:
-        """By key its chunk."""
+        """Returns the differing keys of some chunks, each with its chunk."""
         mirrored = _checksums(side.hashed(rows), differing)
         sourced: Keys = {}
         if definition is not None:
@@ -162,9 +164,9 @@ class Verifier:
         return _differences(mirrored, sourced)
 
     def _frames(self, name: TableName, columns: dict[str, str]) -> Iterator[DataFrame]:
-        """The rows of the source, with the mirror's types."""
+        """Yields the rows of the source with the mirror's types."""
         selected = self._selected
-        chunks = Chunks(
+        chunks = ChunkReader(
             self._source, min(READ_ROWS, selected.chunk_rows), min(READ_BYTES, selected.chunk_bytes)
         )
         cursor: Cursor | None = None
@@ -203,7 +205,7 @@ def _add(sums: Sums, more: Sums) -> None:
 
 
 def _listed(differing: list[int], mirrored: Sums, sourced: Sums) -> list[int]:
-    """So many of the chunks that the rows of one side fit."""
+    """Returns as many chunks as fit into `LISTED_ROWS_MAX`."""
     listed: list[int] = []
     rows = 0
     for chunk in differing:
@@ -223,7 +225,7 @@ def _checksums(hashed: DataFrame, chunks: list[int]) -> Keys:
 
 
 def _differences(mirrored: Keys, sourced: Keys) -> dict[DifferingKey, int]:
-    """By key its chunk."""
+    """Returns the differing keys, each with its chunk."""
     keys: dict[DifferingKey, int] = {}
     for key in sorted(mirrored.keys() | sourced.keys()):
         mirror, source = mirrored.get(key), sourced.get(key)
@@ -243,7 +245,7 @@ def _differences(mirrored: Keys, sourced: Keys) -> dict[DifferingKey, int]:
 
 
 def _merged(found: Verification, last: Verification, again: Verification) -> Verification:
-    """What differs in the last pass and again. A table that was the same once is not looked at again."""
+    """Keeps the keys that differ in this pass and the last one. A table that was equal once is done."""
     before = {table.table: table for table in last.tables}
     second = {table.table: table for table in again.tables}
     tables = []
@@ -252,7 +254,7 @@ def _merged(found: Verification, last: Verification, again: Verification) -> Ver
         if table.is_same or new is None:
             tables.append(table)
         elif old is None or any(one.note or one.unlisted_chunks for one in (old, new)):
-            # Not all keys are known, so one that is new here may have differed before.
+            # Some keys are unknown, so a key that is new here may have differed before.
             tables.append(new)
         else:
             stayed = {key.key for key in old.keys}

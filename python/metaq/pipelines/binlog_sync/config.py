@@ -1,4 +1,4 @@
-"""The TOML file of binlog-sync."""
+"""The TOML file of binlog-sync: [source], [topic], [snapshot] and [state]."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ from socket import gethostname
 from typing import Final
 
 from metaq.client.compression import FORMATS, Format
-from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Number, Seconds, Text
+from metaq.config.kinds import Bytes, Choice, Flag, Number, Seconds, Text
 from metaq.errors import ConfigError
-from metaq.pipelines.settings import Key, Sections, Texts, read_secret, read_sections
+from metaq.pipelines.settings import (
+    NAMESRV,
+    STATE_FILE,
+    TOPIC_NAME,
+    Key,
+    Sections,
+    Texts,
+    read_secret,
+    read_sections,
+)
 
 KIB, MIB = 1024, 1024 * 1024
 
-_TABLES: Final = Texts('a list of DATABASE.TABLE, where * stands for anything, such as ["shop.*"]')
+_TABLES: Final = Texts('a list of DATABASE.TABLE, where * matches anything, such as ["shop.*"]')
 
 SECTIONS: Final[Sections] = {
     "source": {
@@ -34,10 +43,8 @@ SECTIONS: Final[Sections] = {
         "server_id": Key(Number(1, 2**32 - 1), None),
     },
     "topic": {
-        "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
-        "name": Key(
-            Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
-        ),
+        "namesrv": NAMESRV,
+        "name": TOPIC_NAME,
         "queues": Key(Number(1, 1024), 8),
         "compression": Key(Choice((*FORMATS, "none")), "lz4"),
         "message_bytes": Key(Bytes(KIB, 2 * MIB), 256 * KIB),
@@ -49,7 +56,7 @@ SECTIONS: Final[Sections] = {
         "chunk_bytes": Key(Bytes(KIB, 4096 * MIB), 32 * MIB),
     },
     "state": {
-        "file": Key(Text(says="the path of a file, which the pipeline keeps")),
+        "file": Key(STATE_FILE),
         "save_interval_s": Key(Seconds(0.05, 60), 1.0),
     },
 }
@@ -57,7 +64,7 @@ SECTIONS: Final[Sections] = {
 
 @dataclass(frozen=True, slots=True)
 class BinlogConfig:
-    """Checked. The password shows nowhere, not even in a traceback's representation of this."""
+    """Checked settings. `repr` hides the password, so that no traceback shows it."""
 
     host: str
     port: int
@@ -83,7 +90,7 @@ class BinlogConfig:
 
     @property
     def source(self) -> str:
-        """Where the database is, for people."""
+        """The address of the database, for messages."""
         return self.socket or f"{self.host}:{self.port}"
 
     def selects(self, database: str, table: str) -> bool:
@@ -103,25 +110,24 @@ SYSTEM_DATABASES: Final = frozenset(("mysql", "information_schema", "performance
 
 
 def read_config(path: Path) -> BinlogConfig:
-    """Raises ConfigError."""
-    # binlog-mirror has its sections in the same file, and checks them itself.
+    """Reads and checks the file; raises ConfigError."""
+    # binlog-mirror has sections in the same file and checks them itself.
     values = read_sections(path, SECTIONS, ignored=("mirror", "jdbc", "spark"))
     source, topic, snapshot, state = (values[name] for name in ("source", "topic", "snapshot", "state"))
     for name in ("tables", "exclude"):
         for pattern in source[name]:
             if not re.fullmatch(r"[^.]+\.[^.]+", pattern):
-                raise ConfigError(f"{path}: source.{name} has {pattern!r}: it must be DATABASE.TABLE")
+                raise ConfigError(f"{path}: source.{name} has {pattern!r}: write DATABASE.TABLE")
     if not source["tables"]:
         raise ConfigError(f"{path}: source.tables is empty: it must be {_TABLES.describe()}")
-    # Relative to the file, so that a run does not depend on the directory it was started from.
+    # Paths are relative to the TOML file, so that the working directory does not matter.
     state_file = path.parent / state["file"]
-    secret_file = source["password_file"] and str(path.parent / source["password_file"])
     return BinlogConfig(
         host=source["host"],
         port=source["port"],
         socket=source["socket"],
         user=source["user"],
-        password=read_secret(path, "source.password", source["password_env"], secret_file),
+        password=read_secret(path, "source.password", source["password_env"], source["password_file"]),
         tls_ca=source["tls_ca"] and str(path.parent / source["tls_ca"]),
         tables=source["tables"],
         exclude=source["exclude"],
@@ -142,7 +148,9 @@ def read_config(path: Path) -> BinlogConfig:
 
 
 def _own_server_id(state_file: Path, topic: str) -> int:
-    """The same with every start, and far from the small numbers that servers are given. Of two readers with
-    one number a server sends the first one away."""
+    """Returns a number that is the same at every start, and far from the small numbers that servers get.
+
+    It must be unique: if two readers use the same number, the server disconnects the first one.
+    """
     own = f"{gethostname()}:{state_file.resolve()}:{topic}"
     return 2**31 + zlib.crc32(own.encode()) % (2**31 - 1)

@@ -1,4 +1,4 @@
-"""binlog-sync: the pipeline as the command runs it."""
+"""The pipeline that `metaq pipeline run binlog-sync` plans and runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from metaq.client.sync import Client
 from metaq.errors import CommandError, NotDelivered
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.binlog_sync.config import BinlogConfig, read_config
-from metaq.pipelines.binlog_sync.database import Server, Source, Table
-from metaq.pipelines.binlog_sync.outbox import Outbox, Stopped
-from metaq.pipelines.binlog_sync.sequence import NOWHERE
-from metaq.pipelines.binlog_sync.snapshot import Chunks
-from metaq.pipelines.binlog_sync.state import State, StateFile
-from metaq.pipelines.binlog_sync.stream import Stream, StreamLost
-from metaq.pipelines.binlog_sync.sync import Sync, require_flavour
-from metaq.pipelines.binlog_sync.topic import find_queues, queues_for
+from metaq.pipelines.binlog_sync.errors import StreamLost
+from metaq.pipelines.binlog_sync.follower import Follower
+from metaq.pipelines.binlog_sync.reading.binlog_stream import BinlogStream
+from metaq.pipelines.binlog_sync.reading.chunks import ChunkReader
+from metaq.pipelines.binlog_sync.reading.database import DatabaseServer, SourceDatabase, SourceTable
+from metaq.pipelines.binlog_sync.writing.outbox import Outbox, Stopped
+from metaq.pipelines.binlog_sync.writing.state import StateFile, SyncState
+from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_for
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 GROUP: Final = "metaq-binlog-sync"
 CLOSE_TIMEOUT_S: Final = 15.0
@@ -29,16 +29,16 @@ SEND_BUFFER_BYTES_MIN: Final = 32 * 1024 * 1024
 PAUSE_FIRST_S: Final = 0.2
 PAUSE_MAX_S: Final = 10.0
 _CASCADES: Final = (
-    "what these foreign keys change by themselves never comes into the binlog, and so not into the topic: "
+    "the binlog, and so the topic, lacks the changes that these foreign keys make by themselves: "
 )
 
 
 class BinlogSync:
-    """The tables of a MariaDB or MySQL server, and every change of them, into an ordered topic."""
+    """Copies the tables of a MariaDB or MySQL server, and every change of them, into an ordered topic."""
 
     def __init__(self, config: BinlogConfig) -> None:
         self._config = config
-        self._source = Source(config)
+        self._source = SourceDatabase(config)
         self._state_file = StateFile(config.state_file)
 
     @classmethod
@@ -46,10 +46,10 @@ class BinlogSync:
         """Raises ConfigError."""
         return cls(read_config(path))
 
-    # What it would do
+    # The plan
 
     def plan(self) -> Plan:
-        """Looks at the database, the topic and the state; raises MetaqError."""
+        """Inspects the database, the topic and the state; raises MetaqError."""
         config = self._config
         state = self._state_file.load()
         with self._source.connect() as connection, self._source.errors():
@@ -64,27 +64,27 @@ class BinlogSync:
             "source": f"{config.source} as {config.user}",
             "server": f"{server.flavour.product} {server.version}",
             "topic": f"{config.topic} at {config.nameservers}",
-            "queues": f"{config.queues} on every broker, the topic is made"
+            "queues": f"{config.queues} on every broker; the topic will be created"
             if queues is None
             else len(queues),
             "state": str(config.state_file),
-            "begins": "with a new state" if state is None else f"at {state.place}, GTID {state.gtid}",
+            "begins": "with a new state" if state is None else f"at {state.coordinates}, GTID {state.gtid}",
         }
-        warnings = [f"{name}: {reason}; it is skipped" for name, reason in faults.items()]
+        warnings = [f"{name} is skipped: {reason}" for name, reason in faults.items()]
         if cascades:
             warnings.append(_CASCADES + ", ".join(cascades))
         if state is not None and state.server != server.identity:
-            warnings.append(f"another server answers: {server.identity}, it was {state.server}")
+            warnings.append(f"another server answers: {server.identity}, previously {state.server}")
         return Plan(facts, [self._planned(table, state) for table in tables], warnings)
 
-    def _planned(self, table: Table, state: State | None) -> dict[str, object]:
+    def _planned(self, table: SourceTable, state: SyncState | None) -> dict[str, object]:
         known = None if state is None else state.tables.get(str(table))
         if known is not None and (known.cursor is None or known.cursor.done):
             snapshot = "done"
         elif not self._config.snapshot:
             snapshot = "off"
         else:
-            snapshot = "whole" if known is None or not known.cursor or not known.cursor.last else "goes on"
+            snapshot = "whole" if known is None or not known.cursor or not known.cursor.last else "continues"
         return {
             "table": str(table),
             "key": ", ".join(table.definition.key),
@@ -93,25 +93,25 @@ class BinlogSync:
             "snapshot": snapshot,
         }
 
-    def _check_tables(self, tables: list[Table]) -> None:
+    def _check_tables(self, tables: list[SourceTable]) -> None:
         if not tables:
             raise CommandError(
-                f"source.tables selects no table at {self._config.source}: {', '.join(self._config.tables)}",
-                hint="it lists DATABASE.TABLE, where * stands for anything; is SELECT granted on them?",
+                f"source.tables matches no table at {self._config.source}: {', '.join(self._config.tables)}",
+                hint="write DATABASE.TABLE, where * matches anything, and grant SELECT on the tables",
             )
 
-    def _check_state(self, state: State, server: Server) -> None:
-        require_flavour(state, server, self._config.state_file)
+    def _check_state(self, state: SyncState, server: DatabaseServer) -> None:
+        state.require_flavour(server.flavour.name, self._config.state_file)
         if state.topic != self._config.topic:
             raise CommandError(
-                f"{self._config.state_file} is of topic {state.topic}, not {self._config.topic}",
+                f"{self._config.state_file} belongs to topic {state.topic}, not {self._config.topic}",
                 hint="name another state.file for another topic",
             )
 
-    # What it does
+    # The run
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
-        """Until `stop` is set; raises MetaqError."""
+        """Runs until `stop` is set; raises MetaqError."""
         self._state_file.lock()
         try:
             return self._run(report, stop)
@@ -122,7 +122,7 @@ class BinlogSync:
         config = self._config
         with self._source.connect() as connection, self._source.errors():
             server = self._source.server(connection)
-            state, tables, skipped, added = self._begin(connection, server)
+            state, tables, skipped, has_new_queues = self._begin(connection, server)
         self._source.expected = server.identity
         client = Client(config.nameservers)
         client.start()
@@ -131,8 +131,8 @@ class BinlogSync:
             compression=config.compression,
             linger=0.0,
             timeout=10.0,
-            # The outbox says how much is held, and sends under the lock that its callbacks take: a buffer
-            # that is full of messages whose callbacks wait for that lock would wait for itself.
+            # The outbox limits how much is held. It sends while it holds the lock that its callbacks need: a
+            # send buffer full of messages whose callbacks wait for that lock would deadlock.
             buffer_bytes_max=SEND_BUFFER_BYTES_MIN + 2 * config.buffer_bytes,
         )
         try:
@@ -143,8 +143,8 @@ class BinlogSync:
                 buffer_bytes=config.buffer_bytes,
                 is_stopping=stop.is_set,
             )
-            chunks = Chunks(self._source, config.chunk_rows, config.chunk_bytes)
-            sync = Sync(
+            chunks = ChunkReader(self._source, config.chunk_rows, config.chunk_bytes)
+            follower = Follower(
                 config,
                 state,
                 self._state_file,
@@ -156,29 +156,32 @@ class BinlogSync:
                 lowers_names=server.lowers_names,
             )
             try:
-                if added:
-                    sync.queues_changed()
-                sync.register(tables)
-                self._follow(sync, stop)
+                if has_new_queues:
+                    follower.announce_queues()
+                follower.register(tables)
+                self._follow(follower, stop)
             except Stopped:
                 pass
             finally:
                 chunks.close()
-                sync.finish(CLOSE_TIMEOUT_S)
-            return sync.progress
+                follower.finish(CLOSE_TIMEOUT_S)
+            return follower.progress
         finally:
             try:
                 client.close(CLOSE_TIMEOUT_S)
             except NotDelivered as error:
-                log.info("%s; the next run sends it again", error)
+                _log.info("%s; the next run sends them again", error)
 
-    def _begin(self, connection: Any, server: Server) -> tuple[State, list[Table], set[str], bool]:
-        """The state to go on from, tables, those to skip, and whether the topic has more queues now."""
+    def _begin(
+        self, connection: Any, server: DatabaseServer
+    ) -> tuple[SyncState, list[SourceTable], set[str], bool]:
+        """Returns the state to continue from, the tables, the names of tables to skip, and whether the topic
+        has new queues."""
         config = self._config
         tables, faults = self._source.tables(connection)
         self._check_tables(tables)
         for name, reason in faults.items():
-            log.warning("%s: %s; it is skipped", name, reason)
+            _log.warning("%s is skipped: %s", name, reason)
         state = self._state_file.load()
         if state is None:
             state = self._new_state(connection, server)
@@ -187,67 +190,61 @@ class BinlogSync:
             return state, tables, set(faults), False
         self._check_state(state, server)
         if state.server != server.identity:
-            # Files and positions begin anew there; what the server goes by is the GTID.
             server.flavour.require_known(connection, config.source, state.gtid)
-            log.warning("another server answers: %s, it was %s", server.identity, state.server)
-            state.server = server.identity
-            state.era = max(state.era + 1, int(time.time()))
-            state.place = NOWHERE
+            state.begin_era(server.identity)
             self._state_file.save(state)
         queues = queues_for(config.nameservers, config.topic, config.queues, state.queues)
-        added = queues != state.queues
+        has_new_queues = queues != state.queues
         state.queues = queues
-        return state, tables, set(faults), added
+        return state, tables, set(faults), has_new_queues
 
-    def _new_state(self, connection: Any, server: Server) -> State:
-        place, gtid = server.flavour.position(connection)
-        return State(
+    def _new_state(self, connection: Any, server: DatabaseServer) -> SyncState:
+        coordinates, gtid = server.flavour.position(connection)
+        return SyncState(
             topic=self._config.topic,
             server=server.identity,
             era=int(time.time()),
-            place=place,
+            coordinates=coordinates,
             gtid=gtid,
             queues=[],
             flavour=server.flavour.name,
         )
 
-    def _follow(self, sync: Sync, stop: threading.Event) -> None:
-        """Reads the binlog, and connects again for as long as it takes."""
+    def _follow(self, follower: Follower, stop: threading.Event) -> None:
+        """Follows the binlog, and reconnects as often as necessary; raises MetaqError, Stopped."""
         pause_s = PAUSE_FIRST_S
         while not stop.is_set():
-            position = sync.position
-            stream = Stream(
+            position = follower.position
+            stream = BinlogStream(
                 self._source,
                 self._config.server_id,
                 position,
-                flavour=sync.flavour,
-                selects=sync.selects,
-                refuse=sync.refuse,
+                flavour=follower.flavour,
+                selects=follower.selection.selects,
+                refuse=follower.selection.refuse,
             )
             try:
-                sync.follow(stream)
+                follower.follow(stream)
                 return
             except (StreamLost, CommandError) as error:
                 if isinstance(error, CommandError) and not error.retriable:
                     raise
-                if sync.position != position:
+                if follower.position != position:
                     pause_s = PAUSE_FIRST_S
-                log.warning("%s; trying again in %.1f s", error, pause_s)
-                sync.lost()
+                _log.warning("%s; trying again in %.1f s", error, pause_s)
+                follower.disconnected()
                 stop.wait(pause_s)
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)
-                self._check_server(sync)
+                self._check_server(follower)
             finally:
                 stream.close()
 
-    def _check_server(self, sync: Sync) -> None:
-        """After a lost connection another server may answer."""
+    def _check_server(self, follower: Follower) -> None:
+        """Checks which server answers after a lost connection; raises MetaqError, Stopped."""
         try:
             with self._source.connect() as connection, self._source.errors():
                 server = self._source.server(connection)
-                if server.identity != self._source.expected:
-                    server.flavour.require_known(connection, self._config.source, sync.position.gtid)
-                sync.require_era(server)
+                follower.reconnected(server, connection)
                 self._source.expected = server.identity
         except CommandError as error:
             if not error.retriable:

@@ -1,8 +1,8 @@
-"""log-lake, the second half of log transport: topics into a Delta or Parquet table by date and topic.
+"""log-lake writes topics to a Delta or Parquet table by date and topic. log-transport fills such topics.
 
-Reading order: `config` is the TOML file → `decode` makes a row of a message, with a reason where it is a bad
-one → `repeats` leaves out what an agent has sent twice → `tables` writes → `batch` is all of that for one
-micro-batch → `check` looks at the lake that is there → `pipeline` is the query.
+`config.py` reads the TOML file → `decode.py` makes rows of messages, with a reason if one is bad →
+`repeats.py` drops lines that an agent sent twice → `tables.py` writes → `batch.py` does all of that for a
+micro-batch → `check.py` checks an existing lake → `pipeline.py` runs the query.
 
 ```text
 topics ─▶ decode ─┬─ without a reason ─▶ PATH/records     ┐ by date and topic
@@ -10,8 +10,8 @@ topics ─▶ decode ─┬─ without a reason ─▶ PATH/records     ┐ by d
                                          PATH/files         how far each log file is known
 ```
 
-Why each line is there once. Spark writes down what a batch reads before it reads it, and does the same batch
-again after a crash. A Delta table keeps with each commit the query and the batch that it came from, and
-takes no batch of a query twice. Of a Parquet table each batch has directories of its own, which it replaces.
-What an agent sends twice has the same file and place (`log.id`, `log.at`) and is found by these.
+Why each line is stored once: Spark records the range of a batch before it reads it, and repeats the same
+batch after a crash. A Delta table records the query and the batch of each commit, and refuses a batch that it
+has. In a Parquet table each batch has its own directories, which it replaces. A line that an agent sends
+twice has the same file and position (`log.id`, `log.at`), which identify it.
 """

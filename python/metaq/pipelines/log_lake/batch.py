@@ -1,4 +1,4 @@
-"""One micro-batch: decoded, without repeats, into the two tables."""
+"""Writes one micro-batch: decodes it, drops repeats and appends it to the two tables."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from pyspark.sql.types import StructType
 from metaq.pipelines.log_lake.config import DELTA, LakeConfig
 from metaq.pipelines.log_lake.decode import ORIGIN, REASON, Decoder
 from metaq.pipelines.log_lake.repeats import COPY, Repeats, with_copies
-from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, Commit, DeltaTables, ParquetTables, Tables
+from metaq.pipelines.log_lake.tables import (
+    QUARANTINE,
+    RECORDS,
+    BatchId,
+    DeltaTables,
+    LakeTables,
+    ParquetTables,
+)
 
 _log = logging.getLogger(__name__)
 _ZONE: Final = "spark.sql.session.timeZone"
 FOLD_BATCHES: Final = 60
-"""How far files are known is written by each batch, and must not grow for ever where nothing is compacted."""
+"""Each batch records how far files are known. These records are folded even if nothing is compacted."""
 
 
 @dataclass(slots=True)
 class Written:
-    """What a run has done."""
+    """Counters of a run."""
 
     rows: int = 0
     bytes: int = 0
@@ -38,12 +45,12 @@ class Written:
 
 
 class Batches:
-    """Writes batches in their order. It keeps nothing that would have to survive."""
+    """Writes batches in order. Nothing that it keeps needs to survive."""
 
     def __init__(self, config: LakeConfig, decoder: Decoder) -> None:
         self._config = config
         self._decoder = decoder
-        self._tables: Tables
+        self._tables: LakeTables
         self._repeats: Repeats | None = None
         if config.format == DELTA:
             self._tables = DeltaTables(config.path)
@@ -56,20 +63,20 @@ class Batches:
     def record_schema(self, messages: DataFrame) -> StructType:
         return self._records(self._decoder.rows(messages)).schema
 
-    def write(self, messages: DataFrame, commit: Commit) -> None:
-        # The query has a session of its own: whatever the program has set, days begin where the file says.
+    def write(self, messages: DataFrame, batch_id: BatchId) -> None:
+        # The query has its own session, which needs the configured time zone.
         messages.sparkSession.conf.set(_ZONE, self._config.zone)
         rows = self._decoder.rows(messages)
         if self._config.drops_repeats:
             rows = with_copies(rows)
         with _kept(rows) as rows:
-            self._write(rows, commit)
+            self._write(rows, batch_id)
         self.written.batches += 1
         compacts = self._config.compact_batches
-        if (commit.batch + 1) % (compacts or FOLD_BATCHES) == 0:
+        if (batch_id.batch + 1) % (compacts or FOLD_BATCHES) == 0:
             self._compact(messages.sparkSession, everything=compacts > 0)
 
-    def _write(self, rows: DataFrame, commit: Commit) -> None:
+    def _write(self, rows: DataFrame, batch_id: BatchId) -> None:
         if not self._config.drops_repeats:
             rows = rows.withColumn(COPY, f.lit(1))
         left, new = _counted(rows), rows.where(f.col(COPY) == 1)
@@ -78,26 +85,26 @@ class Batches:
             return
         unknown = new
         if self._repeats is not None:
-            unknown = self._repeats.without(new, commit)
-            self._repeats.note(new, commit)
+            unknown = self._repeats.without(new, batch_id)
+            self._repeats.note(new, batch_id)
         if unknown is new:
-            self._append(new, left, commit)
+            self._append(new, left, batch_id)
         else:
-            # The lake is searched once, and before anything of this batch is in it.
+            # The lake must be searched before anything of this batch is written to it.
             with _kept(unknown) as new:
                 left = _counted(new)
-                self._append(new, left, commit)
+                self._append(new, left, batch_id)
         written = self.written
         written.rows += left.rows - left.bad
         written.quarantined += left.bad
         written.repeats += came - left.rows
         written.bytes += left.bytes
 
-    def _append(self, rows: DataFrame, counted: Row, commit: Commit) -> None:
+    def _append(self, rows: DataFrame, counted: Row, batch_id: BatchId) -> None:
         if counted.bad:
-            self._tables.append(QUARANTINE, self._quarantined(rows), commit)
+            self._tables.append(QUARANTINE, self._quarantined(rows), batch_id)
         if counted.rows > counted.bad:
-            self._tables.append(RECORDS, self._records(rows), commit)
+            self._tables.append(RECORDS, self._records(rows), batch_id)
 
     def _records(self, rows: DataFrame) -> DataFrame:
         good = rows.where(f.col(REASON).isNull())
@@ -105,7 +112,7 @@ class Batches:
         return good.select("date", "topic", "time", "stored_at", *self._decoder.content, *origin)
 
     def _quarantined(self, rows: DataFrame) -> DataFrame:
-        """By the day of storing: the row's own may be what is wrong with it."""
+        """Returns the bad rows, by the day of storing, because their own time may be wrong."""
         bad = rows.where(f.col(REASON).isNotNull()).withColumn("date", f.to_date("stored_at"))
         return bad.select("date", "topic", REASON, "body", *ORIGIN, "born_at", "properties")
 
@@ -116,15 +123,15 @@ class Batches:
             if everything:
                 self._tables.compact(spark)
         except PySparkException as error:
-            # Rows are safe, and the next time does what this one did not: somebody else may have done it.
-            _log.warning("the lake is not compacted: %s", str(error).strip().partition("\n")[0])
+            # The rows are safe, and the next batch tries again. Another writer may have interfered.
+            _log.warning("the lake could not be compacted: %s", str(error).strip().partition("\n")[0])
         else:
             self.written.compactions += everything
 
 
 @contextmanager
 def _kept(rows: DataFrame) -> Iterator[DataFrame]:
-    """Computed once, however often it is used."""
+    """Computes a frame only once."""
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield rows

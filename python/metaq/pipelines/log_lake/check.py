@@ -1,4 +1,4 @@
-"""Whether the lake that is there can take what a run would write, asked before anything is read."""
+"""Checks that an existing lake can take the rows of a run, before anything is read."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from pyspark.sql.types import StructType
 
 from metaq.errors import ConfigError
 from metaq.pipelines.log_lake.config import DELTA, PARQUET, LakeConfig
-from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, commit_name, has_files
+from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, has_files, query_name
 from metaq.pipelines.storage import exists, names, text
 
 
 def is_table(spark: SparkSession, config: LakeConfig, name: str) -> bool:
-    """Whether it can be read: a first write that was killed leaves a directory that cannot."""
+    """Returns whether a table can be read: a first write that was killed leaves a useless directory."""
     path = f"{config.path}/{name}"
     return DeltaTable.isDeltaTable(spark, path) if config.format == DELTA else has_files(spark, path)
 
 
 def check_lake(spark: SparkSession, config: LakeConfig, wanted: StructType) -> None:
-    """Raises ConfigError."""
+    """Checks format, checkpoint and schema; raises ConfigError."""
     where = config.file
     found = [name for name in (RECORDS, QUARANTINE) if exists(spark, f"{config.path}/{name}")]
     for name in found:
         kind = DELTA if exists(spark, f"{config.path}/{name}/_delta_log") else PARQUET
         if kind != config.format:
             raise ConfigError(
-                f'{where}: lake.format = "{config.format}", and {config.path}/{name} is {kind}',
-                hint="name another lake.path, or the format that is there",
+                f'{where}: lake.format = "{config.format}", but {config.path}/{name} is {kind}',
+                hint="set another lake.path, or the format of the existing table",
             )
     tables = [name for name in found if is_table(spark, config, name)]
     if found and not exists(spark, f"{config.checkpoint}/metadata"):
         raise ConfigError(
-            f"{where}: lake.checkpoint {config.checkpoint} is not there, and the lake at {config.path} is:"
-            " its messages would be written again",
-            hint="bring the checkpoint back, name the right one, or begin with an empty lake.path",
+            f"{where}: lake.checkpoint {config.checkpoint} does not exist, but the lake at {config.path}"
+            " does: its messages would be written again",
+            hint="restore the checkpoint, name the right one, or begin with an empty lake.path",
         )
     if tables:
         _check_progress(spark, config, tables)
@@ -47,12 +47,15 @@ def check_lake(spark: SparkSession, config: LakeConfig, wanted: StructType) -> N
         for clash in _clashes(there, wanted):
             raise ConfigError(
                 f"{where}: records.schema does not fit the table: {clash}",
-                hint="a field may be added; one of another type needs another name or another lake.path",
+                hint="you may add fields; a field of another type needs another name or another lake.path",
             )
 
 
 def _check_progress(spark: SparkSession, config: LakeConfig, tables: Iterable[str]) -> None:
-    """A checkpoint that is older than the lake, or not its own, would have batches left out or doubled."""
+    """Raises ConfigError for a checkpoint that is older than the lake, or belongs to another one.
+
+    Batches would be left out or written twice.
+    """
     query = json.loads(text(spark, f"{config.checkpoint}/metadata"))["id"]
     numbers = (name for name in names(spark, f"{config.checkpoint}/offsets/*") if name.isdecimal())
     begun = max(map(int, numbers), default=-1)
@@ -61,7 +64,7 @@ def _check_progress(spark: SparkSession, config: LakeConfig, tables: Iterable[st
         of = _delta_batches if config.format == DELTA else _parquet_batches
         for who, batch in of(spark, f"{config.path}/{name}").items():
             written[who] = max(batch, written.get(who, -1))
-    ours = query if config.format == DELTA else commit_name(query)
+    ours = query if config.format == DELTA else query_name(query)
     if written and ours not in written:
         raise ConfigError(
             f"{config.file}: the lake at {config.path} was written with another checkpoint than"
@@ -70,18 +73,18 @@ def _check_progress(spark: SparkSession, config: LakeConfig, tables: Iterable[st
         )
     if written.get(ours, -1) > begun:
         raise ConfigError(
-            f"{config.file}: lake.checkpoint {config.checkpoint} is older than the lake: it knows of batch"
-            f" {begun}, and the lake has batch {written[ours]}; what is read again would be left out",
-            hint="bring back the checkpoint that the lake was written with last",
+            f"{config.file}: lake.checkpoint {config.checkpoint} is older than the lake: it ends with batch"
+            f" {begun}, the lake with batch {written[ours]}; messages would be left out",
+            hint="restore the checkpoint that the lake was written with last",
         )
 
 
 def _delta_batches(spark: SparkSession, path: str) -> dict[str, int]:
-    """The last batch of each query that has written, as Delta keeps it."""
+    """Returns the last batch of each query, as Delta records it."""
     context: Any = spark.sparkContext
-    log = context._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
-    # Another process may have written since this one looked.
-    now = log.update(*(getattr(log, f"update$default${number}")() for number in (1, 2, 3)))
+    delta_log = context._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, path)
+    # Another process may have written meanwhile.
+    now = delta_log.update(*(getattr(delta_log, f"update$default${number}")() for number in (1, 2, 3)))
     found = now.transactions().iterator()
     batches = {}
     while found.hasNext():
@@ -100,9 +103,9 @@ def _parquet_batches(spark: SparkSession, path: str) -> dict[str, int]:
 
 
 def _clashes(there: StructType, wanted: StructType, prefix: str = "") -> list[str]:
-    """Fields that both have, with different types."""
+    """Describes the fields that have different types in the two schemas."""
     found = []
-    # As Delta does, which takes no two names that differ by case.
+    # Names are compared without case, as Delta does.
     known = {field.name.lower(): field.dataType for field in there}
     for field in wanted:
         other = known.get(field.name.lower())
@@ -110,6 +113,6 @@ def _clashes(there: StructType, wanted: StructType, prefix: str = "") -> list[st
             found += _clashes(other, field.dataType, f"{prefix}{field.name}.")
         elif other is not None and other.simpleString() != field.dataType.simpleString():
             found.append(
-                f"{prefix}{field.name} is {field.dataType.simpleString()}, and was {other.simpleString()}"
+                f"{prefix}{field.name} is {field.dataType.simpleString()}, but was {other.simpleString()}"
             )
     return found

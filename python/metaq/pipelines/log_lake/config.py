@@ -1,4 +1,4 @@
-"""What log-lake reads of its TOML file: [topic], [records], [lake] and [spark]."""
+"""The TOML file of log-lake: [topic], [records], [lake] and [spark]."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from metaq.client.message import check_group, check_topic
-from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Number, Seconds, Text
+from metaq.config.kinds import Bytes, Choice, Flag, Number, Seconds, Text
 from metaq.errors import ConfigError, InvalidMessage
-from metaq.pipelines.settings import Key, Sections, Texts, read_sections
+from metaq.pipelines.settings import NAMESRV, Key, Sections, Texts, read_sections
 from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
 
 MIB: Final = 1024 * 1024
@@ -26,7 +26,7 @@ RECORDS: Final[Mapping[str, Key]] = {
     "schema": Key(Text(r"(?s).+", 'columns as in "level STRING NOT NULL, at TIMESTAMP"'), None),
     "keep_line": Key(Flag(), False),
     "time": Key(Choice((STORED, BORN, RECORD)), STORED),
-    "time_field": Key(Text(says="a field of the schema, with dots where it is inside another"), None),
+    "time_field": Key(Text(says="a field of the schema, with dots if it is nested"), None),
     "time_pattern": Key(Text(says="a regular expression whose first group is the time"), None),
     "time_format": Key(Text(says="a pattern such as dd/MMM/yyyy:HH:mm:ss Z, or epoch_s or epoch_ms"), None),
     "late_days": Key(Number(0, 100_000), 366),
@@ -50,22 +50,22 @@ LAKE: Final[Mapping[str, Key]] = {
     "once": Key(Flag(), False),
 }
 _TOPIC: Final[Mapping[str, Key]] = {
-    "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
+    "namesrv": NAMESRV,
     "name": Key(Text(says="the name of a topic"), None),
     "tag": Key(Text(says="of log-transport"), None),
 }
 SECTIONS: Final[Sections] = {"topic": _TOPIC, "records": RECORDS, "lake": LAKE, "spark": SPARK}
 OTHERS: Final = ("files", "state")
-"""Sections of log-transport, which may have the same file."""
+"""Sections of log-transport, which may share the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """How the body of a message is read."""
+    """Settings for parsing the body of a message."""
 
     format: str
     schema: str | None
-    """Of JSON: columns in SQL. Without it a record is a VARIANT."""
+    """The columns of a JSON record in SQL syntax; without it a record is a VARIANT."""
     keep_line: bool
     time: str
     time_field: str | None
@@ -73,12 +73,12 @@ class Records:
     time_format: str | None
     late_days: int
     early_days: int
-    """A time further from that of storing counts as a wrong one: 0 days are no limit."""
+    """A record whose time is further from its storing is bad; 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeConfig:
-    """Checked, except for what only Spark can tell."""
+    """Settings that are checked as far as that is possible without Spark."""
 
     file: Path
     nameservers: str
@@ -106,22 +106,22 @@ class LakeConfig:
 
 
 def read_lake_config(path: Path) -> LakeConfig:
-    """Raises ConfigError."""
+    """Reads and checks the file; raises ConfigError."""
     values = read_sections(path, SECTIONS, ignored=OTHERS)
     topic, lake = values["topic"], values["lake"]
     if lake["path"] is None:
         raise ConfigError(f"{path}: lake.path is missing", hint=f"it must be {LAKE['path'].kind.describe()}")
     _check_group(path, lake["group"])
     _check_zone(path, lake["zone"])
-    where = located(path, lake["path"])
+    root = located(path, lake["path"])
     return LakeConfig(
         file=path,
         nameservers=";".join(topic["namesrv"]),
         topics=_topics(path, topic["name"], lake),
         pattern=lake["pattern"],
         records=_records(path, values["records"]),
-        path=where,
-        checkpoint=located(path, lake["checkpoint"]) if lake["checkpoint"] else f"{where}/_checkpoint",
+        path=root,
+        checkpoint=located(path, lake["checkpoint"]) if lake["checkpoint"] else f"{root}/_checkpoint",
         format=lake["format"],
         start=lake["start"],
         group=lake["group"],
@@ -158,7 +158,7 @@ def _topics(path: Path, name: str | None, lake: Mapping[str, Any]) -> tuple[str,
         try:
             check_topic(topic)
         except InvalidMessage as error:
-            raise ConfigError(f"{path}: {topic!r} is no topic: {error}") from None
+            raise ConfigError(f"{path}: {topic!r} is not a valid topic: {error}") from None
     return tuple(topics)
 
 
@@ -184,7 +184,7 @@ def _records(path: Path, values: Mapping[str, Any]) -> Records:
     is_json = records.format == JSON
     for name, of in (("schema", JSON), ("time_field", JSON), ("keep_line", JSON), ("time_pattern", TEXT)):
         if getattr(records, name) and records.format != of:
-            raise ConfigError(f'{path}: records.{name} is for format = "{of}", and it is "{records.format}"')
+            raise ConfigError(f'{path}: records.{name} needs format = "{of}", but it is "{records.format}"')
     wanted = "time_field" if is_json else "time_pattern"
     given = getattr(records, wanted)
     if records.time == RECORD and given is None:
@@ -197,7 +197,7 @@ def _records(path: Path, values: Mapping[str, Any]) -> Records:
             if getattr(records, name) is not None:
                 raise ConfigError(
                     f'{path}: records.{name} has no meaning with time = "{records.time}"',
-                    hint=f'give time = "{RECORD}" or leave it out',
+                    hint=f'set time = "{RECORD}", or remove records.{name}',
                 )
     if records.time_field is not None and records.schema is None:
         raise ConfigError(f"{path}: records.schema is missing: records.time_field is one of its fields")

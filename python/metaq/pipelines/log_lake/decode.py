@@ -1,6 +1,6 @@
-"""A row of a message: its line or its JSON fields, its time and date, and where it is a bad one the reason.
+"""Decodes messages to rows: the line or its JSON fields, time and date, and a reason if a row is bad.
 
-Everything here is an expression of Spark: no row passes through Python.
+Everything here is a Spark expression: no row passes through Python.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from metaq.pipelines.json_rows import (
     with_text,
 )
 from metaq.pipelines.log_lake.config import BORN, EPOCH_FORMATS, JSON, STORED, LakeConfig, Records
+from metaq.pipelines.log_transport.line_properties import FILE, FILE_ID, HOST, IS_CUT, LINE_AT
+from metaq.pipelines.source_columns import message_columns
 
 REASON: Final = "reason"
 SOURCE_COLUMNS: Final = (
@@ -51,14 +53,14 @@ ORIGIN: Final = (
     "log_at",
     "log_cut",
 )
-"""Columns of both tables: where a row comes from."""
+"""Columns of both tables that describe the origin of a row."""
 
 
 class Decoder:
-    """Reads bodies as the section [records] says."""
+    """Decodes bodies according to the section [records]."""
 
     def __init__(self, spark: SparkSession, config: LakeConfig) -> None:
-        """Raises ConfigError for what only Spark can tell."""
+        """Raises ConfigError for settings that only Spark can check."""
         self._records = config.records
         text = config.records.schema
         schema = None if text is None else read_schema(config.file, "records.schema", text)
@@ -69,30 +71,22 @@ class Decoder:
 
     @property
     def content(self) -> tuple[str, ...]:
-        """The columns that hold what a message says."""
+        """The columns with the content of a message."""
         if self._records.format != JSON:
             return ("line",)
         return ("record", "line") if self._records.keep_line else ("record",)
 
     def rows(self, messages: DataFrame) -> DataFrame:
-        """In the session of `messages`, whose time zone says where a day begins."""
+        """Decodes messages in their session, whose time zone decides when a day begins."""
+        properties = f.col("properties")
         origin = messages.select(
-            "topic",
             "body",
-            "properties",
-            f.col("bornTimestamp").alias("born_at"),
-            f.col("storeTimestamp").alias("stored_at"),
-            "tags",
-            "keys",
-            f.col("brokerName").alias("broker"),
-            f.col("queueId").alias("queue_id"),
-            f.col("queueOffset").alias("queue_offset"),
-            f.col("msgId").alias("msg_id"),
-            f.expr("properties['log.host']").alias("host"),
-            f.expr("properties['log.file']").alias("file"),
-            f.expr("properties['log.id']").alias("log_id"),
-            f.expr("try_cast(properties['log.at'] AS BIGINT)").alias("log_at"),
-            f.expr("properties['log.cut'] <=> 'true'").alias("log_cut"),
+            *message_columns(),
+            properties[HOST].alias("host"),
+            properties[FILE].alias("file"),
+            properties[FILE_ID].alias("log_id"),
+            properties[LINE_AT].try_cast("bigint").alias("log_at"),
+            properties[IS_CUT].eqNullSafe("true").alias("log_cut"),
         )
         rows = with_text(origin)
         misfit = f.when(~f.col(IS_TEXT), "not UTF-8")
@@ -146,16 +140,16 @@ def _parsed(value: Column, kind: DataType, records: Records) -> Column:
     if records.time_format in EPOCH_FORMATS:
         unit = 1 if records.time_format == "epoch_s" else 1000
         number = value.try_cast("double") / unit
-        # Beyond that there is no date, and Spark would fail.
+        # Spark fails beyond the year 9999.
         return f.when(number.between(0, 253_402_300_799), f.timestamp_seconds(number))
     if records.time_format is not None:
-        # A year beyond what a timestamp holds is an error even here; an addition that is tried forgives it.
+        # A year that a timestamp cannot hold is an error even here; `try_add` turns it into NULL.
         return f.try_add(f.try_to_timestamp(value, f.lit(records.time_format)), f.make_dt_interval())
     return f.when(value.rlike(ISO_DATE), f.try_to_timestamp(f.trim(value)))
 
 
 def _time_type(config: LakeConfig, schema: StructType | None) -> DataType | None:
-    """Of the field that has the time; raises ConfigError."""
+    """Returns the type of the time field; raises ConfigError."""
     where, records = config.file, config.records
     if records.time_field is None or schema is None:
         return None
@@ -183,7 +177,7 @@ def _time_type(config: LakeConfig, schema: StructType | None) -> DataType | None
 
 
 def _check_pattern(spark: SparkSession, config: LakeConfig) -> None:
-    """In Java's words, which are not Python's; raises ConfigError."""
+    """Raises ConfigError if Java, whose syntax differs from Python's, refuses the pattern."""
     pattern = config.records.time_pattern
     if pattern is None:
         return
@@ -196,7 +190,7 @@ def _check_pattern(spark: SparkSession, config: LakeConfig) -> None:
             f"{config.file}: records.time_pattern = {pattern!r}: it must be a regular expression ({reason})"
         ) from None
     try:
-        # Groups are only counted where something is found: nothing, at least.
+        # Spark counts groups only if there is a match, so an empty alternative is added.
         line.select(f.regexp_extract("line", f"{pattern}|", 1)).collect()
     except PySparkException as error:
         if "REGEX_GROUP_INDEX" not in str(error):
@@ -208,7 +202,7 @@ def _check_pattern(spark: SparkSession, config: LakeConfig) -> None:
 
 
 def _check_format(spark: SparkSession, config: LakeConfig) -> None:
-    """The pattern of times, in Spark's own words; raises ConfigError."""
+    """Raises ConfigError if Spark refuses the format of times."""
     text = config.records.time_format
     if text is None or text in EPOCH_FORMATS:
         return

@@ -1,4 +1,4 @@
-"""log-lake: the pipeline as the command runs it."""
+"""The pipeline that `metaq pipeline run log-lake` plans and runs."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from typing import Final, Self
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from metaq.errors import CommandError
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.log_lake.batch import Batches
 from metaq.pipelines.log_lake.check import check_lake, is_table
 from metaq.pipelines.log_lake.config import DELTA, LakeConfig, read_lake_config
 from metaq.pipelines.log_lake.decode import SOURCE_COLUMNS, Decoder
-from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, Commit
-from metaq.pipelines.spark_runtime import group_offsets, run_query, spark_errors, spark_session
+from metaq.pipelines.log_lake.tables import QUARANTINE, RECORDS, BatchId
+from metaq.pipelines.spark_runtime import (
+    QueryStart,
+    columns_text,
+    count_queues,
+    group_offsets,
+    run_query,
+    spark_errors,
+    spark_session,
+)
 from metaq.pipelines.storage import exists
-from metaq.spark.errors import OptionError
 from metaq.spark.schema import spark_schema
-from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.listener import GroupOffsets
-from metaq.spark.source.options import Subscribed
 
 NAME: Final = "log-lake"
-LOOK_TIMEOUT_S: Final = 60.0
 
 
 class LogLake:
-    """Topics into a Delta or Parquet table by date and topic."""
+    """Writes topics to a Delta or Parquet table by date and topic."""
 
     def __init__(self, config: LakeConfig) -> None:
         self._config = config
@@ -46,7 +48,7 @@ class LogLake:
         return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
 
     def plan(self) -> Plan:
-        """Looks at topics and tables; raises MetaqError."""
+        """Inspects topics and tables; raises MetaqError."""
         config = self._config
         queues = self._queues()
         with spark_session(NAME, config.spark) as spark, spark_errors():
@@ -58,7 +60,7 @@ class LogLake:
             ]
             is_begun = exists(spark, f"{config.checkpoint}/metadata")
             master = spark.sparkContext.master
-        begins = "where it was" if is_begun else f"at the {config.start} message"
+        begins = "at its checkpoint" if is_begun else f"at the {config.start} message"
         compacts = f"every {config.compact_batches} batches" if config.compact_batches else "never"
         facts: dict[str, object] = {
             "topics": f"{config.subscribed} at {config.nameservers}",
@@ -74,7 +76,7 @@ class LogLake:
         return Plan(facts, tables)
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
-        """Until `stop` is set, or once what is there is written; raises MetaqError."""
+        """Runs until `stop` is set, or, with `once`, until everything is written; raises MetaqError."""
         config = self._config
         self._queues()
         with (
@@ -83,15 +85,11 @@ class LogLake:
             group_offsets(spark, self._listeners()) as commit,
         ):
             batches, _ = self._checked(spark)
-            started: list[StreamingQuery] = []
-            begun = threading.Event()
 
             def write(frame: DataFrame, batch: int) -> None:
-                # The first batch may come before `start` has given the query.
-                begun.wait()
-                batches.write(frame, Commit(str(started[-1].id), batch))
+                batches.write(frame, BatchId(str(start.query.id), batch))
 
-            def tell(progress: Progress) -> None:
+            def update(progress: Progress) -> None:
                 written = batches.written
                 progress.rows, progress.bytes = written.rows, written.bytes
                 progress.details |= {
@@ -101,35 +99,23 @@ class LogLake:
                     "compactions": written.compactions,
                 }
 
-            def start() -> StreamingQuery:
-                started.append(self._writer(spark).foreachBatch(write).start())
-                begun.set()
-                return started[-1]
-
-            progress = run_query(start, tell, report, stop)
-            commit(started[-1])
+            writer = self._writer(spark).foreachBatch(write)
+            start = QueryStart(writer, once=config.once, interval_s=config.interval_s)
+            progress = run_query(start, update, report, stop)
+            commit(start.query)
             return progress
 
     def _queues(self) -> int:
-        """How many there are, asked before Spark is started; raises MetaqError."""
         config = self._config
-        wanted = Subscribed(topics=config.topics, pattern=config.pattern)
-        try:
-            with Cluster(config.nameservers, LOOK_TIMEOUT_S) as cluster:
-                found = len(cluster.queues(wanted))
-        except OptionError as error:
-            raise CommandError(f"no topic to read: {error}", hint="metaq topic create makes one") from None
-        if not found:
-            raise CommandError(f"there are no {config.subscribed} at {config.nameservers}")
-        return found
+        return count_queues("no topic to read", config.nameservers, config.topics, config.pattern)
 
     def _checked(self, spark: SparkSession) -> tuple[Batches, str]:
-        """What writes batches, and the columns of its records; raises ConfigError."""
+        """Returns the writer of batches and the columns of its records; raises ConfigError."""
         batches = Batches(self._config, Decoder(spark, self._config))
         empty = spark.createDataFrame([], spark_schema(SOURCE_COLUMNS.split(",")))
         schema = batches.record_schema(empty)
         check_lake(spark, self._config, schema)
-        return batches, schema.simpleString().removeprefix("struct<").removesuffix(">")
+        return batches, columns_text(schema)
 
     def _writer(self, spark: SparkSession) -> DataStreamWriter:
         config = self._config
@@ -149,10 +135,7 @@ class LogLake:
         if config.group is not None:
             reader = reader.option("group", config.group)
         writer = reader.load().writeStream.queryName(_query_name(config))
-        writer = writer.option("checkpointLocation", config.checkpoint)
-        if config.once:
-            return writer.trigger(availableNow=True)
-        return writer.trigger(processingTime=f"{config.interval_s:g} seconds")
+        return writer.option("checkpointLocation", config.checkpoint)
 
     def _listeners(self) -> list[GroupOffsets]:
         config = self._config

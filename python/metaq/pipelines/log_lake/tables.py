@@ -1,4 +1,4 @@
-"""The tables of a lake: Delta, where a batch is written once, or Parquet, where it replaces itself."""
+"""The tables of a lake: Delta, which refuses a repeated batch, or Parquet, where it replaces itself."""
 
 from __future__ import annotations
 
@@ -17,90 +17,95 @@ BATCH: Final = "batch"
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
-    """Which batch of which query is written. A query keeps its id as long as its checkpoint."""
+class BatchId:
+    """A batch of a query. A query keeps its id as long as its checkpoint."""
 
     query: str
     batch: int
 
     @property
     def name(self) -> str:
-        return f"{commit_name(self.query)}-{self.batch}"
+        return f"{query_name(self.query)}-{self.batch}"
 
 
-def commit_name(query: str) -> str:
-    """Of a query, in names of directories."""
+def query_name(query: str) -> str:
+    """Returns the short form of a query's id in names of directories."""
     return query[:8]
 
 
-class Tables(Protocol):
-    """What both kinds can."""
+class LakeTables(Protocol):
+    """The interface of both kinds of tables."""
 
-    def append(self, name: str, rows: DataFrame, commit: Commit) -> None:
-        """By date and topic. The same batch again changes nothing."""
+    def append(self, name: str, rows: DataFrame, batch_id: BatchId) -> None:
+        """Writes rows by date and topic. Writing the same batch again changes nothing."""
 
-    def read(self, spark: SparkSession, name: str, commit: Commit | None = None) -> DataFrame | None:
-        """Without the rows of that batch, where they can be told; None where there is no table yet."""
+    def read(self, spark: SparkSession, name: str, batch_id: BatchId | None = None) -> DataFrame | None:
+        """Reads a table; returns None if it does not exist.
+
+        Parquet leaves out the rows of the given batch.
+        """
 
     def compact(self, spark: SparkSession) -> None:
-        """Makes few files of many."""
+        """Merges small files."""
 
 
 class DeltaTables:
-    """A commit holds the batch it came from, and Delta refuses one that a table has."""
+    """Tables in Delta, whose commits record their batch. Delta refuses a batch that a table has."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, root: str) -> None:
+        self._root = root
 
-    def append(self, name: str, rows: DataFrame, commit: Commit, *, is_partitioned: bool = True) -> None:
+    def append(self, name: str, rows: DataFrame, batch_id: BatchId, *, is_partitioned: bool = True) -> None:
         writer = _gathered(rows, is_partitioned=is_partitioned).write.format("delta").mode("append")
         if is_partitioned:
             writer = writer.partitionBy(*PARTITIONS)
-        writer = writer.option("txnAppId", commit.query).option("txnVersion", str(commit.batch))
-        # A schema may have got new fields since.
-        writer.option("mergeSchema", "true").save(self.place(name))
+        writer = writer.option("txnAppId", batch_id.query).option("txnVersion", str(batch_id.batch))
+        # The schema may have new fields.
+        writer.option("mergeSchema", "true").save(self.path(name))
 
-    def read(self, spark: SparkSession, name: str, commit: Commit | None = None) -> DataFrame | None:
-        if not DeltaTable.isDeltaTable(spark, self.place(name)):
+    def read(self, spark: SparkSession, name: str, batch_id: BatchId | None = None) -> DataFrame | None:
+        if not DeltaTable.isDeltaTable(spark, self.path(name)):
             return None
-        return spark.read.format("delta").load(self.place(name))
+        return spark.read.format("delta").load(self.path(name))
 
     def compact(self, spark: SparkSession) -> None:
         for name in (RECORDS, QUARANTINE):
-            if DeltaTable.isDeltaTable(spark, self.place(name)):
-                DeltaTable.forPath(spark, self.place(name)).optimize().executeCompaction()
+            if DeltaTable.isDeltaTable(spark, self.path(name)):
+                DeltaTable.forPath(spark, self.path(name)).optimize().executeCompaction()
 
-    def place(self, name: str) -> str:
-        return f"{self._path}/{name}"
+    def path(self, name: str) -> str:
+        return f"{self._root}/{name}"
 
 
 class ParquetTables:
-    """Each batch has directories of its own: `date=…/topic=…/batch=…`. What a crash has left there goes when
-    the batch is done again."""
+    """Tables in Parquet, where each batch has its own directories: `date=…/topic=…/batch=…`.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    Repeating the batch after a crash replaces them.
+    """
 
-    def append(self, name: str, rows: DataFrame, commit: Commit) -> None:
-        named = _gathered(rows).withColumn(BATCH, f.lit(commit.name))
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def append(self, name: str, rows: DataFrame, batch_id: BatchId) -> None:
+        named = _gathered(rows).withColumn(BATCH, f.lit(batch_id.name))
         writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
-        writer.partitionBy(*PARTITIONS, BATCH).parquet(f"{self._path}/{name}")
+        writer.partitionBy(*PARTITIONS, BATCH).parquet(f"{self._root}/{name}")
 
-    def read(self, spark: SparkSession, name: str, commit: Commit | None = None) -> DataFrame | None:
-        if not has_files(spark, f"{self._path}/{name}"):
+    def read(self, spark: SparkSession, name: str, batch_id: BatchId | None = None) -> DataFrame | None:
+        if not has_files(spark, f"{self._root}/{name}"):
             return None
-        found = spark.read.parquet(f"{self._path}/{name}")
-        return found if commit is None else found.where(f.col(BATCH) != commit.name)
+        found = spark.read.parquet(f"{self._root}/{name}")
+        return found if batch_id is None else found.where(f.col(BATCH) != batch_id.name)
 
     def compact(self, spark: SparkSession) -> None:
-        """Cannot be done without a moment in which readers see rows twice, or not at all."""
+        """Does nothing: for a moment, readers would see rows twice or not at all."""
 
 
 def has_files(spark: SparkSession, path: str) -> bool:
-    """Whether a Parquet table by date, topic and batch has a row: what was killed leaves directories only."""
+    """Returns whether a Parquet table has rows. A write that was killed leaves only directories."""
     return bool(names(spark, f"{path}/date=*/topic=*/batch=*/*.parquet"))
 
 
 def _gathered(rows: DataFrame, *, is_partitioned: bool = True) -> DataFrame:
-    """One file for a date and topic instead of one from each task, unless it is a large one."""
+    """Gathers the rows of a date and topic into one file, unless they are many."""
     return rows.hint("rebalance", *PARTITIONS) if is_partitioned else rows.coalesce(1)

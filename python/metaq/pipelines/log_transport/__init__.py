@@ -1,5 +1,10 @@
-"""Log transport, its first half: lines of files become messages of a topic.
+"""log-transport sends lines of log files, or of standard input, to a topic. log-lake stores them in a table.
 
-Reading order: `followed` is one file with its lines → `positions` is what survives a restart → `agent` finds
-files, reads them in turn and sends.
+- `pipeline.py` plans and runs it.
+- `agent.py` finds files, reads them in turn and sends their lines; `followed.py` is one file that it follows,
+  `positions.py` keeps how far each file was sent.
+- `standard_input.py` sends a stream that can be read only once.
+- `line_properties.py` defines the properties of a line's message.
+
+Every line is sent at least once. Its file id and position reveal a duplicate.
 """

@@ -1,4 +1,4 @@
-"""One log file that is followed, not by its name: it may be renamed, truncated or replaced meanwhile."""
+"""One log file that is followed by its inode: it may be renamed, truncated or replaced meanwhile."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 HEAD_BYTES_MAX: Final = 256
-"""So much of a file's beginning tells it from another one with the same inode."""
+"""The size of a file's head, which tells it from another file with the same inode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The beginning of a file, as far as it had been written when it was looked at."""
+    """The first bytes of a file, as far as they had been written."""
 
     size_bytes: int = 0
     digest: str = hashlib.sha256().hexdigest()
@@ -24,19 +24,19 @@ class Head:
         return cls(len(beginning), hashlib.sha256(beginning).hexdigest())
 
     def begins(self, beginning: bytes) -> bool:
-        """Whether a file that begins like this is the one this was taken from."""
+        """Returns whether a file with this beginning is the one that the head was taken from."""
         known = beginning[: self.size_bytes]
         return len(known) == self.size_bytes and Head.of(known) == self
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line without its end, or a part of one that is too long for a message."""
+    """One line without its line feed, or a part of a line that is too long for a message."""
 
     at: int
-    """The byte of the file that it begins with."""
+    """The position of its first byte."""
     end: int
-    """The byte after it and its line end."""
+    """The position after its line feed."""
     body: bytes
     is_cut: bool = False
     """More of the same line follows."""
@@ -44,13 +44,13 @@ class Line:
 
 Change = Literal["truncated", "replaced"]
 Stamp = tuple[int, int]
-"""Size and time of the last change: another one tells of another content."""
+"""The size and the time of the last change; the content has changed if these have."""
 
 
 class FollowedFile:
-    """An open file, its position, and whether it is still what it was.
+    """An open file and the position up to which it was read.
 
-    A line counts once its end is there. What stands behind the last line end is given by `rest`, for a file
+    A line counts once its line feed is written. `rest` returns the text after the last line feed, for a file
     that nobody writes to any more.
     """
 
@@ -77,8 +77,10 @@ class FollowedFile:
         return status.st_size, status.st_mtime_ns
 
     def change(self) -> Change | None:
-        """What became of the content since the last look. It may have grown again beyond the old end, which
-        only its beginning tells."""
+        """Returns how the content was replaced since the last call, if it was.
+
+        A truncated file may have grown beyond its old end again; only its head reveals that.
+        """
         beginning = self._beginning()
         if not self.head.begins(beginning):
             return "replaced" if len(beginning) >= self.head.size_bytes else "truncated"
@@ -93,14 +95,14 @@ class FollowedFile:
         self.head = Head.of(self._beginning())
 
     def lines(self) -> list[Line]:
-        """Whole lines from the position on, which moves behind them; as many as one read brings."""
+        """Reads whole lines, as many as one read returns, and moves the position after them."""
         data = os.pread(self._handle, self._read_bytes_max, self.position)
         lines: list[Line] = []
         at = 0
         while (end := data.find(b"\n", at)) >= 0:
             lines += self._line(data, at, end, end + 1)
             at = end + 1
-        # A line longer than a message leaves in parts, or it would be waited for without end.
+        # A line longer than a message is sent in parts, because its end may never come.
         while len(data) - at > self._line_bytes_max:
             lines.append(self._part(data, at, at + self._line_bytes_max))
             at += self._line_bytes_max
@@ -108,7 +110,7 @@ class FollowedFile:
         return lines
 
     def rest(self) -> list[Line]:
-        """What stands behind the last line end, as a line."""
+        """Returns the text after the last line feed as a line."""
         data = os.pread(self._handle, self._line_bytes_max, self.position)
         lines = self._line(data, 0, len(data), len(data)) if data else []
         self.position += len(data)

@@ -1,4 +1,4 @@
-"""log-transport: the pipeline as the command runs it."""
+"""The pipeline that `metaq pipeline run log-transport` plans and runs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,23 @@ import threading
 from pathlib import Path
 from typing import Final, Self
 
-from metaq.config.kinds import Bytes, Choice, Endpoints, Text
+from metaq.config.kinds import Bytes, Choice, Text
 from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent, find_files
-from metaq.pipelines.log_transport.positions import Position, Positions
+from metaq.pipelines.log_transport.positions import FilePosition, Positions
 from metaq.pipelines.log_transport.standard_input import send_stream
-from metaq.pipelines.settings import Key, Sections, Texts, read_sections
+from metaq.pipelines.settings import (
+    NAMESRV,
+    STATE_FILE,
+    TOPIC_NAME,
+    Key,
+    Sections,
+    Texts,
+    read_sections,
+)
 
 STANDARD_INPUT: Final = "-"
-
-_TOPIC: Final = Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
 
 SECTIONS: Final[Sections] = {
     "files": {
@@ -26,20 +32,18 @@ SECTIONS: Final[Sections] = {
         "line_bytes": Key(Bytes(1, 3 * 1024 * 1024), 1024 * 1024),
     },
     "topic": {
-        "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
-        "name": Key(
-            Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
-        ),
+        "namesrv": NAMESRV,
+        "name": TOPIC_NAME,
         "tag": Key(Text(r"[^\s|]+", "a text without spaces and |"), None),
     },
-    "state": {"file": Key(Text(says="the path of a file, which the pipeline keeps"), "log-transport.json")},
+    "state": {"file": Key(STATE_FILE, "log-transport.json")},
 }
 LAKE_SECTIONS: Final = ("records", "lake", "spark")
-"""Of log-lake, which may have the same file."""
+"""Sections of log-lake, which may share the file."""
 
 
 class LogTransport:
-    """Lines of files, or of standard input, into a topic."""
+    """Sends lines of files, or of standard input, to a topic."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self._settings = settings
@@ -50,15 +54,15 @@ class LogTransport:
         values = read_sections(path, SECTIONS, ignored=LAKE_SECTIONS)
         files, topic = values["files"], values["topic"]
         if not files["paths"]:
-            raise ConfigError(f"{path}: files.paths is empty: it names no file")
+            raise ConfigError(f"{path}: files.paths is empty; name at least one file")
         if STANDARD_INPUT in files["paths"] and len(files["paths"]) > 1:
-            raise ConfigError(f'{path}: files.paths has "-" beside others: standard input stands alone')
+            raise ConfigError(f'{path}: files.paths has "-" and other files; standard input must stand alone')
         return cls(
             AgentSettings(
                 nameserver=";".join(topic["namesrv"]),
                 topic=topic["name"],
                 tag=topic["tag"],
-                # Relative to the file, so that a run does not depend on the directory it was started from.
+                # Paths are relative to the TOML file, so that the working directory does not matter.
                 paths=tuple(
                     name if name == STANDARD_INPUT else str(path.parent / name) for name in files["paths"]
                 ),
@@ -69,7 +73,7 @@ class LogTransport:
         )
 
     def plan(self) -> Plan:
-        """Which files there are and how far each was sent; raises CommandError."""
+        """Lists the files and how far each was sent; raises CommandError."""
         settings = self._settings
         facts: dict[str, object] = {"topic": f"{settings.topic} at {settings.nameserver}"}
         if self._reads_standard_input:
@@ -78,17 +82,17 @@ class LogTransport:
             known = {(kept.device, kept.inode): kept for kept in positions.kept}
         rows = [
             {
-                "file": str(place.path),
-                "bytes": place.size_bytes,
-                "sent": self._begins(known.get(key), place.size_bytes, is_first_run=not known),
+                "file": str(file.path),
+                "bytes": file.size_bytes,
+                "sent": self._begins(known.get(key), file.size_bytes, is_first_run=not known),
             }
-            for key, place in sorted(find_files(settings.paths).items(), key=lambda item: item[1].path)
+            for key, file in sorted(find_files(settings.paths).items(), key=lambda item: item[1].path)
         ]
-        warnings = [] if rows else [f"no file is named {' or '.join(settings.paths)} yet"]
+        warnings = [] if rows else [f"no file matches {' or '.join(settings.paths)} yet"]
         return Plan({**facts, "state": str(settings.state)}, rows, warnings)
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
-        """Until `stop` is set, or to the end of standard input."""
+        """Runs until `stop` is set, or to the end of standard input; raises MetaqError."""
         if self._reads_standard_input:
             return send_stream(sys.stdin.buffer, self._settings, report, stop)
         return LogAgent(self._settings).run(report, stop)
@@ -97,7 +101,7 @@ class LogTransport:
     def _reads_standard_input(self) -> bool:
         return self._settings.paths == (STANDARD_INPUT,)
 
-    def _begins(self, kept: Position | None, size_bytes: int, *, is_first_run: bool) -> int:
+    def _begins(self, kept: FilePosition | None, size_bytes: int, *, is_first_run: bool) -> int:
         if kept is not None:
             return kept.sent_bytes
         return size_bytes if is_first_run and self._settings.start == "last" else 0

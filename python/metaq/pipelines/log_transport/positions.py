@@ -1,4 +1,4 @@
-"""How far each file has been sent, kept in one small file that is whole at any moment."""
+"""Keeps how far each file was sent, in one small file that is replaced as a whole."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from metaq.pipelines.log_transport.followed import Head
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """Everything before `sent_bytes` is stored at a broker."""
+class FilePosition:
+    """A file, of which brokers have stored everything before `sent_bytes`."""
 
     id: str
-    """What its messages call the file, whatever its name is; with a line's place it tells one sent twice."""
+    """The id of the file in its messages, which stays the same when the file is renamed."""
     path: str
     device: int
     inode: int
@@ -30,18 +30,19 @@ class Position:
 class Positions:
     """The positions of one agent. A second agent with the same file is refused.
 
-    They are kept after the acknowledgements: if the power goes, the lines since the last time are sent again.
+    They are saved after the acknowledgements. So after a power failure, the lines since the last save are
+    sent again.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises CommandError where another process has it, MetadataDamaged where it cannot be read."""
+        """Raises CommandError if another process holds the file, MetadataDamaged if it cannot be read."""
         self._file = MetadataFile(path)
         try:
             self._held = HeldFile(lock_beside(path))
         except BlockingIOError:
             raise CommandError(
                 f"{path}: another log transport keeps its positions there",
-                hint="stop it, or name another file with state = …",
+                hint="stop it, or name another state.file",
             ) from None
         try:
             self._kept = self._file.load(_decode) or ()
@@ -50,11 +51,11 @@ class Positions:
             raise
 
     @property
-    def kept(self) -> tuple[Position, ...]:
+    def kept(self) -> tuple[FilePosition, ...]:
         return self._kept
 
-    def keep(self, positions: tuple[Position, ...]) -> None:
-        """Returns once they would survive a power failure."""
+    def save(self, positions: tuple[FilePosition, ...]) -> None:
+        """Returns once the positions would survive a power failure."""
         if positions == self._kept:
             return
         rows = [
@@ -84,10 +85,10 @@ class Positions:
         self.close()
 
 
-def _decode(content: bytes) -> tuple[Position, ...]:
+def _decode(content: bytes) -> tuple[FilePosition, ...]:
     try:
         return tuple(
-            Position(
+            FilePosition(
                 str(row["id"]),
                 str(row["path"]),
                 int(row["device"]),
@@ -98,4 +99,4 @@ def _decode(content: bytes) -> tuple[Position, ...]:
             for row in json.loads(content)["files"]
         )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"no positions of files: {error!r}") from None
+        raise ValueError(f"it does not hold positions of files: {error!r}") from None

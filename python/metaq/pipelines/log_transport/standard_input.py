@@ -1,6 +1,7 @@
-"""Lines of a stream that can be read once only: what was not acknowledged is held and sent again.
+"""Sends lines of a stream that can be read only once: unacknowledged lines are held and sent again.
 
-A thread reads, which nothing can interrupt, while the caller sends, settles and hears that it is to stop.
+A thread of its own reads, because nothing can interrupt a read. The caller sends, waits for acknowledgements
+and reacts to the stop event.
 """
 
 from __future__ import annotations
@@ -20,18 +21,21 @@ from metaq.client.producer.sync_producer import Producer
 from metaq.client.sync import Client
 from metaq.errors import MetaqError, NotDelivered
 from metaq.pipelines import Progress, Report
-from metaq.pipelines.log_transport.agent import FAILURE_PAUSE_S, PRODUCER_GROUP, AgentSettings, Pace, is_final
+from metaq.pipelines.log_transport.agent import FAILURE_PAUSE_S, PRODUCER_GROUP, AgentSettings
+from metaq.pipelines.log_transport.line_properties import line_properties
+from metaq.pipelines.report_timer import ReportTimer
+from metaq.pipelines.send_errors import is_final
 
 READ_AHEAD_LINES_MAX: Final = 64
 HELD_LINES_MAX: Final = 10_000
 HELD_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Of lines that wait for their acknowledgement; more are not taken."""
-LOOK_S: Final = 0.2
+"""Limits of the lines that wait for their acknowledgement."""
+POLL_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A line, or a part of one that is too long for a message."""
+    """A line, or a part of a line that is too long for a message."""
 
     number: int
     body: bytes
@@ -39,11 +43,11 @@ class Piece:
 
 
 def pieces(stream: BinaryIO, bytes_max: int) -> Iterator[Piece]:
-    """Every line without its line feed, in parts of so many bytes where it is longer."""
+    """Yields lines without their line feeds, and longer lines in parts of `bytes_max`."""
     number, held = 0, None
     while read := stream.readline(bytes_max):
         if held is not None:
-            # Only now it is known whether the line goes on behind a part that was full.
+            # Only now is it known whether the line continues after a full part.
             yield Piece(number, held, is_cut=read != b"\n")
             number += 1
         if read.endswith(b"\n"):
@@ -58,11 +62,11 @@ def pieces(stream: BinaryIO, bytes_max: int) -> Iterator[Piece]:
 
 
 def send_stream(stream: BinaryIO, settings: AgentSettings, report: Report, stop: threading.Event) -> Progress:
-    """To the end of the stream. After `stop` nothing more is taken, and what was taken is sent.
+    """Sends the whole stream, or up to `stop`: then lines that were taken are still sent.
 
-    Raises what trying again cannot repair.
+    Raises errors that a retry cannot repair.
     """
-    progress, pace = Progress("reading standard input"), Pace()
+    progress, timer = Progress("reading standard input"), ReportTimer()
     coming: queue.Queue[Piece | None] = queue.Queue(READ_AHEAD_LINES_MAX)
     reader = threading.Thread(target=_read, args=(stream, settings.line_bytes_max, coming), daemon=True)
     reader.start()
@@ -70,22 +74,22 @@ def send_stream(stream: BinaryIO, settings: AgentSettings, report: Report, stop:
         producer = client.producer(PRODUCER_GROUP)
         producer.start()
         try:
-            held = _Held(producer, settings, stop)
+            lines = _Unacknowledged(producer, settings, stop)
             while not stop.is_set():
                 with contextlib.suppress(queue.Empty):
-                    piece = coming.get(timeout=LOOK_S)
+                    piece = coming.get(timeout=POLL_S)
                     if piece is None:
                         break
-                    held.send(piece)
+                    lines.send(piece)
                     progress.rows += 1
                     progress.bytes += len(piece.body)
-                held.settle_known()
-                if pace.is_due():
-                    progress.rows_per_second = pace.per_second(progress.rows)
+                lines.release_acknowledged()
+                if timer.is_due():
+                    progress.rows_per_second = timer.rows_per_second(progress.rows)
                     report(progress)
-            held.settle_all()
+            lines.wait_all()
         finally:
-            # Those that failed were sent again, or have been told.
+            # Failed lines were sent again or have raised an error.
             with contextlib.suppress(NotDelivered):
                 producer.close()
     progress.phase = "ended"
@@ -101,8 +105,8 @@ def _read(stream: BinaryIO, bytes_max: int, into: queue.Queue[Piece | None]) -> 
         into.put(None)
 
 
-class _Held:
-    """Lines under way, in their order."""
+class _Unacknowledged:
+    """Lines in flight, in order."""
 
     def __init__(self, producer: Producer, settings: AgentSettings, stop: threading.Event) -> None:
         self._producer = producer
@@ -110,29 +114,29 @@ class _Held:
         self._stop = stop
         self._id = uuid.uuid4().hex
         self._host = socket.gethostname()
-        self._under_way: deque[tuple[Piece, SendFuture]] = deque()
+        self._in_flight: deque[tuple[Piece, SendFuture]] = deque()
         self._bytes = 0
 
     def send(self, piece: Piece) -> None:
         self._put(piece)
         self._bytes += len(piece.body)
-        while len(self._under_way) > HELD_LINES_MAX or self._bytes > HELD_BYTES_MAX:
-            self._settle_first()
+        while len(self._in_flight) > HELD_LINES_MAX or self._bytes > HELD_BYTES_MAX:
+            self._wait_first()
 
-    def settle_known(self) -> None:
-        """Of what is known by now: lets go of what was sent, and sends again what was not."""
-        while self._under_way and self._under_way[0][1].done():
-            self._settle_first()
+    def release_acknowledged(self) -> None:
+        """Releases lines that were acknowledged, and sends failed ones again."""
+        while self._in_flight and self._in_flight[0][1].done():
+            self._wait_first()
 
-    def settle_all(self) -> None:
-        while self._under_way:
-            self._settle_first()
+    def wait_all(self) -> None:
+        while self._in_flight:
+            self._wait_first()
 
-    def _settle_first(self) -> None:
-        piece, future = self._under_way[0]
+    def _wait_first(self) -> None:
+        piece, future = self._in_flight[0]
         error = future.exception()
         if error is None:
-            self._under_way.popleft()
+            self._in_flight.popleft()
             self._bytes -= len(piece.body)
         elif is_final(error):
             raise error
@@ -140,25 +144,18 @@ class _Held:
             self._send_again()
 
     def _send_again(self) -> None:
-        """All of them, so that they stay in their order."""
-        for _, future in self._under_way:
-            future.exception()  # One that is still under way could overtake.
-        again = [piece for piece, _ in self._under_way]
-        self._under_way.clear()
+        """Sends all lines in flight again, so that they stay in order."""
+        for _, future in self._in_flight:
+            future.exception()  # A line that is still in flight could overtake.
+        again = [piece for piece, _ in self._in_flight]
+        self._in_flight.clear()
         self._stop.wait(FAILURE_PAUSE_S)
         for piece in again:
             self._put(piece)
 
     def _put(self, piece: Piece) -> None:
-        """Tries until it is taken: nobody can read the line again. Told to stop, it raises instead."""
-        properties = {
-            "log.id": self._id,
-            "log.at": str(piece.number),
-            "log.file": "-",
-            "log.host": self._host,
-        }
-        if piece.is_cut:
-            properties["log.cut"] = "true"
+        """Retries until the send buffer takes the line, which cannot be read again; raises after `stop`."""
+        properties = line_properties(self._id, piece.number, "-", self._host, is_cut=piece.is_cut)
         settings = self._settings
         while True:
             try:
@@ -169,5 +166,5 @@ class _Held:
                 if is_final(error) or self._stop.wait(FAILURE_PAUSE_S):
                     raise
             else:
-                self._under_way.append((piece, future))
+                self._in_flight.append((piece, future))
                 return

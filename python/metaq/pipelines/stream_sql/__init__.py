@@ -1,9 +1,9 @@
-"""stream-sql: a stream job that is given as SQL in a TOML file.
+"""stream-sql runs a stream job that is written in SQL in a TOML file.
 
-Reading order: `config` is the file → `sources` makes a view of each source → `sinks` is where the result of
-the statement goes → `pipeline` is the query.
+`config.py` reads the file → `sources.py` makes a view of each source → `sinks.py` writes the result of the
+statement → `pipeline.py` runs the query.
 
-What survives a restart is Spark's checkpoint: how far each topic is read, the watermark, and the state of
-windows and joins. All three are written for one batch together, so that a row counts once in a window,
-however often the job is ended.
+Spark's checkpoint survives a restart: the offsets of each topic, the watermark, and the state of windows and
+joins. All three are written together for each batch. So a row counts once in a window, however often the job
+is restarted.
 """

@@ -11,7 +11,15 @@ from typing import Any, Final
 from metaq.client.message import check_group, check_topic
 from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Seconds, Text
 from metaq.errors import ConfigError, InvalidMessage
-from metaq.pipelines.settings import Key, Sections, Texts, read_named_sections, read_sections
+from metaq.pipelines.settings import (
+    NAMESRV,
+    Key,
+    Sections,
+    Texts,
+    read_named_sections,
+    read_sections,
+    read_text_file,
+)
 from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
 
 MIB: Final = 1024 * 1024
@@ -46,7 +54,7 @@ QUERY: Final[Mapping[str, Key]] = {
     "file": Key(Text(says="the path of a file with a SELECT"), None),
     "mode": Key(Choice((APPEND, UPDATE, COMPLETE)), APPEND),
     "checkpoint": Key(Text(says="a directory or a URI"), None),
-    "namesrv": Key(Endpoints(), ("127.0.0.1:9876",)),
+    "namesrv": NAMESRV,
     "zone": Key(Text(says="a time zone such as UTC or Europe/Berlin"), "UTC"),
     "interval_s": Key(Seconds(0, 86_400), 1.0),
     "once": Key(Flag(), False),
@@ -58,7 +66,7 @@ SINK: Final[Mapping[str, Key]] = {
     "delivery": Key(Choice(("exactly_once", "at_least_once")), "exactly_once"),
     "path": Key(Text(says="a directory or a URI such as s3a://bucket/table"), None),
     "partition_by": Key(Texts('a list of columns such as ["date"]'), ()),
-    "keys": Key(Texts("a list of the columns that tell rows apart"), ()),
+    "keys": Key(Texts("a list of the columns that identify a row"), ()),
 }
 SECTIONS: Final[Sections] = {"query": QUERY, "sink": SINK, "spark": SPARK}
 MODES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -72,7 +80,7 @@ _STREAM_ONLY: Final = ("time", "watermark", "tags", "group")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceConfig:
     """A view of the statement: topics as a stream, or a table as it is at each batch."""
 
     name: str
@@ -86,7 +94,7 @@ class Source:
     time: str | None
     watermark: str | None
     early: str
-    """A time further after that of storing is a wrong one: the watermark would never come back from it."""
+    """A time further after the storing is wrong: it would move the watermark forward for good."""
     start: str
     tags: str | None
     group: str | None
@@ -99,7 +107,7 @@ class Source:
         return self.path is None
 
     def reads(self, topic: str) -> bool:
-        """Whether it is one of its topics."""
+        """Returns whether a topic belongs to this source."""
         return topic in self.topics or bool(self.pattern and re.fullmatch(self.pattern, topic))
 
     def key(self, name: str) -> str:
@@ -107,8 +115,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
-    """Where rows go."""
+class SinkConfig:
+    """The target of the rows."""
 
     format: str
     topic: str | None
@@ -121,29 +129,29 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class SqlConfig:
-    """Checked, except for what only Spark can tell."""
+    """Settings that are checked as far as that is possible without Spark."""
 
     file: Path
-    sources: tuple[Source, ...]
+    sources: tuple[SourceConfig, ...]
     sql: str
     mode: str
     checkpoint: str
     zone: str
     interval_s: float
     once: bool
-    sink: Sink
+    sink: SinkConfig
     spark: SparkConfig
 
 
 def read_sql_config(path: Path) -> SqlConfig:
-    """Raises ConfigError."""
+    """Reads and checks the file; raises ConfigError."""
     found = read_named_sections(path, "sources", SOURCE, SECTIONS)
     values = read_sections(path, SECTIONS, ignored=("sources",))
     query, sink = values["query"], values["sink"]
     sources = tuple(_source(path, name, of, query["namesrv"]) for name, of in found.items())
     if not any(source.is_stream for source in sources):
         raise ConfigError(
-            f"{path}: no source is a topic", hint='write [sources.NAME] with topic = "…", as many as you need'
+            f"{path}: no source is a topic", hint='add a section [sources.NAME] with topic = "…"'
         )
     _check_names(path, sources)
     into = _sink(path, sink, query)
@@ -163,64 +171,59 @@ def read_sql_config(path: Path) -> SqlConfig:
     )
 
 
-def _check_names(path: Path, sources: tuple[Source, ...]) -> None:
-    """Spark does not tell them apart by case."""
+def _check_names(path: Path, sources: tuple[SourceConfig, ...]) -> None:
+    """Raises ConfigError for names that differ only by case, which Spark ignores."""
     seen: dict[str, str] = {}
     for source in sources:
         other = seen.setdefault(source.name.lower(), source.name)
         if other != source.name:
-            raise ConfigError(f"{path}: sources.{source.name} and sources.{other} are one name in SQL")
+            raise ConfigError(f"{path}: sources.{source.name} and sources.{other} are the same name in SQL")
 
 
-def _check_circle(path: Path, sources: tuple[Source, ...], sink: Sink) -> None:
-    """A job that reads what it writes never ends."""
+def _check_circle(path: Path, sources: tuple[SourceConfig, ...], sink: SinkConfig) -> None:
+    """Raises ConfigError for a job that would read its own rows without end."""
     topic, where = sink.topic, set(sink.nameservers.split(";"))
     for source in sources:
         if topic is None or not where.intersection(source.nameservers.split(";")):
             continue
         if source.reads(topic):
             raise ConfigError(
-                f"{path}: sink.topic = {topic!r} is read by sources.{source.name}: the job would read what it"
-                " writes",
+                f"{path}: sources.{source.name} reads sink.topic = {topic!r}, so it would read its own rows",
                 hint="name another topic for the rows",
             )
 
 
 def _sql(path: Path, text: str | None, file: str | None) -> str:
     if (text is None) == (file is None):
-        raise ConfigError(f"{path}: give one of query.sql and query.file, the statement or where it is")
+        raise ConfigError(f"{path}: set either query.sql (a statement) or query.file (the path of one)")
     if text is None:
-        try:
-            text = (path.parent / str(file)).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            raise ConfigError(f"{path}: query.file {file} cannot be read: {reason}") from None
+        text = read_text_file(path, "query.file", str(file))
     return text.strip().removesuffix(";")
 
 
-def _source(path: Path, name: str, values: Mapping[str, Any], nameservers: tuple[str, ...]) -> Source:
+def _source(path: Path, name: str, values: Mapping[str, Any], nameservers: tuple[str, ...]) -> SourceConfig:
     where = f"{path}: sources.{name}"
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ConfigError(f"{where}: a view is named by letters, digits and _")
+        raise ConfigError(f"{where}: the name of a view may have letters, digits and _")
     given = [key for key in (*_OF_TOPICS, "path") if values[key] is not None]
     if len(given) != 1:
         raise ConfigError(
             f"{where} has {' and '.join(given) or 'no topic'}",
-            hint="give one of topic, topics, pattern, path",
+            hint="set exactly one of topic, topics, pattern, path",
         )
     is_stream = values["path"] is None
     kind = values["format"] or (JSON if is_stream else DELTA)
     accepted = (RAW, TEXT, JSON) if is_stream else (DELTA, PARQUET, CSV, JSON)
     if kind not in accepted:
         raise ConfigError(
-            f'{where}.format = "{kind}": of a {"topic" if is_stream else "table"} it must be'
+            f'{where}.format = "{kind}": for a {"topic" if is_stream else "table"} it must be'
             f" {' or '.join(accepted)}"
         )
     _check_stream(where, values, kind, is_stream=is_stream)
     topics = values["topics"] or ((values["topic"],) if values["topic"] else ())
     for topic in topics:
         _named(f"{where}.topic = {topic!r}", check_topic, topic)
-    return Source(
+    return SourceConfig(
         name=name,
         nameservers=";".join(values["namesrv"] or nameservers),
         topics=topics,
@@ -250,8 +253,8 @@ def _check_stream(where: str, values: Mapping[str, Any], kind: str, *, is_stream
         raise ConfigError(f"{where}.schema {what}", hint=f"it must be {SOURCE['schema'].kind.describe()}")
     if (values["time"] is None) != (values["watermark"] is None):
         raise ConfigError(
-            f"{where}: of time and watermark one is missing",
-            hint='give both, as time = "at" and watermark = "10 minutes", or neither',
+            f"{where}: time and watermark belong together, and one is missing",
+            hint='set both, as time = "at" and watermark = "10 minutes", or neither',
         )
     if values["pattern"] is not None:
         try:
@@ -276,7 +279,7 @@ def _pairs(where: str, lines: tuple[str, ...]) -> list[tuple[str, str]]:
     return [(name, value) for name, _, value in (line.partition("=") for line in lines)]
 
 
-def _sink(path: Path, values: Mapping[str, Any], query: Mapping[str, Any]) -> Sink:
+def _sink(path: Path, values: Mapping[str, Any], query: Mapping[str, Any]) -> SinkConfig:
     kind, mode = values["format"], query["mode"]
     if mode not in MODES[kind]:
         raise ConfigError(
@@ -304,9 +307,9 @@ def _sink(path: Path, values: Mapping[str, Any], query: Mapping[str, Any]) -> Si
         raise ConfigError(
             f"{path}: sink.keys {'has no meaning' if values['keys'] else 'is missing'}"
             f' with format = "{kind}" and mode = "{mode}"',
-            hint="rows that change are found in a Delta table by the columns that tell them apart",
+            hint="sink.keys lists the columns that identify a row of a Delta table",
         )
-    return Sink(
+    return SinkConfig(
         format=kind,
         topic=values["topic"],
         nameservers=";".join(values["namesrv"] or query["namesrv"]),

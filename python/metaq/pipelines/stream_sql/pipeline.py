@@ -1,4 +1,4 @@
-"""stream-sql: the pipeline as the command runs it."""
+"""The pipeline that `metaq pipeline run stream-sql` plans and runs."""
 
 from __future__ import annotations
 
@@ -13,27 +13,31 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from metaq.errors import CommandError, ConfigError
+from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
-from metaq.pipelines.spark_runtime import group_offsets, run_query, spark_errors, spark_session
+from metaq.pipelines.spark_runtime import (
+    QueryStart,
+    columns_text,
+    count_queues,
+    group_offsets,
+    run_query,
+    spark_errors,
+    spark_session,
+)
 from metaq.pipelines.stream_sql.config import SqlConfig, read_sql_config
 from metaq.pipelines.stream_sql.sinks import check_sink, outgoing, writer
 from metaq.pipelines.stream_sql.sources import bad_messages, is_judged, metric, view
-from metaq.spark.errors import OptionError
-from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.listener import GroupOffsets
-from metaq.spark.source.options import Subscribed
 
 NAME: Final = "stream-sql"
-LOOK_TIMEOUT_S: Final = 60.0
 _ZONE: Final = "spark.sql.session.timeZone"
 _SUBSTITUTES: Final = "spark.sql.variable.substitute"
-"""Whether ${…} in a statement is a setting of Spark, which may be a secret."""
+"""The setting that replaces ${…} in a statement by settings of Spark, which may be secret."""
 _STATEFUL: Final = ("Aggregate", "Join", "Deduplicate")
 
 
 class StreamSql:
-    """A statement over topics and tables, whose rows go into a topic or a table."""
+    """Runs a statement over topics and tables, and writes its rows to a topic or a table."""
 
     def __init__(self, config: SqlConfig) -> None:
         self._config = config
@@ -47,16 +51,16 @@ class StreamSql:
         return type(self)(replace(self._config, spark=replace(self._config.spark, master=master)))
 
     def plan(self) -> Plan:
-        """Checks sources and statement, and prints how Spark would do it; raises MetaqError."""
+        """Checks sources and statement, and returns Spark's plan; raises MetaqError."""
         config = self._config
         queues = self._queues()
         with spark_session(NAME, config.spark) as spark, spark_errors(), self._rows(spark) as rows:
             check_sink(config, rows)
-            columns = rows.schema.simpleString().removeprefix("struct<").removesuffix(">")
+            columns = columns_text(rows.schema)
             steps = _steps(rows)
             master = spark.sparkContext.master
         facts: dict[str, object] = {
-            **{f"source {source.name}": self._told(source.name, queues) for source in config.sources},
+            **{f"source {source.name}": self._describe(source.name, queues) for source in config.sources},
             "sink": f"{config.sink.format} {config.sink.topic or config.sink.path or ''}".rstrip(),
             "mode": config.mode,
             "columns": columns,
@@ -66,45 +70,37 @@ class StreamSql:
         endless = [source.name for source in config.sources if source.is_stream and not source.watermark]
         warnings = []
         if endless and any(word in step for word in _STATEFUL for step in steps):
-            warnings.append(f"no watermark in {', '.join(endless)}: what the job keeps grows without end")
+            warnings.append(f"no watermark in {', '.join(endless)}: the state of the job grows without end")
         return Plan(facts, [{"plan": step} for step in steps], warnings)
 
     def run(self, report: Report, stop: threading.Event) -> Progress:
-        """Until `stop` is set, or once what is there is read; raises MetaqError."""
+        """Runs until `stop` is set, or, with `once`, until everything is read; raises MetaqError."""
         config = self._config
         self._queues()
         with spark_session(NAME, config.spark) as spark, spark_errors(), self._rows(spark) as rows:
             check_sink(config, rows)
             name = f"{NAME} {config.file.stem}"
-            into = writer(config, rows).queryName(name)
-            if config.once:
-                into = into.trigger(availableNow=True)
-            else:
-                into = into.trigger(processingTime=f"{config.interval_s:g} seconds")
+            start = QueryStart(
+                writer(config, rows).queryName(name), once=config.once, interval_s=config.interval_s
+            )
             counters = _Counters(config)
             with group_offsets(spark, self._listeners(name)) as commit:
-                started: list[StreamingQuery] = []
-
-                def start() -> StreamingQuery:
-                    started.append(into.start())
-                    return started[-1]
-
                 with bad_messages():
                     done = run_query(
-                        start, lambda progress: counters.tell(started[-1], progress), report, stop
+                        start, lambda progress: counters.update(start.query, progress), report, stop
                     )
-                commit(started[-1])
+                commit(start.query)
                 return done
 
     def _listeners(self, query_name: str) -> list[GroupOffsets]:
-        """One for each source with a group, which gets the offsets of that source's topics."""
+        """Returns a listener for each source with a group, for the offsets of that source's topics."""
         return [
             GroupOffsets(source.group, source.nameservers, query_name=query_name, is_wanted=source.reads)
             for source in self._config.sources
             if source.group is not None
         ]
 
-    def _told(self, name: str, queues: dict[str, int]) -> str:
+    def _describe(self, name: str, queues: dict[str, int]) -> str:
         (source,) = (source for source in self._config.sources if source.name == name)
         if source.path is not None:
             return f"{source.format} table {source.path}"
@@ -113,26 +109,18 @@ class StreamSql:
         return f"{source.format} of {topics} at {source.nameservers}, {queues[name]} queues{late}"
 
     def _queues(self) -> dict[str, int]:
-        """Of every source that is a stream, asked before Spark is started; raises MetaqError."""
-        found = {}
-        for source in self._config.sources:
-            if not source.is_stream:
-                continue
-            wanted = Subscribed(topics=source.topics, pattern=source.pattern)
-            try:
-                with Cluster(source.nameservers, LOOK_TIMEOUT_S) as cluster:
-                    found[source.name] = len(cluster.queues(wanted))
-            except OptionError as error:
-                raise CommandError(
-                    f"sources.{source.name}: {error}", hint="metaq topic create makes one"
-                ) from None
-            if not found[source.name]:
-                raise CommandError(f"sources.{source.name}: no topic matches {source.pattern}")
-        return found
+        """Counts the queues of every stream before Spark is started; raises MetaqError."""
+        return {
+            source.name: count_queues(
+                f"sources.{source.name}", source.nameservers, source.topics, source.pattern
+            )
+            for source in self._config.sources
+            if source.is_stream
+        }
 
     @contextmanager
     def _rows(self, spark: SparkSession) -> Iterator[DataFrame]:
-        """What the statement gives, checked; its views are there meanwhile. Raises ConfigError."""
+        """Yields the checked rows of the statement, whose views exist meanwhile; raises ConfigError."""
         config = self._config
         before = {name: spark.conf.get(name) for name in (_ZONE, _SUBSTITUTES)}
         try:
@@ -158,7 +146,7 @@ class StreamSql:
     def _selected(self, spark: SparkSession) -> DataFrame:
         config = self._config
         try:
-            # In parentheses only a query is one: `spark.sql` would do anything else at once.
+            # In parentheses only a query is valid: `spark.sql` would execute any other statement at once.
             rows = spark.sql(f"SELECT * FROM (\n{config.sql}\n)")
         except PySparkException as error:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -169,7 +157,7 @@ class StreamSql:
         return rows
 
     def _check_mode(self, spark: SparkSession, rows: DataFrame) -> None:
-        """Whether Spark can do that as a stream at all, before anything is started."""
+        """Raises ConfigError if Spark cannot run the statement as a stream."""
         java: Any = spark._jvm
         modes = java.org.apache.spark.sql.streaming.OutputMode
         mode = getattr(modes, self._config.mode.capitalize())()
@@ -182,12 +170,12 @@ class StreamSql:
             reason, config = str(error).strip().splitlines()[0], self._config
             raise ConfigError(
                 f'{config.file}: query.sql cannot be done with query.mode = "{config.mode}": {reason}',
-                hint="append needs a watermark where rows are grouped; update tells what has changed",
+                hint="append needs a watermark if rows are grouped; update writes rows that have changed",
             ) from None
 
 
 class _Counters:
-    """Adds up what Spark tells of each batch."""
+    """Adds up Spark's counters of each batch."""
 
     def __init__(self, config: SqlConfig) -> None:
         self._names = [metric(source) for source in config.sources if is_judged(source)]
@@ -196,25 +184,25 @@ class _Counters:
         self._late = 0
         self._batches = 0
 
-    def tell(self, query: StreamingQuery, progress: Progress) -> None:
-        for told in query.recentProgress:
-            # While nothing comes Spark tells of the batch that is not there yet.
-            if told.batchId <= self._seen or "addBatch" not in told.durationMs:
+    def update(self, query: StreamingQuery, progress: Progress) -> None:
+        for batch in query.recentProgress:
+            # While nothing arrives, Spark reports the next batch before it exists.
+            if batch.batchId <= self._seen or "addBatch" not in batch.durationMs:
                 continue
-            self._seen = told.batchId
+            self._seen = batch.batchId
             self._batches += 1
-            progress.rows += told.numInputRows
+            progress.rows += batch.numInputRows
             for name in self._names:
-                counted = told.observedMetrics.get(name)
+                counted = batch.observedMetrics.get(name)
                 if counted is not None:
                     progress.bytes += counted["bytes"]
                     self._bad += counted["bad"]
-            self._late += sum(state.numRowsDroppedByWatermark for state in told.stateOperators)
-            progress.details["state_rows"] = sum(state.numRowsTotal for state in told.stateOperators)
+            self._late += sum(state.numRowsDroppedByWatermark for state in batch.stateOperators)
+            progress.details["state_rows"] = sum(state.numRowsTotal for state in batch.stateOperators)
         progress.details |= {"skipped": self._bad, "late": self._late, "batches": self._batches}
 
 
 def _steps(rows: DataFrame) -> list[str]:
-    """What Spark has made of the statement, line by line. Further it plans a stream only when it runs."""
+    """Returns the lines of Spark's analyzed plan. Spark plans a stream further only when it runs."""
     plan: Any = rows._jdf.queryExecution().analyzed()
     return [line.rstrip() for line in str(plan.toString()).splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""Where the rows of a statement go."""
+"""Writes the rows of the statement to a topic, a table or the console."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from metaq.errors import CommandError, ConfigError
+from metaq.pipelines.spark_runtime import quoted
 from metaq.pipelines.storage import exists, names
-from metaq.pipelines.stream_sql.config import CONSOLE, DELTA, TOPIC, UPDATE, Sink, SqlConfig
+from metaq.pipelines.stream_sql.config import CONSOLE, DELTA, TOPIC, UPDATE, SinkConfig, SqlConfig
 
 BODY = "body"
 
 
 def outgoing(config: SqlConfig, rows: DataFrame) -> DataFrame:
-    """Rows as the sink takes them; raises ConfigError for columns that are not there."""
+    """Returns the rows in the form of the sink; raises ConfigError for missing columns."""
     sink = config.sink
     for key, listed in (("partition_by", sink.partition_by), ("keys", sink.keys)):
         for name in listed:
             if name not in rows.columns:
                 raise ConfigError(
-                    f"{config.file}: sink.{key} has {name!r}, which the statement does not give",
-                    hint=f"it gives: {', '.join(rows.columns)}",
+                    f"{config.file}: sink.{key} has {name!r}, which is not a column of the statement",
+                    hint=f"its columns are: {', '.join(rows.columns)}",
                 )
     if sink.format == TOPIC and BODY not in rows.columns:
-        # NULL is told as such: who reads sees which fields there are.
+        # NULL is written as null, so that readers see all fields.
         return rows.select(f.to_json(f.struct("*"), {"ignoreNullFields": "false"}).alias(BODY))
     return rows
 
@@ -55,32 +56,32 @@ def writer(config: SqlConfig, rows: DataFrame) -> DataStreamWriter:
 
 
 def check_sink(config: SqlConfig, rows: DataFrame) -> None:
-    """Whether the table that is there is this job's and takes its rows; raises ConfigError."""
+    """Raises ConfigError if an existing table belongs to another job or has other columns."""
     sink, spark = config.sink, rows.sparkSession
     if sink.path is None or not _is_there(spark, sink):
         return
     if not exists(spark, f"{config.checkpoint}/metadata"):
         raise ConfigError(
-            f"{config.file}: query.checkpoint {config.checkpoint} is not there, and sink.path {sink.path} is:"
-            " rows would be left out or written again",
-            hint="bring the checkpoint back, or begin with a new checkpoint and a new sink.path",
+            f"{config.file}: query.checkpoint {config.checkpoint} does not exist, but sink.path {sink.path}"
+            " does: rows would be left out or written again",
+            hint="restore the checkpoint, or begin with a new checkpoint and a new sink.path",
         )
     if sink.format != DELTA or config.mode != UPDATE:
         return
-    # A merge leaves out columns that the table has not got.
+    # A merge would drop columns that the table lacks.
     table, given = (
         _columns(schema) for schema in (DeltaTable.forPath(spark, sink.path).toDF().schema, rows.schema)
     )
     if table != given:
         raise ConfigError(
-            f"{config.file}: the statement gives other columns than the table at {sink.path}:"
+            f"{config.file}: the statement has other columns than the table at {sink.path}:"
             f" {_listed(given)} instead of {_listed(table)}",
             hint="change the statement or the table, or begin with a new checkpoint and a new sink.path",
         )
 
 
-def _is_there(spark: SparkSession, sink: Sink) -> bool:
-    """A table with something in it: an empty one may have been made for this job."""
+def _is_there(spark: SparkSession, sink: SinkConfig) -> bool:
+    """Returns whether a table has rows: an empty one may have been created for this job."""
     assert sink.path is not None
     if sink.format != DELTA:
         return bool(names(spark, f"{sink.path}/*"))
@@ -97,8 +98,8 @@ def _listed(columns: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def merge(sink: Sink, rows: DataFrame) -> None:
-    """Rows that are there are replaced by their keys. The same batch again changes nothing."""
+def merge(sink: SinkConfig, rows: DataFrame) -> None:
+    """Replaces existing rows with the same keys. Merging the same batch again changes nothing."""
     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         _check_keys(sink, rows)
@@ -107,25 +108,25 @@ def merge(sink: Sink, rows: DataFrame) -> None:
         rows.unpersist()
 
 
-def _check_keys(sink: Sink, rows: DataFrame) -> None:
-    """Raises CommandError: which of two rows counts nobody could say, and new ones would both be there."""
-    keys = [f.col(_quoted(name)) for name in sink.keys]
+def _check_keys(sink: SinkConfig, rows: DataFrame) -> None:
+    """Raises CommandError if a batch has two rows with the same keys, because the result would be random."""
+    keys = [f.col(quoted(name)) for name in sink.keys]
     twice = rows.groupBy(*keys).agg(f.count("*").alias("_rows")).where("_rows > 1").head()
     if twice is not None:
         named = ", ".join(f"{name} = {twice[name]}" for name in sink.keys)
         raise CommandError(
-            f"sink.keys do not tell rows apart: a batch has {twice['_rows']} with {named};"
-            " group by these columns, or name more of them"
+            f"sink.keys do not identify rows: a batch has {twice['_rows']} with {named};"
+            " group by these columns, or list more of them"
         )
 
 
-def _merge(sink: Sink, rows: DataFrame) -> None:
+def _merge(sink: SinkConfig, rows: DataFrame) -> None:
     assert sink.path is not None
     spark = rows.sparkSession
     if not DeltaTable.isDeltaTable(spark, sink.path):
         table = DeltaTable.createIfNotExists(spark).location(sink.path).addColumns(rows.schema)
         (table.partitionedBy(*sink.partition_by) if sink.partition_by else table).execute()
-    same = " AND ".join(f"t.{_quoted(name)} <=> s.{_quoted(name)}" for name in sink.keys)
+    same = " AND ".join(f"t.{quoted(name)} <=> s.{quoted(name)}" for name in sink.keys)
     (
         DeltaTable.forPath(spark, sink.path)
         .alias("t")
@@ -134,7 +135,3 @@ def _merge(sink: Sink, rows: DataFrame) -> None:
         .whenNotMatchedInsertAll()
         .execute()
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

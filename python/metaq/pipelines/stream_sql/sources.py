@@ -1,4 +1,4 @@
-"""Each source as a view: topics as a stream of their fields, tables as they are."""
+"""Makes a view of each source: topics as a stream of their fields, tables as they are."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines.json_rows import IS_TEXT, LINE, RECORD, JsonRows, is_dated, read_schema, with_text
-from metaq.pipelines.stream_sql.config import JSON, RAW, Source, SqlConfig
+from metaq.pipelines.source_columns import message_columns
+from metaq.pipelines.stream_sql.config import JSON, RAW, SourceConfig, SqlConfig
 
 MESSAGE: Final = "metaq"
-"""The column of a row that has its message."""
+"""The column with the message that a row comes from."""
 TIMES: Final = ("stored_at", "born_at")
 _REASON: Final = "_reason"
 _ADVICE: Final = '; bad = "skip" leaves such messages out'
 
 
-def metric(source: Source) -> str:
-    """What Spark calls the counters of a source in its progress."""
+def metric(source: SourceConfig) -> str:
+    """Returns the name of a source's counters in Spark's progress."""
     return f"metaq_{source.name}"
 
 
 @contextmanager
 def bad_messages() -> Iterator[None]:
-    """What is said of one that ends the run, found in what Spark makes of it."""
+    """Finds the reason for a bad message in an error of Spark, and raises CommandError with it."""
     try:
         yield
     except CommandError as error:
-        # Spark shows its plan too, where the same words stand without a place.
-        place = r": at [^\s/]+/[^\s/]+/\d+/\d+"
-        told = rf"source \w+: [^\n]{{1,500}}?{place}{re.escape(_ADVICE)}"
-        found = re.search(told, str(error.__cause__))
+        # Spark also shows its plan, which has the same words without a position.
+        position = r": at [^\s/]+/[^\s/]+/\d+/\d+"
+        pattern = rf"source \w+: [^\n]{{1,500}}?{position}{re.escape(_ADVICE)}"
+        found = re.search(pattern, str(error.__cause__))
         if found is None:
             raise
         raise CommandError(found[0]) from error
 
 
-def view(spark: SparkSession, config: SqlConfig, source: Source) -> DataFrame:
-    """Raises ConfigError for what only Spark can tell."""
+def view(spark: SparkSession, config: SqlConfig, source: SourceConfig) -> DataFrame:
+    """Returns the frame of a source; raises ConfigError for settings that only Spark can check."""
     try:
         if not source.is_stream:
             return _table(spark, config, source)
@@ -56,14 +57,14 @@ def view(spark: SparkSession, config: SqlConfig, source: Source) -> DataFrame:
         raise ConfigError(f"{config.file}: sources.{source.name}: {reason}") from None
 
 
-def _table(spark: SparkSession, config: SqlConfig, source: Source) -> DataFrame:
+def _table(spark: SparkSession, config: SqlConfig, source: SourceConfig) -> DataFrame:
     reader = spark.read.format(source.format).options(**source.options)
     if source.schema is not None:
         reader = reader.schema(read_schema(config.file, source.key("schema"), source.schema))
     return reader.load(source.path)
 
 
-def _messages(spark: SparkSession, source: Source) -> DataFrame:
+def _messages(spark: SparkSession, source: SourceConfig) -> DataFrame:
     options = {
         "nameservers": source.nameservers,
         "startingOffsets": "earliest" if source.start == "first" else "latest",
@@ -82,13 +83,13 @@ def _messages(spark: SparkSession, source: Source) -> DataFrame:
     return spark.readStream.format("metaq").options(**options).load()
 
 
-def is_judged(source: Source) -> bool:
-    """Whether rows may be bad, and are counted."""
+def is_judged(source: SourceConfig) -> bool:
+    """Returns whether rows may be bad, and are counted."""
     return source.is_stream and (source.format != RAW or source.time is not None)
 
 
-def _raw(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
-    """As they are, except for those whose time is a wrong one."""
+def _raw(config: SqlConfig, source: SourceConfig, messages: DataFrame) -> DataFrame:
+    """Returns the messages as they are, except for those with a wrong time."""
     if not is_judged(source):
         return messages
     times = {field.name: f.col(field.name) for field in messages.schema if _is_time(field)}
@@ -96,7 +97,7 @@ def _raw(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
     return _judged(source, messages, fault).select(*messages.columns)
 
 
-def _judged(source: Source, rows: DataFrame, misfit: Column) -> DataFrame:
+def _judged(source: SourceConfig, rows: DataFrame, misfit: Column) -> DataFrame:
     judged = rows.withColumn(_REASON, misfit).observe(
         metric(source),
         f.count("*").alias("rows"),
@@ -110,20 +111,24 @@ def _is_time(field: StructField) -> bool:
     return isinstance(field.dataType, TimestampType)
 
 
-def _time_fault(config: SqlConfig, source: Source, rows: DataFrame, times: Mapping[str, Column]) -> Column:
-    """Why a row has no place in time: without one it would vanish, and from one that is far ahead the
-    watermark never comes back. Raises ConfigError."""
+def _time_fault(
+    config: SqlConfig, source: SourceConfig, rows: DataFrame, times: Mapping[str, Column]
+) -> Column:
+    """Returns why the time of a row is wrong; raises ConfigError.
+
+    A row without a time would vanish, and a time far ahead would move the watermark forward for good.
+    """
     if source.time is None:
         return f.lit(None).cast("string")
     if source.time not in times:
         raise ConfigError(
-            f"{config.file}: {source.key('time')} = {source.time!r} is no column with a timestamp",
+            f"{config.file}: {source.key('time')} = {source.time!r} is not a column with a timestamp",
             hint=f"there are: {', '.join(times)}",
         )
     time, early = times[source.time], source.early.replace("\\", "").replace("'", "")
     try:
         latest = f.col("storeTimestamp") + f.expr(f"INTERVAL '{early}'")
-        rows.select(latest)  # Only then is it looked at.
+        rows.select(latest)  # Only now does Spark check it.
     except PySparkException:
         raise ConfigError(
             f"{config.file}: {source.key('early')} = {source.early!r}: it must be a span of time"
@@ -133,8 +138,8 @@ def _time_fault(config: SqlConfig, source: Source, rows: DataFrame, times: Mappi
     return f.when(time.isNull(), "no time").when(time > latest, too_new)
 
 
-def _read(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
-    """Fields or lines, with the message beside them, and without what is none."""
+def _read(config: SqlConfig, source: SourceConfig, messages: DataFrame) -> DataFrame:
+    """Returns the fields or lines of good messages, with the message in a column."""
     rows = with_text(messages).withColumn(MESSAGE, _message())
     names = [LINE]
     misfit = f.when(~f.col(IS_TEXT), "not UTF-8")
@@ -156,10 +161,10 @@ def _read(config: SqlConfig, source: Source, messages: DataFrame) -> DataFrame:
     return _judged(source, rows, misfit).select(*names, *_times(source), MESSAGE)
 
 
-def _is_good(source: Source) -> Column:
+def _is_good(source: SourceConfig) -> Column:
     if source.skips_bad:
         return f.col(_REASON).isNull()
-    told = f.concat_ws(
+    text = f.concat_ws(
         "",
         f.lit(f"source {source.name}: "),
         f.col(_REASON),
@@ -167,41 +172,30 @@ def _is_good(source: Source) -> Column:
         f.concat_ws("/", "topic", "brokerName", "queueId", "queueOffset"),
         f.lit(_ADVICE),
     )
-    return f.when(f.col(_REASON).isNull(), f.lit(True)).otherwise(f.raise_error(told).cast("boolean"))
+    return f.when(f.col(_REASON).isNull(), f.lit(True)).otherwise(f.raise_error(text).cast("boolean"))
 
 
 def _message() -> Column:
-    return f.struct(
-        "topic",
-        f.col("brokerName").alias("broker"),
-        f.col("queueId").alias("queue_id"),
-        f.col("queueOffset").alias("queue_offset"),
-        f.col("msgId").alias("msg_id"),
-        "tags",
-        "keys",
-        f.col("bornTimestamp").alias("born_at"),
-        f.col("storeTimestamp").alias("stored_at"),
-        "properties",
-    )
+    return f.struct(*message_columns())
 
 
-def _times(source: Source) -> list[Column]:
-    """A watermark is set on a column that stands alone."""
+def _times(source: SourceConfig) -> list[Column]:
+    """Returns the time of the message as a column, because a watermark needs one at the top level."""
     return [f.col(MESSAGE)[name].alias(name) for name in TIMES if name == source.time]
 
 
-def _check_names(config: SqlConfig, source: Source, schema: StructType) -> None:
-    # Those of a message that the source is told to use as time count before fields of JSON.
+def _check_names(config: SqlConfig, source: SourceConfig, schema: StructType) -> None:
+    # If the time of the message is used, its column takes precedence over a field of JSON.
     taken = {MESSAGE, *(name for name in TIMES if name == source.time)}
     for name in schema.names:
         if name.lower() in taken:
             raise ConfigError(
                 f"{config.file}: {source.key('schema')} has a field {name}, which is a column of the message",
-                hint='it can be read as a text: format = "text" with get_json_object in the statement',
+                hint='use format = "text", and get_json_object in the statement',
             )
 
 
-def _watermarked(config: SqlConfig, source: Source, rows: DataFrame) -> DataFrame:
+def _watermarked(config: SqlConfig, source: SourceConfig, rows: DataFrame) -> DataFrame:
     if source.time is None or source.watermark is None:
         return rows
     try:

@@ -1,4 +1,4 @@
-"""`df.write.format("metaq")`: rows become messages, task by task."""
+"""`df.write.format("metaq")`: writes rows as messages, task by task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOB_PREFIX = "job-"
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What one task tells the driver."""
+    """The result of one task, which Spark brings to the driver."""
 
     identity: Identity | None
     row_count: int
@@ -36,7 +36,7 @@ class SinkWriter(DataSourceArrowWriter):
     """One write. Tasks get a copy of it."""
 
     def __init__(self, schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
-        """Raises OptionError, and NoRoute where there is no such topic, before any row is read."""
+        """Raises OptionError, and NoRoute if the topic does not exist, before any row is read."""
         require_append(overwrite)
         self._options = options
         self._layout = Layout.of(schema, options.topic)
@@ -64,14 +64,14 @@ class SinkWriter(DataSourceArrowWriter):
 
 
 def require_append(overwrite: bool) -> None:
-    """Raises OptionError: what is in a topic stays there."""
+    """Raises OptionError for a mode that would overwrite a topic."""
     if overwrite:
         raise OptionError("a topic cannot be overwritten", hint='use mode("append")')
 
 
 def require_topic(options: SinkOptions) -> None:
-    """Raises NoRoute where no broker has the topic, or would make it, and OptionError where exactly once is
-    wanted and one of them cannot do it."""
+    """Raises NoRoute if no broker has the topic or would create it, and OptionError if a broker cannot write
+    exactly once and that is wanted."""
     if options.topic is not None:
         client = client_of(options.nameservers)
         if options.guarantee is Guarantee.EXACTLY_ONCE:
@@ -83,7 +83,7 @@ def require_topic(options: SinkOptions) -> None:
 def write_rows(
     options: SinkOptions, layout: Layout, identity: Identity | None, batches: Iterable[pa.RecordBatch]
 ) -> TaskDone:
-    """In a task: sends all rows and waits until every one is acknowledged; raises otherwise."""
+    """Sends all rows of a task and returns when every one is acknowledged; raises if one is not."""
     client = client_of(options.nameservers)
     half_properties = None
     if identity is not None:
@@ -98,7 +98,7 @@ def write_rows(
             if batch.num_rows:
                 topics = layout.topics(batch)
                 if identity is not None and not checked.issuperset(topics):
-                    # Rows name topics of their own, which nobody has seen before.
+                    # Rows may name topics that were not checked yet.
                     run(client, require_metaq, session_of(client), topics, options.timeout_s)
                     checked.update(topics)
                 sender.know(topics)
@@ -108,7 +108,7 @@ def write_rows(
         return TaskDone(identity, row_count, sender.take_parts())
     except BaseException:
         if identity is not None:
-            # The brokers would find out by themselves, later: Spark runs the task again, with other parts.
+            # Spark runs the task again, with other parts. Brokers would roll these back later by themselves.
             exactly_once.roll_back_quietly(client, options, sender.take_parts())
         raise
     finally:
@@ -116,5 +116,5 @@ def write_rows(
 
 
 def parts_of(messages: Iterable[WriterCommitMessage | None]) -> list[Part]:
-    """Of all tasks that came to their end."""
+    """Returns the parts of all tasks that ended."""
     return [part for message in messages if isinstance(message, TaskDone) for part in message.parts]

@@ -1,4 +1,4 @@
-"""The client of a worker process: made when a task first needs it, and kept for those that come after it."""
+"""The client of a worker process, which is made for the first task and kept for the next ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _lock = threading.Lock()
 
 
 def client_of(name_servers: str) -> Client:
-    """Spark forks its workers, and a client belongs to one process."""
+    """Returns the client of this process: Spark forks its workers, and a client belongs to one process."""
     key = (os.getpid(), name_servers)
     with _lock:
         client = _clients.get(key)
@@ -36,5 +36,5 @@ def session_of(client: Client) -> Session:
 def run(
     client: Client, function: Callable[_P, Coroutine[Any, Any, _T]], /, *args: _P.args, **kwargs: _P.kwargs
 ) -> _T:
-    """Runs it where the client does its work, and waits for it."""
+    """Runs a coroutine on the loop of the client and waits for it."""
     return client._portal.run(function, *args, **kwargs)

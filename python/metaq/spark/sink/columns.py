@@ -1,4 +1,4 @@
-"""The columns that the sink takes: what each may be, and how they become rows for the data plane."""
+"""The columns of the sink: their types, and how they become rows for the data plane."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from pyspark.sql.types import (
 )
 
 from metaq.client.producer.arrow_rows import Numbers, Pairs, Rows, Texts
-from metaq.client.properties import SYSTEM_NAMES
 from metaq.errors import InvalidMessage
+from metaq.protocol.properties import SYSTEM_NAMES
 from metaq.spark.errors import OptionError
 
 _T = TypeVar("_T")
@@ -73,15 +73,15 @@ _BY_LOWER_NAME: Final = {name.lower(): name for name in COLUMNS}
 
 @dataclass(frozen=True)
 class Layout:
-    """Where in a table the columns of the sink are."""
+    """The places of the sink's columns in a table."""
 
     places: dict[str, int]
     topic: str | None
-    """Of rows that name none."""
+    """The topic of rows that name none."""
 
     @classmethod
     def of(cls, schema: StructType, topic: str | None) -> Layout:
-        """Checks a schema; raises OptionError, which names the column and what it may be."""
+        """Checks a schema. Raises OptionError, which names the column and its types."""
         places: dict[str, int] = {}
         for place, field in enumerate(schema.fields):
             name = _BY_LOWER_NAME.get(field.name.lower())
@@ -109,14 +109,15 @@ class Layout:
         return cls(places, topic)
 
     def topics(self, batch: pa.RecordBatch) -> Iterable[str]:
-        """All that occur."""
+        """Returns all topics of a batch."""
         if "topic" not in self.places:
             return () if self.topic is None else (self.topic,)
         found: list[str | None] = pc.unique(batch.column(self.places["topic"])).to_pylist()
         return {topic or self.topic or "" for topic in found} - {""}
 
     def rows(self, batch: pa.RecordBatch) -> Rows:
-        """Raises InvalidMessage for what can be said of a whole column; the rest the data plane finds."""
+        """Returns the rows. Raises InvalidMessage for errors that show in a whole column; the data plane
+        finds the others."""
 
         def column(name: str) -> Any:
             place = self.places.get(name)
@@ -151,7 +152,7 @@ def _validity(array: pa.Array) -> tuple[bytes | None, int]:
 
 
 def _offsets(array: pa.Array) -> tuple[bytes, int, int]:
-    """Those of the array's own part, and what the first and the last of them are."""
+    """Returns the offsets of the array's own part, and the first and the last of them."""
     offsets = array.buffers()[1].slice(array.offset * 4, (len(array) + 1) * 4).to_pybytes()
     (first,) = struct.unpack_from("<i", offsets)
     (last,) = struct.unpack_from("<i", offsets, len(array) * 4)

@@ -1,15 +1,14 @@
-"""Rows that consumers see once, whatever is done twice: half messages, and a marker that says which count.
+"""Writes rows that consumers see exactly once: as half messages, and a marker that lists those that count.
 
-Tasks store their rows as half messages, which no consumer sees. The driver writes one marker, durably, with
-the list of those that make up the batch, and then has them committed; from the marker on it is decided, and
-whoever comes by finishes it: the driver, its successor that replays the batch, or any worker that a broker
-asks. Half messages that no marker lists are rolled back. docs/decisions/0001-exactly-once-spark-sink.md goes
-through every crash.
+Tasks store their rows as half messages, which no consumer sees. The driver writes one durable marker that
+lists the half messages of the batch, and then commits them. The marker decides the batch. After it, any of
+these finishes the work: the driver, its successor that replays the batch, or a worker that a broker asks.
+Half messages that no marker lists are rolled back. docs/decisions/0001-exactly-once-spark-sink.md discusses
+every crash.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import weakref
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from typing import Final
 from metaq._core import Frame, decode_records
 from metaq.client.producer.row_sender import Part
 from metaq.client.producer.transactions import COMMIT, ROLL_BACK
-from metaq.client.properties import PRODUCER_GROUP, TRANSACTION, encode_properties
 from metaq.client.session.session import NOT_MINE, Session
 from metaq.client.sync import Client
 from metaq.errors import MetaqError, NoRoute, NotSent
@@ -26,6 +24,8 @@ from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import EndTransaction
+from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, encode_properties
+from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError
 from metaq.spark.sink.client import client_of, run, session_of
 from metaq.spark.sink.half_ends import NotShown, end_all
@@ -49,7 +49,7 @@ class NoMarkers(OptionError):
 
 
 def half_properties(identity: Identity, options: SinkOptions) -> str:
-    """What every half message of a batch carries, so that whoever is asked about it finds its marker."""
+    """Returns the properties of every half message of a batch; they lead a checker to its marker."""
     kind = "job" if identity.is_job else "batch"
     return encode_properties(
         {
@@ -72,7 +72,7 @@ def _identity_of(text: str) -> Identity | None:
 
 
 def commit(options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
-    """Shows the batch; returns when all of it is shown, and raises where that may not be so."""
+    """Shows the batch and returns when all of it is shown. Raises if that is not certain."""
     client = client_of(options.nameservers)
     answer_checks(client, options)
     run(client, _commit_in_time, session_of(client), options, identity, parts)
@@ -81,29 +81,27 @@ def commit(options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> N
 async def _commit_in_time(
     session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]
 ) -> None:
-    """Brokers that are away may come back, and every step can be done twice."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + options.timeout_s
+    """Tries again while brokers are away; every step may be repeated."""
+    tries = Retry(options.timeout_s, steady(PAUSE_S))
     while True:
         try:
             return await _commit(session, options, identity, parts)
         except (NoMarkers, NoRoute, NotSent, Unreachable) as error:
-            if loop.time() + PAUSE_S > deadline:
+            _log.warning("%s/%d: %s", identity.name, identity.number, error)
+            if not await tries.pause():
                 raise
-            _log.warning("%s/%d: %s; trying again", identity.name, identity.number, error)
-        await asyncio.sleep(PAUSE_S)
 
 
 async def _commit(session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
     ours = Marker.of(identity, options.group, parts, is_commit=True)
     markers = Markers(session, identity)
     if not await markers.exist():
-        # Windows and joins have no rows at first. The topic is made with the first batch all the same: a
-        # later one could not tell whether it is the first with rows.
+        # Windows and joins have no rows at first. The topic is created with the first batch nevertheless: a
+        # later batch could not tell whether it is the first with rows.
         near = ours.topics[0] if parts else options.topic
         if near is None or (not parts and (identity.is_job or identity.number > 0)):
             return
-        # Made anew while its broker is away, it would know nothing of a batch that is decided there.
+        # A topic that is created again while its broker is away would not know the batches decided there.
         if identity.number > 0 and not options.may_start_late:
             raise NoMarkers(
                 f"{markers.topic}, which knows the batches before {identity.number}, is not there: its broker"
@@ -114,7 +112,7 @@ async def _commit(session: Session, options: SinkOptions, identity: Identity, pa
     decided = await _decide(markers, identity, ours, options)
     if parts and (decided is None or decided.digest != ours.digest):
         _log.warning(
-            "batch %s/%d was written before: what it wrote now is taken back", identity.name, identity.number
+            "batch %s/%d was written before: the new rows are rolled back", identity.name, identity.number
         )
         await _roll_back(session, ours)
         if decided is not None and options.app_id is not None:
@@ -124,7 +122,7 @@ async def _commit(session: Session, options: SinkOptions, identity: Identity, pa
 
 
 def _require_common_topic(identity: Identity, ours: Marker, decided: Marker) -> None:
-    """Raises OptionError: it is another write that has this identity, and not the same one done again."""
+    """Raises OptionError if another write has this identity, rather than a repetition of this one."""
     if not set(ours.topics) & set(decided.topics):
         raise OptionError(
             f"txnAppId {identity.name} with txnVersion {identity.number} has written to"
@@ -134,14 +132,14 @@ def _require_common_topic(identity: Identity, ours: Marker, decided: Marker) -> 
 
 
 async def _decide(markers: Markers, identity: Identity, ours: Marker, options: SinkOptions) -> Marker | None:
-    """The marker that counts: ours, or one that was there before; None where a later batch is there."""
+    """Returns the marker that counts: ours or an earlier one. None if a later batch exists."""
     known = await _known(markers, options)
     decided = winner(known, identity.number)
     if decided is not None:
         return decided
     if any(marker.number > identity.number for marker in known) or not ours.chains:
         return None
-    # Another driver of the same query may live on without knowing that it was replaced: the first one counts.
+    # Another driver of the same query may still run without knowing that it was replaced: the first counts.
     decided = winner(await markers.append_and_read(ours, options.timeout_s), identity.number)
     if decided is None:
         raise NotShown(f"batch {identity.name}/{identity.number} was given up before it was committed")
@@ -158,7 +156,8 @@ async def _known(markers: Markers, options: SinkOptions) -> list[Marker]:
 
 
 def abort(options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
-    """Takes back what tasks wrote, unless the batch is decided: Spark may abort what it began to commit."""
+    """Rolls back what tasks wrote, unless the batch is decided: Spark may abort a batch that it began to
+    commit."""
     if not parts:
         return
     client = client_of(options.nameservers)
@@ -176,14 +175,14 @@ async def _abort(session: Session, options: SinkOptions, identity: Identity, par
     if await markers.exist():
         if winner(await markers.read(), identity.number) is not None:
             return
-        # A marker of the commit may still be on its way: it must find that it comes too late.
+        # A marker of the commit may still be under way. It must come too late.
         if winner(await markers.append_and_read(ours, options.timeout_s), identity.number) is not None:
             return
     await _roll_back(session, ours)
 
 
 async def _roll_back(session: Session, marker: Marker) -> None:
-    """What cannot be reached now is asked for by its broker later."""
+    """Rolls back. Brokers that cannot be reached now will ask later."""
     try:
         await end_all(session, marker, commit=False, timeout_s=ROLLBACK_TIMEOUT_S)
     except MetaqError as error:
@@ -196,13 +195,13 @@ async def _roll_back(session: Session, marker: Marker) -> None:
 
 
 def roll_back_quietly(client: Client, options: SinkOptions, parts: Sequence[Part]) -> None:
-    """After a task has failed, which is told by whoever calls this."""
+    """Rolls back after a task has failed; errors are only logged."""
     if not parts:
         return
     marker = Marker.of(Identity("task", 0), options.group, parts, is_commit=False)
     try:
         run(client, _roll_back, session_of(client), marker)
-    except Exception:  # The task's own error is the one to tell.
+    except Exception:  # The error of the task itself is reported.
         _log.exception("half messages of a failed task are left to their brokers")
 
 
@@ -210,7 +209,7 @@ def roll_back_quietly(client: Client, options: SinkOptions, parts: Sequence[Part
 
 
 def answer_checks(client: Client, options: SinkOptions) -> None:
-    """From now on this process answers brokers that ask about half messages of the group, of any batch."""
+    """Makes this process answer brokers that ask about half messages of the group, of any batch."""
     run(client, _answer_checks, session_of(client), options.group)
 
 
@@ -223,7 +222,7 @@ async def _answer_checks(session: Session, group: str) -> None:
 
 
 class _Answers:
-    """Says what became of half messages, by their markers."""
+    """Answers what became of half messages, according to their markers."""
 
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
@@ -237,7 +236,7 @@ class _Answers:
         if identity is None:
             return NOT_MINE
         command = CheckTransactionState.parse(frame.fields)
-        # What is asked about is a copy: the marker knows the place of the first one.
+        # The broker asks about a copy. The marker has the place of the original.
         first = int(records[0].properties.get(HALF_FIRST) or command.tran_state_table_offset)
         decision = await self._decision(identity, command.bname or "", first)
         if decision is None:

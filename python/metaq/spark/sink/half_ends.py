@@ -1,4 +1,4 @@
-"""Telling brokers what becomes of many half messages, until each has taken it."""
+"""Commits or rolls back many half messages, and tries again until each broker has done it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import EndTransaction
 from metaq.protocol.reply import Reply
+from metaq.retry import Backoff, Retry, retry, steady
 from metaq.spark.errors import SparkError
 from metaq.spark.sink.markers import Chain, Marker
 
@@ -24,8 +25,8 @@ CALL_TIMEOUT_S: Final = 10.0
 PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 SURELY_OURS_MS: Final = 12 * 3_600_000
-"""A half message that has ended, nobody knows how: until this age only its own commit can have ended it,
-since brokers give none up before."""
+"""If a half message has ended and nobody knows how, only its own commit can have ended it up to this age:
+brokers give none up earlier."""
 _LATER: Final = frozenset(
     (
         ResponseCode.SYSTEM_BUSY,
@@ -36,36 +37,34 @@ _LATER: Final = frozenset(
 
 
 class NotShown(SparkError):
-    """Rows of a batch that is decided could not be shown."""
+    """Rows of a decided batch could not be shown."""
 
 
 async def end_all(session: Session, marker: Marker, *, commit: bool, timeout_s: float) -> None:
-    """Ends every half message of the marker; raises NotShown where one could not be committed."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
+    """Ends every half message of the marker. Raises NotShown if one could not be committed."""
+    limit = Retry(timeout_s)
     for topic in marker.topics:
-        # Only routes tell where a broker is.
-        await _known(session, topic, deadline)
-    ends = _Ends(session, marker, commit, deadline)
+        # Routes tell where brokers are.
+        await _find(session, topic, limit.left_s)
+    ends = _Ends(session, marker, commit, limit)
     await asyncio.gather(*(ends.end_chain(chain) for chain in marker.chains))
 
 
-async def _known(session: Session, topic: str, deadline: float) -> None:
-    while True:
-        try:
-            await session.routes.get(topic, creatable=True)
-            return
-        except (Unreachable, NoRoute):
-            if asyncio.get_running_loop().time() > deadline:
-                raise
-            await asyncio.sleep(PAUSE_MAX_S)
+async def _find(session: Session, topic: str, timeout_s: float) -> None:
+    await retry(
+        lambda: session.routes.get(topic, creatable=True),
+        timeout_s,
+        backoff=steady(PAUSE_MAX_S),
+        retriable=lambda error: isinstance(error, Unreachable | NoRoute),
+    )
 
 
 class _Ends:
-    def __init__(self, session: Session, marker: Marker, commit: bool, deadline: float) -> None:
+    def __init__(self, session: Session, marker: Marker, commit: bool, limit: Retry) -> None:
         self._session = session
         self._marker = marker
         self._commit = commit
-        self._deadline = deadline
+        self._limit = limit
         self._free = asyncio.Semaphore(UNDER_WAY_MAX)
 
     async def end_chain(self, chain: Chain) -> None:
@@ -76,8 +75,8 @@ class _Ends:
             await asyncio.gather(*(self._end(chain.broker, place) for place in chain.places))
 
     async def _end(self, broker: str, place: tuple[int, int]) -> None:
-        pause_s = PAUSE_FIRST_S
         async with self._free:
+            tries = Retry(self._limit.left_s, Backoff(PAUSE_FIRST_S, PAUSE_MAX_S))
             while True:
                 try:
                     reply = await self._session.call(broker, self._command(place), timeout=CALL_TIMEOUT_S)
@@ -86,14 +85,12 @@ class _Ends:
                     last = f"code {reply.code}: {reply.remark}"
                 except (Unreachable, NoRoute) as error:
                     last = str(error)
-                if asyncio.get_running_loop().time() + pause_s > self._deadline:
+                if not await tries.pause():
                     raise NotShown(
                         f"half message {place[0]} of {self._marker.name}/{self._marker.number} was not ended"
                         f" at {broker} in time: {last}",
                         hint="the batch is decided: its next start, or a check of the broker, finishes it",
                     )
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, PAUSE_MAX_S)
 
     def _command(self, place: tuple[int, int]) -> EndTransaction:
         half_offset, physical_offset = place

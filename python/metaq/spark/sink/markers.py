@@ -1,12 +1,11 @@
-"""Batch markers: the one record that says which half messages make up a batch. What it names is committed.
+"""Batch markers. A marker is the record that lists the half messages of a batch; those are committed.
 
-A query has a topic with one queue for its markers, so that they are in order; jobs that come once share one,
-where their marker is found by its key. See docs/decisions/0001-exactly-once-spark-sink.md.
+A query has a topic with one queue for its markers, so that they are in order. Jobs that run once share a
+topic, in which their marker has a key. See docs/decisions/0001-exactly-once-spark-sink.md.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import time
@@ -17,7 +16,6 @@ from typing import Final
 import msgspec
 
 from metaq._core import Record, decode_records
-from metaq.client.consumer.pull_consumer import NO_GROUP
 from metaq.client.message import BODY_BYTES_MAX, outgoing
 from metaq.client.producer.options import ProducerOptions
 from metaq.client.producer.row_sender import Part
@@ -27,8 +25,10 @@ from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import PullMessage, QueryMessage
+from metaq.protocol.names import TOOLS_GROUP
 from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
+from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError, SparkError
 
 _log = logging.getLogger(__name__)
@@ -37,17 +37,17 @@ TOPIC_PREFIX: Final = "METAQ_SPARK_"
 JOBS_TOPIC: Final = "METAQ_SPARK_JOBS"
 PAGE: Final = 32
 PLAIN_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
-"""Of a marker before it is compressed."""
+"""The largest marker before it is compressed."""
 CREATED_WITHIN_S: Final = 10.0
 SEEN_PAUSE_S: Final = 0.05
 _SUBSCRIPTION_GIVEN: Final = 4
 _DAY_MS: Final = 86_400_000
 CLOCKS_DIFFER_MS: Final = 600_000
-"""Of two drivers, at most."""
+"""The largest difference between the clocks of two drivers."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What is shown once: a batch of a query, or a job."""
+    """The identity of rows that are shown once: a batch of a query, or a job."""
 
     name: str
     number: int
@@ -57,17 +57,17 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def topic(self) -> str:
-        """Where its marker is."""
+        """Returns the topic of its marker."""
         return JOBS_TOPIC if self.is_job else TOPIC_PREFIX + self.name
 
 
 class Chain(msgspec.Struct, frozen=True, array_like=True):
-    """Half messages of one broker. Those of one queue are committed one after the other where it counts."""
+    """Half messages of one broker. If order matters, those of one queue are committed one after the other."""
 
     broker: str
     is_ordered: bool
     places: list[tuple[int, int]]
-    """Place in the queue of half messages, and in the commit log."""
+    """Offset in the queue of half messages, and physical offset."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class Marker(msgspec.Struct, frozen=True):
     name: str
     number: int
     digest: str
-    """Of the half messages: another attempt at the same batch has another one."""
+    """The digest of the half messages; it differs for another try of the same batch."""
     is_commit: bool
     group: str
     topics: list[str]
@@ -110,7 +110,7 @@ class Marker(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, body: bytes) -> Marker:
-        """Raises ValueError for what is none: anybody can write to a topic."""
+        """Reads a marker. Raises ValueError if it is not one: anybody can write to a topic."""
         unpacking = zlib.decompressobj()
         try:
             plain = unpacking.decompress(body, PLAIN_BYTES_MAX)
@@ -121,18 +121,18 @@ class Marker(msgspec.Struct, frozen=True):
             raise ValueError(str(error)) from error
 
     def is_same(self, other: Marker) -> bool:
-        """Whether both decide the same about the same half messages."""
+        """Returns whether both decide the same about the same half messages."""
         mine = (self.name, self.number, self.digest, self.is_commit)
         return mine == (other.name, other.number, other.digest, other.is_commit)
 
     def lists(self, broker: str, half_offset: int) -> bool:
-        """Whether that half message belongs to it."""
+        """Returns whether the half message belongs to the batch."""
         mine = (chain for chain in self.chains if chain.broker == broker)
         return any(half_offset == place for chain in mine for place, _ in chain.places)
 
 
 def winner(markers: Iterable[Marker], number: int) -> Marker | None:
-    """The decision that counts: the first commit of that batch whose attempt was not given up before."""
+    """Returns the decision that counts: the first commit of the batch that was not given up before."""
     given_up: set[str] = set()
     for marker in markers:
         if marker.number != number:
@@ -145,15 +145,15 @@ def winner(markers: Iterable[Marker], number: int) -> Marker | None:
 
 
 class Expired(SparkError):
-    """There were markers, which are too old to be there still: what became of a batch cannot be told."""
+    """The markers are too old and were deleted: nobody knows what became of a batch."""
 
 
 class MarkerNotSeen(SparkError):
-    """A marker was acknowledged, but cannot be read: whether it is the one that counts cannot be told."""
+    """A marker was acknowledged but cannot be read: nobody knows whether it counts."""
 
 
 class Markers:
-    """Those of one identity's topic, on the event loop of a session."""
+    """The markers of one topic, on the event loop of a session."""
 
     def __init__(self, session: Session, identity: Identity) -> None:
         self._session = session
@@ -162,7 +162,7 @@ class Markers:
         self._chosen: Queue | None = None
 
     async def exist(self) -> bool:
-        """Whether the topic is there."""
+        """Returns whether the topic exists."""
         try:
             await self._session.routes.get(self.topic)
         except NoRoute:
@@ -170,28 +170,27 @@ class Markers:
         return True
 
     async def create(self, near: str) -> None:
-        """On one broker, the first of those that have the topic `near`."""
+        """Creates the topic on the first broker that has the topic `near`."""
         route = await self._session.routes.get(near, creatable=True)
         masters = sorted(broker for broker, addresses in route.brokers.items() if MASTER_ID in addresses)
         if not masters:
-            raise NoRoute(f"no broker of {near} is there to keep {self.topic}")
+            raise NoRoute(f"no broker of {near} is available for {self.topic}")
         command = UpdateAndCreateTopic(topic=self.topic, read_queue_nums=1, write_queue_nums=1, perm=6)
         (await self._session.call(masters[0], command)).check()
-        deadline = asyncio.get_running_loop().time() + CREATED_WITHIN_S
+        tries = Retry(CREATED_WITHIN_S, steady(0.05))
         while not await self.exist():
-            if asyncio.get_running_loop().time() > deadline:
-                raise NoRoute(f"{self.topic} was made, but no name server tells where it is")
-            await asyncio.sleep(0.05)
+            if not await tries.pause():
+                raise NoRoute(f"{self.topic} was created, but no name server lists it yet")
 
     async def append(self, marker: Marker, timeout_s: float) -> None:
-        """Durably; raises NotSent, NotDurable. One that was not acknowledged may be there all the same."""
+        """Writes a marker durably. Raises NotSent or NotDurable; the marker may be stored even so."""
         sender = Sender(self._session, ProducerOptions(marker.group, timeout_s=timeout_s, compression=None))
         keys = (_key(self._identity),) if self._identity.is_job else ()
         message = outgoing(self.topic, marker.encode(), self._session.unique_ids.next(), keys=keys)
         await sender.send(message, timeout_s, queue=await self._queue())
 
     async def read(self) -> list[Marker]:
-        """From the last one back to the identity's batch or one before it, in their order; raises Expired."""
+        """Returns the markers from the identity's batch on, in order. Raises Expired."""
         identity = self._identity
         queue = await self._queue()
         begin, end = await self._offset(GetMinOffset, queue), await self._offset(GetMaxOffset, queue)
@@ -209,10 +208,10 @@ class Markers:
         return [marker for marker in found if marker.name == identity.name]
 
     async def append_and_read(self, marker: Marker, timeout_s: float) -> list[Marker]:
-        """What is there once the marker is, which may be after its acknowledgement; raises MarkerNotSeen."""
+        """Writes a marker and returns all markers as soon as it can be read, which may be after its
+        acknowledgement. Raises MarkerNotSeen."""
         await self.append(marker, timeout_s)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        tries = Retry(timeout_s, steady(SEEN_PAUSE_S))
         while True:
             try:
                 found = await self.read()
@@ -220,23 +219,22 @@ class Markers:
                 found = []
             if any(marker.is_same(other) for other in found):
                 return found
-            if loop.time() + SEEN_PAUSE_S > deadline:
+            if not await tries.pause():
                 raise MarkerNotSeen(
-                    f"the marker of {marker.name}/{marker.number} was acknowledged, but is not to be read in"
+                    f"the marker of {marker.name}/{marker.number} was acknowledged, but cannot be read in"
                     f" {self.topic}",
-                    hint="nothing was taken back: do the same write again, which finds what was decided",
+                    hint="nothing was rolled back: repeat the write, which finds the decision",
                 )
-            await asyncio.sleep(SEEN_PAUSE_S)
 
     async def find(self) -> list[Marker]:
-        """The same for who can wait: a job's by its key, which brokers learn a moment later."""
+        """Returns the markers for a caller that can wait: brokers index the key of a job a moment later."""
         return await (self._by_key() if self._identity.is_job else self.read())
 
     async def _page(self, queue: Queue, start: int, end: int) -> list[Marker]:
         found: list[Marker] = []
         while start < end:
             command = PullMessage(
-                consumer_group=NO_GROUP,
+                consumer_group=TOOLS_GROUP,
                 topic=self.topic,
                 queue_id=queue.id,
                 queue_offset=start,
@@ -272,7 +270,7 @@ class Markers:
         return found
 
     async def _queue(self) -> Queue:
-        """Always the same: a marker must be looked for where it was written."""
+        """Returns always the same queue: a marker must be read where it was written."""
         if self._chosen is None:
             route = await self._session.routes.get(self.topic)
             if not route.writable:
@@ -296,11 +294,11 @@ def _key(identity: Identity) -> str:
 
 
 def _decoded(records: Iterable[Record]) -> list[Marker]:
-    """Without what is no marker: one bad record must not stop every job."""
+    """Returns the markers among the records. One bad record must not stop every job."""
     found: list[Marker] = []
     for record in records:
         try:
             found.append(Marker.decode(record.body))
         except ValueError as error:
-            _log.warning("%s/%d is no marker: %s", record.topic, record.queue_offset, error)
+            _log.warning("%s/%d is not a marker: %s", record.topic, record.queue_offset, error)
     return found

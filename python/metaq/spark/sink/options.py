@@ -17,11 +17,11 @@ from metaq.spark.source.options import COMMON, DEFAULT_NAMESERVERS, Kind, one_of
 DEFAULT_GROUP: Final = "metaq-spark"
 _JOBS: Final = "JOBS"
 SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "queryname", "mode"))
-"""Spark hands these on to every sink."""
+"""Options that Spark passes to every sink."""
 
 
 class Guarantee(StrEnum):
-    """How often a row is seen by consumers."""
+    """How often consumers see a row."""
 
     AT_LEAST_ONCE = "at_least_once"
     EXACTLY_ONCE = "exactly_once"
@@ -29,11 +29,11 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Everything that a writer is told."""
+    """Everything that a writer needs to know."""
 
     nameservers: str = DEFAULT_NAMESERVERS
     timeout_s: float = 60.0
-    """How long brokers that cannot be reached are waited for."""
+    """How long to wait for brokers that cannot be reached."""
     topic: str | None = None
     guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
     group: str = DEFAULT_GROUP
@@ -42,10 +42,10 @@ class SinkOptions:
     batch_bytes: int = 256 * KIB
     buffer_bytes: int = 32 * MIB
     app_id: str | None = None
-    """With `version`, the identity of a write: the same one shows its rows once, however often it is done."""
+    """With `version` the identity of a write. Rows of writes with the same identity are shown once."""
     version: int | None = None
     may_start_late: bool = False
-    """Whether a query may begin to write exactly once at another batch than its first."""
+    """Whether a query may start to write exactly once after its first batch."""
 
     def producer(self, half_properties: str | None = None) -> ProducerOptions:
         return ProducerOptions(
@@ -61,7 +61,7 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Raises OptionError, which names the option and what it takes."""
+    """Reads the options of the sink. Raises OptionError, which names the option and its values."""
     ours = {name: text for name, text in given.items() if name.lower() not in SPARKS_OWN}
     values = read_options(ours, SINK)
     options = SinkOptions(**{_FIELDS[name]: value for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""Whether brokers can write exactly once: only MetaQ's take half messages apart that hold many messages."""
+"""Checks that brokers can write exactly once: only MetaQ's accept half messages that hold many messages."""
 
 from __future__ import annotations
 
@@ -14,44 +14,43 @@ from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import MeasureQueue
+from metaq.retry import Retry, steady
 from metaq.spark.errors import OptionError
 
 PAUSE_S: Final = 0.5
 
 _ours: weakref.WeakKeyDictionary[Session, set[str]] = weakref.WeakKeyDictionary()
-"""Addresses of brokers that are MetaQ's."""
+"""Addresses of MetaQ brokers."""
 
 
 async def require_metaq(session: Session, topics: Iterable[str], timeout_s: float) -> None:
-    """Raises OptionError where a broker of a topic is not one of MetaQ, NoRoute where there is no such topic,
-    Unreachable where none of its brokers answers in that time.
+    """Raises OptionError if a broker of a topic is not a MetaQ broker, NoRoute if the topic does not exist,
+    and Unreachable if none of its brokers answers in time.
 
-    A broker that is away while others are there is not waited for: rows go to the others meanwhile.
+    It does not wait for a broker that is away while others answer: rows go to the others meanwhile.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
+    tries = Retry(timeout_s, steady(PAUSE_S))
     for topic in topics:
         check_topic(topic)
         while True:
-            route = await route_of(session, topic, max(deadline - loop.time(), 0.0))
+            route = await route_of(session, topic, tries.left_s)
             names = sorted({queue.broker for queue in route.writable})
             found = await asyncio.gather(*(_away(session, topic, name) for name in names))
             away = [error for error in found if error is not None]
             if not names or len(away) < len(names):
                 break
-            if loop.time() + PAUSE_S > deadline:
+            if not await tries.pause():
                 raise away[0]
-            await asyncio.sleep(PAUSE_S)
 
 
 async def _away(session: Session, topic: str, broker: str) -> Unreachable | NoRoute | None:
-    """Why it does not answer; raises OptionError where it answers as none of ours would."""
+    """Returns why a broker does not answer. Raises OptionError if it is not a MetaQ broker."""
     known = _ours.setdefault(session, set())
     try:
         address = session.address(broker)
         if address in known:
             return None
-        # Whether it has the topic does not matter: what is asked is whether it knows the request.
+        # The broker need not have the topic; it only has to know the request.
         command = MeasureQueue(topic=topic, queue_id=0, queue_offset=0, end_offset=0)
         reply = await session.call(broker, command)
     except (Unreachable, NoRoute) as error:
@@ -59,7 +58,7 @@ async def _away(session: Session, topic: str, broker: str) -> Unreachable | NoRo
     if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         raise OptionError(
             f"option deliveryGuarantee is exactly_once, and {broker} at {address}, a broker of topic {topic},"
-            " is none of MetaQ: it would show rows to no consumer",
+            " is not a MetaQ broker: it would show rows to no consumer",
             hint="deliveryGuarantee=at_least_once writes to every broker",
         )
     known.add(address)

@@ -1,4 +1,4 @@
-"""`df.writeStream.format("metaq")`: the same, batch after batch."""
+"""`df.writeStream.format("metaq")`: writes rows as messages, batch by batch."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ BATCH_ID = "streaming.sql.batchId"
 
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
-    """Spark makes one for the tasks of a query, and another one each time it commits or aborts a batch."""
+    """Writes batches. Spark makes one for the tasks, and another whenever it commits or aborts a batch."""
 
     def __init__(self, schema: StructType, options: SinkOptions, *, overwrite: bool) -> None:
-        """Raises OptionError, and NoRoute where there is no such topic, before any row is read."""
+        """Raises OptionError, and NoRoute if the topic does not exist, before any row is read."""
         require_append(overwrite)
         if options.app_id is not None:
             raise OptionError(
@@ -53,7 +53,7 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
 
 
 def _identity() -> Identity:
-    """The batch that this task belongs to."""
+    """Returns the batch that this task belongs to."""
     context = TaskContext.get()
     query_id = context and context.getLocalProperty(QUERY_ID)
     batch_id = context and context.getLocalProperty(BATCH_ID)
@@ -63,7 +63,7 @@ def _identity() -> Identity:
 
 
 def _identity_of(messages: list[WriterCommitMessage | None]) -> Identity | None:
-    """Only tasks know the query; None where none came to its end, or nothing is written exactly once."""
+    """Returns the batch, which only tasks know; None if no task ended, or if it is not exactly once."""
     for message in messages:
         if isinstance(message, TaskDone):
             return message.identity

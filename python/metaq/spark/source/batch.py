@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from metaq.admin import Bounds
 from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.spark.errors import DataLost
-from metaq.spark.source.cluster import Bounds, Cluster
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import AtOffsets, GroupOffset, Range, plan
 from metaq.spark.source.options import SourceOptions
 from metaq.spark.source.positions import resolve
@@ -26,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RangePartition(InputPartition):
-    """A range of a queue, and where its broker is."""
+    """A range of a queue and the address of its broker."""
 
     part: Range
     address: str
@@ -48,14 +49,15 @@ class BatchReader(DataSourceReader):
             return tasks(cluster, options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, RangePartition):  # Where there are none, Spark makes up one.
+        if not isinstance(partition, RangePartition):  # Spark makes one up if there are none.
             return iter(())
         options = self._narrowed.filtered(self._options)
         return Reading(options).batches(partition.part, partition.address)
 
 
 def batch_ranges(cluster: Cluster, options: SourceOptions, bounds: Mapping[Queue, Bounds]) -> list[Range]:
-    """Raises DataLost where offsets are named that the queues do not hold any more, or not yet."""
+    """Returns the ranges to read. Raises DataLost for given offsets that a queue no longer holds, or not
+    yet."""
     starts = resolve(cluster, options, "starting", bounds)
     ends = resolve(cluster, options, "ending", bounds)
     named = isinstance(options.start, AtOffsets | GroupOffset), isinstance(options.end, AtOffsets)
@@ -68,7 +70,7 @@ def batch_ranges(cluster: Cluster, options: SourceOptions, bounds: Mapping[Queue
         ):
             lost(options, wanted, f"the queue has [{found.first}, {found.end})")
         elif named[0] and wanted.from_offset > found.end:
-            # A group that runs may have gone past the end since it was looked up.
+            # A running group may have passed the end since that was read.
             end = cluster.bounds([queue])[queue].end
             if wanted.from_offset > end:
                 lost(options, wanted, f"the queue ends at {end} now")
@@ -77,7 +79,7 @@ def batch_ranges(cluster: Cluster, options: SourceOptions, bounds: Mapping[Queue
 
 
 def lost(options: SourceOptions, part: Range, reason: str) -> None:
-    """Loud, or where it was said so a line in the log."""
+    """Raises DataLost, or logs a warning if the options say so."""
     if options.fails_on_data_loss:
         raise DataLost(
             f"messages are lost: {part}: {reason}", hint="failOnDataLoss=false goes on without them"
@@ -95,7 +97,7 @@ def tasks(cluster: Cluster, options: SourceOptions, ranges: Iterable[Range]) -> 
 
 
 def _address(cluster: Cluster, options: SourceOptions, queue: Queue, end: int) -> str:
-    """Of a replica that has everything, where one is wanted; of the master otherwise."""
+    """Returns the address of a replica that has everything, if one is wanted; otherwise the master's."""
     known = cluster.addresses(queue)
     if options.prefers_replicas or MASTER_ID not in known:
         for broker_id, reached in sorted(cluster.replica_ends(queue).items()):

@@ -1,4 +1,4 @@
-"""A batch reader that is told which rows a query wants, where Spark is set up to tell it."""
+"""A batch reader that takes the filters of a query, if Spark is set up to push them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
 _WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""What Spark runs to push filters, and only where spark.sql.python.filterPushdown.enabled is set."""
+"""The module that Spark runs to push filters; only if spark.sql.python.filterPushdown.enabled is set."""
 
 
 class FilteringReader(BatchReader):
-    """The same, with the filters of one query."""
+    """A batch reader with the filters of one query."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._narrowed, left = narrow(self._options, filters)
@@ -26,7 +26,7 @@ class FilteringReader(BatchReader):
 
 
 def batch_reader(options: SourceOptions) -> BatchReader:
-    """Spark refuses readers that could take filters where it is set up not to give them any."""
+    """Returns a reader. Spark refuses readers with `pushFilters` if it is set up not to push filters."""
     return FilteringReader(options) if _filters_are_pushed() else BatchReader(options)
 
 

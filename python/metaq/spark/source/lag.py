@@ -1,7 +1,7 @@
-"""How far a stream is behind: told with every progress report of a query.
+"""The lag of a stream, which every progress report of a query contains.
 
-Spark shows what a source calls its latest offset, and puts it into `progress.sources[…].latestOffset`. Ours
-has besides the ends of the queues what lies between them and the end of the batch.
+Spark shows the latest offset of a source as `progress.sources[…].latestOffset`. Ours contains the ends of the
+queues, and how far the batch is behind them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from metaq.spark.source.offsets import nested
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Of one source of a query."""
+    """The lag of one source of a query."""
 
     messages: int
     messages_min: int
     messages_max: int
     messages_avg: float
-    """Of the single queues."""
+    """Minimum, maximum and average are of single queues."""
     bytes: int
-    """As stored. Of a queue with more than a million waiting messages, or a thousand at a broker that is not
-    MetaQ's, the rest is estimated by those."""
+    """As stored. If more than a million messages wait in a queue, or a thousand on a broker that is not
+    MetaQ's, the rest is estimated from those."""
     seconds: float | None
-    """How long the oldest message has waited, by its broker's clock; None where a broker does not tell that,
-    as those that are not MetaQ's."""
+    """How long the oldest message has waited, by its broker's clock; None if a broker does not tell. Only
+    MetaQ's do."""
 
 
 def report(
@@ -50,8 +50,8 @@ def report(
 
 
 def lags(progress: Any) -> list[Lag]:
-    """Of every MetaQ source of a query, by what it tells of its progress: `query.lastProgress`, or what a
-    StreamingQueryListener is given."""
+    """Returns the lag of every MetaQ source of a query, from `query.lastProgress` or from the progress that a
+    StreamingQueryListener gets."""
     sources = progress["sources"] if isinstance(progress, Mapping) else progress.sources
     found = []
     for source in sources:

@@ -43,7 +43,7 @@ class GroupOffsets(StreamingQueryListener):
         is_wanted: Callable[[str], bool] | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        """Of a query with several sources `is_wanted` says which topics are the group's."""
+        """If a query has several sources, `is_wanted` tells which topics belong to the group."""
         check_group(group)
         self._group = group
         self._nameservers = nameservers
@@ -65,7 +65,7 @@ class GroupOffsets(StreamingQueryListener):
             self.commit(event.progress)
 
     def commit(self, progress: StreamingQueryProgress) -> None:
-        """How far a query is by what it tells, such as `query.lastProgress` when it has ended."""
+        """Commits the offsets of a progress report, such as `query.lastProgress` after the end."""
         for source in progress.sources:
             offsets = _offsets(source.endOffset)
             if self._is_wanted is not None:
@@ -84,7 +84,7 @@ class GroupOffsets(StreamingQueryListener):
 
 
 def _offsets(text: Any) -> dict[Queue, int]:
-    """None where the source is not ours."""
+    """Returns no offsets if the source is not one of MetaQ."""
     try:
         stored = json.loads(text)
         return {queue: place.queue_offset for queue, place in stream_offset.load(stored).items()}

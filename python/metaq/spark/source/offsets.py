@@ -1,4 +1,4 @@
-"""Where reading begins and ends: how options say it, and how ranges are cut into tasks. No I/O."""
+"""The start and end of reading: how options give them, and how ranges become tasks. It does no I/O."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ EARLIEST: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The first message that is still there."""
+    """The first message that a queue still holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Behind the last message."""
+    """After the last message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """What the group has committed; the first message of a queue of which it has not."""
+    """The offset that the group has committed; the first message of a queue without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """These, for every queue; −1 and −2 are the ends."""
+    """An offset for every queue; −1 is latest, −2 is earliest."""
 
     offsets: Mapping[Queue, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message stored then or later, in every queue."""
+    """The first message of every queue that was stored at a time or later."""
 
     time: Time
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The same with a time of its own for every queue, in milliseconds since 1970."""
+    """A time for every queue, in milliseconds since 1970."""
 
     times: Mapping[Queue, int]
 
@@ -59,7 +59,7 @@ Position: TypeAlias = Earliest | Latest | GroupOffset | AtOffsets | AtTime | AtT
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """A moment, or a span before the moment at which it is asked for."""
+    """A time, or a span before the time at which it is used."""
 
     milliseconds: int
     is_relative: bool = False
@@ -120,9 +120,9 @@ def parse_assignment(text: str) -> dict[str, dict[str, frozenset[int]]]:
     assigned: dict[str, dict[str, frozenset[int]]] = {}
     for topic, broker, numbers in _nested(text):
         if not isinstance(numbers, list) or not numbers:
-            raise ValueError(f"{topic}.{broker} is no list of queues")
+            raise ValueError(f"{topic}.{broker} is not a list of queues")
         if any(type(number) is not int or not 0 <= number < 2**31 for number in numbers):
-            raise ValueError(f"{topic}.{broker} has a queue that is no number from 0 on")
+            raise ValueError(f"{topic}.{broker} has a queue that is not a number from 0 on")
         assigned.setdefault(topic, {})[broker] = frozenset(numbers)
     if not assigned:
         raise ValueError("it names no queue")
@@ -133,7 +133,7 @@ def _nested(text: str) -> list[tuple[str, str, Any]]:
     try:
         topics = json.loads(text, object_pairs_hook=_no_name_twice)
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return [
@@ -145,7 +145,7 @@ def _nested(text: str) -> list[tuple[str, str, Any]]:
 
 def _objects(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"{where} is no JSON object")
+        raise ValueError(f"{where} is not a JSON object")
     return value
 
 
@@ -157,7 +157,7 @@ def _no_name_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def nested(values: Mapping[Queue, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The shape in which offsets are written, always in the same order: Spark compares their texts."""
+    """Returns the nested form of offsets, always in the same order: Spark compares them as text."""
     shape: dict[str, dict[str, dict[str, Any]]] = {}
     for queue in sorted(values):
         shape.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.id)] = values[queue]
@@ -166,7 +166,7 @@ def nested(values: Mapping[Queue, Any]) -> dict[str, dict[str, dict[str, Any]]]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
-    """Messages of one queue, the last one not included."""
+    """Messages of one queue; the end is not included."""
 
     queue: Queue
     from_offset: int
@@ -181,15 +181,16 @@ class Range:
         return f"{queue.topic}/{queue.broker}/{queue.id} [{self.from_offset}, {self.to_offset})"
 
     def split(self, parts: int) -> list[Range]:
-        """Parts that differ by one message at most, none of them empty."""
+        """Returns parts that differ by at most one message; none is empty."""
         parts = max(min(parts, self.length), 1)
         cuts = [self.from_offset + self.length * number // parts for number in range(parts + 1)]
         return [Range(self.queue, first, last) for first, last in pairwise(cuts)]
 
 
 def plan(ranges: Iterable[Range], *, partitions_min: int | None, records_max: int | None) -> list[Range]:
-    """One task or more for each range that is not empty: none has more than `records_max` messages, and there
-    are at least `partitions_min` of them where there are as many messages. Long ranges are split first."""
+    """Returns the tasks: one or more for each range that is not empty. None has more than `records_max`
+    messages. There are at least `partitions_min`, if there are that many messages; long ranges are split
+    first."""
     whole = sorted(part for part in ranges if part.length > 0)
     parts = [-(-part.length // records_max) if records_max else 1 for part in whole]
     count = sum(parts)
@@ -205,14 +206,14 @@ def plan(ranges: Iterable[Range], *, partitions_min: int | None, records_max: in
 
 
 def share(available: Mapping[Queue, int], limit: int) -> dict[Queue, int]:
-    """`limit` messages in proportion to what each queue has; exactly so many where there are as many."""
+    """Shares `limit` messages among the queues in proportion to what they have."""
     total = sum(available.values())
     if total <= limit:
         return dict(available)
     queues = sorted(available)
     taken = {queue: available[queue] * limit // total for queue in queues}
     left = limit - sum(taken.values())
-    # What rounding left over goes to those who lost most by it.
+    # The queues that lost most by rounding get the rest.
     by_loss = sorted(queues, key=lambda queue: (-(available[queue] * limit % total), queue))
     for queue in by_loss[:left]:
         taken[queue] += 1

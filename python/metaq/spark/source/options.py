@@ -1,6 +1,6 @@
-"""Options of `format("metaq")`: checked before any work, each error names the option and what it takes.
+"""Options of `format("metaq")`. They are checked before any work; errors name the option and its values.
 
-Names are those of spark-sql-kafka where it has the same thing. Spark does not tell upper from lower case.
+An option that spark-sql-kafka also has has the same name. Spark ignores the case of names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Parser = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How the text of an option is read, and what is said of it where it cannot be."""
+    """How the text of an option is read, and which values an error lists."""
 
     parse: Parser
     accepted: str
@@ -58,7 +58,7 @@ def seconds(text: str) -> float:
     """`30s`, `15 minutes`, `500ms`; a bare number is in seconds."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", text.lower())
     if found is None or found[2] not in _UNITS_S:
-        raise ValueError("it is no span of time")
+        raise ValueError("it is not a span of time")
     return float(found[1]) * _UNITS_S[found[2]]
 
 
@@ -142,7 +142,7 @@ COMMON: Final[dict[str, Kind]] = {
     "nameservers": Kind(str, "host:port, several separated by semicolons"),
     "timeout": _SPAN,
 }
-"""Of source and sink."""
+"""Options that source and sink share."""
 
 SOURCE: Final[dict[str, Kind]] = {
     **COMMON,
@@ -189,7 +189,7 @@ BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimesta
 
 
 def read_options(given: Mapping[str, str], known: Mapping[str, Kind]) -> dict[str, Any]:
-    """Values by the option's own spelling; raises OptionError."""
+    """Returns the values by the proper names of the options. Raises OptionError."""
     names = {name.lower(): name for name in known}
     values: dict[str, Any] = {}
     for written, text in given.items():
@@ -206,7 +206,7 @@ def _value(name: str, text: str, kind: Kind) -> Any:
     try:
         return kind.parse(str(text))
     except (ValueError, KeyError, re.error, InvalidMessage, Refused) as error:
-        # What is behind the first line only shows the place in the text.
+        # The lines after the first only point at a place in the text.
         reason = "" if isinstance(error, KeyError) else f" ({str(error).partition(chr(10))[0]})"
         raise OptionError(
             f"option {name} cannot be {_short(text)}{reason}", hint=f"it takes {kind.accepted}"
@@ -220,7 +220,7 @@ def _short(text: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """Which topics and queues are read."""
+    """The topics and queues that are read."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -239,14 +239,14 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """Everything that a reader is told."""
+    """Everything that a reader needs to know."""
 
     subscribed: Subscribed
     start: Position
     end: Position
     nameservers: str = DEFAULT_NAMESERVERS
     timeout_s: float = 60.0
-    """How long brokers that cannot be reached are waited for."""
+    """How long to wait for brokers that cannot be reached."""
     strategy: Literal["error", "latest"] = "error"
     group: str | None = None
     commits: bool = True
@@ -272,7 +272,8 @@ class SourceOptions:
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
-    """`streaming` is None where it is not known yet which of both it will be. Raises OptionError."""
+    """Reads the options of a batch or a stream; `streaming` None means that this is not known yet. Raises
+    OptionError."""
     values = read_options(given, SOURCE)
     if streaming is not None:
         _refuse_other_kind(values, streaming=streaming)

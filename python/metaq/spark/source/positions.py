@@ -1,4 +1,4 @@
-"""Positions that options name, turned into queue offsets by asking the cluster."""
+"""Turns the positions of options into queue offsets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+from metaq.admin import Bounds
 from metaq.client.session.routes import Queue
 from metaq.spark.errors import OptionError
-from metaq.spark.source.cluster import Bounds, Cluster
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import (
     EARLIEST,
     LATEST,
@@ -27,7 +28,7 @@ Side = Literal["starting", "ending"]
 def resolve(
     cluster: Cluster, options: SourceOptions, side: Side, bounds: Mapping[Queue, Bounds]
 ) -> dict[Queue, int]:
-    """Raises OptionError where the option does not fit the queues that there are."""
+    """Returns the offset of each queue. Raises OptionError if the option does not fit the queues."""
     position: Position = options.start if side == "starting" else options.end
     if isinstance(position, AtOffsets):
         _require_same(f"{side}Offsets", position.offsets, bounds)
@@ -55,7 +56,8 @@ def _offset(offset: int, found: Bounds) -> int:
 
 
 def _require_same(option: str, named: Iterable[Queue], there: Iterable[Queue]) -> None:
-    """Every queue has to be named: one that is not would begin somewhere that nobody chose."""
+    """Raises OptionError unless the option names every queue: the others would start at a position that
+    nobody chose."""
     named, there = set(named), set(there)
     for queues, what in ((named - there, "names queues that are not there"), (there - named, "leaves out")):
         if queues:

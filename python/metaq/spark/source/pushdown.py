@@ -1,6 +1,7 @@
-"""Filters of a query that queues and brokers can apply: what they leave out is never read.
+"""Filters of a query that queues and brokers can apply, so that rows they exclude are never read.
 
-Only what is exact is taken. Times are not: a broker's clock may have been set back between two messages.
+Only exact filters are taken. Filters on times are not exact: a broker's clock may have been set back between
+two messages.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _QUEUE_COLUMNS = {"topic": "topic", "brokerName": "broker", "queueId": "id"}
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """What the filters of a query leave of a subscription."""
+    """The part of a subscription that the filters of a query leave."""
 
     allowed: tuple[tuple[str, frozenset[Any]], ...] = ()
     """Attributes of queues and the values that they may have."""
@@ -41,7 +42,7 @@ class Narrowed:
 
 
 def narrow(options: SourceOptions, filters: Iterable[Filter]) -> tuple[Narrowed, list[Filter]]:
-    """What the filters come to, and those of them that Spark has to apply itself."""
+    """Returns the narrowed subscription, and the filters that Spark must apply itself."""
     narrowed, left = Narrowed(), []
     for wanted in filters:
         taken = _take(options, narrowed, wanted)
@@ -86,8 +87,8 @@ def _take(options: SourceOptions, narrowed: Narrowed, wanted: Filter) -> Narrowe
 
 
 def _can_filter_tags(options: SourceOptions, values: frozenset[Any]) -> bool:
-    """A pull carries one filter; and some texts that a column may be compared with are no tags."""
-    # No tag at all would be every message to a broker.
+    """A pull carries one filter, and some texts that a column can be compared with are not tags."""
+    # To a broker, no tags mean every message.
     return (
         bool(values)
         and not options.is_filtered

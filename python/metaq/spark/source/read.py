@@ -1,23 +1,23 @@
-"""What executors do: read a range of a queue and give it as Arrow batches."""
+"""Reads a range of a queue on an executor and yields Arrow batches."""
 
 from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import Network, Scan, ScanBatch, ScanStop
 from metaq.client.compression import INFLATED_BYTES_MAX
-from metaq.client.consumer.pull_consumer import NO_GROUP
-from metaq.client.properties import SYSTEM_NAMES
 from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.errors import MetaqError, UnreadableBody
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
-from metaq.settings import ScanSettings
+from metaq.protocol.names import TOOLS_GROUP
+from metaq.protocol.properties import SYSTEM_NAMES
+from metaq.retry import Backoff, Retry
+from metaq.settings import NetworkSettings, ScanSettings
 from metaq.spark.errors import DataLost
 from metaq.spark.schema import ArrowColumns
 from metaq.spark.source.cluster import Cluster
@@ -30,31 +30,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 TAKE_S: Final = 30.0
-PAUSE_S: Final = 0.2
-PAUSE_S_MAX: Final = 2.0
+BACKOFF: Final = Backoff(first_s=0.2, max_s=2.0)
 _GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
-"""How a broker refuses to read of a topic or a queue that it has not."""
+"""Codes with which a broker refuses a topic or a queue that it does not have."""
 
 _networks: dict[int, Network] = {}
-"""One for each process: workers are forked, and a thread does not come along."""
+"""By process id: workers are forked, and threads do not survive a fork."""
 
 
 def _network() -> Network:
     process = os.getpid()
     if process not in _networks:
         _networks.clear()
-        _networks[process] = Network()
+        _networks[process] = Network(NetworkSettings())
     return _networks[process]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All that a task needs besides its range; it travels to the executors."""
+    """Everything that a task needs besides its range. Spark sends it to the executors."""
 
     options: SourceOptions
 
     def batches(self, part: Range, address: str) -> Iterator[pa.RecordBatch]:
-        """Raises DataLost, UnreadableBody, or what kept it from reading for longer than the time allows."""
+        """Yields the rows. Raises DataLost, UnreadableBody, or the last error when the time is over."""
         return _RangeReader(self.options, part, address).batches()
 
 
@@ -66,15 +65,17 @@ class _RangeReader:
         self._address = address
         self._filter = options.filter(part.queue.topic)
         self._settings = ScanSettings(
-            group=options.group or NO_GROUP,
+            group=options.group or TOOLS_GROUP,
             columns=options.columns,
             hidden_names=frozenset() if options.shows_system_properties else SYSTEM_NAMES,
             inflated_bytes_max=INFLATED_BYTES_MAX,
         )
         self._is_master = False
-        """The address is the one that name servers gave for the master meanwhile."""
-        self._pause_s = PAUSE_S
-        self._progress_at = time.monotonic()
+        """The address is the master's, as a name server gave it."""
+        self._tries = self._begin_tries()
+
+    def _begin_tries(self) -> Retry:
+        return Retry(self._options.timeout_s, BACKOFF)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         arrow = ArrowColumns(self._options.columns)
@@ -103,8 +104,7 @@ class _RangeReader:
 
     def _check(self, batch: ScanBatch) -> None:
         self._position = batch.to_offset
-        self._progress_at = time.monotonic()
-        self._pause_s = PAUSE_S
+        self._tries = self._begin_tries()
         covered = batch.to_offset - batch.from_offset
         if covered != batch.rows and not self._options.is_filtered:
             part = Range(self._part.queue, batch.from_offset, batch.to_offset)
@@ -124,13 +124,13 @@ class _RangeReader:
             _log.warning("going on without a body that cannot be decompressed: %s: %s", place, reason)
 
     def _decide(self, stop: ScanStop) -> None:
-        """Goes on, waits, or raises."""
+        """Continues, waits, or raises."""
         here = Range(self._part.queue, self._position, self._part.to_offset)
         if stop.kind == "done":
             return
         is_loss = stop.kind == "moved" or (stop.kind == "refused" and stop.value in _GONE)
         if is_loss and not self._is_master:
-            # A replica may have less than its master, whose word alone counts.
+            # A replica may have fewer messages than its master: only the master decides.
             self._address_master(here)
         elif stop.kind == "moved":
             if stop.value > self._position:
@@ -162,16 +162,14 @@ class _RangeReader:
         self._position = max(self._position, part.to_offset)
 
     def _wait(self, error: MetaqError) -> None:
-        """For what may pass; the broker may also have moved meanwhile."""
-        if time.monotonic() - self._progress_at > self._options.timeout_s:
-            if isinstance(error, DataLost):
-                self._lost(Range(self._part.queue, self._position, self._part.to_offset), str(error))
-                return
+        """Waits after an error that may pass. The broker may have moved meanwhile."""
+        _log.info("trying again: %s", error)
+        if self._tries.pause_blocking():
+            self._address = self._find_address() or self._address
+        elif isinstance(error, DataLost):
+            self._lost(Range(self._part.queue, self._position, self._part.to_offset), str(error))
+        else:
             raise error
-        _log.info("trying again in %.1f s: %s", self._pause_s, error)
-        time.sleep(self._pause_s)
-        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
-        self._address = self._find_address() or self._address
 
     def _address_master(self, here: Range) -> None:
         address = self._find_address()

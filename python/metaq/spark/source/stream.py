@@ -1,7 +1,7 @@
 """The stream source: `spark.readStream.format("metaq")`.
 
-Spark asks, in a process of its own beside the driver: where to begin (`initialOffset`), how far to go now
-(`latestOffset`), which tasks that makes (`partitions`), and tells that a batch is done (`commit`) when it
+Spark calls it in a process beside the driver: where to begin (`initialOffset`), how far to go now
+(`latestOffset`) and which tasks to run (`partitions`). It reports that a batch is done (`commit`) when it
 plans the next one. Offsets are in `stream_offset`, limits in `admission`.
 """
 
@@ -22,18 +22,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from metaq.admin import Bounds
 from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError
+from metaq.retry import Retry, steady
 from metaq.spark.errors import WrongCheckpoint
 from metaq.spark.source import lag, stream_offset
 from metaq.spark.source.admission import admit_bytes, admit_rows
 from metaq.spark.source.batch import RangePartition, lost, tasks
-from metaq.spark.source.cluster import DELAY_UNKNOWN, Bounds, Cluster
+from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import Range
 from metaq.spark.source.options import SourceOptions
 from metaq.spark.source.positions import resolve
 from metaq.spark.source.read import Reading
-from metaq.spark.source.stream_offset import UNKNOWN, Place, StreamOffset
+from metaq.spark.source.stream_offset import UNKNOWN, QueuePosition, StreamOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,14 +43,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ROUTES_S: Final = 2.0
-"""How often it is looked whether there are new queues."""
+"""Seconds between looks for new queues."""
 LAG_S: Final = 1.0
-"""How often it is asked how far behind the query is while nothing else happens."""
+"""Seconds between measurements of the lag while the query is idle."""
 PAUSE_S: Final = 0.5
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans beside the driver and reads on the executors, which get no more of it than the options."""
+    """Plans beside the driver and reads on the executors, which get only its options."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -60,13 +62,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._queues_at = float("-inf")
         self._initial: dict[str, Any] | None = None
         self._target: dict[Queue, int] | None = None
-        """Where a query that takes what is there now ends."""
+        """The end of a query that reads only what is available now."""
         self._batch_at = float("-inf")
         self._away: set[Queue] = set()
-        """Queues of which it was logged that they are not there any more."""
+        """Queues whose loss was logged."""
         self._checked: tuple[float, StreamOffset, dict[Queue, int], dict[Queue, int]] | None = None
         self._report: dict[str, Any] | None = None
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     def __getstate__(self) -> SourceOptions:
         return self._options
@@ -75,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._begin()
 
-    # What Spark asks
+    # Calls of Spark
 
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
@@ -86,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark takes one of them; `latestOffset` knows all of them by the options."""
+        """Spark takes one limit; `latestOffset` applies all of them."""
         options = self._options
         if options.trigger_offsets_max is not None:
             return ReadMaxRows(options.trigger_offsets_max)
@@ -106,10 +108,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         starts = self._starts(begun, ends)
         chosen = self._admitted(starts, ends, limit)
         if all(queue in begun and begun[queue].queue_offset == end for queue, end in chosen.items()):
-            self._tell(chosen, ends, is_batch=False)
+            self._report_lag(chosen, ends, is_batch=False)
             return stream_offset.dump(begun)
         self._batch_at = time.monotonic()
-        self._tell(chosen, ends, is_batch=True)
+        self._report_lag(chosen, ends, is_batch=True)
         return stream_offset.dump(self._ended(begun, starts, chosen))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -127,7 +129,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges.append(Range(queue, first, max(place.queue_offset, first)))
         for part in ranges:
             if part.length and not self._there().addresses(part.queue):
-                lost(self._options, part, "no broker of that name is known any more")
+                lost(self._options, part, "its broker is no longer known")
         known = [part for part in ranges if self._there().addresses(part.queue)]
         return tasks(self._there(), self._options, known)
 
@@ -135,7 +137,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Reading(self._options).batches(partition.part, partition.address)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Makes known in the brokers how far the query is; the checkpoint alone decides where it goes on."""
+        """Commits the offsets to the group, so that tools show them. The checkpoint alone decides where the
+        query continues."""
         options = self._options
         if options.group is None or not options.commits:
             return
@@ -159,16 +162,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._cluster
 
     def _look(self, *, refresh: bool = False) -> list[Queue]:
-        """The queues that there are now."""
+        """Returns the queues that exist now."""
         now = time.monotonic()
         if refresh or now - self._queues_at > ROUTES_S:
             strict = self._options.fails_on_data_loss or self._initial is None
-            self._queues = self._there().queues(self._options.subscribed, refresh=True, strict=strict)
+            self._queues = self._there().queues(self._options.subscribed, strict=strict)
             self._queues_at = now
         return self._queues
 
-    def _loaded(self, stored: Mapping[str, Any]) -> dict[Queue, Place]:
-        """Raises WrongCheckpoint where it is of other topics."""
+    def _loaded(self, stored: Mapping[str, Any]) -> dict[Queue, QueuePosition]:
+        """Reads a stored offset. Raises WrongCheckpoint if it is of other topics."""
         places = stream_offset.load(stored)
         foreign = sorted(
             {queue.topic for queue in places if not self._options.subscribed.covers(queue.topic)}
@@ -181,27 +184,26 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return places
 
-    # Where a batch begins
+    # The start of a batch
 
     def _find_again(self, begun: StreamOffset) -> None:
-        """Queues that are not there are waited for: a broker that is started anew is away for a while."""
-        deadline = time.monotonic() + (self._options.timeout_s if self._options.fails_on_data_loss else 0.0)
+        """Waits for queues that are missing: a broker that restarts is away for a while."""
+        tries = Retry(self._options.timeout_s if self._options.fails_on_data_loss else 0.0, steady(PAUSE_S))
         absent = sorted(begun.keys() - set(self._look()))
-        while absent and time.monotonic() < deadline:
-            time.sleep(PAUSE_S)
+        while absent and tries.pause_blocking():
             absent = sorted(begun.keys() - set(self._look(refresh=True)))
         for queue in absent:
             if queue not in self._away:
                 here = begun[queue].queue_offset
-                lost(self._options, Range(queue, here, here), "the queue is not there any more")
+                lost(self._options, Range(queue, here, here), "the queue no longer exists")
         self._away = set(absent)
 
     def _starts(self, begun: StreamOffset, ends: Mapping[Queue, int]) -> dict[Queue, int]:
-        """Where each queue that is there goes on."""
+        """Returns where each queue that exists continues."""
         now = time.monotonic()
         if self._checked is not None:
             at, *checked, starts = self._checked
-            # Where nothing has changed, and a trigger waits for more messages, it asks all the time.
+            # A trigger that waits for more messages asks all the time.
             if checked == [begun, ends] and now - at < LAG_S:
                 return starts
         starts = self._check_starts(begun, ends)
@@ -211,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_starts(self, begun: StreamOffset, ends: Mapping[Queue, int]) -> dict[Queue, int]:
         options = self._options
         moved = {
-            queue: Place(0) if queue not in begun else begun[queue]
+            queue: QueuePosition(0) if queue not in begun else begun[queue]
             for queue in ends
             if queue not in begun or begun[queue].queue_offset != ends[queue]
         }
@@ -224,13 +226,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = bounds[queue]
             if queue not in begun:
                 starts[queue] = found.first
-            elif fault := _fault(place, found, measured[queue].before_physical_offset):
+            elif fault := _fault(place, found, _known(measured[queue].before_physical_offset)):
                 gone = Range(queue, place.queue_offset, max(found.first, place.queue_offset))
                 lost(options, gone, fault)
                 starts[queue] = found.first
         return starts
 
-    # How far it goes
+    # The end of a batch
 
     def _admitted(
         self, starts: Mapping[Queue, int], ends: Mapping[Queue, int], limit: ReadLimit
@@ -252,8 +254,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ended(
         self, begun: StreamOffset, starts: Mapping[Queue, int], chosen: Mapping[Queue, int]
-    ) -> dict[Queue, Place]:
-        """Queues that are away keep their place, in case that they come back."""
+    ) -> dict[Queue, QueuePosition]:
+        """Queues that are away keep their position, in case they come back."""
         places = {queue: place for queue, place in _plain(begun).items() if queue not in chosen}
         placed = self._placed(
             {
@@ -272,27 +274,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if queue in placed
                 else (UNKNOWN if before is None else before.physical_offset)
             )
-            places[queue] = Place(end, physical_offset, begins)
+            places[queue] = QueuePosition(end, physical_offset, begins)
         return places
 
-    def _placed(self, offsets: Mapping[Queue, int]) -> dict[Queue, Place]:
-        """With the place in the commit log of the message before each."""
+    def _placed(self, offsets: Mapping[Queue, int]) -> dict[Queue, QueuePosition]:
+        """Adds the physical offset of the message before each."""
         measured = self._there().measure({queue: (offset, offset) for queue, offset in offsets.items()})
         return {
-            queue: Place(offset, measured[queue].before_physical_offset) for queue, offset in offsets.items()
+            queue: QueuePosition(offset, _known(measured[queue].before_physical_offset))
+            for queue, offset in offsets.items()
         }
 
-    # What it tells
+    # Lag
 
-    def _tell(self, reached: Mapping[Queue, int], ends: Mapping[Queue, int], *, is_batch: bool) -> None:
-        """How far behind the batch's end is. Between batches that is asked for once in a while: an idle query
-        looks a hundred times a second."""
+    def _report_lag(self, reached: Mapping[Queue, int], ends: Mapping[Queue, int], *, is_batch: bool) -> None:
+        """Measures how far behind the end of the batch is. An idle query asks a hundred times a second, so it
+        is measured only once in a while."""
         now = time.monotonic()
-        if not is_batch and now - self._told_at < LAG_S:
+        if not is_batch and now - self._reported_at < LAG_S:
             return
-        self._told_at = now
+        self._reported_at = now
         behind = {queue: max(ends[queue] - reached.get(queue, 0), 0) for queue in ends}
-        size_bytes, delays_ms = 0, [0]
+        size_bytes = 0
+        delays_ms: list[int | None] = [0]
         waiting = {queue: (reached.get(queue, 0), ends[queue]) for queue in ends if behind[queue]}
         if waiting:
             nothing = dict.fromkeys(waiting, 0)
@@ -300,22 +304,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue, found in self._there().measure(waiting).items():
                 counted = max(found.end_offset - waiting[queue][0], 1)
                 size_bytes += found.size_bytes * behind[queue] // counted
-        delay_s = None if DELAY_UNKNOWN in delays_ms else max(delays_ms) / 1000
+        known_ms = [delay_ms for delay_ms in delays_ms if delay_ms is not None]
+        delay_s = max(known_ms) / 1000 if len(known_ms) == len(delays_ms) else None
         self._report = lag.report(ends, behind, size_bytes, delay_s)
 
 
-def _plain(places: StreamOffset) -> dict[Queue, Place]:
-    """Where a batch ended, without where it began: that is of no meaning for the next one."""
-    return {queue: Place(place.queue_offset, place.physical_offset) for queue, place in places.items()}
+def _known(physical_offset: int | None) -> int:
+    """Returns the physical offset as checkpoints store it."""
+    return UNKNOWN if physical_offset is None else physical_offset
 
 
-def _fault(place: Place, found: Bounds, before_physical_offset: int) -> str | None:
-    """Why a queue cannot go on at a place."""
+def _plain(places: StreamOffset) -> dict[Queue, QueuePosition]:
+    """Returns where a batch ended, without where it began: the next batch does not need that."""
+    return {
+        queue: QueuePosition(place.queue_offset, place.physical_offset) for queue, place in places.items()
+    }
+
+
+def _fault(place: QueuePosition, found: Bounds, before_physical_offset: int) -> str | None:
+    """Returns why a queue cannot continue at a position; None if it can."""
     if place.queue_offset > found.end:
-        return f"the queue ends at {found.end} now: its topic was made anew, or its broker has lost messages"
+        return (
+            f"the queue ends at {found.end} now: its topic was created again, or its broker has lost messages"
+        )
     if place.queue_offset < found.first:
         return f"the queue begins at {found.first} now"
     known = place.physical_offset != UNKNOWN and before_physical_offset != UNKNOWN
     if known and place.physical_offset != before_physical_offset:
-        return "the queue has other messages at these offsets now: its topic was made anew"
+        return "the queue has other messages at these offsets now: its topic was created again"
     return None

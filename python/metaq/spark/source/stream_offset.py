@@ -1,10 +1,10 @@
-"""How far a stream is: what Spark keeps in the checkpoint.
+"""The offset of a stream, as Spark stores it in the checkpoint.
 
     {"metaq": 1, "queues": {"orders": {"broker-a": {"0": [120, 48211], "1": [118, 47603]}}}}
 
-For each queue the offset of the next message, and where the message before it lies in its broker's commit
-log: a topic that was deleted and made anew has other messages at the same offsets. A third number is there
-where the batch that ends here does not begin where the one before it ended, since what lay between is lost.
+Each queue has the offset of the next message and the physical offset of the message before it: a topic that
+was deleted and created again has other messages at the same offsets. A third number is the offset at which
+the batch began, if messages were lost between it and the end of the batch before.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far one queue is."""
+class QueuePosition:
+    """How far one queue was read."""
 
     queue_offset: int
     physical_offset: int = UNKNOWN
-    """Of the message before; −1 where there is none."""
+    """The physical offset of the message before; −1 if there is none."""
     begins: int | None = None
-    """Where the batch that ends here begins, if not where the one before it ended."""
+    """The offset at which this batch began, if it is not the end of the one before."""
 
     def dump(self) -> list[int]:
         place = [self.queue_offset, self.physical_offset]
         return place if self.begins is None else [*place, self.begins]
 
 
-StreamOffset = Mapping[Queue, Place]
+StreamOffset = Mapping[Queue, QueuePosition]
 
 
 def dump(places: StreamOffset) -> dict[str, Any]:
     return {"metaq": VERSION, "queues": nested({queue: place.dump() for queue, place in places.items()})}
 
 
-def load(stored: Mapping[str, Any]) -> dict[Queue, Place]:
-    """Raises WrongCheckpoint for what we have not written."""
+def load(stored: Mapping[str, Any]) -> dict[Queue, QueuePosition]:
+    """Reads an offset. Raises WrongCheckpoint if this source has not written it."""
     if stored.get("metaq") != VERSION:
         raise WrongCheckpoint(
             f"the checkpoint has offsets of another source or version: {str(stored)[:200]}",
@@ -64,10 +64,10 @@ def load(stored: Mapping[str, Any]) -> dict[Queue, Place]:
         ) from None
 
 
-def _place(place: Any) -> Place:
+def _place(place: Any) -> QueuePosition:
     if not isinstance(place, list) or len(place) not in (2, 3):
-        raise ValueError(f"{place!r} is no place in a queue")
+        raise ValueError(f"{place!r} is not a place in a queue")
     for number in place:
         if type(number) is not int or not -1 <= number <= OFFSET_MAX:
-            raise ValueError(f"{number!r} is no offset")
-    return Place(*place)
+            raise ValueError(f"{number!r} is not an offset")
+    return QueuePosition(*place)

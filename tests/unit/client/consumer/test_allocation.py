@@ -1,4 +1,4 @@
-"""Every queue goes to exactly one member, and to the same one that a Java client would think of."""
+"""Every queue goes to exactly one member, the same that a Java client would compute."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_shares_differ_by_one_at_most(strategy: str, all_queues: list[Queue], cl
 
 
 def java_average(index: int, queue_count: int, member_count: int) -> range:
-    """The rule as Java clients compute it, step by step: with a size of at least one for everybody, a start
-    past the end is what leaves some with nothing."""
+    """Computes the rule as Java clients do: every share has at least one queue, and members whose share would
+    start past the end get none."""
     rest = queue_count % member_count
     early = rest > 0 and index < rest
     size = 1 if queue_count <= member_count else queue_count // member_count + (1 if early else 0)
@@ -88,7 +88,7 @@ def test_a_room_reads_its_own_brokers() -> None:
     assert len(east) == 3, "the queues of a room without members are shared by all"
 
 
-def test_who_is_not_a_member_gets_nothing() -> None:
+def test_a_client_that_is_not_a_member_gets_nothing() -> None:
     for strategy in STRATEGIES.values():
         assert strategy("stranger", [Queue("T", "b", 0)], ["a"]) == []
 

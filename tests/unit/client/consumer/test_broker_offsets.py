@@ -1,4 +1,4 @@
-"""In which order a group's offsets go to the brokers."""
+"""The order in which a group's offsets are sent to brokers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from metaq.client.session.session import Session
 
 
 class Brokers:
-    """Takes commits as Apache's broker does: the first of a group and topic makes a table, and what else
-    comes before that table is there makes another, in whose place the first is put."""
+    """Stores commits as Apache's broker does: the first one of a group and topic creates a table, and others
+    at the same time create tables of their own, which the first one replaces."""
 
     def __init__(self, *, lost: str = "") -> None:
         self.tables: dict[tuple[str, str], dict[int, int]] = {}

@@ -1,4 +1,4 @@
-"""What is settled is committed and nothing else; a full buffer pulls no more; higher queues come first."""
+"""Only settled messages are committed, full buffers stop pulling, and higher queues come first."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.client.consumer.buffers import Limits, QueueBuffer, Turns
-from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer.group_member import GroupMember
 from metaq.client.consumer.options import ConsumerOptions
-from metaq.client.consumer.pull import Pull, Puller
+from metaq.client.consumer.pull import PullRequests, PullResult
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
@@ -44,7 +44,7 @@ def test_committable_is_the_lowest_that_is_not_settled(count: int, data: st.Data
     assert held.in_hand == 0
 
 
-def test_what_a_filter_left_out_is_settled_by_the_way() -> None:
+def test_messages_that_the_filter_skipped_count_as_settled() -> None:
     held = buffer()
     held.put([], 500)
     assert held.committable == 500
@@ -73,7 +73,7 @@ def test_taking_makes_no_room_but_settling_does() -> None:
     assert not held.is_full
 
 
-def test_what_is_given_back_comes_first_and_in_order() -> None:
+def test_messages_given_back_come_first_and_in_order() -> None:
     held = buffer()
     held.put(messages(0, 5), 5)
     first = held.take(2)
@@ -123,7 +123,7 @@ def test_higher_priority_comes_first() -> None:
 
 @given(st.integers(2, 8), st.integers(1, 12))
 def test_no_priority_is_starved(levels: int, patience: int) -> None:
-    """With all queues full for ever, the highest has its share and each other one a bounded wait."""
+    """With all queues always full, the highest gets its share and the others wait for a bounded time."""
     buffers = [filled(queue_id, 600) for queue_id in range(levels)]
     order = deliver(Turns(priority=True, patience=patience), buffers, 500)
     for queue_id in range(levels - 1):
@@ -155,24 +155,29 @@ def test_a_patience_of_nothing_is_refused() -> None:
 def test_all_queues_together_hold_no_more_bytes_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    async def pull(puller: Puller, queue: Queue, queue_offset: int, *_: object, bytes_max: int) -> Pull:
+    async def pull(
+        requests: PullRequests, queue: Queue, queue_offset: int, *_: object, bytes_max: int
+    ) -> PullResult:
         asked.append(bytes_max)
         found = messages(queue_offset, 1, size=min(100, bytes_max), queue=queue)
         await asyncio.sleep(0)
-        return Pull(found, queue_offset + 1, False, [])
+        return PullResult(found, queue_offset + 1, False, [])
 
-    monkeypatch.setattr(Puller, "pull", pull)
+    monkeypatch.setattr(PullRequests, "pull", pull)
 
     async def scenario() -> None:
         options = ConsumerOptions("g", (Subscription.of("T"),), limits=Limits(bytes_max=10_000))
-        core = GroupConsumer(Session("127.0.0.1:1"), options)
+        member = GroupMember(Session("127.0.0.1:1"), options)
+        prefetch, pulls = member.prefetch, member._pulls
         for number in range(20):
-            core._begin(Queue("T", "b", number), 0, 0.0)
-        while core.buffered_bytes < 10_000 or not all(held.awaits_room for held in core.buffers.values()):
+            pulls.begin(Queue("T", "b", number), 0, 0.0)
+        while prefetch.buffered_bytes < 10_000 or not all(
+            held.awaits_room for held in prefetch.buffers.values()
+        ):
             await asyncio.sleep(0)
-        assert core.buffered_bytes == 10_000
+        assert prefetch.buffered_bytes == 10_000
         assert max(asked) == 500
         for number in range(20):
-            await core._drop(Queue("T", "b", number))
+            await pulls.drop(Queue("T", "b", number))
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

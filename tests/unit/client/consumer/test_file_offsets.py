@@ -1,4 +1,4 @@
-"""Broadcast offsets are the old ones or the new ones, never none, and never two processes'."""
+"""The file of broadcast offsets is always complete, and belongs to one process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_commit_that_is_cancelled_ends_before_the_file_is_free(
 
 
 def slow_sync(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Syncs take a while from now on; set when one has begun."""
+    """Makes syncs slow; the event is set when one has begun."""
     begun, sync = threading.Event(), os.fsync
 
     def slow(descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""Parked messages are kept once, claimed by one, and survive the process."""
+"""Locally stored messages are stored once, claimed by one process, and survive it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from metaq.client.consumer.local_retry_store import ParkedMessages, parked_file, parked_groups
+from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file, local_retry_files
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import CommandError
@@ -19,17 +19,17 @@ def message(queue_offset: int) -> Message:
 
 
 def test_a_message_is_parked_once(tmp_path: Path) -> None:
-    parked = ParkedMessages(tmp_path / "g.sqlite")
-    assert parked.park(message(7), {"a": 1}, "why", 1000, 2000)
-    assert not parked.park(message(7), {"a": 1}, "again", 1001, 3000)
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
+    assert parked.add(message(7), {"a": 1}, "why", 1000, 2000)
+    assert not parked.add(message(7), {"a": 1}, "again", 1001, 3000)
     (row,) = parked.rows()
     assert (row.body, row.record, row.error, row.due_ms) == (b"body", {"a": 1}, "why", 2000)
 
 
-def test_what_is_due_is_claimed_by_one_process(tmp_path: Path) -> None:
-    one, other = ParkedMessages(tmp_path / "g.sqlite"), ParkedMessages(tmp_path / "g.sqlite")
+def test_due_messages_are_claimed_by_one_process(tmp_path: Path) -> None:
+    one, other = LocalRetryStore(tmp_path / "g.sqlite"), LocalRetryStore(tmp_path / "g.sqlite")
     for queue_offset in range(3):
-        one.park(message(queue_offset), {}, "why", 0, 1000 + queue_offset)
+        one.add(message(queue_offset), {}, "why", 0, 1000 + queue_offset)
     assert one.claim(999, 5000, 10) == []
     assert [row.queue_offset for row in one.claim(1001, 5000, 10)] == [0, 1]
     assert [row.queue_offset for row in other.claim(1002, 5000, 10)] == [2]
@@ -41,12 +41,12 @@ def test_what_is_due_is_claimed_by_one_process(tmp_path: Path) -> None:
 
 
 def test_it_survives_the_process_and_a_failure_counts(tmp_path: Path) -> None:
-    parked = ParkedMessages(tmp_path / "g.sqlite")
-    parked.park(message(1), {}, "why", 0, 0)
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
+    parked.add(message(1), {}, "why", 0, 0)
     (row,) = parked.claim(0, 10, 1)
-    parked.failed(row.number, "still", 77)
+    parked.add_failure(row.number, "still", 77)
     parked.close()
-    again = ParkedMessages(tmp_path / "g.sqlite")
+    again = LocalRetryStore(tmp_path / "g.sqlite")
     (row,) = again.rows()
     assert (row.attempts, row.error, row.due_ms) == (1, "still", 77)
     assert again.replay([row.number, 999]) == 1
@@ -58,33 +58,33 @@ def test_it_survives_the_process_and_a_failure_counts(tmp_path: Path) -> None:
 
 
 def test_every_commit_is_synced(tmp_path: Path) -> None:
-    parked = ParkedMessages(tmp_path / "g.sqlite")
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
     (level,) = parked._database.execute("PRAGMA synchronous").fetchone()
     assert level == 2, "FULL: a message is acknowledged only after it is on the disk"
 
 
 def test_groups_are_found_by_their_files(tmp_path: Path) -> None:
     for group in ("a%b", "plain"):
-        ParkedMessages(parked_file(tmp_path, group)).close()
-    assert list(parked_groups(tmp_path)) == ["a%b", "plain"]
-    assert parked_groups(tmp_path / "nowhere") == {}
+        LocalRetryStore(local_retry_file(tmp_path, group)).close()
+    assert list(local_retry_files(tmp_path)) == ["a%b", "plain"]
+    assert local_retry_files(tmp_path / "nowhere") == {}
 
 
-def test_what_is_no_database_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "g.sqlite").write_bytes(b"this is text" * 100)
-    with pytest.raises(CommandError, match="cannot be kept there"):
-        ParkedMessages(tmp_path / "g.sqlite")
+    with pytest.raises(CommandError, match="cannot be opened"):
+        LocalRetryStore(tmp_path / "g.sqlite")
 
 
 def other(queue_offset: int) -> Message:
-    """What stands at that place after the topic was made anew."""
+    """A message at the same offset, after the topic was deleted and created again."""
     return Message("T", b"new", id="other", queue=Queue("T", "b", 1), queue_offset=queue_offset)
 
 
 def test_another_message_at_the_same_place_is_parked_too(tmp_path: Path) -> None:
-    parked = ParkedMessages(tmp_path / "g.sqlite")
-    assert parked.park(message(7), {}, "why", 0, 0)
-    assert parked.park(other(7), {}, "why", 0, 0)
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
+    assert parked.add(message(7), {}, "why", 0, 0)
+    assert parked.add(other(7), {}, "why", 0, 0)
     assert [row.body for row in parked.rows()] == [b"body", b"new"]
 
 
@@ -100,9 +100,9 @@ def test_a_file_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
             "INSERT INTO parked VALUES (3, 'T', 'b', 1, 7, 'id-7', '{\"a\": 1}', x'6f6c64', 2, 'why', 5, 6);"
         )
     for _ in range(2):
-        with closing(ParkedMessages(tmp_path / "g.sqlite")) as parked:
-            assert not parked.park(message(7), {}, "again", 0, 0)
-            parked.park(other(7), {}, "why", 0, 0)
+        with closing(LocalRetryStore(tmp_path / "g.sqlite")) as parked:
+            assert not parked.add(message(7), {}, "again", 0, 0)
+            parked.add(other(7), {}, "why", 0, 0)
             old, new = parked.rows()
             assert (old.number, old.body, old.record, old.attempts) == (3, b"old", {"a": 1}, 2)
             assert new.body == b"new"

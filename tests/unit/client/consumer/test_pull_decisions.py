@@ -1,4 +1,4 @@
-"""What a puller decides where the native stream of its pulls does not go on by itself."""
+"""Decisions of a puller when its native stream cannot continue on its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from metaq.errors import UnreadableBody, UsageError
 
 
 class Stream:
-    """Stands in for the native one, whose events a test cannot make happen when a route is gone."""
+    """Replaces the native stream, because a test cannot cause its events while a route is missing."""
 
     def __init__(self, *kinds: str) -> None:
         self.resumed: list[int] = []
@@ -39,21 +39,20 @@ class Stream:
 def test_a_broker_that_no_route_tells_of_stops_no_other_queue(kind: str) -> None:
     async def scenario() -> None:
         session = Session("127.0.0.1:1")
-        puller = PullConsumer(session)
+        assigned = PullConsumer(session)._assigned
         stream = Stream(kind, kind)
-        queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address is its own route.
-        puller._stream = stream  # type: ignore[assignment]
-        puller._queues = dict(enumerate(queues))
-        puller._look()
+        queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address needs no route.
+        assigned.stream = stream  # type: ignore[assignment]
+        assigned._queues = dict(enumerate(queues))
+        assigned._read_events()
         assert stream.resumed == [1]
-        assert len(puller._tasks) == 1, "the other goes on when its broker is known again"
-        for task in puller._tasks:
-            task.cancel()
+        assert len(assigned._tasks._tasks) == 1, "the other continues when its broker is known again"
+        await assigned._tasks.end()
 
     asyncio.run(scenario())
 
 
-def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
+def test_an_assign_during_a_close_starts_no_queue() -> None:
     async def scenario() -> None:
         session = Session("127.0.0.1:1")
         await session.start()
@@ -63,11 +62,11 @@ def test_what_is_assigned_while_the_puller_is_closed_is_not_begun() -> None:
             puller._is_closed = True
             return 0
 
-        puller._first_position = while_it_is_closed  # type: ignore[method-assign]
+        puller._start_offset = while_it_is_closed  # type: ignore[method-assign]
         session.routes.get = _found  # type: ignore[method-assign]
         with pytest.raises(UsageError, match="closed"):
             await puller.assign(Queue("t", "127.0.0.1:2", 0))
-        assert puller._stream is None
+        assert puller._assigned.stream is None
         await session.close()
 
     asyncio.run(scenario())
@@ -96,7 +95,7 @@ def test_a_poll_inflates_no_more_at_once_than_it_may(monkeypatch: pytest.MonkeyP
             return b""
 
     def take(count: int) -> tuple[list[Any], list[Any]]:
-        # As the native one does: nothing after one that is compressed.
+        # Like the native stream, it stops after a compressed message.
         taken = [left.pop(0) for _ in range(min(count, 1, len(left)))]
         return taken, [message for message in taken if isinstance(message, Compressed)]
 

@@ -1,4 +1,4 @@
-"""Which queues count as new: those that were not there at the first look."""
+"""Queues that did not exist at the first look count as new."""
 
 from __future__ import annotations
 
@@ -43,7 +43,6 @@ def test_a_queue_that_leaves_the_route_and_comes_back_is_not_new() -> None:
 
 @pytest.mark.parametrize("is_away", [False, True])
 def test_a_topic_that_was_not_there_is_new_unless_its_broker_was_away(is_away: bool) -> None:
-    missing = NoRoute("none")
-    missing.retriable = is_away
+    missing = NoRoute("none", retriable=is_away)
     assert look(missing, [A0]).has_appeared(A0) is not is_away
     assert look([A0], missing, [A0]).has_appeared(A0) is not is_away

@@ -1,4 +1,4 @@
-"""What becomes of messages that a broker does not take back."""
+"""Messages that a broker does not take back come again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from metaq import Message, Queue
 from metaq.client.consumer import settlement
 from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.group_member import GroupConsumer
+from metaq.client.consumer.group_member import GroupMember
 from metaq.client.consumer.options import ConsumerOptions
 from metaq.client.consumer.settlement import Settlement
 from metaq.client.consumer.subscription import Subscription
@@ -24,7 +24,7 @@ QUEUE = Queue("t", "b", 0)
 def test_a_batch_that_a_broker_does_not_take_comes_again_in_order(
     monkeypatch: pytest.MonkeyPatch, ordered: bool
 ) -> None:
-    async def away(_: GroupConsumer, message: Message, __: int) -> None:
+    async def away(_: Session, __: ConsumerOptions, message: Message, level: int) -> None:
         if message.queue_offset != 1:
             raise Unreachable("the broker is away")
 
@@ -33,16 +33,17 @@ def test_a_batch_that_a_broker_does_not_take_comes_again_in_order(
 
     async def scenario() -> list[int]:
         options = ConsumerOptions("g", (Subscription.of("t"),), ordered=ordered, batch=4)
-        core = GroupConsumer(Session("127.0.0.1:1"), options)
-        buffer = core.buffers[QUEUE] = QueueBuffer(QUEUE, 0, options.limits)
+        member = GroupMember(Session("127.0.0.1:1"), options)
+        prefetch = member.prefetch
+        buffer = prefetch.buffers[QUEUE] = QueueBuffer(QUEUE, 0, options.limits)
         buffer.locked_until = math.inf
         buffer.put([Message("t", b"", queue=QUEUE, queue_offset=number) for number in range(5)], 5)
-        taken = core.take_now(4)
+        taken = prefetch.take_now(4)
         assert taken is not None
-        await Settlement(core).reject(*taken)
+        await Settlement(member).reject(*taken)
         while buffer.in_hand:
             await asyncio.sleep(0)
-        again = core.take_now(4)
+        again = prefetch.take_now(4)
         assert again is not None
         return [message.queue_offset for message in again[1]]
 

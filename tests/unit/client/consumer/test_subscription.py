@@ -1,4 +1,4 @@
-"""Filters, delay levels and options are checked where they are given."""
+"""Filters, delay levels and options are checked when they are given."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def test_a_retry_is_never_early(after: float) -> None:
 def test_without_a_time_the_broker_climbs_and_beyond_two_hours_it_is_two_hours() -> None:
     assert delay_level(None) == 0
     assert delay_level(10**6) == 18
-    with pytest.raises(ValueError, match="ago"):
+    with pytest.raises(ValueError, match="negative"):
         Retry(after=-1)
 
 
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ({"topic": ""}, "empty"),
-        ({"topic": "a b"}, "other characters"),
-        ({"group": ""}, "empty"),
-        ({"tags": "a", "sql": "b = 1"}, "one filter"),
+        ({"topic": ""}, "blank"),
+        ({"topic": "a b"}, "characters other than"),
+        ({"group": ""}, "blank"),
+        ({"tags": "a", "sql": "b = 1"}, "only one filter"),
         ({"sql": " "}, "empty"),
         ({"tags": ""}, "empty"),
         ({"concurrency": 0}, "at least 1"),

@@ -1,4 +1,4 @@
-"""The future of `send_soon` on asyncio is one of asyncio in all that its functions ask of a future."""
+"""The future of `send_soon` on asyncio works with all functions of asyncio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Scenario = Callable[[Any, threading.Event], Awaitable[None]]
 
 
 def run(broker: Any, scenario: Scenario, *, code: int = 0, timeout_s: float = 60.0) -> None:
-    """With a producer, and what lets its broker answer, always with this code."""
+    """Runs a scenario with a producer, and an event that lets its broker answer with this code."""
     may_answer = threading.Event()
 
     def answer(_: int) -> Answer:
@@ -175,7 +175,7 @@ def test_callbacks_run_on_the_loop_in_their_context(broker: Any) -> None:
     run(broker, scenario)
 
 
-def test_what_failed_is_raised_at_every_await(broker: Any) -> None:
+def test_every_await_raises_the_failure(broker: Any) -> None:
     async def scenario(producer: Any, may_answer: threading.Event) -> None:
         future = await producer.send_soon("t", b"x")
         may_answer.set()

@@ -1,4 +1,4 @@
-"""Queues: which one a message goes to, and when a broker is left alone."""
+"""Selection of queues, avoided brokers, and routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from metaq.client.producer.queue_selection import Picker, by_key, given
+from metaq.client.producer.queue_selection import QueueSelector, queue_of_key, require_queue
 from metaq.client.session.routes import Queue, Route, Routes
 from metaq.errors import NoRoute
 from metaq.protocol.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
@@ -37,8 +37,8 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 def test_a_key_goes_where_java_would_send_it() -> None:
     route = Route.of("t", route_data("a", "b", queues=4))
-    assert by_key(route, "order-7") == route.writable[_java_hash("order-7") % 8]
-    assert len({by_key(route, f"k{number}") for number in range(100)}) == 8
+    assert queue_of_key(route, "order-7") == route.writable[_java_hash("order-7") % 8]
+    assert len({queue_of_key(route, f"k{number}") for number in range(100)}) == 8
 
 
 def _java_hash(text: str) -> int:
@@ -51,51 +51,51 @@ def _java_hash(text: str) -> int:
 def test_a_broker_that_failed_is_avoided_while_there_is_another() -> None:
     async def scenario() -> None:
         route = Route.of("t", route_data("a", "b"))
-        picker = Picker()
-        assert {picker.any(route).broker for _ in range(4)} == {"a", "b"}
-        picker.faults.failed("a")
-        assert {picker.any(route).broker for _ in range(4)} == {"b"}
-        assert {picker.any(route, {"b"}).broker for _ in range(4)} == {"b"}
-        picker.faults.failed("b")
-        assert {picker.any(route, {"b"}).broker for _ in range(4)} == {"a"}
-        picker.faults.worked("a")
-        assert {picker.any(route).broker for _ in range(4)} == {"a"}
+        selector = QueueSelector()
+        assert {selector.next(route).broker for _ in range(4)} == {"a", "b"}
+        selector.faults.failed("a")
+        assert {selector.next(route).broker for _ in range(4)} == {"b"}
+        assert {selector.next(route, {"b"}).broker for _ in range(4)} == {"b"}
+        selector.faults.failed("b")
+        assert {selector.next(route, {"b"}).broker for _ in range(4)} == {"a"}
+        selector.faults.worked("a")
+        assert {selector.next(route).broker for _ in range(4)} == {"a"}
 
     run(scenario)
 
 
-def test_what_is_known_of_failures_goes_down_whenever_it_changes() -> None:
+def test_changes_of_faults_are_reported() -> None:
     async def scenario() -> None:
         told: list[list[str]] = []
-        picker = Picker()
-        picker.faults.on_change = lambda: told.append([broker for broker, _ in picker.faults.left()])
-        picker.faults.failed("a")
-        picker.faults.failed("b")
-        assert all(0 < seconds <= 1 for _, seconds in picker.faults.left())
-        picker.faults.worked("a")
-        picker.faults.worked("a")
+        selector = QueueSelector()
+        selector.faults.on_change = lambda: told.append([broker for broker, _ in selector.faults.left()])
+        selector.faults.failed("a")
+        selector.faults.failed("b")
+        assert all(0 < seconds <= 1 for _, seconds in selector.faults.left())
+        selector.faults.worked("a")
+        selector.faults.worked("a")
         assert told == [["a"], ["a", "b"], ["b"]]
 
     run(scenario)
 
 
-def test_what_cannot_be_written_to_is_told() -> None:
+def test_a_queue_that_is_not_writable_is_an_error() -> None:
     async def scenario() -> None:
         with pytest.raises(NoRoute) as read_only:
-            Picker().any(Route.of("t", route_data("a", perm=4)))
+            QueueSelector().next(Route.of("t", route_data("a", perm=4)))
         assert not read_only.value.retriable
         without_master = Route("t", {"a": {1: "a:2"}}, [], [Queue("t", "a", 0)])
         with pytest.raises(NoRoute) as no_master:
-            Picker().any(without_master)
+            QueueSelector().next(without_master)
         assert no_master.value.retriable
         with pytest.raises(NoRoute):
-            given(Route.of("t", route_data("a")), Queue("t", "a", 9))
+            require_queue(Route.of("t", route_data("a")), Queue("t", "a", 9))
 
     run(scenario)
 
 
 class NameServer:
-    """Answers with what it was given."""
+    """A name server whose answers a test sets."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicRouteData] = {}
@@ -154,7 +154,7 @@ def test_a_topic_that_is_not_there() -> None:
         server.topics["TBW102"] = route_data("a", queues=8)
         new = await routes.get("t", creatable=True)
         assert (new.is_template, len(new.writable), new.readable) == (True, 4, [])
-        with pytest.raises(NoRoute, match="first message makes it"):
+        with pytest.raises(NoRoute, match="send a message to it"):
             await routes.get("t")
 
     run(scenario)

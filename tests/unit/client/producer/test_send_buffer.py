@@ -1,4 +1,4 @@
-"""What sends, `send_soon` above all, make of the answers of a broker that a test has written down."""
+"""Sends, above all `send_soon`, with a broker whose answers a test writes down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.faces import FACES, opened
 from tests.support.written_broker import STORED, Answer
 
 LONG_S = 60
-"""Only a flush sends: messages share a request, however long it takes to give them to the buffer."""
+"""Only a flush sends, so messages share a request however long it takes to put them."""
 
 
 def send_two(address: str, **options: Any) -> list[SendFuture]:
@@ -27,7 +27,7 @@ def send_two(address: str, **options: Any) -> list[SendFuture]:
 
 
 def flush(producer: Any, futures: list[SendFuture]) -> tuple[Exception, ...]:
-    """Sends them; what it says of those that failed."""
+    """Flushes and returns the errors of messages that failed."""
     failures: tuple[Exception, ...] = ()
     try:
         producer.flush()
@@ -45,7 +45,7 @@ LESS_SAFE = [
 
 
 @pytest.mark.parametrize(("code", "status"), LESS_SAFE)
-def test_what_is_stored_less_safely_is_an_error_unless_it_is_accepted(
+def test_a_less_safe_status_is_an_error_unless_it_is_accepted(
     broker: Any, code: int, status: metaq.SendStatus
 ) -> None:
     served = broker(lambda _: (code, STORED))
@@ -105,13 +105,13 @@ def test_each_of_many_that_are_stored_less_safely_is_named(broker: Any) -> None:
     assert ids == [result.id for result in found]
 
 
-def test_what_a_broker_refuses_for_now_is_tried_again(broker: Any) -> None:
+def test_a_temporary_refusal_is_retried(broker: Any) -> None:
     served = broker(lambda number: (2, {}) if number % 2 else (0, STORED))
     assert [future.result().queue_offset for future in send_two(served.address)] == [7, 8]
     assert len(served.asked) > 2
 
 
-def test_what_a_broker_refuses_for_good_is_not(broker: Any) -> None:
+def test_a_permanent_refusal_is_not_retried(broker: Any) -> None:
     served = broker(lambda _: (13, {}))
     for future in send_two(served.address):
         with pytest.raises(Refused, match="why"):
@@ -126,7 +126,7 @@ def test_an_odd_answer_is_an_error(broker: Any) -> None:
             future.result()
 
 
-def test_what_is_checked_at_the_call_is_checked_on_the_short_way_too(broker: Any) -> None:
+def test_the_fast_path_checks_the_same_rules(broker: Any) -> None:
     served = broker(lambda _: (0, STORED))
     with metaq.Client(served.address) as client, client.producer("g") as producer:
         producer.send_soon("t", b"1").result()
@@ -134,7 +134,7 @@ def test_what_is_checked_at_the_call_is_checked_on_the_short_way_too(broker: Any
             (("t", "text"), {}, "bytes, not str"),
             (("t", None), {}, "bytes, not NoneType"),
             ((None, b"x"), {}, "str, not NoneType"),
-            (("t", bytes(5_000_000)), {}, "too large"),
+            (("t", bytes(5_000_000)), {}, "the limit is 4194304"),
             (("t", b"x"), {"tag": "a||b"}, "separates tags"),
             (("t", b"x"), {"tag": ""}, "empty"),
             (("t", b"x"), {"tag": 3}, "str, not int"),
@@ -191,7 +191,7 @@ def test_messages_keep_their_room_until_their_callbacks_have_run(broker: Any) ->
         flushing.start()
         flushing.join(0.1)
         assert flushing.is_alive(), "a flush waits for callbacks"
-        producer.flush(timeout=0.01)  # Or for its time.
+        producer.flush(timeout=0.01)  # Returns after the timeout, too.
         go_on.set()
         flushing.join()
         assert len(called) == 2
@@ -227,9 +227,9 @@ def test_a_forked_process_asks_a_buffer_for_nothing_that_is_locked(broker: Any) 
         producer = client.producer("g", linger=60)
         producer.start()
         producer.send_soon("t", b"x")
-        soon = producer._producer._open_soon()
-        assert soon.buffered_bytes > 0
-        soon.buffer.disable()
-        assert soon.buffered_bytes == 0
+        buffered = producer._producer._require_buffered()
+        assert buffered.buffered_bytes > 0
+        buffered.buffer.disable()
+        assert buffered.buffered_bytes == 0
         with pytest.raises(NotDelivered):
             producer.close(timeout=0)

@@ -1,4 +1,4 @@
-"""What a client makes of providers that are there, come later, or never; and its loggers."""
+"""Providers that exist, come later or never come; failing exporters; and the loggers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_is_made_where_nobody_listens(providers: dict[str, object]) -> N
 
 
 def test_a_global_provider_may_come_later() -> None:
-    # In a process of its own: OpenTelemetry takes one for good.
+    # In a process of its own, because a global provider of OpenTelemetry cannot be replaced.
     program = """
 import asyncio
 from metaq.client.session.session import Session
@@ -75,7 +75,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("outcome", ["stored", "failed", "cancelled"])
-def test_what_is_sent_later_is_told_at_its_end(outcome: str) -> None:
+def test_a_buffered_message_is_reported_when_it_is_done(outcome: str) -> None:
     exporter, tracers = InMemorySpanExporter(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
     client = silent(tracer_provider=tracers)
@@ -100,7 +100,7 @@ def test_what_is_sent_later_is_told_at_its_end(outcome: str) -> None:
         assert attributes["error.type"] == kinds[outcome]
 
 
-def test_what_could_not_be_taken_is_told_at_once() -> None:
+def test_a_message_that_is_not_accepted_is_an_error_at_once() -> None:
     exporter, tracers = InMemorySpanExporter(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
     with pytest.raises(NotSent), silent(tracer_provider=tracers).sending_later("g", message()):
@@ -110,7 +110,7 @@ def test_what_could_not_be_taken_is_told_at_once() -> None:
 
 
 class Broken:
-    """Spans, instruments or a trace topic whose every call fails."""
+    """Spans, instruments or a trace topic whose calls all fail."""
 
     name = "trace"
 

@@ -1,4 +1,4 @@
-"""Entries of the trace topic: their fields, and what becomes of those that cannot be sent."""
+"""Entries of the trace topic: their fields, and entries that cannot be sent."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from metaq import Message, Queue, SendResult, SendStatus
 from metaq.client.consumer.subscription import Retry
 from metaq.client.message import Outgoing
-from metaq.client.properties import decode_properties
 from metaq.client.session.session import Session
 from metaq.client.telemetry import trace_topic
 from metaq.client.telemetry.trace_topic import TraceTopic
 from metaq.errors import NotSent
 from metaq.protocol.messages import EndTransaction
+from metaq.protocol.properties import decode_properties
 
 QUEUE = Queue("t", "broker-a", 1)
 
 
 class Kept(TraceTopic):
-    """Keeps what it would send."""
+    """Keeps messages instead of sending them."""
 
     def __init__(self, meters: MeterProvider | None = None) -> None:
         super().__init__(Session("127.0.0.1:1", meter_provider=meters))
@@ -155,7 +155,7 @@ def test_entries_are_sent_in_batches_that_a_broker_takes() -> None:
     assert all(len(message.properties["KEYS"]) <= 8_000 for message in topic.messages[:-1])
 
 
-def test_what_is_too_much_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+def test_entries_past_the_limit_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     monkeypatch.setattr(trace_topic, "ENTRIES_MAX", 10)
     reader = InMemoryMetricReader()
     topic = Kept(MeterProvider([reader]))
@@ -165,7 +165,7 @@ def test_what_is_too_much_is_dropped_and_counted(monkeypatch: pytest.MonkeyPatch
     topic.refuses = True
     send_all(topic)
     assert topic.dropped == 15
-    assert "15 entries of the trace topic were dropped" in caplog.text
+    assert "15 trace entries were dropped" in caplog.text
     data = reader.get_metrics_data()
     assert data is not None
     metrics = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}

@@ -1,4 +1,4 @@
-"""Statements for databases that hold mirrors."""
+"""Mirrors in a database: statements, secrets and error texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from metaq.pipelines.binlog_mirror.columns import Evolution
 from metaq.pipelines.binlog_mirror.config import read_mirror_config
 from metaq.pipelines.binlog_mirror.connection import JdbcConfig, driver_errors
-from metaq.pipelines.binlog_mirror.databases import DATABASES
+from metaq.pipelines.binlog_mirror.dialects import DIALECTS
 from metaq.pipelines.binlog_mirror.errors import MirrorError
 from metaq.pipelines.binlog_mirror.jdbc import JdbcMirror
 from metaq.pipelines.binlog_mirror.notes import Notes
@@ -23,12 +23,12 @@ URLS = ["jdbc:mariadb://h:1/", "jdbc:postgresql://h:1/d"]
 
 
 def config_of(url: str) -> JdbcConfig:
-    database = next(found for prefix, found in DATABASES.items() if url.startswith(prefix))
-    return JdbcConfig(url, "u", "a secret", database)
+    dialect = next(found for prefix, found in DIALECTS.items() if url.startswith(prefix))
+    return JdbcConfig(url, "u", "a secret", dialect)
 
 
-class Told:
-    """A target and its connection, which keep what they are told."""
+class FakeTarget:
+    """A target and its connection, which record the statements."""
 
     def __init__(self, url: str, *rows: tuple[str, ...]) -> None:
         self.config = config_of(url)
@@ -37,7 +37,7 @@ class Told:
         self._rows = list(rows)
 
     @contextmanager
-    def transaction(self) -> Iterator[Told]:
+    def transaction(self) -> Iterator[FakeTarget]:
         yield self
 
     def execute(self, statement: str, *parameters: str | int) -> int:
@@ -50,9 +50,9 @@ class Told:
         return self._rows
 
 
-def mirror_of(told: Told, notes: Notes, **columns: str) -> JdbcMirror:
-    target: Any = told
-    return JdbcMirror(target, ("shop", "t"), notes, columns)
+def mirror_of(target: FakeTarget, notes: Notes, **columns: str) -> JdbcMirror:
+    fake: Any = target
+    return JdbcMirror(fake, ("shop", "t"), notes, columns)
 
 
 @pytest.mark.parametrize("url", URLS)
@@ -68,33 +68,35 @@ def mirror_of(told: Told, notes: Notes, **columns: str) -> JdbcMirror:
         ("string", "binary", False),
     ],
 )
-def test_a_column_of_another_type(url: str, before: str, after: str, is_kept: bool) -> None:
-    told = Told(url)
-    mirror = mirror_of(told, Notes("shop.t"), v=before)
+def test_a_column_keeps_its_values_if_the_new_type_is_wider(
+    url: str, before: str, after: str, is_kept: bool
+) -> None:
+    target = FakeTarget(url)
+    mirror = mirror_of(target, Notes("shop.t"), v=before)
     mirror.evolve(Evolution(retyped={"v": after}))
     assert mirror.columns == {"v": after}
-    change = next(statement for statement in told.statements if statement.startswith("ALTER"))
+    change = next(statement for statement in target.statements if statement.startswith("ALTER"))
     assert ("DROP COLUMN" not in change) is is_kept
 
 
-def test_notes_of_another_run_stay() -> None:
+def test_saving_keeps_the_notes_of_another_run() -> None:
     own, other = Notes("shop.t", "a1"), Notes("shop.t", "b1")
-    told = Told(URLS[0], (other.encode(),))
-    mirror_of(told, own).save_notes()
-    assert "FOR UPDATE" in told.statements[0]
-    assert told.parameters[-1][:2] == (other.encode(), "b1")
+    target = FakeTarget(URLS[0], (other.encode(),))
+    mirror_of(target, own).save_notes()
+    assert "FOR UPDATE" in target.statements[0]
+    assert target.parameters[-1][:2] == (other.encode(), "b1")
 
 
-def test_a_column_with_our_name() -> None:
+def test_a_column_with_a_name_of_the_mirror_is_refused() -> None:
     with pytest.raises(MirrorError, match="metaq_id has a name that the mirror needs"):
-        mirror_of(Told(URLS[0]), Notes("shop.t")).evolve(Evolution({"Metaq_ID": "int"}))
+        mirror_of(FakeTarget(URLS[0]), Notes("shop.t")).evolve(Evolution({"Metaq_ID": "int"}))
 
 
-def test_a_password_shows_nowhere() -> None:
+def test_passwords_are_hidden() -> None:
     url = "jdbc:mariadb://h:1/?user=u&password=other%21&useSsl=true"
-    config = JdbcConfig(url, "u", "a secret", config_of(url).database)
-    said = config.without_secrets(f"cannot connect to {url}: u, a secret, other!, password=other%21")
-    assert said == "cannot connect to jdbc:mariadb://h:1/: u, ***, ***, password=***"
+    config = JdbcConfig(url, "u", "a secret", config_of(url).dialect)
+    text = config.without_secrets(f"cannot connect to {url}: u, a secret, other!, password=other%21")
+    assert text == "cannot connect to jdbc:mariadb://h:1/: u, ***, ***, password=***"
 
 
 class Java:
@@ -120,7 +122,7 @@ java.sql.BatchUpdateException: too long
 
 
 @pytest.mark.parametrize(
-    ("java", "says"),
+    ("java", "message"),
     [
         (Java("outer", Java("no such database")), "no such database"),
         (Java(None), "java.Failure"),
@@ -128,15 +130,15 @@ java.sql.BatchUpdateException: too long
         (Java(TASK + "Caused by: org.PSQLException: ERROR: no NUL\n\t... 3 more"), "ERROR: no NUL"),
     ],
 )
-def test_what_a_database_says(java: Java, says: str) -> None:
+def test_the_error_is_the_innermost_message(java: Java, message: str) -> None:
     failure: Any = PySparkException("text")
     failure._origin = java
     with pytest.raises(MirrorError) as error, driver_errors(config_of(URLS[1])):
         raise failure
-    assert str(error.value) == f"PostgreSQL says: {says}"
+    assert str(error.value) == f"PostgreSQL reports: {message}"
 
 
-def test_a_file_with_the_password_is_beside_the_configuration(tmp_path: Path) -> None:
+def test_password_file_is_relative_to_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("a secret\n")
     path = tmp_path / "sync.toml"
     path.write_text(

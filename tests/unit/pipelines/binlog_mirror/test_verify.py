@@ -1,4 +1,4 @@
-"""What is left of differences when tables are looked at again."""
+"""Verification: which differences remain when tables are compared again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def keys_of(verification: Verification) -> list[str]:
     return [key.key for table in verification.tables for key in table.keys]
 
 
-def test_other_keys_are_changes_on_their_way() -> None:
+def test_only_keys_that_differ_twice_count() -> None:
     first = found("1", "2")
     assert _merged(first, first, found()).is_same
     assert _merged(first, first, found("3")).is_same
@@ -35,7 +35,7 @@ def test_other_keys_are_changes_on_their_way() -> None:
     assert keys_of(again) == ["2"]
 
 
-def test_a_key_counts_from_the_pass_on_in_which_it_came() -> None:
+def test_a_key_counts_from_its_first_pass() -> None:
     first, second = found("1"), found("1", "2")
     merged = _merged(first, first, second)
     assert not _merged(merged, second, found("2")).is_same
@@ -50,14 +50,14 @@ def test_a_key_counts_from_the_pass_on_in_which_it_came() -> None:
         (found(note="it has no mirror"), found("2")),
     ],
 )
-def test_without_all_keys_nothing_is_settled(first: Verification, second: Verification) -> None:
+def test_with_unlisted_keys_every_difference_counts(first: Verification, second: Verification) -> None:
     again = _merged(first, first, second)
     assert not again.is_same
     assert keys_of(again) == ["2"]
     assert _merged(first, first, found()).is_same
 
 
-def test_what_differs() -> None:
+def test_kinds_of_differences() -> None:
     mirrored = {"a": (1, 1, 7), "b": (2, 2, 0), "c": (3, 1, 5), "same": (3, 1, 5)}
     sourced = {"a": (1, 1, 8), "b": (2, 1, 9), "d": (4, 1, 5), "same": (3, 1, 5)}
     assert _differences(mirrored, sourced) == {
@@ -68,7 +68,7 @@ def test_what_differs() -> None:
     }
 
 
-def test_so_many_rows_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_are_listed_up_to_a_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "LISTED_ROWS_MAX", 10)
     mirrored, sourced = {1: (4, 0), 2: (1, 0), 4: (1, 0)}, {2: (6, 0), 3: (1, 0)}
     assert _listed([1, 2, 3, 4], mirrored, sourced) == [1, 2]

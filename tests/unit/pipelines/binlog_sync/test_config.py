@@ -1,4 +1,4 @@
-"""The file of binlog-sync: every mistake is told with its key and what may be written there."""
+"""The TOML file of binlog-sync: every error names the key and the accepted values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from metaq.errors import CommandError, ConfigError
 from metaq.pipelines import PIPELINES, load
-from metaq.pipelines.binlog_sync.config import read_config
+from metaq.pipelines.binlog_sync.config import _own_server_id, read_config
 
 GOOD = """
 [source]
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_good_one(file: Path) -> None:
+def test_a_valid_file(file: Path) -> None:
     config = read_config(file)
     assert (config.host, config.port, config.password) == ("127.0.0.1", 3306, "pass")
     assert config.state_file == file.parent / "state.json"
@@ -44,14 +44,14 @@ def test_a_good_one(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('user = "metaq"', "", "source.user is missing; it must be the name of a user"),
         ('user = "metaq"', "user = 3", "source.user = 3: it must be the name of a user"),
         ('user = "metaq"', 'user = "m"\nport = "x"', "source.port = 'x': it must be a whole number from 1"),
         ('user = "metaq"', 'user = "metaq"\nusr = 1', "there is no key source.usr (did you mean user?)"),
         ("[topic]", "[topics]", "there is no section topics (did you mean topic?)"),
-        ('["shop.*", "crm.customer"]', '["shop"]', "source.tables has 'shop': it must be DATABASE.TABLE"),
+        ('["shop.*", "crm.customer"]', '["shop"]', "source.tables has 'shop': write DATABASE.TABLE"),
         ('["shop.*", "crm.customer"]', "[]", "source.tables is empty"),
         ('["shop.*", "crm.customer"]', '"shop.*"', "it must be a list of DATABASE.TABLE"),
         ('name = "changes"', 'name = "a b"', "topic.name = 'a b': it must be a name of letters"),
@@ -63,15 +63,15 @@ def test_a_good_one(file: Path) -> None:
         ("[state]", "[snapshot]", "there is no key snapshot.file"),
     ],
 )  # fmt: skip
-def test_mistakes(file: Path, old: str, new: str, told: str) -> None:
+def test_mistakes(file: Path, old: str, new: str, message: str) -> None:
     file.write_text(GOOD.replace(old, new))
     with pytest.raises(ConfigError) as raised:
         read_config(file)
-    assert told in f"{raised.value}; {raised.value.hint}"
+    assert message in f"{raised.value}; {raised.value.hint}"
     assert str(file) in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         read_config(tmp_path / "none.toml")
 
@@ -85,3 +85,11 @@ def test_an_unknown_pipeline() -> None:
     with pytest.raises(CommandError, match="there is no pipeline x") as raised:
         load("x")
     assert "binlog-sync" in raised.value.hint
+
+
+def test_server_ids_differ_between_machines_and_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {_own_server_id(Path("state.json"), topic) for topic in ("a", "b")}
+    monkeypatch.setattr("metaq.pipelines.binlog_sync.config.gethostname", lambda: "elsewhere")
+    numbers.add(_own_server_id(Path("state.json"), "a"))
+    assert len(numbers) == 3
+    assert all(2**31 <= number < 2**32 for number in numbers)

@@ -1,4 +1,4 @@
-"""The order of sequence numbers as text is the order of what they number."""
+"""Sequence numbers sort as text in the order of their parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.pipelines.binlog_sync.sequence import BinlogError, Place, sequence
+from metaq.pipelines.binlog_sync.coordinates import Coordinates
+from metaq.pipelines.binlog_sync.errors import BinlogError
+from metaq.pipelines.binlog_sync.sequence import sequence_number
 
 NUMBERS = st.tuples(*[st.integers(0, 2**32 - 1)] * 4)
 
@@ -15,19 +17,19 @@ NUMBERS = st.tuples(*[st.integers(0, 2**32 - 1)] * 4)
 def test_order(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     def text(numbers: tuple[int, ...]) -> str:
         era, file, position, row = numbers
-        return sequence(era, Place(f"binlog.{file:06d}", position), row)
+        return sequence_number(era, Coordinates(f"binlog.{file:06d}", position), row)
 
     assert (text(one) < text(other)) == (one < other)
     assert len(text(one)) == len(text(other)) == 35
 
 
 @pytest.mark.parametrize("file", ["binlog", "binlog.", "binlog.x", "", "binlog.99999999999"])
-def test_names_that_are_none(file: str) -> None:
+def test_invalid_file_names(file: str) -> None:
     with pytest.raises(BinlogError):
-        sequence(1, Place(file, 4), 0)
+        sequence_number(1, Coordinates(file, 4), 0)
 
 
 @pytest.mark.parametrize(("era", "position", "row"), [(-1, 4, 0), (1, 2**32, 0), (1, 4, 2**32)])
 def test_limits(era: int, position: int, row: int) -> None:
     with pytest.raises(BinlogError):
-        sequence(era, Place("binlog.000001", position), row)
+        sequence_number(era, Coordinates("binlog.000001", position), row)

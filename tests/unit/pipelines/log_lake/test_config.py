@@ -1,4 +1,4 @@
-"""The file of log-lake: every mistake is told with its key and what may be written there."""
+"""The TOML file of log-lake: every error names the key and the accepted values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_both_halves_may_have_one_file(file: Path) -> None:
+def test_log_transport_and_log_lake_may_share_a_file(file: Path) -> None:
     LogTransport.from_file(file)
     config = read_lake_config(file)
     assert (config.topics, config.nameservers) == (("logs",), "127.0.0.1:9876")
@@ -37,7 +37,7 @@ def test_both_halves_may_have_one_file(file: Path) -> None:
     assert config.checkpoint == str(file.parent / "lake" / "_checkpoint")
 
 
-def test_several_topics_and_places_elsewhere(file: Path) -> None:
+def test_several_topics_and_uris(file: Path) -> None:
     file.write_text("[lake]\npath = 's3a://bucket/lake/'\ntopics = ['a', 'b']\n[records]\nformat = 'json'\n")
     config = read_lake_config(file)
     assert (config.topics, config.path) == (("a", "b"), "s3a://bucket/lake")
@@ -47,31 +47,31 @@ def test_several_topics_and_places_elsewhere(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lake", "records", "says"),
+    ("lake", "records", "message"),
     [
         ("pathh = 'x'", "", "did you mean path?"),
         ("format = 'orc'", "", "delta or parquet"),
         ("topics = ['a']\npattern = 'b'", "", "one is enough"),
-        ("topics = ['a b']", "", "'a b' is no topic"),
+        ("topics = ['a b']", "", "'a b' is not a valid topic"),
         ("pattern = '('", "", "lake.pattern"),
         ("group = 'a b'", "", "lake.group"),
         ("zone = 'Mars/Base'", "", "a time zone such as UTC"),
         ("zone = '../x'", "", "a time zone such as UTC"),
         ("batch_bytes = 1", "", "a size from 1 KiB"),
         ("", "format = 'xml'", "text or json"),
-        ("", "schema = 'a INT'", 'records.schema is for format = "json"'),
-        ("", "format = 'json'\ntime_pattern = '(x)'", 'records.time_pattern is for format = "text"'),
+        ("", "schema = 'a INT'", 'records.schema needs format = "json"'),
+        ("", "format = 'json'\ntime_pattern = '(x)'", 'records.time_pattern needs format = "text"'),
         ("", "time = 'record'", "records.time_pattern is missing"),
         ("", "format = 'json'\ntime = 'record'", "records.time_field is missing"),
         ("", "format = 'json'\ntime = 'record'\ntime_field = 'at'", "records.schema is missing"),
         ("", "time_format = 'yyyy'", 'records.time_format has no meaning with time = "stored"'),
     ],
 )
-def test_a_mistake_is_named(file: Path, lake: str, records: str, says: str) -> None:
+def test_errors_name_the_key(file: Path, lake: str, records: str, message: str) -> None:
     file.write_text(f"{GOOD}{lake}\n[records]\n{records}\n")
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         read_lake_config(file)
-    assert says in f"{told.value} {told.value.hint}"
+    assert message in f"{raised.value} {raised.value.hint}"
 
 
 def test_a_lake_has_a_path_and_a_topic(file: Path) -> None:

@@ -1,4 +1,4 @@
-"""One followed file: whole lines, parts of long ones, and what happens to its content."""
+"""A followed file: whole lines, parts of long lines, truncation and replacement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def append(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def test_a_line_counts_once_its_end_is_there(tmp_path: Path) -> None:
+def test_a_line_counts_once_its_line_feed_is_written(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"one\ntw")
     file = follow(path)
@@ -84,7 +84,7 @@ def test_a_truncated_file_is_noticed_even_if_it_grew_again(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("beginning", [b"", b"x", b"x" * 300])
-def test_a_head_knows_its_file_when_it_has_grown(beginning: bytes) -> None:
+def test_a_head_recognises_its_file_after_it_has_grown(beginning: bytes) -> None:
     head = Head.of(beginning[:256])
     assert head.begins((beginning + b"more")[:256])
     assert not beginning or not head.begins(b"y" + beginning[1:256])

@@ -1,4 +1,4 @@
-"""Lines of a stream, in parts where they are too long."""
+"""Lines of a stream, and parts of lines that are too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of stream-sql: every mistake is told with its key and what may be written there."""
+"""The TOML file of stream-sql: every error names the key and the accepted values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_good_one(file: Path) -> None:
+def test_a_valid_file(file: Path) -> None:
     config = read_sql_config(file)
     events, users = config.sources
     assert (events.topics, events.format, events.nameservers) == (("events",), "json", "127.0.0.1:9876")
@@ -48,44 +48,44 @@ def test_the_statement_may_be_in_a_file(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (("[sources.events]", "[source.events]"), "did you mean sources?"),
         (("[sources.events]", "[sources]\nx = 1\n[sources.events]"), "[sources.NAME]"),
         (("[sources.events]", '[sources."a-b"]'), "letters, digits and _"),
         (('topic = "events"', 'tpic = "events"'), "there is no key sources.events.tpic"),
-        (('topic = "events"', ""), "give one of topic, topics, pattern, path"),
+        (('topic = "events"', ""), "set exactly one of topic, topics, pattern, path"),
         (('topic = "events"', 'topic = "events"\npath = "x"'), "topic and path"),
         (('topic = "events"', 'topic = "a b"'), "sources.events.topic = 'a b'"),
         (('topic = "events"', 'pattern = "("'), "sources.events.pattern"),
         (('topic = "events"', 'topic = "events"\nformat = "csv"'), "raw or text or json"),
         (('topic = "events"', 'topic = "events"\nformat = "text"'), "sources.events.schema has no meaning"),
         (('schema = "at TIMESTAMP"', ""), "sources.events.schema is missing"),
-        (('watermark = "1 minute"', ""), "of time and watermark one is missing"),
+        (('watermark = "1 minute"', ""), "time and watermark belong together"),
         (('path = "users"', 'path = "users"\nformat = "raw"'), "delta or parquet or csv or json"),
         (('path = "users"', 'path = "users"\ntags = "x"'), "sources.users.tags has no meaning"),
         (('path = "users"', 'path = "users"\noptions = ["x"]'), "NAME=VALUE"),
-        (('sql = "SELECT 1"', ""), "query.sql and query.file"),
+        (('sql = "SELECT 1"', ""), "set either query.sql"),
         (('sql = "SELECT 1"', 'file = "nowhere.sql"'), "query.file nowhere.sql cannot be read"),
         (('sql = "SELECT 1"', 'sql = "SELECT 1"\nmode = "complete"'), "append or update"),
         (('format = "topic"', 'format = "kafka"'), "topic or delta or parquet or console"),
         (('topic = "out"', ""), "sink.topic is missing"),
         (('topic = "out"', 'topic = "out"\npath = "x"'), "sink.path has no meaning"),
-        (('topic = "out"', 'topic = "events"'), "sink.topic = 'events' is read by sources.events"),
-        (('topic = "events"', 'pattern = "ev.*|o.t"'), "sink.topic = 'out' is read by sources.events"),
-        (("[sources.users]", "[sources.Events]"), "are one name in SQL"),
+        (('topic = "out"', 'topic = "events"'), "sources.events reads sink.topic = 'events'"),
+        (('topic = "events"', 'pattern = "ev.*|o.t"'), "sources.events reads sink.topic = 'out'"),
+        (("[sources.users]", "[sources.Events]"), "are the same name in SQL"),
         (('format = "topic"\ntopic = "out"', 'format = "delta"\npath = "x"\nkeys = ["a"]'), "sink.keys"),
     ],
 )
-def test_a_mistake_is_named(file: Path, change: tuple[str, str], says: str) -> None:
+def test_errors_name_the_key(file: Path, change: tuple[str, str], message: str) -> None:
     file.write_text(GOOD.replace(*change))
     assert file.read_text() != GOOD
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         read_sql_config(file)
-    assert says in f"{told.value} {told.value.hint}"
+    assert message in f"{raised.value} {raised.value.hint}"
 
 
-def test_a_topic_of_the_same_name_elsewhere_is_another_one(file: Path) -> None:
+def test_a_topic_of_the_same_name_at_other_name_servers_is_another_one(file: Path) -> None:
     file.write_text(GOOD.replace('topic = "out"', 'topic = "events"\nnamesrv = "10.0.0.1:9876"'))
     assert read_sql_config(file).sink.topic == "events"
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaq.admin import QueuePart
 from metaq.client.session.routes import Queue
-from metaq.protocol.messages import QueueMeasured
 from metaq.spark.source.admission import admit_bytes, admit_rows
 
 
@@ -21,17 +21,17 @@ class Sizes:
 
     def measure(
         self, parts: Mapping[Queue, tuple[int, int]], bytes_max: Mapping[Queue, int] | None = None
-    ) -> dict[Queue, QueueMeasured]:
+    ) -> dict[Queue, QueuePart]:
         assert bytes_max is not None
         found = {}
         for queue, (first, end) in parts.items():
-            measured = QueueMeasured(first, 0)
+            reached, size_bytes = first, 0
             for size in self.sizes[queue][first : min(end, first + self.step)]:
-                if measured.size_bytes + size > bytes_max[queue]:
+                if size_bytes + size > bytes_max[queue]:
                     break
-                measured.size_bytes += size
-                measured.end_offset += 1
-            found[queue] = measured
+                size_bytes += size
+                reached += 1
+            found[queue] = QueuePart(reached, size_bytes)
         return found
 
 

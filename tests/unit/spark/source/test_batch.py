@@ -1,16 +1,18 @@
-"""Ranges of a batch, and what is told where queues do not hold them."""
+"""Ranges of a batch, and the errors if queues do not hold them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from metaq.admin import Bounds
 from metaq.client.session.routes import Queue
 from metaq.spark.errors import DataLost
 from metaq.spark.source.batch import batch_ranges
-from metaq.spark.source.cluster import Bounds, _is_a_users
+from metaq.spark.source.cluster import is_matched
 from metaq.spark.source.offsets import Range
 from metaq.spark.source.options import source_options
 
@@ -52,7 +54,9 @@ def test_a_start_at_the_end_or_that_the_queue_has_reached_meanwhile_is_none(told
     assert ranges(told, 9, 9) == [Range(QUEUE, 7, 9)]
 
 
-def test_patterns_do_not_reach_topics_of_the_system() -> None:
-    assert _is_a_users("orders") and _is_a_users("METAQ_orders")
-    for topic in ("METAQ_SPARK_JOBS", "METAQ_SPARK_0a1b2c3d", "%RETRY%group", "SCHEDULE_TOPIC_XXXX"):
-        assert not _is_a_users(topic), topic
+def test_patterns_do_not_match_the_topics_of_the_sink() -> None:
+    everything = re.compile(".*")
+    assert is_matched(everything, "orders") and is_matched(everything, "METAQ_orders")
+    for topic in ("METAQ_SPARK_JOBS", "METAQ_SPARK_0a1b2c3d"):
+        assert not is_matched(everything, topic), topic
+    assert not is_matched(re.compile("order"), "orders"), "a pattern matches the whole name"

@@ -20,7 +20,7 @@ from metaq.spark.source.offsets import (
     plan,
     share,
 )
-from metaq.spark.source.stream_offset import Place, dump, load
+from metaq.spark.source.stream_offset import QueuePosition, dump, load
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 queues = st.builds(Queue, names, names, st.integers(0, 10_000))
@@ -39,8 +39,12 @@ def test_the_same_offsets_are_always_the_same_text(positions: dict[Queue, int], 
     assert json.dumps(nested(dict(shuffled))) == json.dumps(nested(positions))
 
 
-@given(st.dictionaries(queues, st.builds(Place, offsets, st.integers(-1, 2**63 - 1), st.none() | offsets)))
-def test_a_checkpoint_comes_back_as_it_was_written(places: dict[Queue, Place]) -> None:
+@given(
+    st.dictionaries(
+        queues, st.builds(QueuePosition, offsets, st.integers(-1, 2**63 - 1), st.none() | offsets)
+    )
+)
+def test_a_checkpoint_comes_back_as_it_was_written(places: dict[Queue, QueuePosition]) -> None:
     assert load(json.loads(json.dumps(dump(places)))) == places
 
 
@@ -75,10 +79,10 @@ def test_no_text_breaks_the_parsers(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
-        ("[]", "the whole is no JSON object"),
-        ('{"t": 5}', "t is no JSON object"),
-        ('{"t": {"b": 5}}', "t.b is no JSON object"),
+        ("{", "not JSON"),
+        ("[]", "the whole is not a JSON object"),
+        ('{"t": 5}', "t is not a JSON object"),
+        ('{"t": {"b": 5}}', "t.b is not a JSON object"),
         ('{"t": {"b": {"-1": 5}}}', "t.b has a queue '-1'"),
         ('{"t": {"b": {"0": -3}}}', "t.b.0 is -3: it is a whole number from -2 on"),
         ('{"t": {"b": {"0": true}}}', "t.b.0 is True"),

@@ -1,0 +1,85 @@
+"""The administration client: what an operator asks of a cluster and changes in it.
+
+`Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
+`groups`, `offsets`, `messages`, `dead_letters` and `brokers`. Each part is a file of that name on asyncio;
+`sync.py` is the plain face over them. They send their requests through `calls.py`, which finds brokers, asks
+many at once and tries again. `results.py` has everything that is returned, `positions.py` the four kinds of
+positions.
+
+The command line, the Spark source and the pipelines use it. It works on MetaQ's brokers and on Apache's, and
+imports nothing of the servers, because Spark's processes load it. Its public surface is `__all__` here; a
+test pins it. Users read docs/admin-client.md.
+"""
+
+from metaq.admin import aio
+from metaq.admin.limits import Rate
+from metaq.admin.positions import Position, parse_position
+from metaq.admin.results import (
+    READ,
+    WRITE,
+    Bounds,
+    Broker,
+    BrokerConfiguration,
+    BrokerFailure,
+    BrokerFigures,
+    Cluster,
+    DeadLetter,
+    Group,
+    GroupName,
+    Groups,
+    GroupSettings,
+    Limits,
+    Member,
+    Members,
+    NameServer,
+    Progress,
+    QueuePart,
+    QueueProgress,
+    QueueReset,
+    QueueState,
+    Reset,
+    RouteBroker,
+    Subscription,
+    Topic,
+    TopicName,
+    TopicRoute,
+    TopicSettings,
+)
+from metaq.admin.sync import Admin
+
+__all__ = [
+    "READ",
+    "WRITE",
+    "Admin",
+    "Bounds",
+    "Broker",
+    "BrokerConfiguration",
+    "BrokerFailure",
+    "BrokerFigures",
+    "Cluster",
+    "DeadLetter",
+    "Group",
+    "GroupName",
+    "GroupSettings",
+    "Groups",
+    "Limits",
+    "Member",
+    "Members",
+    "NameServer",
+    "Position",
+    "Progress",
+    "QueuePart",
+    "QueueProgress",
+    "QueueReset",
+    "QueueState",
+    "Rate",
+    "Reset",
+    "RouteBroker",
+    "Subscription",
+    "Topic",
+    "TopicName",
+    "TopicRoute",
+    "TopicSettings",
+    "aio",
+    "parse_position",
+]

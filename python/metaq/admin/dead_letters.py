@@ -1,0 +1,168 @@
+"""Dead letters, on asyncio: the messages that a group has given up.
+
+The group's committed offset on its dead-letter topic tells how far they were sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from metaq._core import Record, decode_messages, decode_records
+from metaq.admin.calls import Calls
+from metaq.admin.messages import messages_of
+from metaq.admin.offsets import Offsets
+from metaq.admin.queue_reading import QueueCursor, pull
+from metaq.admin.results import DeadLetter
+from metaq.client.message import Message
+from metaq.client.producer.results import STATUSES
+from metaq.client.session.routes import Queue
+from metaq.errors import NoRoute, NoSuchMessage, UsageError
+from metaq.protocol import names
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.messages import QueryMessage, SendMessageV2, ViewMessageById
+from metaq.protocol.properties import encode_properties
+
+PRODUCER_GROUP: Final = "TOOLS_PRODUCER"
+RATE: Final = 100.0
+_SEND_TIMEOUT_S: Final = 10.0
+_HOST_BITS: Final = 0b11_0000
+_LAST_TRY: Final = frozenset(
+    {"DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "DELAY", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME"}
+)
+"""Properties that a message has from its last try, or because it was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """A dead letter as it is stored: a body that is compressed stays so when it is sent again."""
+
+    queue: Queue
+    message: Message
+    record: Record
+
+    @property
+    def public(self) -> DeadLetter:
+        return DeadLetter(self.message, self.origin)
+
+    @property
+    def origin(self) -> str:
+        properties = self.record.properties
+        return properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC") or ""
+
+
+class DeadLetters:
+    """Lists the dead letters of a group and gives them to it again."""
+
+    def __init__(self, calls: Calls, offsets: Offsets) -> None:
+        self._calls = calls
+        self._offsets = offsets
+
+    async def list(self, group: str, *, resent: bool = False) -> AsyncGenerator[DeadLetter, None]:
+        """Yields the dead letters of a group that were not sent again yet; with `resent` all of them."""
+        async with aclosing(self._stored(group, resent=resent)) as letters:
+            async for letter in letters:
+                yield letter.public
+
+    async def resend(self, group: str, *, rate: float = RATE) -> AsyncGenerator[DeadLetter, None]:
+        """Gives a group its dead letters again, `rate` a second, and yields each one after it was sent.
+
+        No other group gets them, and their tries are counted anew. If it is interrupted, the next call
+        continues from there.
+        """
+        if not rate > 0:
+            raise UsageError(f"the rate is {rate}", hint="it is a number of messages a second above 0")
+        loop = asyncio.get_running_loop()
+        due_s = loop.time()
+        async with aclosing(self._stored(group, resent=False)) as letters:
+            async for letter in letters:
+                await asyncio.sleep(max(due_s - loop.time(), 0))
+                due_s = max(due_s, loop.time() - 1) + 1 / rate
+                await self._send(group, letter)
+                await self._offsets.commit(group, {letter.queue: letter.record.queue_offset + 1})
+                yield letter.public
+
+    async def resend_one(self, group: str, id: str) -> DeadLetter:
+        """Gives a group one of its dead letters again, by its id or its offset id. Raises NoSuchMessage."""
+        letter = await self._find(group, id)
+        await self._send(group, letter)
+        return letter.public
+
+    # Inside
+
+    async def _queues(self, group: str) -> tuple[Queue, ...]:
+        try:
+            return tuple((await self._calls.route(names.dead_letter_topic(group))).readable)
+        except NoRoute as error:
+            if error.retriable:
+                raise
+            return ()
+
+    async def _stored(self, group: str, *, resent: bool) -> AsyncGenerator[_Letter, None]:
+        queues = await self._queues(group)
+        bounds = await self._offsets.bounds(queues)
+        committed = await self._offsets.committed(group, queues)
+        for queue in queues:
+            first = bounds[queue].first if resent else max(bounds[queue].first, committed[queue] or 0)
+            cursor = QueueCursor(queue, first, bounds[queue].end)
+            while cursor.next_offset < cursor.end_offset:
+                before = cursor.next_offset
+                body = await pull(self._calls, cursor)
+                messages = decode_messages(body, queue, shows_first_topic=False)[0]
+                for message, record in zip(messages, decode_records(body), strict=True):
+                    if record.queue_offset < cursor.end_offset:
+                        yield _Letter(queue, message, record)
+                if cursor.next_offset <= before:
+                    break  # The queue has become shorter.
+
+    async def _find(self, group: str, id: str) -> _Letter:
+        topic = names.dead_letter_topic(group)
+        brokers = sorted({queue.broker for queue in await self._queues(group)})
+        by_id = QueryMessage(
+            topic=topic, key=id, max_num=1, begin_timestamp=0, end_timestamp=2**63 - 1, unique_key=True
+        )
+        commands: list[ViewMessageById | QueryMessage] = [by_id]
+        if len(id) == 32 and all(digit in "0123456789abcdefABCDEF" for digit in id):
+            commands.insert(0, ViewMessageById(physical_offset=int(id[-16:], 16)))
+        codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
+        for command in commands:
+
+            async def one(
+                broker: str, command: ViewMessageById | QueryMessage = command
+            ) -> tuple[list[Message], list[Record]]:
+                reply = await self._calls.ask(broker, command, accept=codes)
+                if reply.code in codes:
+                    return [], []
+                return messages_of(broker, reply.body), decode_records(reply.body)
+
+            found, _ = await self._calls.from_each(brokers, one)
+            for broker, (messages, records) in found.items():
+                for message, record in zip(messages, records, strict=True):
+                    if record.topic == topic and id.upper() in (message.id.upper(), message.offset_id):
+                        return _Letter(Queue(topic, broker, record.queue_id), message, record)
+        raise NoSuchMessage(
+            f"group {group} has no dead letter with the id {id}",
+            hint=f"`metaq dlq list {group}` lists them",
+        )
+
+    async def _send(self, group: str, letter: _Letter) -> None:
+        """Sends through the group's retry topic, so that no other group gets it."""
+        record = letter.record
+        properties = {name: value for name, value in record.properties.items() if name not in _LAST_TRY}
+        properties["RETRY_TOPIC"] = letter.origin
+        command = SendMessageV2(
+            producer_group=PRODUCER_GROUP,
+            topic=names.retry_topic(group),
+            sys_flag=record.system_flag & ~_HOST_BITS,  # The copy has addresses of its own.
+            born_timestamp=record.born_timestamp_ms,
+            flag=record.flag,
+            properties=encode_properties(properties),
+            broker_name=letter.queue.broker,
+        )
+        accepted = tuple(STATUSES)
+        await self._calls.change(
+            letter.queue.broker, command, record.body, accept=accepted, timeout_s=_SEND_TIMEOUT_S
+        )

@@ -1,0 +1,138 @@
+"""Finding stored messages, on asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime
+from typing import Final
+
+from metaq._core import decode_messages, decode_records
+from metaq.admin.calls import Calls
+from metaq.admin.offsets import OFFSET_MAX, Offsets
+from metaq.admin.positions import Position, milliseconds
+from metaq.admin.queue_reading import read
+from metaq.client.message import Message
+from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.errors import NoSuchMessage, UsageError
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.messages import QueryMessage, ViewMessageById
+
+LIMIT: Final = 64
+"""Messages that are returned unless more are asked for; brokers return no more of one key."""
+_OFFSET_DIGITS: Final = 16
+
+
+class Messages:
+    """Finds messages by id, by key and by time, and reads topics. Nothing is consumed by it."""
+
+    def __init__(self, calls: Calls, offsets: Offsets) -> None:
+        self._calls = calls
+        self._offsets = offsets
+
+    async def by_id(self, topic: str, id: str) -> tuple[Message, ...]:
+        """Finds a message by the id that its producer got. There are several if it was sent again or stored
+        again for a retry. Raises NoSuchMessage and NoRoute."""
+        found = await self._query(topic, id, 0, OFFSET_MAX, LIMIT, is_id=True)
+        if not found:
+            raise NoSuchMessage(f"topic {topic} has no message with the id {id}")
+        return found
+
+    async def by_offset_id(self, offset_id: str) -> Message:
+        """Finds a message by its offset id, which names its broker and its place there. Raises UsageError
+        and NoSuchMessage."""
+        physical_offset = _physical_offset(offset_id)
+        command = ViewMessageById(physical_offset=physical_offset)
+
+        async def one(broker: str) -> list[Message]:
+            # A broker that has no message at this place answers with a general error.
+            codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
+            reply = await self._calls.ask(broker, command, accept=codes)
+            return messages_of(broker, reply.body) if reply.code == ResponseCode.SUCCESS else []
+
+        found, _ = await self._calls.from_each(await self._calls.masters(), one)
+        for messages in found.values():
+            for message in messages:
+                if message.offset_id == offset_id.upper():
+                    return message
+        raise NoSuchMessage(f"no broker has a message with the offset id {offset_id}")
+
+    async def by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        begin: datetime | None = None,
+        end: datetime | None = None,
+        limit: int = LIMIT,
+    ) -> tuple[Message, ...]:
+        """Finds the newest messages with a key, of all times or of those stored between two; the oldest
+        first. Raises NoRoute."""
+        begin_ms = 0 if begin is None else milliseconds(begin)
+        end_ms = OFFSET_MAX if end is None else milliseconds(end)
+        return await self._query(topic, key, begin_ms, end_ms, limit, is_id=False)
+
+    async def by_time(
+        self, topic: str, begin: datetime, end: datetime, *, limit: int = LIMIT
+    ) -> tuple[Message, ...]:
+        """Returns the first messages that were stored from one time on and before another. Raises NoRoute."""
+        found: list[Message] = []
+        async with aclosing(self.read(topic, begin, end)) as messages:
+            async for message in messages:
+                found.append(message)
+                if len(found) >= limit:
+                    break
+        return tuple(found)
+
+    def read(
+        self, topic: str, start: Position = "earliest", end: Position = "latest", *, follow: bool = False
+    ) -> AsyncGenerator[Message, None]:
+        """Yields the messages of a topic between two positions in the order in which they were stored. With
+        `follow` it goes on with those that arrive, and does not end. Raises NoRoute."""
+        return read(self._calls, self._offsets, topic, start, end, follow=follow)
+
+    async def _query(
+        self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int, *, is_id: bool
+    ) -> tuple[Message, ...]:
+        route = await self._calls.route(topic)
+        masters = [name for name, addresses in route.brokers.items() if MASTER_ID in addresses]
+        command = QueryMessage(
+            topic=topic,
+            key=key,
+            max_num=min(limit, LIMIT),
+            begin_timestamp=begin_ms,
+            end_timestamp=end_ms,
+            unique_key=is_id,
+        )
+
+        async def one(broker: str) -> list[Message]:
+            reply = await self._calls.ask(broker, command, accept=(ResponseCode.QUERY_NOT_FOUND,))
+            found = messages_of(broker, reply.body) if reply.code == ResponseCode.SUCCESS else []
+            # The index knows keys by a hash: another key may have the same.
+            return [message for message in found if (message.id == key if is_id else key in message.keys)]
+
+        found, _ = await self._calls.from_each(masters, one)
+        messages = [message for of_broker in found.values() for message in of_broker]
+        messages.sort(key=lambda message: message.stored_at)
+        return tuple(messages[-limit:])
+
+
+def messages_of(broker: str, body: bytes) -> list[Message]:
+    """Returns the messages of an answer whose records may be of several queues."""
+    found: list[Message] = []
+    begin = 0
+    for record in decode_records(body):
+        size = int.from_bytes(body[begin : begin + 4], "big")
+        queue = Queue(record.topic, broker, record.queue_id)
+        found += decode_messages(body[begin : begin + size], queue, shows_first_topic=False)[0]
+        begin += size
+    return found
+
+
+def _physical_offset(offset_id: str) -> int:
+    try:
+        if len(offset_id) < 2 * _OFFSET_DIGITS:
+            raise ValueError
+        return int(offset_id[-_OFFSET_DIGITS:], 16)
+    except ValueError:
+        raise UsageError(f"{offset_id!r} is not an offset id", hint="it has 32 hexadecimal digits") from None

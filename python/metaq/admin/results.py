@@ -1,0 +1,357 @@
+"""The results of the administration client. All of them are immutable.
+
+Times are in milliseconds since 1970 and their names end in `_ms`. None means that a value is not known or not
+set. A result that several brokers contribute to has `failures`: the brokers that did not answer. It is empty
+unless the client was made with `partial=True`; otherwise such a broker is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from metaq.client.message import Message
+from metaq.client.session.routes import Queue
+
+READ: Final = 4
+WRITE: Final = 2
+
+TopicKind = Literal["normal", "retry", "dead-letter", "system"]
+GroupKind = Literal["normal", "system"]
+BrokerKind = Literal["metaq", "rocketmq"]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFailure:
+    """A broker that did not answer, and why."""
+
+    broker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The rates that one broker allows a topic or a group; None is no limit."""
+
+    broker: str
+    messages_per_second: int | None
+    bytes_per_second: int | None
+
+
+# Topics
+
+
+@dataclass(frozen=True, slots=True)
+class TopicName:
+    """One line of a list of topics."""
+
+    name: str
+    kind: TopicKind
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """The settings of a topic on one broker."""
+
+    broker: str
+    read_queues: int
+    write_queues: int
+    permission: int
+    """READ, WRITE or both added."""
+    ordered: bool
+    attributes: Mapping[str, str]
+    limits: Limits
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.permission & READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.permission & WRITE)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """The messages that one queue holds."""
+
+    queue: Queue
+    first_offset: int
+    end_offset: int
+    """The offset of the next message to come."""
+    last_stored_ms: int | None
+
+    @property
+    def messages(self) -> int:
+        return max(self.end_offset - self.first_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, its settings on each broker and its queues."""
+
+    name: str
+    settings: tuple[TopicSettings, ...]
+    queues: tuple[QueueState, ...]
+    failures: tuple[BrokerFailure, ...] = ()
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class RouteBroker:
+    """A broker that has a topic."""
+
+    name: str
+    cluster: str
+    addresses: Mapping[int, str]
+    """By broker id; 0 is the master."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The brokers that have a topic, and the queues that clients may use."""
+
+    topic: str
+    brokers: tuple[RouteBroker, ...]
+    readable: tuple[Queue, ...]
+    writable: tuple[Queue, ...]
+
+
+# Groups
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """One line of a list of groups."""
+
+    name: str
+    kind: GroupKind
+    brokers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of a cluster."""
+
+    groups: tuple[GroupName, ...]
+    failures: tuple[BrokerFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The settings of a group on one broker."""
+
+    broker: str
+    enabled: bool
+    """Consumers of the group get messages."""
+    broadcast_allowed: bool
+    ordered: bool
+    retries_max: int
+    retry_queues: int
+    attributes: Mapping[str, str]
+    limits: Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A client that consumes for a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: str
+    brokers: tuple[str, ...]
+    """The brokers that it is connected to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A topic that a group consumes, and the filter it gave."""
+
+    topic: str
+    expression: str
+    expression_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The clients of a group that are connected now."""
+
+    group: str
+    members: tuple[Member, ...]
+    subscriptions: tuple[Subscription, ...]
+    is_broadcasting: bool
+    """Each member gets every message and keeps its offsets itself."""
+    failures: tuple[BrokerFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """How far a group is in one queue."""
+
+    queue: Queue
+    committed_offset: int
+    end_offset: int
+    lag_ms: int | None
+    """How long the next message has been waiting; None if that was not asked for or cannot be told."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait. A topic that was created anew may be shorter than what was committed."""
+        return max(self.end_offset - self.committed_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a group is in all queues that it has committed an offset of."""
+
+    group: str
+    queues: tuple[QueueProgress, ...]
+    failures: tuple[BrokerFailure, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait in all queues together."""
+        return sum(queue.lag for queue in self.queues)
+
+    @property
+    def lag_ms(self) -> int | None:
+        """How long the oldest of them has been waiting."""
+        known = [queue.lag_ms for queue in self.queues if queue.lag_ms is not None]
+        return max(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group: its settings on each broker, its clients and its progress."""
+
+    name: str
+    settings: tuple[GroupSettings, ...]
+    members: Members
+    progress: Progress
+    failures: tuple[BrokerFailure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReset:
+    """The change of one queue by a reset."""
+
+    queue: Queue
+    committed_offset: int | None
+    """Before the reset; None if the group had not committed any."""
+    queue_offset: int
+    """After the reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The changes of a reset: planned if it is a dry run, made otherwise."""
+
+    group: str
+    topic: str
+    queues: tuple[QueueReset, ...]
+    is_dry_run: bool
+
+
+# Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The messages that a queue holds: from `first` up to but not including `end`."""
+
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePart:
+    """A part of a queue: how far it reaches within a number of bytes, and what it holds."""
+
+    end_offset: int
+    size_bytes: int
+    before_physical_offset: int | None = None
+    """The place in the commit log of the message before the part; None if it is not known."""
+    delay_ms: int | None = None
+    """How long the message at `end_offset` has been stored; None if the broker cannot tell."""
+
+
+# Messages
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that a group has given up."""
+
+    message: Message
+    origin_topic: str
+    """The topic that the group consumed it from."""
+
+
+# Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class NameServer:
+    """A name server, and why it does not answer."""
+
+    address: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that is registered with the name servers."""
+
+    name: str
+    cluster: str
+    id: int
+    """0 is the master, the others are its replicas."""
+    address: str
+    kind: BrokerKind | None = None
+    """None if it does not answer."""
+    version: str | None = None
+    error: str | None = None
+
+    @property
+    def is_master(self) -> bool:
+        return self.id == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The servers of a cluster."""
+
+    name_servers: tuple[NameServer, ...]
+    brokers: tuple[Broker, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfiguration:
+    """The settings that a broker runs with, under RocketMQ's names."""
+
+    broker: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFigures:
+    """Measurements that a broker makes of itself; None if it does not report one."""
+
+    broker: str
+    version: str | None
+    started_ms: int | None
+    messages_in: int | None
+    """Since the start."""
+    messages_out: int | None
+    messages_in_per_second: float | None
+    messages_out_per_second: float | None
+    disk_used_ratio: float | None
+    """From 0 to 1, of the disk that holds the commit log."""
+    earliest_stored_ms: int | None
+    values: Mapping[str, str] = field(default_factory=dict)
+    """Everything that the broker reports, under its own names."""

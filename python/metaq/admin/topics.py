@@ -1,0 +1,316 @@
+"""Topics, on asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from metaq.admin.calls import Calls
+from metaq.admin.limits import TOPIC, Rate, changed, limit_changes, limits_of, signed_changes
+from metaq.admin.results import (
+    READ,
+    WRITE,
+    Limits,
+    QueueState,
+    RouteBroker,
+    Topic,
+    TopicKind,
+    TopicName,
+    TopicRoute,
+    TopicSettings,
+)
+from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
+from metaq.protocol import names
+from metaq.protocol.bodies import GroupList, TopicConfig, TopicList, TopicStatsTable
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.groups import QueryTopicConsumeByWho
+from metaq.protocol.routes import DeleteTopicInNameServer, GetAllTopicListFromNameServer, GetTopicsByCluster
+from metaq.protocol.topics import (
+    DeleteTopicInBroker,
+    GetTopicConfig,
+    GetTopicStatsInfo,
+    UpdateAndCreateTopic,
+)
+from metaq.retry import Retry, steady
+
+VISIBLE_WITHIN_S: Final = 10.0
+"""Name servers learn of a new topic a moment later, from each broker."""
+
+
+class Topics:
+    """Creates, changes, lists, shows and deletes topics."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    async def create(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        permission: int = READ | WRITE,
+        ordered: bool = False,
+        attributes: Mapping[str, str] | None = None,
+        cluster: str | None = None,
+        change_existing: bool = False,
+    ) -> tuple[TopicSettings, ...]:
+        """Creates a topic on every broker of a cluster, or of all, and returns when clients can find it.
+
+        Nothing happens on brokers that have it already. Raises AlreadyExists if a broker has it with other
+        settings, unless `change_existing` is set.
+        """
+        _check_name(topic)
+        wanted = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=permission,
+            order=ordered,
+            attributes=dict(attributes or {}),
+        )
+        brokers = await self._calls.masters(cluster)
+        found = await self._calls.on_each(brokers, lambda broker: self._config(broker, topic))
+        if not change_existing:
+            for broker, config in found.items():
+                _require_same(broker, wanted, config)
+
+        async def put(broker: str) -> TopicSettings:
+            return await self._put(broker, found[broker], wanted, wanted.attributes)
+
+        settings = await self._calls.on_each(found, put)
+        await self._wait_until_visible(topic, settings)
+        return tuple(settings[broker] for broker in sorted(settings))
+
+    async def change(
+        self,
+        topic: str,
+        *,
+        queues: int | None = None,
+        permission: int | None = None,
+        ordered: bool | None = None,
+        attributes: Mapping[str, str | None] | None = None,
+    ) -> tuple[TopicSettings, ...]:
+        """Changes what is given on every broker that has the topic; an attribute of None is removed.
+
+        Consumers no longer get the messages of queues that are taken away. Raises NoRoute.
+        """
+
+        async def change_one(broker: str) -> TopicSettings:
+            current = await self._required_config(broker, topic)
+            wanted = msgspec.structs.replace(
+                current,
+                read_queue_nums=current.read_queue_nums if queues is None else queues,
+                write_queue_nums=current.write_queue_nums if queues is None else queues,
+                perm=current.perm if permission is None else permission,
+                order=current.order if ordered is None else ordered,
+            )
+            return await self._put(broker, current, wanted, attributes or {})
+
+        settings = await self._calls.on_each(await self._masters_of(topic), change_one)
+        return tuple(settings[broker] for broker in sorted(settings))
+
+    async def list(self, *, cluster: str | None = None) -> tuple[TopicName, ...]:
+        """Lists all topics, of one cluster or of all; `kind` tells a user's own from the others."""
+        command = GetAllTopicListFromNameServer() if cluster is None else GetTopicsByCluster(cluster=cluster)
+        found = TopicList.decode((await self._calls.ask_nameserver(command)).body).topic_list
+        # Brokers have topics of these names for themselves.
+        info = await self._calls.brokers()
+        clusters = {data.cluster for data in info.broker_addr_table.values()}
+        system = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
+        return tuple(TopicName(name, _kind(name, system)) for name in sorted(set(found)))
+
+    async def show(self, topic: str) -> Topic:
+        """Returns the settings of a topic on each broker, and its queues. Raises NoRoute."""
+
+        async def one(broker: str) -> tuple[TopicSettings, tuple[QueueState, ...]]:
+            settings = _settings(broker, await self._required_config(broker, topic))
+            return settings, await self._queues(broker, topic)
+
+        found, failures = await self._calls.from_each(await self._masters_of(topic), one)
+        return Topic(
+            topic,
+            tuple(found[broker][0] for broker in sorted(found)),
+            tuple(queue for broker in sorted(found) for queue in found[broker][1]),
+            failures,
+        )
+
+    async def delete(self, topic: str) -> tuple[str, ...]:
+        """Deletes a topic from every broker, with the offsets of its groups. Returns the brokers that had it.
+        Raises NoRoute."""
+        brokers = await self._masters_of(topic)
+
+        async def delete_one(broker: str) -> None:
+            await self._calls.change(broker, DeleteTopicInBroker(topic=topic))
+
+        await self._calls.on_each(brokers, delete_one)
+        await self._calls.tell_nameservers(DeleteTopicInNameServer(topic=topic))
+        return tuple(brokers)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Returns the brokers and queues that clients use for a topic. Raises NoRoute."""
+        route = await self._calls.route(topic)
+        return TopicRoute(
+            topic,
+            tuple(
+                RouteBroker(name, route.clusters.get(name, ""), dict(addresses))
+                for name, addresses in sorted(route.brokers.items())
+            ),
+            tuple(route.readable),
+            tuple(route.writable),
+        )
+
+    async def groups(self, topic: str) -> tuple[str, ...]:
+        """Lists the groups that consume a topic or have committed offsets of it. Raises NoRoute."""
+
+        async def one(broker: str) -> list[str]:
+            reply = await self._calls.ask(broker, QueryTopicConsumeByWho(topic=topic))
+            return GroupList.decode(reply.body).group_list
+
+        found, _ = await self._calls.from_each(await self._masters_of(topic), one)
+        return tuple(sorted({group for groups in found.values() for group in groups}))
+
+    async def limits(self, topic: str) -> tuple[Limits, ...]:
+        """Returns how much each broker lets producers send to a topic. Raises NoRoute."""
+        return tuple(settings.limits for settings in (await self.show(topic)).settings)
+
+    async def limit(
+        self, topic: str, *, messages_per_second: Rate = None, bytes_per_second: Rate = None
+    ) -> tuple[Limits, ...]:
+        """Limits how much each broker lets producers send to a topic; `"none"` removes a limit. Raises
+        NoRoute, and NotSupported for a broker that is not one of MetaQ's."""
+        changes = limit_changes(TOPIC, messages_per_second, bytes_per_second)
+        brokers = await self._masters_of(topic)
+        if changes:
+            await require_metaq(self._calls, brokers, "limit topics")
+        return tuple(settings.limits for settings in await self.change(topic, attributes=changes))
+
+    # Inside
+
+    async def _masters_of(self, topic: str) -> Sequence[str]:
+        route = await self._calls.route(topic)
+        masters = sorted(name for name, addresses in route.brokers.items() if MASTER_ID in addresses)
+        if not masters:
+            raise NoRoute(f"no broker of topic {topic} has a master", hint="start its broker again")
+        return masters
+
+    async def _config(self, broker: str, topic: str) -> TopicConfig | None:
+        missing = ResponseCode.TOPIC_NOT_EXIST
+        reply = await self._calls.ask(broker, GetTopicConfig(topic=topic), accept=(missing,))
+        return None if reply.code == missing else TopicConfig.decode(reply.body)
+
+    async def _required_config(self, broker: str, topic: str) -> TopicConfig:
+        config = await self._config(broker, topic)
+        if config is None:
+            raise NoRoute(f"topic {topic} does not exist on {broker}")
+        return config
+
+    async def _put(
+        self,
+        broker: str,
+        current: TopicConfig | None,
+        wanted: TopicConfig,
+        attributes: Mapping[str, str | None],
+    ) -> TopicSettings:
+        before = {} if current is None else current.attributes
+        signed = signed_changes(before, attributes)
+        after = msgspec.structs.replace(wanted, attributes=changed(before, attributes))
+        if after != current:
+            command = UpdateAndCreateTopic(
+                topic=wanted.topic_name,
+                default_topic=names.TEMPLATE_TOPIC,
+                read_queue_nums=wanted.read_queue_nums,
+                write_queue_nums=wanted.write_queue_nums,
+                perm=wanted.perm,
+                topic_filter_type=wanted.topic_filter_type,
+                topic_sys_flag=wanted.topic_sys_flag,
+                order=wanted.order,
+                attributes=",".join(f"{key}={value}" if value else key for key, value in signed.items()),
+            )
+            await self._calls.change(broker, command)
+        return _settings(broker, after)
+
+    async def _wait_until_visible(self, topic: str, brokers: Mapping[str, object]) -> None:
+        tries = Retry(VISIBLE_WITHIN_S, steady(0.05))
+        while True:
+            try:
+                missing = brokers.keys() - (await self._calls.route(topic)).brokers.keys()
+            except NoRoute:
+                missing = set(brokers)
+            if not missing:
+                return
+            if not await tries.pause():
+                raise NoRoute(
+                    f"topic {topic} was created, but the name server does not list {', '.join(missing)} yet",
+                    hint="do these brokers know this name server?",
+                )
+
+    async def _queues(self, broker: str, topic: str) -> tuple[QueueState, ...]:
+        reply = await self._calls.ask(broker, GetTopicStatsInfo(topic=topic))
+        table = TopicStatsTable.decode(reply.body).offset_table
+        return tuple(
+            QueueState(
+                Queue(topic, broker, queue.queue_id),
+                offsets.min_offset,
+                offsets.max_offset,
+                offsets.last_update_timestamp if offsets.last_update_timestamp > 0 else None,
+            )
+            for queue, offsets in sorted(table.items(), key=lambda item: item[0].queue_id)
+        )
+
+
+async def require_metaq(calls: Calls, brokers: Sequence[str], what: str) -> None:
+    """Raises NotSupported, naming the first broker that is not one of MetaQ's."""
+    found = await calls.on_each(brokers, calls.is_metaq)
+    for broker, is_metaq in found.items():
+        if not is_metaq:
+            raise NotSupported(f"broker {broker} cannot {what}: it is not a MetaQ broker")
+
+
+def _check_name(topic: str) -> None:
+    fault = names.topic_fault(topic)
+    if fault is not None:
+        raise UsageError(fault)
+
+
+def _kind(topic: str, system: set[str]) -> TopicKind:
+    if topic.startswith(names.RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(names.DEAD_LETTER_PREFIX):
+        return "dead-letter"
+    # Apache's brokers write this prefix in both cases.
+    if topic in system or topic in names.RESERVED or topic.lower().startswith(names.SYSTEM_PREFIX):
+        return "system"
+    return "normal"
+
+
+def _settings(broker: str, config: TopicConfig) -> TopicSettings:
+    return TopicSettings(
+        broker,
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm,
+        config.order,
+        dict(config.attributes),
+        limits_of(broker, TOPIC, config.attributes),
+    )
+
+
+def _require_same(broker: str, wanted: TopicConfig, found: TopicConfig | None) -> None:
+    if found is None:
+        return
+    pairs = (
+        ("queues", wanted.write_queue_nums, found.write_queue_nums),
+        ("read queues", wanted.read_queue_nums, found.read_queue_nums),
+        ("permission", wanted.perm, found.perm),
+        ("ordered", wanted.order, found.order),
+        ("attributes", wanted.attributes, {name: found.attributes.get(name) for name in wanted.attributes}),
+    )
+    for what, one, other in pairs:
+        if one != other:
+            raise AlreadyExists(
+                f"topic {wanted.topic_name} exists on {broker} with {what} {other}, not {one}",
+                hint="change it, or delete it first",
+            )

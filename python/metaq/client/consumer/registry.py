@@ -1,0 +1,98 @@
+"""The consumers that one client has made, so that it can start and close them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from metaq.client.consumer.aio_consumers import Consumer, Handler, Puller, Subscribed
+from metaq.client.consumer.handler import HandlerConsumer
+from metaq.client.consumer.handler_threads import HandlerCaller
+from metaq.client.consumer.iteration import Stream
+from metaq.errors import ClientClosed, UsageError
+
+if TYPE_CHECKING:
+    from metaq.client.consumer.options import ConsumerOptions, PullerKeywords
+    from metaq.client.session.session import Session
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumerRegistry:
+    """Makes the consumers of a client. A group has at most one of them, because brokers know only one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._consumers: list[Consumer] = []
+        self._subscribed: list[Subscribed] = []
+        self._pullers: list[Puller] = []
+        self._is_started = False
+
+    def add_handler(self, handler: Handler, options: ConsumerOptions) -> Consumer:
+        """Makes a consumer, and starts it if the client is started. Raises UsageError or ClientClosed."""
+        self._require_free(options.group)
+        if self._is_started:
+            self._session.require_usable()
+        caller = HandlerCaller(handler, options.group)
+        consumer = Consumer(self._session, handler, HandlerConsumer(self._session, options, caller))
+        self._consumers.append(consumer)
+        if self._is_started:
+            consumer._start_soon()
+        return consumer
+
+    def add_subscribed(
+        self, options: ConsumerOptions, *, auto_ack: bool, idle_timeout: float | None
+    ) -> Subscribed:
+        """Makes an iteration. Raises UsageError or ClientClosed."""
+        self._require_free(options.group)
+        subscribed = Subscribed(Stream(self._session, options, auto_ack=auto_ack), idle_timeout)
+        self._subscribed.append(subscribed)
+        return subscribed
+
+    def add_puller(self, options: PullerKeywords) -> Puller:
+        """Makes a puller. Raises UsageError or ClientClosed."""
+        self._require_open()
+        try:
+            puller = Puller(self._session, **options)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        self._pullers.append(puller)
+        return puller
+
+    async def start(self) -> None:
+        """Starts all consumers, and from now on also new ones."""
+        self._is_started = True
+        for consumer in self._consumers:
+            await consumer.start()
+
+    async def close(self, timeout: float) -> None:
+        """Closes everything at the same time. Failures are logged."""
+        self._is_started = False
+        members = [consumer.close(timeout) for consumer in self._consumers]
+        members += [subscribed.close(timeout) for subscribed in self._subscribed]
+        pullers = [puller.close() for puller in self._pullers]
+        for outcome in await asyncio.gather(*members, *pullers, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                _log.error("a consumer did not close", exc_info=outcome)
+        self._consumers.clear()
+        self._subscribed.clear()
+        self._pullers.clear()
+
+    def _require_free(self, group: str) -> None:
+        self._require_open()
+        self._consumers = [consumer for consumer in self._consumers if not consumer.is_closed]
+        self._subscribed = [subscribed for subscribed in self._subscribed if not subscribed.is_closed]
+        taken = {consumer.group for consumer in self._consumers}
+        taken |= {subscribed.group for subscribed in self._subscribed}
+        if group in taken:
+            raise UsageError(
+                f"this client has a consumer of group {group} already",
+                hint="raise its concurrency, name several topics, or make another client",
+            )
+
+    def _require_open(self) -> None:
+        if self._session.closed:
+            raise ClientClosed("this client is closed", hint="make another one")
+        self._session.require_process()
+        self._pullers = [puller for puller in self._pullers if not puller.is_closed]

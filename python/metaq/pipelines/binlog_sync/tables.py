@@ -1,0 +1,141 @@
+"""The tables that a run synchronises: which ones, and the version of each one's definition."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from metaq.pipelines.binlog_sync.config import BinlogConfig
+from metaq.pipelines.binlog_sync.envelope import SchemaBarrier
+from metaq.pipelines.binlog_sync.errors import BinlogError
+from metaq.pipelines.binlog_sync.reading.database import EXCLUDE
+from metaq.pipelines.binlog_sync.sequence import ChangeCounter
+from metaq.pipelines.binlog_sync.values.columns import Definition
+from metaq.pipelines.binlog_sync.values.rows import TableReader
+from metaq.pipelines.binlog_sync.writing.change_writer import ChangeWriter, TableLanes
+from metaq.pipelines.binlog_sync.writing.checkpoint import Checkpoint
+from metaq.pipelines.binlog_sync.writing.state import Cursor, TableState
+
+_log = logging.getLogger(__name__)
+
+READERS_MAX: Final = 10_000
+"""The size of the cache of readers. Each file of the binlog brings new ones."""
+
+
+class TableSelection:
+    """Decides which tables are synchronised."""
+
+    def __init__(self, config: BinlogConfig, skipped: set[str]) -> None:
+        """`skipped` are the selected tables that are unsuitable."""
+        self._config = config
+        self._skipped = skipped
+
+    def selects(self, database: str, table: str) -> bool:
+        """Returns whether changes of a table are wanted."""
+        return f"{database}.{table}" not in self._skipped and self._config.selects(database, table)
+
+    def may_select_from(self, database: str) -> bool:
+        """Returns whether any table of a database may be wanted."""
+        return self._config.may_select_from(database)
+
+    def refuse(self, database: str, table: str, reason: str) -> None:
+        """Skips a table that has become unsuitable; raises BinlogError if source.unsuitable is "error"."""
+        if self._config.unsuitable == "error":
+            raise BinlogError(f"{database}.{table} cannot be synchronised: {reason}", hint=EXCLUDE)
+        _log.warning("%s.%s is skipped: %s", database, table, reason)
+
+
+@dataclass(slots=True)
+class SyncedTable:
+    """A table, the version of its definition, and the lanes that its rows go into."""
+
+    database: str
+    name: str
+    schema: int
+    definition: Definition
+    lanes: TableLanes
+    cursor: Cursor | None
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.database}.{self.name}"
+
+    def state(self) -> TableState:
+        return TableState(self.schema, self.definition, self.cursor)
+
+
+class SyncedTables:
+    """All tables by full name. Every queue gets a new definition before the rows that have it."""
+
+    def __init__(self, writer: ChangeWriter, checkpoint: Checkpoint, counter: ChangeCounter) -> None:
+        self._writer = writer
+        self._checkpoint = checkpoint
+        self._counter = counter
+        self._tables: dict[str, SyncedTable] = {}
+        self._by_reader: dict[TableReader, SyncedTable] = {}
+
+    def __len__(self) -> int:
+        return len(self._tables)
+
+    def __iter__(self) -> Iterator[SyncedTable]:
+        return iter(self._tables.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tables
+
+    def __getitem__(self, name: str) -> SyncedTable:
+        return self._tables[name]
+
+    def get(self, name: str) -> SyncedTable | None:
+        return self._tables.get(name)
+
+    def put(self, database: str, name: str, state: TableState) -> SyncedTable:
+        """Adds a table, or replaces it by another version."""
+        lanes = self._writer.open_lanes(database, name, state.schema, state.definition.key)
+        table = SyncedTable(database, name, state.schema, state.definition, lanes, state.cursor)
+        if table.full_name in self._tables:
+            # Changes in the new lanes must not overtake those in the old ones.
+            self._writer.wait_all()
+        self._tables[table.full_name] = table
+        self._by_reader.clear()
+        self._checkpoint.table_changed(table.full_name, table.state())
+        return table
+
+    def with_definition(self, database: str, name: str, definition: Definition) -> SyncedTable:
+        """Returns the table with this definition; announces it if it is new."""
+        table = self._tables.get(f"{database}.{name}")
+        if table is not None and table.definition == definition:
+            return table
+        version = 1 if table is None else table.schema + 1
+        cursor = None if table is None else table.cursor
+        table = self.put(database, name, TableState(version, definition, cursor))
+        self.announce(table)
+        return table
+
+    def of_reader(self, reader: TableReader) -> SyncedTable:
+        """Returns the table with the definition that the binlog has for it."""
+        if reader in self._by_reader:
+            return self._by_reader[reader]
+        if len(self._by_reader) >= READERS_MAX:
+            self._by_reader.clear()
+        table = self.with_definition(reader.database, reader.table, reader.definition)
+        self._by_reader[reader] = table
+        return table
+
+    def forget_readers(self) -> None:
+        """Drops the readers of a stream that has ended."""
+        self._by_reader.clear()
+
+    def announce(self, table: SyncedTable) -> None:
+        """Sends the definition of a table to every queue."""
+        barrier = SchemaBarrier(
+            self._counter.current, table.database, table.name, table.schema, table.definition
+        )
+        self._writer.send_barrier(barrier, table.full_name)
+
+    def set_cursor(self, table: SyncedTable, cursor: Cursor) -> None:
+        """Records the progress of a table's snapshot."""
+        table.cursor = cursor
+        self._checkpoint.table_changed(table.full_name, table.state())

@@ -1,0 +1,110 @@
+"""Properties of a message: the names that belong to the system, and their form on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TAGS: Final = "TAGS"
+KEYS: Final = "KEYS"
+WAIT: Final = "WAIT"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+SHARDING_KEY: Final = "__SHARDINGKEY"
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+DELAY_MS: Final = "TIMER_DELAY_MS"
+DELIVER_MS: Final = "TIMER_DELIVER_MS"
+TRANSACTION: Final = "TRAN_MSG"
+PRODUCER_GROUP: Final = "PGROUP"
+CORRELATION_ID: Final = "CORRELATION_ID"
+REPLY_TO: Final = "REPLY_TO_CLIENT"
+TIME_TO_LIVE: Final = "TTL"
+MESSAGE_TYPE: Final = "MSG_TYPE"
+CLUSTER: Final = "CLUSTER"
+REGION: Final = "MSG_REGION"
+TRACE_ON: Final = "TRACE_ON"
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+
+SYSTEM_NAMES: Final = frozenset(
+    (
+        "KEYS",
+        "TAGS",
+        "WAIT",
+        "DELAY",
+        "RETRY_TOPIC",
+        "REAL_TOPIC",
+        "REAL_QID",
+        "TRAN_MSG",
+        "PGROUP",
+        "MIN_OFFSET",
+        "MAX_OFFSET",
+        "BUYER_ID",
+        "ORIGIN_MESSAGE_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "RECONSUME_TIME",
+        "MSG_REGION",
+        "TRACE_ON",
+        "UNIQ_KEY",
+        "EXTEND_UNIQ_INFO",
+        "MAX_RECONSUME_TIMES",
+        "CONSUME_START_TIME",
+        "INNER_NUM",
+        "INNER_BASE",
+        "DUP_INFO",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS",
+        "TRAN_PREPARED_QUEUE_OFFSET",
+        "__transactionId__",
+        "TRANSACTION_CHECK_TIMES",
+        "INSTANCE_ID",
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+        "CLUSTER",
+        "MSG_TYPE",
+        "POP_CK",
+        "POP_CK_OFFSET",
+        "1ST_POP_TIME",
+        "__SHARDINGKEY",
+        "PROPERTY_FORWARD_QUEUE_ID",
+        "REDIRECT",
+        "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET",
+        "TRACE_CONTEXT",
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+        "TIMER_ENQUEUE_MS",
+        "TIMER_DEQUEUE_MS",
+        "TIMER_ROLL_TIMES",
+        "TIMER_OUT_MS",
+        "TIMER_DEL_UNIQKEY",
+        "TIMER_DELAY_LEVEL",
+        "__BORNHOST",
+        "BORN_TIMESTAMP",
+        "__CRC32#",
+        "DLQ_ORIGIN_TOPIC",
+        "DLQ_ORIGIN_MESSAGE_ID",
+        "_SYS_MSG_PRIORITY_",
+        "__LITE_TOPIC",
+        "ORIGIN_GROUP",
+        "TRANS_OFFSET",
+        "TIMER_ROLL_LABEL",
+        "E_T",
+    )
+)
+"""Names that users can neither set nor see among their own properties."""
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Writes `name 0x01 value 0x02` for each property."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+
+def decode_properties(text: str) -> dict[str, str]:
+    """Reads what `encode_properties` wrote; skips entries without a name or a value."""
+    pairs = (entry.partition("\x01") for entry in text.split("\x02"))
+    return {name: value for name, _, value in pairs if name and value}

@@ -1,0 +1,138 @@
+"""Several brokers, of which one may be away, and how many questions are asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from metaq.admin import aio
+from metaq.admin.calls import AT_ONCE_MAX, in_parallel
+from metaq.errors import MetaqError
+from metaq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
+from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.command import Command
+from metaq.protocol.errors import Unreachable
+from metaq.remoting import Connections
+from tests.integration.broker_cluster import broker_options, run, started_broker, started_nameserver
+from tests.support.patient import Connection
+from tests.support.processes import free_port
+
+
+@asynccontextmanager
+async def half_a_cluster(directory: Path) -> AsyncIterator[str]:
+    """A name server with broker-a, and with broker-b, which does not answer."""
+    async with started_nameserver() as nameserver:
+        address = nameserver.address
+        async with started_broker(broker_options(directory, address)):
+            connection = await Connection.open(address)
+            names = ("orders", "TBW102")
+            topics = {name: TopicConfig(topic_name=name) for name in names}
+            body = RegisterBrokerBody(
+                topic_config_serialize_wrapper=TopicConfigTable(topic_config_table=topics)
+            )
+            command = RegisterBroker("broker-b", f"127.0.0.1:{free_port()}", "DefaultCluster", 0)
+            (await connection.call(command, body.encode())).check()
+            try:
+                yield address
+            finally:
+                await connection.close()
+
+
+def test_a_broker_that_is_away_is_an_error_or_a_failure(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with half_a_cluster(tmp_path) as nameserver:
+            async with aio.Admin(nameserver) as strict:
+                with pytest.raises(Unreachable):
+                    await strict.groups.list()
+                with pytest.raises(Unreachable):
+                    await strict.topics.create("orders")
+            async with aio.Admin(nameserver, partial=True) as admin:
+                groups = await admin.groups.list()
+                assert {group.name for group in groups.groups} >= {"TOOLS_CONSUMER"}
+                assert [failure.broker for failure in groups.failures] == ["broker-b"]
+                progress = await admin.groups.progress("g")
+                assert (progress.queues, [f.broker for f in progress.failures]) == ((), ["broker-b"])
+                with pytest.raises(Unreachable):
+                    await admin.topics.show("orders")  # Only broker-b has it: there is nothing to show.
+                with pytest.raises(Unreachable):
+                    await admin.groups.create("g")  # A change is never made by halves without a word.
+                cluster = await admin.brokers.cluster()
+                assert [(b.name, b.error is None, b.kind) for b in cluster.brokers] == [
+                    ("broker-a", True, "metaq"),
+                    ("broker-b", False, None),
+                ]
+
+    run(scenario)
+
+
+def test_showing_one_group_does_not_download_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    call = Connections.call
+
+    async def counted(
+        self: Connections, address: str, command: Command, *arguments: object, **keywords: object
+    ) -> object:
+        asked[type(command).__name__] += 1
+        return await call(self, address, command, *arguments, **keywords)  # type: ignore[arg-type]
+
+    async def scenario() -> None:
+        async with started_nameserver() as nameserver:
+            address = nameserver.address
+            async with started_broker(broker_options(tmp_path, address)), aio.Admin(address) as admin:
+                await asyncio.gather(*(admin.groups.create(f"g{number}") for number in range(30)))
+                monkeypatch.setattr(Connections, "call", counted)
+                await admin.groups.show("g7")
+                assert asked["GetAllSubscriptionGroupConfig"] == 0
+                assert asked["GetSubscriptionGroupConfig"] == 1
+                assert asked.total() <= 8, asked
+                groups = {group.name for group in (await admin.groups.list()).groups}
+                assert {f"g{number}" for number in range(30)} <= groups
+
+    run(scenario)
+
+
+def test_large_tables_come_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaq.admin.group_settings.PAGE_GROUPS", 7)
+
+    async def scenario() -> None:
+        async with started_nameserver() as nameserver:
+            address = nameserver.address
+            async with started_broker(broker_options(tmp_path, address)), aio.Admin(address) as admin:
+                await asyncio.gather(*(admin.groups.create(f"g{number}") for number in range(30)))
+                groups = [group.name for group in (await admin.groups.list()).groups]
+                assert len(groups) == len(set(groups))
+                assert {f"g{number}" for number in range(30)} <= set(groups)
+
+    run(scenario)
+
+
+def test_parallel_work_has_a_bound_and_ends_with_the_first_error() -> None:
+    under_way = most = 0
+
+    async def work(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return number * 2
+
+    async def scenario() -> None:
+        assert await in_parallel(range(100), work) == {number: number * 2 for number in range(100)}
+        assert most == AT_ONCE_MAX
+
+        async def fail(number: int) -> None:
+            if number == 3:
+                raise MetaqError("three")
+            await asyncio.sleep(3600)
+
+        with pytest.raises(MetaqError, match="three"):
+            await in_parallel(range(10), fail)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())

@@ -1,0 +1,76 @@
+"""The public surface of the administration client, and its two faces."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from metaq import admin
+from metaq.admin import aio, brokers, dead_letters, groups, messages, offsets, results, sync, topics
+from metaq.client.session.routes import Queue
+
+PAIRS = [
+    (sync.Admin, aio.Admin),
+    (sync.Topics, topics.Topics),
+    (sync.ConsumerGroups, groups.ConsumerGroups),
+    (sync.Offsets, offsets.Offsets),
+    (sync.Messages, messages.Messages),
+    (sync.DeadLetters, dead_letters.DeadLetters),
+    (sync.Brokers, brokers.Brokers),
+]
+
+
+def test_the_surface_is_pinned() -> None:
+    assert admin.__all__ == [
+        *("READ", "WRITE", "Admin", "Bounds", "Broker", "BrokerConfiguration", "BrokerFailure"),
+        *("BrokerFigures", "Cluster", "DeadLetter", "Group", "GroupName", "GroupSettings", "Groups"),
+        *("Limits", "Member", "Members", "NameServer", "Position", "Progress", "QueuePart"),
+        *("QueueProgress", "QueueReset", "QueueState", "Rate", "Reset", "RouteBroker", "Subscription"),
+        *("Topic", "TopicName", "TopicRoute", "TopicSettings", "aio", "parse_position"),
+    ]
+    assert aio.__all__ == ["Admin"]
+    assert all(hasattr(admin, name) for name in admin.__all__)
+
+
+def shown(kind: type) -> list[str]:
+    return sorted(name for name in vars(kind) if not name.startswith("_"))
+
+
+@pytest.mark.parametrize(("plain", "asynchronous"), PAIRS, ids=lambda kind: kind.__name__)
+def test_both_faces_have_the_same_names_signatures_and_words(plain: type, asynchronous: type) -> None:
+    assert shown(plain) == shown(asynchronous)
+    for name in ("__init__", *shown(plain)) if plain is sync.Admin else shown(plain):
+        one, other = getattr(plain, name), getattr(asynchronous, name)
+        assert inspect.signature(one).parameters == inspect.signature(other).parameters, name
+        assert inspect.getdoc(one) == inspect.getdoc(other), name
+        assert inspect.getdoc(one), name
+
+
+def test_the_parts_of_both_faces_are_the_same() -> None:
+    with admin.Admin() as plain:
+        parts = {name for name in vars(plain) if not name.startswith("_")}
+    assert parts == {name for name in vars(aio.Admin()) if not name.startswith("_")}
+    assert parts == {"topics", "offsets", "groups", "messages", "dead_letters", "brokers"}
+
+
+def test_results_are_frozen_and_public() -> None:
+    found = vars(results).values()
+    kinds = [kind for kind in found if dataclasses.is_dataclass(kind) and kind is not Queue]
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert kind.__dataclass_params__.frozen, kind  # type: ignore[attr-defined]
+        assert kind.__name__ in admin.__all__  # type: ignore[union-attr]
+
+
+def test_nothing_of_the_servers_and_no_telemetry_is_loaded() -> None:
+    program = (
+        "import sys, metaq.admin\n"
+        "heavy = ('metaq.broker', 'metaq.nameserver', 'opentelemetry', 'typer')\n"
+        "print(*(name for name in sys.modules if name.startswith(heavy)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
