@@ -69,6 +69,7 @@ impl OpenStore {
         if let Some(events) = events {
             events.confirmed(self.log.progress.confirmed(), outcome.is_err());
         }
+        self.index.notify();
         outcome
     }
 
@@ -83,7 +84,6 @@ impl OpenStore {
             // The records are safe, so their senders get their answer; housekeeping tries the queues again.
             self.reports.add(format!("dispatch stands still: {error}"));
         }
-        self.index.notify();
         progress.set_confirmed(end);
     }
 }

@@ -64,6 +64,37 @@ struct Survivor {
     to: PathBuf,
 }
 
+impl Survivor {
+    /// Copies a file, or everything below a directory.
+    fn copy(&self, path: &Path) -> io::Result<()> {
+        let Ok(part) = path.strip_prefix(&self.from) else { return Ok(()) };
+        let to = self.to.join(part);
+        if !path.is_dir() {
+            std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
+            return std::fs::copy(path, to).map(|_| ());
+        }
+        for entry in std::fs::read_dir(path)? {
+            self.copy(&entry?.path())?;
+        }
+        Ok(())
+    }
+
+    /// Copies the names of a directory's files, with their lengths but not with their content.
+    fn copy_names(&self, directory: &Path) -> io::Result<()> {
+        let Ok(part) = directory.strip_prefix(&self.from) else { return Ok(()) };
+        let to = self.to.join(part);
+        std::fs::create_dir_all(&to)?;
+        for entry in std::fs::read_dir(directory)? {
+            let entry = entry?;
+            let copy = to.join(entry.file_name());
+            if entry.file_type()?.is_file() && !copy.exists() {
+                std::fs::File::create(copy)?.set_len(entry.metadata()?.len())?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl FaultyDisk {
     pub fn new() -> Self {
         Self::default()
@@ -91,7 +122,7 @@ impl FaultyDisk {
     }
 
     /// From now on copies every file below `from` to the same path below `to` whenever it is synced, as it is when the
-    /// sync begins. So `to` is what a power cut would leave.
+    /// sync begins. So `to` is what a power cut would leave. File names survive when their directory is synced.
     pub fn keep_synced(&self, from: &Path, to: &Path) {
         *self.survivor.lock() = Some(Survivor { from: from.to_owned(), to: to.to_owned() });
     }
@@ -102,12 +133,10 @@ impl FaultyDisk {
     }
 
     fn survive(&self, path: &Path) -> io::Result<()> {
-        let survivor = self.survivor.lock();
-        let Some(Survivor { from, to }) = &*survivor else { return Ok(()) };
-        let Ok(part) = path.strip_prefix(from) else { return Ok(()) };
-        let to = to.join(part);
-        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
-        std::fs::copy(path, to).map(|_| ())
+        match &*self.survivor.lock() {
+            Some(survivor) => survivor.copy(path),
+            None => Ok(()),
+        }
     }
 
     /// Pretends that the file system has this space; None shows the real figures again.
@@ -214,11 +243,15 @@ impl Disk for FaultyDisk {
 
     fn sync_file_system(&self, directory: &Path) -> io::Result<()> {
         self.check(Call::SyncFileSystem, directory)?;
+        self.survive(directory)?;
         SystemDisk.sync_file_system(directory)
     }
 
     fn sync_directory(&self, directory: &Path) -> io::Result<()> {
         self.check(Call::SyncDirectory, directory)?;
+        if let Some(survivor) = &*self.survivor.lock() {
+            survivor.copy_names(directory)?;
+        }
         SystemDisk.sync_directory(directory)
     }
 

@@ -209,6 +209,7 @@ fn a_flipped_bit_is_refused_or_harmless() {
             Err(_) => assert!([0, first_end].contains(&end), "flip at {at}: ends at {end}"),
         }
         store_ends_in_order(&copy);
+        drop(copy);
         fs::remove_dir_all(&settings.directory).unwrap();
     }
 }

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -303,9 +304,12 @@ fn lose_power(run: &Path, survivor: &Path, round: i64) {
     });
     drop(store);
 
-    let after = read_all(&open(&synced(survivor)), "t", 0);
+    let restarted = Arc::new(FaultyDisk::new());
+    restarted.set_boot_id([7; 16]);
+    let after: HashMap<i64, Vec<u8>> =
+        read_all(&open_on(&restarted, &synced(survivor)), "t", 0).into_iter().collect();
     for (queue_offset, body) in seen.into_inner().unwrap() {
-        let kept = after.get(queue_offset as usize).map(|(_, body)| String::from_utf8_lossy(body));
+        let kept = after.get(&queue_offset).map(|body| String::from_utf8_lossy(body));
         assert_eq!(kept, Some(String::from_utf8_lossy(&body)), "queue offset {queue_offset}");
     }
 }

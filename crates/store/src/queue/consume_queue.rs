@@ -112,6 +112,13 @@ impl Queue {
         self.state.lock().tail.len() >= 2 * TAIL_ENTRIES_MAX
     }
 
+    /// Whether the queue is empty and would start behind this offset. In a replay that means that a power loss took its
+    /// first files but not the last one, whose name then says nothing.
+    pub(crate) fn starts_behind(&self, queue_offset: i64) -> bool {
+        let state = self.state.lock();
+        !state.removed && state.first() == state.end() && (0..state.end()).contains(&queue_offset)
+    }
+
     /// Marks the queue as deleted: nothing is read or written any more, because its files are about to be deleted.
     pub(crate) fn remove(&self, disk: &QueueDisk) {
         self.removed.store(true, Ordering::Relaxed);

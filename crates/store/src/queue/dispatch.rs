@@ -193,6 +193,11 @@ impl Dispatch {
             with.queues.restart(&touched.queue)?;
             put = touched.queue.put(0, entry);
         }
+        if put == Put::Misfit && with.replay != Replay::No && touched.queue.starts_behind(record.queue_offset)
+        {
+            with.queues.restart(&touched.queue)?;
+            put = touched.queue.put(record.queue_offset, entry);
+        }
         match put {
             Put::Done { max_offset, was_clean, is_crowded } => {
                 touched.max_offset = max_offset;
