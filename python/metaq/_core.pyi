@@ -360,7 +360,7 @@ class BrokerPlane:
         """Stores these half messages again at the end of their queue and returns the copies, with their real
         topic and queue. `checked` counts one more check. Transactions that have ended meanwhile are left
         out."""
-    def park_transactions(self, queue_offsets: Sequence[int], topic: str) -> int:
+    def give_up_transactions(self, queue_offsets: Sequence[int], topic: str) -> int:
         """Gives up these transactions and stores their messages in that topic; returns how many there
         were."""
     def resume_transaction(self, physical_offset: int, topic: str) -> bool:

@@ -216,7 +216,7 @@ impl BrokerPlane {
         Ok(copies.iter().map(|copy| PyBytes::new(py, copy)).collect())
     }
 
-    fn park_transactions(&self, py: Python<'_>, queue_offsets: Vec<i64>, topic: &str) -> PyResult<usize> {
+    fn give_up_transactions(&self, py: Python<'_>, queue_offsets: Vec<i64>, topic: &str) -> PyResult<usize> {
         let broker = &self.inner.broker;
         enter(py, || broker.transactions.give_up(&queue_offsets, topic))
     }

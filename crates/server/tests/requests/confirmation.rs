@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 use metaq_store::faulty_disk::Call;
 use metaq_wire::Encoding;
 
-use crate::support::request_code::{END_TRANSACTION, PULL_MESSAGE, SEND_BATCH_MESSAGE, SEND_MESSAGE_V2};
+use crate::support::request_code::{
+    END_TRANSACTION, GET_MAX_OFFSET, PULL_MESSAGE, SEND_BATCH_MESSAGE, SEND_MESSAGE_V2,
+};
 use crate::support::*;
 
 const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";
@@ -32,6 +34,22 @@ fn an_acknowledgement_waits_for_the_disk() {
         assert_eq!((answer.code, answer.opaque), (response_code::SUCCESS, opaque));
         assert_eq!(answer.number("queueOffset"), queue_offset);
     }
+}
+
+#[test]
+fn consumers_see_a_message_when_it_is_confirmed_and_not_before() {
+    let plane = Plane::start();
+    plane.disk.stall(Call::SyncMapped, "commitlog");
+    let (mut sender, mut reader) = (plane.connect(), plane.connect());
+    let held = but(pull_fields(0), &[("sysFlag", "2"), ("suspendTimeoutMillis", "60000")]);
+    reader.send(PULL_MESSAGE, &held, b"");
+    reader.expect_silence();
+    sender.send(SEND_MESSAGE_V2, &send_fields(""), b"m");
+    sender.expect_silence();
+    assert_eq!(reader.ask(GET_MAX_OFFSET, &queue_fields(), b"").number("offset"), 0);
+    plane.disk.heal();
+    assert_eq!(reader.answer().bodies(), ["m"]);
+    assert_eq!(sender.answer().code, response_code::SUCCESS);
 }
 
 #[test]

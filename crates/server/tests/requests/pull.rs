@@ -72,6 +72,18 @@ fn a_pull_gets_no_more_than_it_asks_for_or_the_broker_allows() {
 }
 
 #[test]
+fn a_pull_that_names_no_size_gets_the_default() {
+    let plane = Plane::with(|setup| setup.broker.pull.bytes_default = 2_600);
+    let mut client = plane.connect();
+    for _ in 0..5 {
+        client.put(&"x".repeat(1_000));
+    }
+    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies().len(), 2);
+    let more = but(pull_fields(0), &[("maxMsgBytes", "1000000")]);
+    assert_eq!(client.ask(PULL_MESSAGE, &more, b"").bodies().len(), 5);
+}
+
+#[test]
 fn a_pull_that_finds_nothing_and_does_not_wait_is_told_so() {
     let plane = Plane::start();
     let mut client = plane.connect();
@@ -118,6 +130,14 @@ fn a_held_pull_whose_time_is_over_is_answered() {
     let mut client = plane.connect();
     let answer = client.ask(PULL_MESSAGE, &held_fields(0, 1), b"");
     assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_NOT_FOUND, 0));
+}
+
+#[test]
+fn a_pull_is_held_no_longer_than_the_broker_allows() {
+    let plane = Plane::with(|setup| setup.broker.pull.hold_ms_max = 1);
+    let mut client = plane.connect();
+    let answer = client.ask(PULL_MESSAGE, &held_fields(0, 3_600_000), b"");
+    assert_eq!(answer.code, response_code::PULL_NOT_FOUND);
 }
 
 #[test]

@@ -130,6 +130,21 @@ fn open_transactions_are_bounded() {
 }
 
 #[test]
+fn only_the_last_outcomes_are_remembered() {
+    let plane = Plane::with(|setup| setup.broker.transaction.ended_kept = 1);
+    let mut client = plane.connect();
+    let first = begin(&plane, &mut client, "one", &[]);
+    let second = begin(&plane, &mut client, "two", &[]);
+    for end in [&first, &second] {
+        assert_eq!(client.ask(END_TRANSACTION, end, b"").code, response_code::SUCCESS);
+    }
+    let forgotten = client.ask(END_TRANSACTION, &first, b"");
+    forgotten.refuses(response_code::TRANSACTION_STATE_UNKNOWN, "ended long ago");
+    assert_eq!(client.ask(END_TRANSACTION, &second, b"").code, response_code::SUCCESS);
+    assert_eq!(plane.bodies(TOPIC, 0), ["one", "two"]);
+}
+
+#[test]
 fn an_end_that_comes_too_late_waits_for_the_check() {
     let plane = Plane::start();
     let mut client = plane.connect();

@@ -104,7 +104,7 @@ class TransactionChecks:
             step = next_step(checks, now_ms - began_ms, is_immune=is_immune, options=self._options)
             steps[step].append(half.queue_offset)
         given_up = await asyncio.to_thread(
-            self._plane.park_transactions, steps[Step.GIVE_UP], names.CHECKS_EXHAUSTED_TOPIC
+            self._plane.give_up_transactions, steps[Step.GIVE_UP], names.CHECKS_EXHAUSTED_TOPIC
         )
         if given_up:
             _log.warning("%d transactions were given up: see %s", given_up, names.CHECKS_EXHAUSTED_TOPIC)
