@@ -37,6 +37,10 @@ pub enum StoreError {
         "[PCBUSY] an append has been under way for more than {waited_ms} ms (append_wait_ms_max): the disk or the page cache cannot keep up; send slower or to another broker"
     )]
     Busy { waited_ms: u64 },
+    #[error(
+        "replicas did not confirm the end of the log within {waited_ms} ms: try again when they are in sync"
+    )]
+    NotReplicated { waited_ms: u64 },
     #[error("the store is closed")]
     Closed,
     #[error("bad store settings: {0}")]

@@ -93,6 +93,24 @@ impl CommitLog {
     }
 }
 
+/// How many of the bytes, which begin with a record or a blank, make up whole records: as many as fit `bytes_max`, but
+/// at least one.
+pub(crate) fn whole_records(bytes: &[u8], bytes_max: usize) -> usize {
+    if bytes.len() <= bytes_max {
+        return bytes.len();
+    }
+    let mut end = 0;
+    while let Some(size) = bytes[end..].first_chunk().copied().map(u32::from_be_bytes) {
+        let next = end.saturating_add(size as usize);
+        if size == 0 || next > bytes.len() || (end > 0 && next > bytes_max) {
+            break;
+        }
+        end = next;
+    }
+    // A damaged size leads nowhere; whoever takes the bytes refuses them by name.
+    if end == 0 { bytes_max } else { end }
+}
+
 /// The size of the blank, if the bytes begin with one.
 fn blank_size(bytes: &[u8]) -> Option<usize> {
     let word = |at: usize| bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes);

@@ -189,7 +189,13 @@ impl Dispatch {
             tag_code: entry_code(record, with.delay_levels_ms),
         };
         let mut put = touched.queue.put(record.queue_offset, entry);
-        if put == Put::Misfit && with.replay == Replay::Everything && is_restart(with.log, record) {
+        // On a replica a queue begins again at 0 when the master has deleted its topic and created it again.
+        let begins_again = match with.replay {
+            Replay::No => record.queue_offset == 0,
+            Replay::Tail => false,
+            Replay::Everything => put == Put::Misfit && is_restart(with.log, record),
+        };
+        if put == Put::Misfit && begins_again {
             with.queues.restart(&touched.queue)?;
             put = touched.queue.put(0, entry);
         }

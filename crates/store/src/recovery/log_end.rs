@@ -110,7 +110,7 @@ fn open_files(
     Ok(files)
 }
 
-fn parse_file_name(name: &str) -> Option<i64> {
+pub(crate) fn parse_file_name(name: &str) -> Option<i64> {
     let is_name = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
     // An offset near the limit, with no room for further files, is not a log of ours.
     name.parse().ok().filter(|start_offset: &i64| is_name && *start_offset < i64::MAX / 2)

@@ -12,3 +12,4 @@ pub(crate) mod checkpoint;
 pub(crate) mod log_end;
 pub(crate) mod log_walk;
 pub(crate) mod open;
+pub(crate) mod truncation;
