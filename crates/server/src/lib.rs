@@ -6,7 +6,8 @@
 //!    Requests that are not hot cross to Python.
 //! 2. [`send`], [`pull`] and [`transaction`] are the rooms of the hot requests; [`timer`] delivers messages that wait,
 //!    [`limits`] holds back those who are too fast.
-//! 3. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
+//! 3. [`replicate`] copies the log to replicas, and from a master.
+//! 4. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
 //!
 //! [`codes`] names the numbers of the protocol. [`policy`] is what Python decided about topics and groups, [`settings`] what
 //! it configured; Rust applies both per message and owns neither. [`rounds`] is the sleep of a thread that looks for work.
@@ -21,6 +22,7 @@ mod net;
 mod plane;
 mod policy;
 mod pull;
+mod replicate;
 mod rounds;
 mod send;
 mod settings;
@@ -37,6 +39,9 @@ pub use net::route::Refusal;
 pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
+pub use replicate::follower::{Follower, FollowerFigures};
+pub use replicate::hub::{Hub, LinkFigures};
+pub use replicate::{ReplicationSettings, StatePosition};
 pub use send::copy::Resend;
 pub use settings::{
     BrokerSettings, LimitSettings, PullSettings, ServerSettings, TimerSettings, TransactionSettings,

@@ -22,8 +22,8 @@ impl Store {
         self.shared.announce(false);
     }
 
-    /// Moves the gate forward, confirms what became safe and wakes whoever waits for it. A lower offset than before
-    /// changes nothing.
+    /// Moves the gate, confirms what became safe and wakes whoever waits for it. A lower offset than before holds later
+    /// records back; what is confirmed stays so. Calls must not overlap.
     pub fn confirm_replicated(&self, end_offset: i64) {
         self.shared.confirm_replicated(end_offset);
     }
@@ -57,8 +57,14 @@ impl Store {
         Some(bytes.slice(..whole_records(&bytes, bytes_max)))
     }
 
-    /// Sleeps until the log is longer than `end_offset`, at most for `timeout`.
-    pub fn wait_appended(&self, end_offset: i64, timeout: Duration) {
-        self.shared.followers.wait(timeout, || self.end_offset() > end_offset);
+    /// Sleeps until something is appended, [`Store::wake_followers`] is called or the time is over; not at all if
+    /// `is_moved` says that there is work already.
+    pub fn follow(&self, timeout: Duration, is_moved: impl Fn() -> bool) {
+        self.shared.followers.wait(timeout, is_moved);
+    }
+
+    /// Wakes everybody in [`Store::follow`].
+    pub fn wake_followers(&self) {
+        self.shared.followers.notify();
     }
 }

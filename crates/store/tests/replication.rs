@@ -119,7 +119,7 @@ fn a_follower_wakes_when_something_is_appended() {
             let mut wakes = 0;
             let deadline = Instant::now() + Duration::from_secs(60);
             while known < 100 * 93 && Instant::now() < deadline {
-                store.wait_appended(known, Duration::from_secs(30));
+                store.follow(Duration::from_secs(30), || store.end_offset() > known);
                 known = store.end_offset();
                 wakes += 1;
             }

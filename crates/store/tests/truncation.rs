@@ -31,7 +31,10 @@ fn fill(store: &Store, numbers: std::ops::Range<usize>) -> Vec<i64> {
     ends
 }
 
-fn contents(store: &Store) -> Vec<Vec<(i64, Vec<u8>)>> {
+/// The records of every queue, by queue offset.
+type Contents = Vec<Vec<(i64, Vec<u8>)>>;
+
+fn contents(store: &Store) -> Contents {
     let queues = TOPICS.iter().flat_map(|topic| (0..3).map(move |queue_id| (*topic, queue_id)));
     queues.map(|(topic, queue_id)| read_all(store, topic, queue_id)).collect()
 }
@@ -49,7 +52,7 @@ fn until_indexed(store: &Store) {
 }
 
 /// What a store holds that never had more than the first `count` records.
-fn expected(directory: &Path, count: usize) -> (i64, Vec<Vec<(i64, Vec<u8>)>>) {
+fn expected(directory: &Path, count: usize) -> (i64, Contents) {
     let store = open(&small(directory));
     fill(&store, 0..count);
     (store.end_offset(), contents(&store))

@@ -70,9 +70,9 @@ impl Progress {
         self.replicated.store(end_offset, Ordering::Release);
     }
 
-    /// Moves the gate forward; a lower offset changes nothing.
+    /// Moves the gate, but not below what is confirmed.
     pub(crate) fn set_replicated(&self, end_offset: i64) {
-        self.replicated.fetch_max(end_offset, Ordering::AcqRel);
+        self.replicated.store(end_offset.max(self.confirmed()), Ordering::Release);
     }
 
     /// How far records are safe enough to be shown: the one rule. Dispatch and reads by physical offset stop here.
@@ -131,9 +131,10 @@ mod tests {
             assert!(!progress.is_confirmed_by_append());
             assert_eq!((progress.confirmable(), progress.confirmed()), (10, 20));
             progress.set_replicated(30);
-            progress.set_replicated(25);
             assert_eq!((progress.confirmable(), progress.confirmed()), (30, 20));
             progress.set_confirmed(30);
+            progress.set_replicated(25);
+            assert_eq!((progress.confirmable(), progress.confirmed()), (30, 30), "confirmed stays confirmed");
             progress.gate(i64::MAX);
             assert_eq!(progress.confirmable(), 40);
             assert_eq!(progress.confirmed(), if sync_flush { 30 } else { 40 });
