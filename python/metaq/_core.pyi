@@ -28,6 +28,7 @@ from metaq.settings import (
     NetworkSettings,
     Program,
     PullSettings,
+    ReplicationSettings,
     ScanSettings,
     ServerSettings,
     StoreSettings,
@@ -432,6 +433,122 @@ class Expression:
         """Whether a message with these properties is delivered."""
 
 @final
+def truncate_store(
+    settings: StoreSettings, *, cut_at: int | None = None, start_over_at: int | None = None
+) -> None:
+    """Cuts the log of a store that is not open, or empties the store so that its log begins at an offset.
+
+    A kill in between is harmless: the next start finishes it. Raises StoreFailure, or ValueError unless
+    exactly one of the two is given.
+    """
+
+class LinkSocket:
+    """The connection of a replication link before the stream begins, with one deadline for all calls."""
+
+    @staticmethod
+    def connect(address: str, timeout_ms: int) -> LinkSocket:
+        """Connects to `host:port`. Raises OSError."""
+    @property
+    def remote(self) -> str:
+        """The peer's `host:port`."""
+    def send(self, data: bytes) -> None:
+        """Raises OSError, and TimeoutError after the deadline."""
+    def receive(self, size: int) -> bytes:
+        """Reads exactly that many bytes. Raises OSError, and TimeoutError after the deadline."""
+    def close(self) -> None: ...
+
+class LinkListener:
+    """The port on which replicas connect to their master."""
+
+    def __new__(cls, address: str, timeout_ms: int) -> Self:
+        """Binds `host:port`. Each connection has that much time before its stream begins. Raises OSError."""
+    @property
+    def port(self) -> int: ...
+    def fileno(self) -> int:
+        """Becomes readable when somebody has connected."""
+    def accept(self) -> LinkSocket | None:
+        """Returns the next connection, or None if there is none now. Raises OSError."""
+
+class LinkFigures:
+    """A master's link to one replica."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def sent_offset(self) -> int: ...
+    @property
+    def held_offset(self) -> int:
+        """The replica has acknowledged everything below this physical offset."""
+    @property
+    def state(self) -> tuple[int, int]:
+        """The epoch and version of the control state that the replica has acknowledged."""
+    @property
+    def silent_ms(self) -> int:
+        """The time since the replica was heard."""
+    @property
+    def closed(self) -> str | None:
+        """Why the link was closed; None while it lives."""
+
+class ReplicationHub:
+    """A master's links to its replicas, for one lifetime as master."""
+
+    def __new__(cls, store: Store, settings: ReplicationSettings, epochs: list[tuple[int, int]]) -> Self:
+        """`epochs` are the epochs of the log and where each begins; the last one is this master's."""
+    def fileno(self) -> int:
+        """Becomes readable when a link was closed, has acknowledged state, or has caught up. Call `links` then."""
+    def add_link(self, socket: LinkSocket, node_id: int, from_offset: int) -> int:
+        """Streams the log from that offset on and returns the link's id. Takes the socket. Raises OSError."""
+    def require(self, node_ids: list[int]) -> None:
+        """Sets the nodes, besides this one, that must hold a record before it is confirmed."""
+    def send_state(self, link: int, epoch: int, version: int, entry: bytes) -> bool:
+        """Sends control state; False if the link is gone or too much waits for it."""
+    def links(self) -> list[LinkFigures]:
+        """Returns every link. A closed one is named once and then forgotten."""
+    def held(self) -> dict[int, int]:
+        """Returns the highest offset that each node has acknowledged, connected or not."""
+    def close_link(self, link: int, reason: str) -> None: ...
+    def stop(self) -> None:
+        """Ends every link. Nothing more is confirmed. Safe to call twice."""
+
+class FollowerFigures:
+    """A replica's link to its master."""
+
+    @property
+    def master_end_offset(self) -> int:
+        """The end of the master's log, as far as it was heard."""
+    @property
+    def confirmed_offset(self) -> int: ...
+    @property
+    def silent_ms(self) -> int:
+        """The time since the master was heard."""
+    @property
+    def closed(self) -> str | None:
+        """Why the link was closed; None while it lives."""
+
+class ReplicationFollower:
+    """A replica's link to its master: appends its log, and shows what it has confirmed."""
+
+    def __new__(
+        cls,
+        store: Store,
+        settings: ReplicationSettings,
+        socket: LinkSocket,
+        epoch: int,
+        state: tuple[int, int],
+    ) -> Self:
+        """Follows from the end of the store's log on. `state` is the control state that is durable already."""
+    def fileno(self) -> int:
+        """Becomes readable when control state has arrived or the link was closed."""
+    def take_state(self) -> list[tuple[int, int, bytes]]:
+        """Returns the control state that has arrived: epoch, version and entry."""
+    def acknowledge_state(self, epoch: int, version: int) -> None:
+        """Tells the master that control state up to there is durable."""
+    def figures(self) -> FollowerFigures: ...
+    def stop(self) -> None:
+        """Ends the link; nothing more is appended through it. Safe to call twice."""
+
 class Store:
     """An open store directory; exactly one process has it at a time."""
 
@@ -473,6 +590,27 @@ class Store:
         """The lowest committed offset of each (topic, queue): nothing above it is deleted to make room."""
     def clean(self, *, force: bool = False) -> int:
         """Applies retention now and returns how many commit-log files it deleted."""
+    def start_offset(self) -> int:
+        """The physical offset of the oldest byte of the log."""
+    def end_offset(self) -> int:
+        """The physical offset behind the last record, confirmed or not."""
+    def held_offset(self) -> int:
+        """How far this store would acknowledge the log to a master: flushed, or with asynchronous flush appended."""
+    def confirmed_offset(self) -> int:
+        """Everything below this physical offset is confirmed."""
+    def raw_checksum(self, from_offset: int, to_offset: int) -> int | None:
+        """Returns the CRC-32 of the log's bytes in that range, or None if the log does not have all of them."""
+    def gate_confirmation(self, end_offset: int) -> None:
+        """Confirms nothing beyond that offset until replicas, or the master, move it. Call it between two roles."""
+    def ungate_confirmation(self) -> None:
+        """Confirms records without replicas again."""
+    def wait_flushed(self, end_offset: int, timeout_ms: int) -> bool:
+        """Waits until everything below the offset is on this disk; False after the timeout."""
+    def wait_confirmed(self, end_offset: int, timeout_ms: int) -> bool:
+        """Waits until everything below the offset is confirmed; False after the timeout."""
+    def fence(self, reason: str) -> None:
+        """Refuses new records with this reason (code 14). A follower still appends copies."""
+    def lift_fence(self) -> None: ...
     def figures(self) -> StoreFigures: ...
     def take_reports(self) -> list[str]:
         """Reports for an operator since the last call: damage found, disk levels crossed."""

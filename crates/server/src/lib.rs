@@ -41,6 +41,7 @@ pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
 pub use replicate::follower::{Follower, FollowerFigures};
 pub use replicate::hub::{Hub, LinkFigures};
+pub use replicate::socket::{LinkListener, LinkSocket};
 pub use replicate::{ReplicationSettings, StatePosition};
 pub use send::copy::Resend;
 pub use settings::{

@@ -40,7 +40,13 @@ fn open(directory: &Path) -> Arc<Store> {
 }
 
 fn quick() -> ReplicationSettings {
-    ReplicationSettings { beat_interval: Duration::from_millis(20), ..ReplicationSettings::default() }
+    ReplicationSettings {
+        beat_interval: Duration::from_millis(20),
+        silence_max: LONG,
+        chunk_bytes: 32 << 10,
+        catch_up_bytes_per_second: 0,
+        state_bytes_max: 1 << 20,
+    }
 }
 
 fn connect() -> (TcpStream, TcpStream) {

@@ -41,6 +41,8 @@ pub enum StoreError {
         "replicas did not confirm the end of the log within {waited_ms} ms: try again when they are in sync"
     )]
     NotReplicated { waited_ms: u64 },
+    #[error("{reason}")]
+    Fenced { reason: String },
     #[error("the store is closed")]
     Closed,
     #[error("bad store settings: {0}")]

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::log::gate::Refusal;
 use crate::log::raw_append::whole_records;
 use crate::store::Store;
+
+const CHECKSUM_STEP_BYTES: usize = 1 << 20;
 
 impl Store {
     /// Confirms nothing beyond `end_offset` from now on, until [`Store::confirm_replicated`] moves that forward. What
@@ -26,6 +29,16 @@ impl Store {
     /// records back; what is confirmed stays so. Calls must not overlap.
     pub fn confirm_replicated(&self, end_offset: i64) {
         self.shared.confirm_replicated(end_offset);
+    }
+
+    /// Refuses new records for a reason that senders are told, until [`Store::lift_fence`]. Copies of another log are
+    /// still taken.
+    pub fn fence(&self, reason: &str) {
+        self.shared.gate.fence(reason);
+    }
+
+    pub fn lift_fence(&self) {
+        self.shared.gate.lift(Refusal::Fenced);
     }
 
     /// How far the log is on this disk.
@@ -55,6 +68,20 @@ impl Store {
         let available = (end.min(file.end_offset()) - physical_offset) as usize;
         let bytes = file.bytes(position, available)?;
         Some(bytes.slice(..whole_records(&bytes, bytes_max)))
+    }
+
+    /// The checksum of the log's bytes between two offsets, by which two logs can be compared. None if this log does not
+    /// have all of them.
+    pub fn raw_checksum(&self, from_offset: i64, to_offset: i64) -> Option<u32> {
+        let mut hasher = crc32fast::Hasher::new();
+        let mut at = from_offset;
+        while at < to_offset {
+            let bytes = self.raw_bytes(at, CHECKSUM_STEP_BYTES)?;
+            let wanted = bytes.len().min((to_offset - at) as usize);
+            hasher.update(&bytes[..wanted]);
+            at += wanted as i64;
+        }
+        Some(hasher.finalize())
     }
 
     /// Sleeps until something is appended, [`Store::wake_followers`] is called or the time is over; not at all if

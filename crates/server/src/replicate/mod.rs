@@ -5,7 +5,7 @@
 //!   Hub ── link ── sender thread   ── LOG, STATE, BEAT ──▶  reader thread ── append_raw ── Store
 //!               └─ reader thread   ◀────────── ACK ───────  answering thread
 //! ```
-//! `frame` is what both ends write, `hub` is the master's end with all its links, `follower` a replica's end. Python
+//! `socket` is the connection before the stream begins, `frame` is what both ends write then, `hub` is the master's end with all its links, `follower` a replica's end. Python
 //! opens the connection, proves both ends' identity, decides where the stream begins, and hands the socket over; it also
 //! decides which replicas must hold a record before it is confirmed. STATE is Python's control state, which passes
 //! through here as plain bytes.
@@ -14,6 +14,7 @@ pub(crate) mod follower;
 mod frame;
 pub(crate) mod hub;
 mod notice;
+pub(crate) mod socket;
 
 use std::time::Duration;
 
@@ -30,18 +31,6 @@ pub struct ReplicationSettings {
     pub catch_up_bytes_per_second: u64,
     /// Control state that may wait for a slow peer, or for Python.
     pub state_bytes_max: usize,
-}
-
-impl Default for ReplicationSettings {
-    fn default() -> Self {
-        Self {
-            beat_interval: Duration::from_millis(200),
-            silence_max: Duration::from_secs(3),
-            chunk_bytes: 1 << 20,
-            catch_up_bytes_per_second: 0,
-            state_bytes_max: 64 << 20,
-        }
-    }
 }
 
 /// A position in a journal of control state.

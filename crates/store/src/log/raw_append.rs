@@ -26,7 +26,7 @@ impl CommitLog {
         let mut rest = bytes;
         let mut at = physical_offset;
         while !rest.is_empty() {
-            self.gate.check()?;
+            self.gate.check_copy()?;
             let end_offset = appender.writer.physical_offset();
             if at != end_offset {
                 return Err(refused(at, format!("the log ends at {end_offset}")));
