@@ -49,9 +49,13 @@ __all__ = [
     "DoneBatch",
     "Expression",
     "FilterBatch",
+    "FollowerFigures",
     "Frame",
     "FrameDecoder",
     "FrameError",
+    "LinkFigures",
+    "LinkListener",
+    "LinkSocket",
     "Listener",
     "ListenerFigures",
     "Message",
@@ -60,6 +64,8 @@ __all__ = [
     "PullEvent",
     "PullStream",
     "Record",
+    "ReplicationFollower",
+    "ReplicationHub",
     "Request",
     "Scan",
     "ScanBatch",
@@ -80,6 +86,7 @@ __all__ = [
     "register_message_rules",
     "register_send_types",
     "tag_code",
+    "truncate_store",
 ]
 
 # ----------------------------------------------------------------------------
@@ -432,7 +439,6 @@ class Expression:
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Whether a message with these properties is delivered."""
 
-@final
 def truncate_store(
     settings: StoreSettings, *, cut_at: int | None = None, start_over_at: int | None = None
 ) -> None:
@@ -442,6 +448,7 @@ def truncate_store(
     exactly one of the two is given.
     """
 
+@final
 class LinkSocket:
     """The connection of a replication link before the stream begins, with one deadline for all calls."""
 
@@ -457,6 +464,7 @@ class LinkSocket:
         """Reads exactly that many bytes. Raises OSError, and TimeoutError after the deadline."""
     def close(self) -> None: ...
 
+@final
 class LinkListener:
     """The port on which replicas connect to their master."""
 
@@ -469,6 +477,7 @@ class LinkListener:
     def accept(self) -> LinkSocket | None:
         """Returns the next connection, or None if there is none now. Raises OSError."""
 
+@final
 class LinkFigures:
     """A master's link to one replica."""
 
@@ -491,13 +500,14 @@ class LinkFigures:
     def closed(self) -> str | None:
         """Why the link was closed; None while it lives."""
 
+@final
 class ReplicationHub:
     """A master's links to its replicas, for one lifetime as master."""
 
     def __new__(cls, store: Store, settings: ReplicationSettings, epochs: list[tuple[int, int]]) -> Self:
         """`epochs` are the epochs of the log and where each begins; the last one is this master's."""
     def fileno(self) -> int:
-        """Becomes readable when a link was closed, has acknowledged state, or has caught up. Call `links` then."""
+        """Becomes readable when a link was closed, acknowledged state, or caught up. Call `links` then."""
     def add_link(self, socket: LinkSocket, node_id: int, from_offset: int) -> int:
         """Streams the log from that offset on and returns the link's id. Takes the socket. Raises OSError."""
     def require(self, node_ids: list[int]) -> None:
@@ -512,6 +522,7 @@ class ReplicationHub:
     def stop(self) -> None:
         """Ends every link. Nothing more is confirmed. Safe to call twice."""
 
+@final
 class FollowerFigures:
     """A replica's link to its master."""
 
@@ -527,6 +538,7 @@ class FollowerFigures:
     def closed(self) -> str | None:
         """Why the link was closed; None while it lives."""
 
+@final
 class ReplicationFollower:
     """A replica's link to its master: appends its log, and shows what it has confirmed."""
 
@@ -538,7 +550,7 @@ class ReplicationFollower:
         epoch: int,
         state: tuple[int, int],
     ) -> Self:
-        """Follows from the end of the store's log on. `state` is the control state that is durable already."""
+        """Follows from the end of the store's log on. `state` is the control state that is durable."""
     def fileno(self) -> int:
         """Becomes readable when control state has arrived or the link was closed."""
     def take_state(self) -> list[tuple[int, int, bytes]]:
@@ -549,6 +561,7 @@ class ReplicationFollower:
     def stop(self) -> None:
         """Ends the link; nothing more is appended through it. Safe to call twice."""
 
+@final
 class Store:
     """An open store directory; exactly one process has it at a time."""
 
@@ -595,13 +608,13 @@ class Store:
     def end_offset(self) -> int:
         """The physical offset behind the last record, confirmed or not."""
     def held_offset(self) -> int:
-        """How far this store would acknowledge the log to a master: flushed, or with asynchronous flush appended."""
+        """How far this store holds the log: flushed, or with asynchronous flush appended."""
     def confirmed_offset(self) -> int:
         """Everything below this physical offset is confirmed."""
     def raw_checksum(self, from_offset: int, to_offset: int) -> int | None:
-        """Returns the CRC-32 of the log's bytes in that range, or None if the log does not have all of them."""
+        """Returns the CRC-32 of the log's bytes in that range, or None if the log lacks some of them."""
     def gate_confirmation(self, end_offset: int) -> None:
-        """Confirms nothing beyond that offset until replicas, or the master, move it. Call it between two roles."""
+        """Confirms nothing beyond that offset until replicas, or the master, move it. For between two roles."""
     def ungate_confirmation(self) -> None:
         """Confirms records without replicas again."""
     def wait_flushed(self, end_offset: int, timeout_ms: int) -> bool:
