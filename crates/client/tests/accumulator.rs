@@ -182,7 +182,7 @@ fn batches_can_be_half_messages() {
     let queue = broker_queue(1);
     let puts: Vec<_> = [b"a", b"b", b"c"].map(|body| put(&buffer, Some(&queue), body).unwrap()).into();
     let epoch = buffer.flush();
-    eventually(|| buffer.left(epoch) == 0);
+    eventually(|| buffer.unfinished_count(epoch) == 0);
     let asked = server.asked();
     assert_eq!((asked.len(), asked[0].code, asked[0].fields["f"].as_str()), (2, 310, "4"));
     let first = puts[0].0.message_id(0).unwrap();
@@ -376,10 +376,10 @@ fn a_flush_sends_what_would_still_wait() {
     for event in &unroutable {
         let Event::Unsent(crossed) = event else { panic!("nobody watches") };
         assert!(matches!(crossed.reason, UnsentReason::NoRoute));
-        assert!(buffer.left(epoch) > 0);
+        assert!(buffer.unfinished_count(epoch) > 0);
         buffer.finish(&crossed.batch, Outcome::Failed);
     }
-    eventually(|| buffer.left(epoch) == 0);
+    eventually(|| buffer.unfinished_count(epoch) == 0);
 }
 
 #[test]

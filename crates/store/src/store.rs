@@ -323,9 +323,9 @@ impl Store {
         *self.shared.consumed.lock() = consumed;
     }
 
-    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For
-    /// those whose progress no committed offset shows: messages that wait for their time, replicas that are behind.
-    /// What was deleted before the call is gone.
+    /// Keeps everything from `physical_offset` on, whatever its age. This replaces the earlier pin of the same name.
+    /// Readers need it whose progress no committed offset shows: timers with messages that are not due yet, replicas
+    /// that are behind. A pin does not bring back data that is deleted already.
     pub fn pin(&self, name: &str, physical_offset: i64) {
         self.shared.pins.pin(name, physical_offset);
     }

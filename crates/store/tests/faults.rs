@@ -78,7 +78,7 @@ fn a_full_disk_refuses_appends_and_recovers() {
     let store = open_on(&disk, &settings);
     let mut sent = 0;
     disk.fail(Call::Allocate, "commitlog", ErrorKind::StorageFull);
-    // What was allocated ahead is used up first.
+    // Space that was allocated ahead is used up first.
     let refusal = loop {
         match store.append(&record("t", 0, &[b'x'; 500], "")) {
             Ok(_) => sent += 1,
@@ -271,7 +271,7 @@ fn a_failed_sync_of_queues_freezes_the_bound_only() {
     send(&store, "t", 0, b"y");
     store.close().unwrap();
     drop(store);
-    // What the queues hold on the disk is unknown: say, nothing.
+    // The content of the queues on the disk is undefined. Assume that it is lost.
     for file in std::fs::read_dir(directory.path().join("consumequeue/t/0")).unwrap() {
         let path = file.unwrap().path();
         let len = std::fs::metadata(&path).unwrap().len();
@@ -354,7 +354,7 @@ fn appends_behind_one_that_hangs_are_refused_and_reads_go_on() {
     let is_stuck = || matches!(store.append(&record("t", 0, &[7; 1000], "")), Err(StoreError::Busy { .. }));
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // One of the two comes to the end of what is allocated and hangs; the other one is told.
+        // One of the two reaches the end of the allocated space and hangs; the other one gets an error.
         let append_on = || {
             while !is_stuck() && !enough.load(Ordering::SeqCst) {
                 std::thread::yield_now();

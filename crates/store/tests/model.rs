@@ -11,10 +11,10 @@ use metaq_store::{Store, StoreSettings};
 use proptest::prelude::*;
 use support::*;
 
-/// Of every record that `send` makes.
+/// The length of the properties of every record that `send` makes.
 const PROPERTIES_BYTES: i64 = 4;
 
-/// What should be in the store: bodies per queue, in order.
+/// The expected content of the store: bodies per queue, in order.
 type Model = BTreeMap<(String, i32), Vec<Vec<u8>>>;
 
 #[derive(Clone, Debug)]

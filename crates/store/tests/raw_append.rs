@@ -53,7 +53,7 @@ fn log_bytes(settings: &StoreSettings, end: i64) -> Vec<u8> {
     bytes
 }
 
-/// Where each record and each blank ends.
+/// The ends of all records and blanks.
 fn ends(store: &Store, settings: &StoreSettings) -> Vec<i64> {
     let file_bytes = settings.commit_log_file_bytes as i64;
     let mut ends: Vec<i64> = (1..=store.end_offset() / file_bytes).map(|file| file * file_bytes).collect();
@@ -228,7 +228,7 @@ fn store_ends_in_order(store: &Store) {
 fn a_record_that_would_cross_the_end_of_a_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (small(&directory.path().join("from")), small(&directory.path().join("to")));
-    // The copy's files are shorter than those of the source.
+    // The files of the copy are shorter than the files of the source.
     let to = StoreSettings { commit_log_file_bytes: 4 * KIB, ..to };
     let source = open(&from);
     fill(&source, &[700; 12]);

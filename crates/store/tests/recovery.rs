@@ -1,4 +1,4 @@
-//! What a start finds after stops of every kind.
+//! Recovery at the start, after clean stops, kills, power losses and damage.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
@@ -38,7 +38,7 @@ fn reports(store: &Store) -> String {
 
 #[test]
 fn a_damaged_record_in_the_middle_is_reported_and_what_follows_is_kept() {
-    // Where the flip hits: the size, the magic, the own offset, the body, each by itself.
+    // The flipped byte hits each part of a record in turn.
     for (part, position) in
         [("size", 2), ("magic", 5), ("physical offset", 33), ("body", 95), ("body length", 86)]
     {
@@ -346,7 +346,7 @@ fn after_a_restart_of_the_machine_an_unsynced_index_is_built_again() {
     let end = figure(&store, "commit_log_max_offset");
     eventually("the index", || figure(&store, "indexed_offset") == end);
     drop(store);
-    // What a power loss may do to pages that were never synced.
+    // A power loss may do this to pages that were never synced.
     for file in fs::read_dir(directory.path().join("index")).unwrap() {
         let path = file.unwrap().path();
         let mut bytes = fs::read(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What is deleted, and what never is.
+//! Retention: which files are deleted, and which must stay.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;

@@ -80,7 +80,7 @@ struct Seen {
     arrivals: AtomicUsize,
     confirmed: AtomicI64,
     failed: AtomicBool,
-    /// What was readable when the answers were let go.
+    /// The store to check for readers when answers are released.
     store: Mutex<Option<Arc<Store>>>,
     is_late: AtomicBool,
 }
@@ -247,7 +247,7 @@ fn lose_power(run: &Path, survivor: &Path, round: i64) {
     let note = |bytes: &[u8]| {
         let record = Record::decode(bytes).unwrap();
         let mut seen = seen.lock().unwrap();
-        // What was read while the power went may have been synced after it.
+        // A record that was read during the power loss may have been synced after it.
         if !is_over.load(Ordering::SeqCst) {
             seen.push((record.queue_offset, record.body.to_vec()));
         }

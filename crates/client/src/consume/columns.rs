@@ -164,7 +164,7 @@ pub struct ColumnBuffers {
     pub buffers: Vec<Option<Vec<u8>>>,
 }
 
-/// What all rows of a scan have in common, and how their properties and bodies are read.
+/// The values that all rows of a scan share, and the rules for their properties and bodies.
 #[derive(Debug, Clone, Default)]
 pub struct RowSource {
     pub topic: String,

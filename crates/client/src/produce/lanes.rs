@@ -51,7 +51,7 @@ pub struct Queued<A> {
     pub wakes: bool,
 }
 
-/// What the outcome of a batch changes for the others.
+/// The effects of one batch's outcome on the other batches.
 pub struct Done<A> {
     /// The driver must be woken.
     pub wakes: bool,
@@ -294,7 +294,7 @@ impl<A: Default> Lanes<A> {
         Done { wakes, flushed, removed }
     }
 
-    /// Closes all open batches. The result is the epoch to ask [`Lanes::left`] for.
+    /// Closes all open batches. The result is the epoch to ask [`Lanes::unfinished_count`] for.
     pub fn flush(&mut self) -> u64 {
         for lane_number in 0..self.lanes.len() {
             self.close_open(lane_number);
@@ -308,7 +308,7 @@ impl<A: Default> Lanes<A> {
     }
 
     /// Returns how many messages from before that flush have no outcome.
-    pub fn left(&self, epoch: u64) -> usize {
+    pub fn unfinished_count(&self, epoch: u64) -> usize {
         self.epochs.iter().take_while(|(older, _)| *older <= epoch).map(|(_, messages)| messages).sum()
     }
 

@@ -65,7 +65,7 @@ pub struct Rows<'a> {
     pub deliver_ms: Option<NumberColumn<'a>>,
 }
 
-/// What a producer accepts of a row.
+/// The limits of a producer for its rows.
 #[derive(Debug, Clone, Copy)]
 pub struct RowLimits {
     pub body_bytes_max: usize,

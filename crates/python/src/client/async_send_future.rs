@@ -38,7 +38,7 @@ struct State {
     callbacks: Vec<(Py<PyAny>, Py<PyAny>)>,
 }
 
-/// What this module uses of the standard library.
+/// Objects of Python's standard library, looked up once.
 struct Borrowed {
     copy_context: Py<PyAny>,
     cancelled_error: Py<PyAny>,

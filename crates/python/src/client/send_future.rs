@@ -16,7 +16,7 @@ use crate::enter::enter_infallible;
 /// How often a wait checks for signals, so that Ctrl-C ends it.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What this crate attaches to a batch.
+/// The Python objects that belong to a batch.
 #[derive(Default)]
 pub struct Attached {
     /// Futures of an event loop that somebody awaits.

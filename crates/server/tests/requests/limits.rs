@@ -98,7 +98,7 @@ fn a_pull_whose_time_ends_before_the_limit_has_room_asks_again() {
     let held = but(pull_fields(1), &[("sysFlag", "2"), ("suspendTimeoutMillis", "1")]);
     let answer = client.ask(PULL_MESSAGE, &held, b"");
     assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_RETRY_IMMEDIATELY, 1));
-    // An empty queue is told at once: nothing is to be paid for.
+    // A pull of an empty queue is answered at once: it delivers nothing that would count.
     assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(2), b"").code, response_code::PULL_NOT_FOUND);
 }
 

@@ -127,7 +127,7 @@ impl Plane {
         }
     }
 
-    /// What the connections did.
+    /// The traffic of all connections.
     pub fn counts(&self) -> ListenerFigures {
         self.listener.figures()
     }
@@ -502,7 +502,7 @@ impl Client {
         }
     }
 
-    /// Reads so many whole frames without decoding them: for measurements, where the reader should cost little.
+    /// Reads `count` whole frames without decoding them, so that measurements contain little work of the reader.
     pub fn skip_answers(&mut self, count: usize) {
         let mut read = 0;
         while read < count {

@@ -23,7 +23,7 @@ pub(super) fn parse_double(text: &[u8]) -> Option<f64> {
         Some((b'f' | b'F' | b'd' | b'D', digits)) => digits,
         _ => unsigned,
     };
-    // What is left must start like a number: Rust would also read a second sign and names of infinity.
+    // The rest must start like a number: Rust would also accept a second sign and the names of infinity.
     if !digits.first().is_some_and(|first| first.is_ascii_digit() || *first == b'.') {
         return None;
     }

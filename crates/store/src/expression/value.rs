@@ -19,7 +19,7 @@ pub(super) enum Value<'a> {
     Text(&'a [u8]),
 }
 
-/// Where to search for a text.
+/// The part of a value in which a text is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
     Anywhere,

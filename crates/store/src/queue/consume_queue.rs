@@ -107,7 +107,7 @@ impl Queue {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// Whether so many entries wait in memory that no more may come.
+    /// Whether too many entries wait in memory to accept another one.
     pub(crate) fn is_overcrowded(&self) -> bool {
         self.state.lock().tail.len() >= 2 * TAIL_ENTRIES_MAX
     }

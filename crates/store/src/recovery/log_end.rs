@@ -68,7 +68,7 @@ pub(crate) fn recover(
         });
     };
     Ok(Recovered {
-        // What the last process wrote but did not sync is in the page cache only, so it is synced again.
+        // Data that the last process wrote but did not sync may be in the page cache only, so it is synced again.
         end: LogEnd { files, writer, store_timestamp_ms, flushed: replay_from },
         replay_from,
         replay,

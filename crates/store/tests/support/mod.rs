@@ -1,4 +1,4 @@
-//! What the store's tests share: small settings, records, reading everything back, and a kill.
+//! Shared by the store's tests: small settings, records, reading everything back, and a simulated kill.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
 use std::fs;
@@ -116,8 +116,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What a kill leaves behind: the directory as it is, copied while the store runs. What is claimed is copied before
-/// what the claim is about, so that the copy is a state that a kill could have left.
+/// Copies the directory while the store runs, as a kill would leave it. A file that describes others is copied before
+/// them, so that a kill could really have left this state.
 pub fn copy_store(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for name in ["checkpoint", "abort", "index", "consumequeue", "commitlog"] {

@@ -288,7 +288,7 @@ struct Model {
     queue: Vec<TimerEntry>,
     delivered: HashMap<i64, u32>,
     allowed: HashMap<i64, u32>,
-    /// What may come again after a kill.
+    /// Deliveries that may be repeated after a kill.
     since_save: Vec<i64>,
     with_marks: bool,
     rebuilt_up_to: i64,
