@@ -41,7 +41,7 @@ _ROUND_S_MIN = 13
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    # Told to end, it ends the brokers and takes their gigabytes away, as it does for Ctrl-C.
+    # SIGTERM ends the brokers and deletes their gigabytes, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if not chosen.metaq.exists() and chosen.self != "apache":
         print(f"{chosen.metaq} is not there: run `make setup` first, or give --metaq", file=sys.stderr)

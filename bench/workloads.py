@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Figures by side, one entry per round: first ours, then the peer, then what is only told beside."""
+    """Figures by side, one entry per round: first ours, then the peer, then sides that are only reported."""
 
     workload: str
     rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)

@@ -107,6 +107,8 @@ def lint_suites() -> list[Suite]:
         "ruff format": tool("ruff", "format", "--check", "--output-format=concise", "."),
         "mypy": tool("mypy", "--strict", "python/metaq"),
         "mypy.stubtest": (sys.executable, "-m", "mypy.stubtest", "metaq._core"),
+        "prose": (sys.executable, "scripts/prose.py"),
+        "let chains": (sys.executable, "scripts/let_chains.py"),
     }
     return [Suite(name, command, read_check) for name, command in commands.items()]
 

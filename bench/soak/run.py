@@ -81,7 +81,7 @@ def soak(
     leaking: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Runs all forms at once for so long; `leaking` lets the clients leak, which must be found."""
+    """Runs all forms at once for this long. `leaking` makes the clients leak, which the run must detect."""
     with Serving(home / "broker", home / "data", flush="async", settings=_settings(home)) as broker:
         with PlainClient(broker.broker) as client:
             for form in forms:

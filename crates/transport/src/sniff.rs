@@ -21,7 +21,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_MAJOR: u8 = 3;
 const TLS_MINOR_MAX: u8 = 4;
 
-/// A protocol that can be told by its first bytes.
+/// A protocol that its first bytes identify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// RocketMQ's own.

@@ -55,7 +55,7 @@ fn integer(value: Option<RawText<'_>>) -> Scan<i32> {
     let Some(value) = value else { return Ok(0) };
     parse_i64(&value.octets())
         .and_then(|wide| i32::try_from(wide).ok())
-        .ok_or("a number of the JSON header is no 32-bit integer")
+        .ok_or("a number of the JSON header is not a 32-bit integer")
 }
 
 /// Reads the language, which some clients send as a name and others as a number.

@@ -35,7 +35,7 @@ class BrokerOptions:
     """Queues of TBW102, which is the most that an auto-created topic gets."""
     permission: int = READ | WRITE
     enable_property_filter: bool = True
-    """Whether consumers may filter by SQL92; Apache's brokers leave it off unless told."""
+    """Whether consumers may filter by SQL92; on Apache's brokers it is off by default."""
     filters: WorkerSettings = field(default_factory=WorkerSettings)
     """The functions that consumers may filter by, and what their workers may take."""
     register_interval_s: float = 30.0

@@ -156,9 +156,8 @@ impl QueuePrefetch {
     /// Moves up to `count_max` messages to `chunks` and returns how many more may be taken.
     fn take(&mut self, queue: u64, count_max: usize, chunks: &mut Vec<PullChunk>) -> usize {
         let mut left = count_max;
-        while left > 0
-            && let Some(first) = self.answers.front_mut()
-        {
+        while left > 0 {
+            let Some(first) = self.answers.front_mut() else { break };
             let (positions, is_compressed) = first.take(left);
             left = if is_compressed { 0 } else { left - positions.len() };
             self.count -= positions.len();

@@ -137,10 +137,8 @@ impl Scan {
         }
         let mut taken = Vec::new();
         let (mut count, mut bytes) = (0, 0);
-        while count < count_min
-            && bytes < bytes_min
-            && let Some(chunk) = held.chunks.pop_front()
-        {
+        while count < count_min && bytes < bytes_min {
+            let Some(chunk) = held.chunks.pop_front() else { break };
             count += chunk.positions.len();
             bytes += chunk.body.len();
             taken.push(chunk);

@@ -364,9 +364,8 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         let mut events = self.events.lock();
         let mut taken = Vec::new();
         let mut messages = 0;
-        while messages < messages_max
-            && let Some(event) = events.waiting.pop_front()
-        {
+        while messages < messages_max {
+            let Some(event) = events.waiting.pop_front() else { break };
             events.taken += 1;
             if let Event::Finished(batch) = &event {
                 messages += batch.count();

@@ -281,9 +281,8 @@ impl<A: Default> Lanes<A> {
             flushed = true;
         }
         let mut wakes = false;
-        if removed.is_some()
-            && let Some(lane) = self.lanes.get_mut(batch.lane)
-        {
+        let lane = if removed.is_some() { self.lanes.get_mut(batch.lane) } else { None };
+        if let Some(lane) = lane {
             lane.in_flight = lane.in_flight.saturating_sub(1);
             lane.has_failed = matches!(batch.outcome(), Some(Outcome::Failed));
             if !lane.ready.is_empty() || lane.open_is_due {

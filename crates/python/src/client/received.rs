@@ -139,12 +139,10 @@ impl Received {
     }
 
     fn topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
-        if self.pulled.shows_first_topic
-            && let Some(first) = records::first_topic(record)
-        {
-            return first.into_py_any(py);
+        match records::first_topic(record).filter(|_| self.pulled.shows_first_topic) {
+            Some(first) => first.into_py_any(py),
+            None => self.stored_topic(py, record),
         }
-        self.stored_topic(py, record)
     }
 
     fn stored_topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {

@@ -454,7 +454,7 @@ impl Timers {
 }
 
 impl Rebuild {
-    /// Whether a record that is read again still waits, as far as can be told.
+    /// Whether a record that is read again still waits, as far as is known.
     fn counts(&self, record: &Record<'_>, waiting: &Waiting) -> bool {
         if record.queue_offset >= self.up_to {
             return true;

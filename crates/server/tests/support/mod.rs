@@ -271,7 +271,7 @@ pub fn messages_per_second(messages: u64) -> Option<Arc<Limit>> {
     Limit::new(Rates { messages, bytes: 0 })
 }
 
-/// Fields of a request, by name.
+/// Names and values of the fields of a request.
 pub type Fields<'a> = Vec<(&'a str, String)>;
 
 /// The fields of SEND_MESSAGE_V2 to queue 0 of [`TOPIC`].

@@ -134,13 +134,13 @@ class Resets:
         if live is None or not live.members:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
-                f"no consumer of group {command.group} is connected to be told of a reset",
+                f"no consumer of group {command.group} is connected, so none can follow a reset",
             )
         for member in live.members.values():
             if member.version < UNDERSTOOD_SINCE:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"client {member.client_id} is too old to be told of a reset: update it",
+                    f"client {member.client_id} is too old to follow a reset: update it",
                 )
         order = ResetConsumerClientOffset(
             topic=command.topic, group=command.group, timestamp=command.timestamp, is_force=command.is_force

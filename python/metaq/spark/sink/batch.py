@@ -108,7 +108,7 @@ def write_rows(
         return TaskDone(identity, row_count, sender.take_half_batches())
     except BaseException:
         if identity is not None:
-            # Spark runs the task again, and it stores other half messages. Brokers would roll these back later.
+            # Spark runs the task again with other half messages. Brokers would roll these back later.
             exactly_once.roll_back_quietly(client, options, sender.take_half_batches())
         raise
     finally:

@@ -209,9 +209,9 @@ class Markers:
             end = start
         if not found and end > 0 and not identity.is_job:
             raise Expired(
-                f"the markers of {identity.name} are older than the broker keeps messages: whether batch"
-                f" {identity.number} was written cannot be told",
-                hint="where it was not, give the option exactlyOnceFromAnyBatch=true for the next start",
+                f"the broker has deleted the markers of {identity.name}, so nobody knows whether batch"
+                f" {identity.number} was written",
+                hint="if it was not, start the query once with exactlyOnceFromAnyBatch=true",
             )
         return [marker for marker in found if marker.name == identity.name]
 
