@@ -20,12 +20,12 @@ IDLE_S = 5
 BACKLOG_TIMEOUT_S = 600
 _TOPIC = "bench"
 LIMIT = "nothing"
-"""The side of a server that only answers: what it reaches is the limit of client and machine."""
+"""A server that only answers. Its figures are the limit of the client and the machine."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often; and which broker stands on which side."""
+    """The length and number of the rounds, and the broker on each side."""
 
     kinds: dict[str, str]
     """Side → kind of broker: `metaq` or `apache`."""

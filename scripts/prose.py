@@ -24,7 +24,7 @@ NAMED = ("Makefile",)
 LEFT_OUT = ("scripts/prose.py", "README.zh-CN.md", "Cargo.lock")
 OPENERS = r"(?:What|Where|Of|Those|That of|Who|Whom|Whose|So many|So much|Such|Told)\b(?![^.]*\?)"
 # A comment, a docstring or a description that begins with one of them.
-OPENING = re.compile(rf'(?:^\s*(?:#|//[/!]?|--)\s*|"""\s*){OPENERS}')
+OPENING = re.compile(rf'(?:^\s*(?:#|//[/!]?|--|/\*\*|\*)\s*|"""\s*){OPENERS}')
 PHRASES = tuple(
     re.compile(phrase, re.IGNORECASE)
     for phrase in (

@@ -1,4 +1,4 @@
-"""`python -m bench.clients TASK`: one client process, which does its task and prints what came of it."""
+"""`python -m bench.clients TASK`: one client process, which does its task and prints the result."""
 
 from __future__ import annotations
 

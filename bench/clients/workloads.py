@@ -192,7 +192,7 @@ def _figures(
 
 
 def run(task: Task, home: Path, timeout_s: float) -> Result:
-    """Does the task in a process of its own; raises RuntimeError with what it said where it fails."""
+    """Runs the task in a process of its own. Raises RuntimeError with its output if it fails."""
     child = Child(
         [sys.executable, "-m", "bench.clients", task.written()],
         home / f"{task.program}-{time.monotonic_ns()}.log",

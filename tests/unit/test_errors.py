@@ -1,4 +1,4 @@
-"""Every error stands in the tree, and knows its code, whether to retry and a hint."""
+"""Every error is in the tree, and has a code, a retriable flag and a hint."""
 
 from __future__ import annotations
 

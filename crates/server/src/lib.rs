@@ -58,7 +58,7 @@ pub enum ServerError {
     PlaneStopped,
     #[error("{what} is not an ip:port address: {text}")]
     BadAddress { what: &'static str, text: String },
-    #[error("connection {0} has left")]
+    #[error("connection {0} is closed")]
     ConnectionGone(u64),
     #[error("connection {id} has {queued} bytes waiting to be read by its peer; the limit is {limit}")]
     OutputFull { id: u64, queued: usize, limit: usize },

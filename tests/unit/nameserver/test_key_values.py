@@ -1,4 +1,4 @@
-"""The name server's small table."""
+"""The name server's table of keys and values."""
 
 from __future__ import annotations
 

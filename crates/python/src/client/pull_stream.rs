@@ -181,7 +181,8 @@ impl PullStream {
         loop {
             let step = deadline.min(Instant::now() + SIGNAL_INTERVAL);
             let chunks = enter_infallible(py, || self.stream.take_until(count, step, wake_count));
-            let is_over = step == deadline || self.stream.wake_count() != wake_count || self.stream.is_closed();
+            let is_over =
+                step == deadline || self.stream.wake_count() != wake_count || self.stream.is_closed();
             if !chunks.is_empty() || is_over {
                 return self.messages(py, chunks);
             }

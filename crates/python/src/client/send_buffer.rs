@@ -1,4 +1,4 @@
-//! `SendBuffer`: a producer's buffer, with a fast way in for plain messages and one for those that Python has checked.
+//! `SendBuffer`: a producer's buffer, with a fast path for plain messages and one for messages that Python has checked.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -350,7 +350,7 @@ fn taken(put: Result<Put<Attached>, PutError>) -> PyResult<Option<Put<Attached>>
         Ok(put) => Ok(Some(put)),
         Err(PutError::Full | PutError::Closed) => Ok(None),
         Err(PutError::TooLong) => {
-            Err(PyValueError::new_err("the message is longer than the wire can say, or its id is not ours"))
+            Err(PyValueError::new_err("the message is too long for the wire format, or this client did not make its id"))
         }
     }
 }

@@ -133,7 +133,7 @@ fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outco
     }
     let error = batch.with(|attached, _| attached.error.as_ref().map(|error| error.clone_ref(py)));
     Ok(error.unwrap_or_else(|| {
-        PyRuntimeError::new_err("the batch failed for no reason").into_value(py).into_any()
+        PyRuntimeError::new_err("the batch failed for an unknown reason").into_value(py).into_any()
     }))
 }
 

@@ -196,7 +196,7 @@ impl Timers {
     fn note_failure(&self, run: &mut Run, error: &StoreError) {
         let failure = error.to_string();
         if failure != run.last_failure {
-            self.store.report(format!("messages that wait for their time are held up: {failure}"));
+            self.store.report(format!("the delivery of timed messages is blocked: {failure}"));
             run.last_failure = failure;
         }
     }
@@ -211,7 +211,7 @@ impl Timers {
                 Ok((log, start)) => {
                     let rebuild = start.rebuild.map(|why| {
                         let count = end - begin;
-                        let text = format!("the timer log is built again from {count} records: {why}");
+                        let text = format!("the timer log is rebuilt from {count} records: {why}");
                         self.store.report(text);
                         let mut done = log.done();
                         if !start.is_mark_exact {

@@ -28,7 +28,7 @@ impl Transactions {
             // The producer does not know yet and will be asked again.
             0 => return ask.done(answers),
             other => {
-                let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
+                let remark = format!("commitOrRollback must be 8, 12 or 0, not {other}");
                 return ask.refuse(answers, response_code::SYSTEM_ERROR, &remark);
             }
         };
@@ -61,7 +61,7 @@ impl Transactions {
                 return Err(Refusal::new(response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
             }
             Standing::Forgotten => {
-                let remark = "the transaction has ended long ago; how is no longer known";
+                let remark = "the transaction ended long ago, and its outcome is no longer known";
                 return Err(Refusal::new(response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
             }
         };
@@ -105,7 +105,7 @@ impl Transactions {
         let age_ms = self.store.clock().now_ms().saturating_sub(record.born_timestamp_ms);
         if age_ms > immunity_ms {
             let remark = format!(
-                "the transaction is {age_ms} ms old and was to be decided within {immunity_ms} ms: wait for the check"
+                "the transaction is {age_ms} ms old, but had to be decided within {immunity_ms} ms: wait for the check"
             );
             return Err(Refusal::new(response_code::ILLEGAL_OPERATION, remark));
         }

@@ -290,7 +290,7 @@ fn cut(
     let data_end = disk.data_end(last.file(), position).map_err(fail)?.min(last.len());
     let tail = last.readable().get(position as usize..data_end as usize).unwrap_or_default();
     if let Some(torn) = tail.iter().rposition(|byte| *byte != 0) {
-        reports.add(format!("commit log: a torn tail of {} bytes behind {end} was cut off", torn + 1));
+        reports.add(format!("commit log: a torn tail of {} bytes after {end} was cut off", torn + 1));
         disk.zero(last.file(), position, last.len() - position).map_err(fail)?;
         disk.sync_data(last.file()).map_err(fail)?;
     }

@@ -113,7 +113,9 @@ impl TimerLog {
             None if end == begin => None,
             None => Some("it has no checkpoint".to_owned()),
             Some(saved) if saved.queue_offset > end => Some("it is ahead of the queue".to_owned()),
-            Some(saved) if saved.queue_offset < begin => Some("the queue begins after its checkpoint".to_owned()),
+            Some(saved) if saved.queue_offset < begin => {
+                Some("the queue begins after its checkpoint".to_owned())
+            }
             Some(saved) => log.take_over(saved)?,
         };
         let known = saved.as_ref().filter(|saved| saved.queue_offset <= end);

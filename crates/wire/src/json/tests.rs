@@ -171,7 +171,10 @@ fn nesting_has_a_limit() {
     let nested = |depth: usize| format!(r#"{{"x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
     assert!(parse(nested(32).as_bytes()).is_ok());
     assert_eq!(refused(&nested(33)), "the JSON header is nested too deeply");
-    assert_eq!(refused(&format!(r#"{{"x":{}"#, "{".repeat(1_000_000))), "the JSON header is nested too deeply");
+    assert_eq!(
+        refused(&format!(r#"{{"x":{}"#, "{".repeat(1_000_000))),
+        "the JSON header is nested too deeply"
+    );
 }
 
 #[test]

@@ -79,7 +79,7 @@ class Resets:
         return Response(body=ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted)).encode())
 
     def _wanted(self, command: ResetConsumerOffset, topic: TopicConfig) -> dict[int, int]:
-        """Queue → the offset to go on from."""
+        """Queue → the offset to continue from."""
         queue_id = -1 if command.queue_id is None else command.queue_id
         queues = max(topic.read_queue_nums, topic.write_queue_nums)
         if queue_id >= queues:

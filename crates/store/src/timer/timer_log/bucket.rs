@@ -130,7 +130,7 @@ impl Bucket {
             true
         })?;
         if !sound {
-            let detail = "entries are missing or damaged: the timer log is built again".to_owned();
+            let detail = "entries are missing or damaged: the timer log is rebuilt".to_owned();
             return Err(StoreError::Damaged { path: self.path(directory), detail });
         }
         first.sort_unstable_by_key(TimerEntry::position);
