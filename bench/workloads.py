@@ -114,7 +114,7 @@ def start(plan: Plan) -> Outcome:
 
 
 def delay(plan: Plan) -> Outcome:
-    """Messages of 128 bytes that wait for one moment; ours alone, as the peer spreads what is due at once."""
+    """Messages of 128 bytes that are due at one moment. Ours alone: the peer spreads such messages."""
     outcome = Outcome("delay")
     home = plan.home / "delay"
     for number in range(1, plan.start_rounds + 1):

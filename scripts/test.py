@@ -124,7 +124,7 @@ def pytest_suite(arguments: list[str]) -> Suite:
 
 
 def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
-    """Lines of suites that run at the same time; those of one line run after one another."""
+    """Returns lines of suites. Lines run at the same time, the suites of a line one after the other."""
     if what == "lint":
         return [lint_suites()]
     if what == "rust":

@@ -121,7 +121,7 @@ def create_topic(server: KafkaBroker, topic: str, partitions: int) -> None:
 
 
 def stored(server: KafkaBroker, topic: str, partitions: int) -> int:
-    """How many messages the topic holds."""
+    """Returns how many messages the topic holds."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": server.broker, "group.id": "bench_ends"})

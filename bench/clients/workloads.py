@@ -110,7 +110,7 @@ CLIENT_WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
 
 
 def _alternate(plan: Plan, workload: str, sides: Sequence[Side], *, backlog: bool = False) -> Outcome:
-    """Both brokers run all the time; the one whose turn it is not gets no request."""
+    """Both brokers run all the time, and only one of them gets requests at a time."""
     outcome = Outcome(workload)
     home = plan.home / workload
     running: dict[str, BrokerUnderTest] = {}

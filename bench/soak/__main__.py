@@ -1,4 +1,4 @@
-"""`python -m bench.soak`: clients and a broker at full rate; fails where memory or descriptors grow."""
+"""`python -m bench.soak`: clients and a broker at full rate; fails if memory or descriptors grow."""
 
 from __future__ import annotations
 

@@ -257,7 +257,9 @@ fn find_queue(route: &Route, topic: &str, queue_id: i64, broker: Option<&str>) -
         (Some(_), Some(_)) => Err(format!(
             "queueId is {queue_id}, which several brokers of topic {topic} have: give brokerName, too"
         )),
-        (None, _) => Err(format!("queueId is {queue_id}, but topic {topic} has no such queue that accepts messages")),
+        (None, _) => {
+            Err(format!("queueId is {queue_id}, but topic {topic} has no such queue that accepts messages"))
+        }
     }
 }
 

@@ -349,9 +349,9 @@ fn taken(put: Result<Put<Attached>, PutError>) -> PyResult<Option<Put<Attached>>
     match put {
         Ok(put) => Ok(Some(put)),
         Err(PutError::Full | PutError::Closed) => Ok(None),
-        Err(PutError::TooLong) => {
-            Err(PyValueError::new_err("the message is too long for the wire format, or this client did not make its id"))
-        }
+        Err(PutError::TooLong) => Err(PyValueError::new_err(
+            "the message is too long for the wire format, or this client did not make its id",
+        )),
     }
 }
 

@@ -99,7 +99,10 @@ impl RequestedTime<'_> {
             return Ok(Some(due_ms));
         }
         match self.recalls {
-            Some(_) => Err("a recall must name a time in the future: messages that are due have been delivered".to_string()),
+            Some(_) => {
+                Err("a recall must name a time in the future: messages that are due have been delivered"
+                    .to_string())
+            }
             None => Ok(None),
         }
     }

@@ -79,7 +79,11 @@ fn a_group_reads_no_faster_than_its_limit() {
     for number in 0..5 {
         client.put(&number.to_string());
     }
-    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(), ["0"], "the bucket holds one message");
+    assert_eq!(
+        client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(),
+        ["0"],
+        "the bucket holds one message"
+    );
     let held = but(pull_fields(1), &[("sysFlag", "2"), ("suspendTimeoutMillis", "60000")]);
     client.send(PULL_MESSAGE, &held, b"");
     client.expect_silence();

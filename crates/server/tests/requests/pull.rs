@@ -251,7 +251,11 @@ fn a_pull_can_commit_an_offset_on_its_way() {
     let query = but(queue_fields(), &[("consumerGroup", GROUP)]);
     assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &query, b"").number("offset"), 7);
     client.ask(PULL_MESSAGE, &but(pull_fields(0), &[("commitOffset", "9")]), b"");
-    assert_eq!(plane.broker().offsets.get(GROUP, TOPIC, 0), Some(7), "the offset is committed only if the flag is set");
+    assert_eq!(
+        plane.broker().offsets.get(GROUP, TOPIC, 0),
+        Some(7),
+        "the offset is committed only if the flag is set"
+    );
 }
 
 #[test]
@@ -299,7 +303,11 @@ fn a_pull_that_is_newer_than_its_heartbeat_gets_everything_or_waits_for_python()
     let mut client = plane.connect();
     put_tagged(&mut client, "a", "one");
     let newer = but(pull_fields(0), &[("subVersion", "2")]);
-    assert_eq!(client.ask(PULL_MESSAGE, &newer, b"").bodies(), ["one"], "clients compare the tags themselves");
+    assert_eq!(
+        client.ask(PULL_MESSAGE, &newer, b"").bodies(),
+        ["one"],
+        "clients compare the tags themselves"
+    );
     client.send(PULL_MESSAGE, &but(newer, &[("expressionType", "SQL92")]), b"");
     plane.listener.shared.handle_again(&plane.crossed()).unwrap();
     client.answer().refuses(response_code::SUBSCRIPTION_NOT_LATEST, "newer than its last heartbeat");
