@@ -147,7 +147,7 @@ def mirror() -> str:
 
 
 def unpack(packages: list[Path], home: Path) -> None:
-    """Unpacks the packages and keeps only the files that the server loads. Raises Failed if it does not start."""
+    """Unpacks packages and keeps only the files that the server loads. Raises Failed if it does not start."""
     for package in packages:
         if not LEFT_OUT.match(package.name):
             subprocess.run(["dpkg-deb", "-x", str(package), str(home)], check=True)
