@@ -225,7 +225,7 @@ impl Store {
             .unwrap_or(0)
     }
 
-    /// The queue offset behind the last visible record.
+    /// The queue offset after the last visible record.
     pub fn max_offset(&self, topic: &str, queue_id: i32) -> i64 {
         self.with_queue(topic, queue_id, |queue| Ok(queue.max_offset())).unwrap_or(0)
     }
@@ -335,7 +335,7 @@ impl Store {
         self.shared.pins.unpin(name);
     }
 
-    /// The physical offset of the next record, behind everything appended, confirmed or not.
+    /// The physical offset of the next record, after everything appended, confirmed or not.
     pub fn end_offset(&self) -> i64 {
         self.shared.log.appended_end()
     }

@@ -331,7 +331,7 @@ impl Timers {
         self.save(run)
     }
 
-    /// Saves a checkpoint if everything before it is on the disk, so that no message is lost behind it.
+    /// Saves a checkpoint if everything before it is on the disk, so that no message is lost after it.
     fn save(&self, run: &mut Run) -> Result<(), StoreError> {
         if run.rebuild.is_some() || !self.store.wait_flushed(run.written_end, FLUSH_PATIENCE) {
             return Ok(());
@@ -437,7 +437,7 @@ impl Timers {
                 run.written_end = run.written_end.max(appended.end_offset);
                 Ok(())
             }
-            // A message that can never be stored must not hold up those behind it.
+            // A message that can never be stored must not hold up later ones.
             Err(
                 error @ (StoreError::BadTopic(_)
                 | StoreError::BadQueue(_)

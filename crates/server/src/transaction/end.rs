@@ -45,7 +45,7 @@ impl Transactions {
         end: End,
         answers: &mut Answers,
     ) -> Result<i64, Refusal> {
-        // Its producer may be quicker than the disk. The commit is appended behind it, and confirmed after it.
+        // Its producer may be quicker than the disk. The commit is appended and confirmed after it.
         let stored = self.store.appended_record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
@@ -113,7 +113,7 @@ impl Transactions {
     }
 
     /// Stores the messages of a half message; `newest` is the queue offset of its newest copy. If only a part of many can be
-    /// stored, another try goes on behind it.
+    /// stored, another try continues after it.
     fn append_all(&self, half: &Record<'_>, newest: i64, ledger: &mut Ledger) -> Result<i64, StoreError> {
         if half.property(HALF_BATCH).is_none() {
             return self.append_committed(half);

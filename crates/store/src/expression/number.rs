@@ -9,7 +9,8 @@ pub(super) fn parse_long(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// With spaces around it, `NaN` and `Infinity` in this spelling alone, and one of `fFdD` behind it.
+/// Reads a number as Java does. It may have spaces around it and one of `fFdD` after it. `NaN` and `Infinity` are read
+/// only in this spelling.
 pub(super) fn parse_double(text: &[u8]) -> Option<f64> {
     let text = trim(text);
     let unsigned = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);

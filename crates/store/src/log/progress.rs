@@ -4,7 +4,7 @@
 //! 0 ────────────── confirmed ────────────── flushed ────────────── appended
 //!   answered and readable    on this disk             laid out in memory
 //! ```
-//! Every mark is the physical offset behind the last record it covers, so it always stands between two records. With
+//! Every mark is the physical offset after the last record it covers, so it always stands between two records. With
 //! asynchronous flush `confirmed` is `appended`; with synchronous flush it follows `flushed`.
 //!
 //! With synchronous flush `confirmed` moves in two steps, so that a record is in its queue before its sender gets an

@@ -298,7 +298,7 @@ fn cut(
     Ok(files)
 }
 
-/// Removes a file behind the log's end: deletes it if it is empty, otherwise moves it to `cut/` for a person to look
+/// Removes a file after the log's end: deletes it if it is empty, otherwise moves it to `cut/` for a person to look
 /// at.
 fn remove_after_end(
     settings: &StoreSettings,

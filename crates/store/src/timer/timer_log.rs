@@ -220,7 +220,7 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Adds the entry of a record in the queue. If its position has passed already, it becomes due right behind what is
+    /// Adds the entry of a record in the queue. If its position has passed already, it becomes due right after what is
     /// done.
     pub fn add(&mut self, mut entry: TimerEntry, queue_offset: i64) -> Result<(), StoreError> {
         let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.position() <= mark.done;
@@ -341,7 +341,7 @@ impl TimerLog {
         }
     }
 
-    /// Loads more entries behind the head: one bucket, or as much of it as fits.
+    /// Loads more entries after the head: one bucket, or as much of it as fits.
     fn load_next(&mut self, now_ms: i64) -> Result<(), StoreError> {
         let from = self.loaded;
         let minute = minute_of(from.wake_ms);

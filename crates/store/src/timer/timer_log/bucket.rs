@@ -103,7 +103,7 @@ impl Bucket {
         Ok(true)
     }
 
-    /// The first entries behind a position, in order, at most `count_max`, and whether those are all. Recalls that are
+    /// The first entries after a position, in order, at most `count_max`, and whether those are all. Recalls that are
     /// done but concern the same moment are added to `recalls`. All entries must be written.
     pub(crate) fn next(
         &mut self,
