@@ -106,7 +106,7 @@ fn an_end_that_does_not_fit_its_half_message_is_refused() {
         ("tranStateTableOffset", "7", "tranStateTableOffset is 7"),
         ("commitLogOffset", "0", "no half message begins at commit log offset 0"),
         ("commitLogOffset", "1", "no half message begins at commit log offset 1"),
-        ("commitLogOffset", "123456789", "not a half message"),
+        ("commitLogOffset", "123456789", "no half message"),
         ("commitOrRollback", "4", "must be 8, 12 or 0"),
         ("producerGroup", "", "producerGroup"),
     ];

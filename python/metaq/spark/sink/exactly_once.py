@@ -108,7 +108,7 @@ async def _commit(
             raise NoMarkers(
                 f"{markers.topic}, which knows the batches before {identity.number}, is not there: its broker"
                 " may be away",
-                hint="where this query has never written exactly once, give exactlyOnceFromAnyBatch=true",
+                hint="if this query has never written exactly once, give exactlyOnceFromAnyBatch=true",
             )
         await markers.create(near)
     decided = await _decide(markers, identity, ours, options)
