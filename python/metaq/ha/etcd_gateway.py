@@ -70,12 +70,13 @@ class Unanswered(RegisterUnavailable):
 
 
 class _ErrorAnswer(Exception):
-    """etcd answered with an error."""
+    """etcd answered with an error. `token` is the one that the request had."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.token: str | None = None
 
     @property
     def asks_for_a_new_token(self) -> bool:
@@ -143,12 +144,12 @@ class Gateway:
         failures: dict[str, str] = {}
         clock = asyncio.get_running_loop().time
         deadline = clock() + _ATTEMPT_TIMES_MAX * self._timeout_s
-        new_tokens_left = 3
+        new_tokens_left = 2
         # One more than there are endpoints, because the first connection may be a stale one.
         attempts_left = len(self._endpoints) + 1
         while attempts_left and clock() < deadline:
             self._require_open()
-            number, token, sent, connection = self._current, self._token, False, None
+            number, sent, connection = self._current, False, None
             try:
                 async with asyncio.timeout(min(self._timeout_s, deadline - clock())):
                     connection = await self._connect(number)
@@ -164,9 +165,7 @@ class Gateway:
                         self._put_back(number, connection)
                     if error.asks_for_a_new_token and self._credentials is not None and new_tokens_left:
                         new_tokens_left -= 1
-                        # Another call may have got a new one already.
-                        if self._token == token:
-                            self._token = None
+                        self._forget(error.token)
                         continue
                     if error.code in _REFUSED:
                         raise RegisterUnavailable(f"register {name}: {reason}", retriable=False) from None
@@ -202,7 +201,7 @@ class Gateway:
             raise EOFError("it ended the stream")
         except _FAILURES as error:
             if isinstance(error, _ErrorAnswer) and error.asks_for_a_new_token:
-                self._token = None
+                self._forget(error.token)
             else:
                 self._leave(number, self._describe(error))
             raise RegisterUnavailable(f"register {self._name(number)}: {self._describe(error)}") from None
@@ -257,11 +256,15 @@ class Gateway:
     async def _exchange(
         self, connection: HttpConnection, path: str, body: bytes, kind: type[T], *, token: bool = True
     ) -> T:
+        used = self._token
         answer = await connection.post(path, body, self._headers() if token else {})
         if not answer.keep_alive:
             connection.close()
         if answer.status != 200:
-            raise _error(answer)
+            error = _error(answer)
+            if isinstance(error, _ErrorAnswer):
+                error.token = used
+            raise error
         decoded = decode(answer.body, kind)
         expected = self.cluster_id
         if expected is not None and decoded.header.cluster_id != expected:
@@ -270,6 +273,11 @@ class Gateway:
             )
         self.cluster_id = decoded.header.cluster_id
         return decoded
+
+    def _forget(self, token: str | None) -> None:
+        """Drops a token that etcd refused, unless another call has got a new one already."""
+        if self._token == token:
+            self._token = None
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": self._token} if self._token else {}
