@@ -217,5 +217,5 @@ def encoded(text: str) -> str:
 
 
 def _architecture() -> dict[str, str]:
-    """etcd 3.4 runs on arm64 only if it is told so."""
+    """Returns the variable without which etcd 3.4 refuses to run on arm64."""
     return {"ETCD_UNSUPPORTED_ARCH": "arm64"} if os.uname().machine == "aarch64" else {}

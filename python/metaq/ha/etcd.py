@@ -109,10 +109,9 @@ class EtcdRegister:
             with contextlib.suppress(RegisterUnavailable):
                 lines = self._gateway.stream("/v3/watch", body)
                 async with contextlib.aclosing(lines):
-                    # The first answer says that the watch stands, and comes at once.
-                    silence_s = self._gateway.timeout_s
-                    while await self._next_change(lines, silence_s):
-                        silence_s, pause_s = _WATCH_SILENCE_S, _WATCH_PAUSE_S
+                    started = False
+                    while await self._next_change(lines, started):
+                        started, pause_s = True, _WATCH_PAUSE_S
                         yield
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), pause_s)
@@ -130,14 +129,15 @@ class EtcdRegister:
             raise RegisterUnavailable("the register's answer was cut short")
         return answer
 
-    async def _next_change(self, lines: AsyncGenerator[bytes, None], silence_s: float) -> bool:
+    async def _next_change(self, lines: AsyncGenerator[bytes, None], started: bool) -> bool:
         """Waits until something may have changed. Returns False if the watch must be opened anew."""
         while True:
             try:
-                async with asyncio.timeout(silence_s):
+                # The first answer says that the watch has started, and comes at once.
+                async with asyncio.timeout(_WATCH_SILENCE_S if started else self._gateway.timeout_s):
                     line = await anext(lines)
             except TimeoutError:
-                if silence_s < _WATCH_SILENCE_S:
+                if not started:
                     self._gateway.leave_current("it does not start a watch")
                 return False
             if not line:

@@ -160,6 +160,7 @@ class Gateway:
                 return answer
             except _FAILURES as error:
                 name, reason = self._name(number), self._describe(error)
+                failures[name] = reason
                 if isinstance(error, _ErrorAnswer):
                     if connection is not None:
                         self._put_back(number, connection)
@@ -172,7 +173,6 @@ class Gateway:
                 elif connection is not None:
                     connection.close()
                 self._leave(number, reason)
-                failures[name] = reason
                 if sent and not repeatable and not isinstance(error, _NotTheGateway):
                     raise Unanswered(f"register {name}: {reason}") from None
                 attempts_left -= 1
@@ -181,8 +181,8 @@ class Gateway:
                 if connection is not None:
                     connection.close()
                 raise
-        told = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
-        raise RegisterUnavailable(f"the register is unavailable: {told}")
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+        raise RegisterUnavailable(f"the register is unavailable: {reasons}")
 
     async def stream(self, path: str, body: bytes) -> AsyncGenerator[bytes, None]:
         """Yields the lines of an endless answer. Raises RegisterUnavailable when it ends or fails."""
@@ -299,12 +299,7 @@ class Gateway:
         self._current = (number + 1) % len(self._endpoints)
         if not self._failing and not self.closed:
             self._failing = True
-            _log.warning(
-                "register %s: %s; the next endpoint is %s",
-                self._name(number),
-                reason,
-                self._name(self._current),
-            )
+            _log.warning("register %s: %s; trying %s", self._name(number), reason, self._name(self._current))
 
     def _recovered(self) -> None:
         if self._failing:
@@ -320,26 +315,35 @@ class Gateway:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def _describe(self, error: BaseException) -> str:
+        reason = self._reason(error)
+        # A register that has answered before has the right scheme.
+        if self.cluster_id is None:
+            left = isinstance(error, EOFError | HttpError | ConnectionResetError | ConnectionAbortedError)
+            if self._tls is None and left:
+                return f"{reason}; an etcd with TLS needs etcds://"
+            foreign = isinstance(error, ssl.SSLError) and "CERTIFICATE" not in (error.reason or "")
+            if self._tls is not None and (left or foreign):
+                return f"{reason}; an etcd without TLS needs etcd://"
+        return reason
+
+    def _reason(self, error: BaseException) -> str:
         if isinstance(error, TimeoutError) and not error.args:
             return f"no answer within {self._timeout_s * 1000:.0f} ms (timeout_ms)"
         if isinstance(error, ssl.SSLCertVerificationError):
-            return (
-                f"its certificate is not accepted: {error.verify_message}; check ca_file and the host's name"
-            )
+            cause = error.verify_message
+            return f"its certificate is not accepted: {cause}; check ca_file and the host's name"
+        if isinstance(error, ssl.SSLError) and "CERTIFICATE" in (error.reason or ""):
+            return f"etcd refuses this client's certificate ({error.reason}); check cert_file and key_file"
         if isinstance(error, ssl.SSLError):
-            return f"TLS failed: {error.reason or error}; an etcd without TLS needs etcd://"
+            return f"TLS failed: {error.reason or error}"
         if isinstance(error, _ErrorAnswer):
             return self._describe_answer(error)
-        if isinstance(error, ConnectionError) and self._tls is not None and error.errno is None:
-            # asyncio raises this without a text if the peer leaves during the handshake.
-            return "it closed the connection during the TLS handshake; an etcd without TLS needs etcd://"
         if isinstance(error, OSError):
             # A failed look-up of a name has a negative number.
             if error.errno is not None and error.errno > 0:
                 return os.strerror(error.errno)
-            return str(error.strerror or error) or type(error).__name__
-        if isinstance(error, EOFError | HttpError) and self._tls is None:
-            return f"{error}; an etcd with TLS needs etcds://"
+            # asyncio gives no text if the peer leaves during the TLS handshake.
+            return str(error.strerror or error) or "it closed the connection"
         return str(error)
 
     def _describe_answer(self, error: _ErrorAnswer) -> str:

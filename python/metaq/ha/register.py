@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from metaq.errors import ConfigError, MetaqError
 
-TIMEOUT_MS_DEFAULT: Final = 1500
+TIMEOUT_MS_DEFAULT: Final = 1000
 TIMEOUT_MS_MIN: Final = 100
 # A call tries at most three times, and a wrong register must be reported within 10 s.
 TIMEOUT_MS_MAX: Final = 3000
@@ -123,7 +123,7 @@ def parse_register(text: str) -> RegisterAddress:
     tls = scheme == "etcds"
     place, _, query = rest.partition("?")
     hosts, _, path = place.partition("/")
-    # What stands before an '@' may be a password. It must not be repeated.
+    # The text before an '@' may hold a password, which no error may repeat.
     if "@" in rest.partition("=")[0]:
         raise _wrong("it must not contain a user or a password; use user= and password_file=", tls=True)
     if path:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,11 +41,11 @@ class Request:
 class FakeGateway:
     """Answers ranges with nothing found, and everything else as the script says.
 
-    A script returns bytes for the wire. With None no answer comes, and with a ConnectionError the connection
-    ends. With `close_after` it ends after each answer.
+    A script returns bytes for the wire, at once or later. With None no answer comes, and with a
+    ConnectionError the connection ends. With `close_after` it ends after each answer.
     """
 
-    script: Callable[[Request], bytes | None]
+    script: Callable[[Request], bytes | Awaitable[bytes] | None]
     cluster: int = CLUSTER
     close_after: bool = False
     requests: list[Request] = field(default_factory=list)
@@ -76,6 +77,8 @@ class FakeGateway:
                 request = await _read(reader)
                 self.requests.append(request)
                 given = self._answer(request)
+                if inspect.isawaitable(given):
+                    given = await given
                 if given is None:
                     await asyncio.Event().wait()
                     return
@@ -85,7 +88,7 @@ class FakeGateway:
                     break
         writer.close()
 
-    def _answer(self, request: Request) -> bytes | None:
+    def _answer(self, request: Request) -> bytes | Awaitable[bytes] | None:
         # This is how the client asks a new connection for its cluster.
         if request.path == "/v3/kv/range" and request.body.get("serializable"):
             return ok(self.cluster)

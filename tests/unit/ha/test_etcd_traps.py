@@ -134,7 +134,14 @@ def test_a_swap_goes_on_to_the_next_endpoint_if_the_first_cannot_have_it() -> No
 
 def test_a_cancelled_swap_leaves_no_answer_for_the_next_request() -> None:
     async def scenario() -> None:
-        gateway = FakeGateway(lambda request: None if request.path == TXN else ok())
+        released = asyncio.Event()
+        found = {"key": base64.b64encode(KEY.encode()).decode(), "mod_revision": "9"}
+
+        async def late() -> bytes:
+            await released.wait()
+            return ok(succeeded=True)
+
+        gateway = FakeGateway(lambda request: late() if request.path == TXN else ok(kvs=[found]))
         async with opened(gateway) as register:
             await register.get(KEY)
             task = asyncio.create_task(swap(register))
@@ -142,7 +149,8 @@ def test_a_cancelled_swap_leaves_no_answer_for_the_next_request() -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert await register.get(KEY) is None
+            released.set()
+            assert await register.get(KEY) == Stored(b"", 9)
             assert gateway.connections == 2
 
     run(scenario)
@@ -391,6 +399,20 @@ def test_a_watch_that_does_not_start_goes_to_the_next_endpoint() -> None:
         async with opened(silent, other, options="timeout_ms=100") as register:
             await anext(register.watch("metaq/"))
             assert other.sent(WATCH) == 1
+
+    run(scenario)
+
+
+def test_a_watch_that_is_silent_for_long_is_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metaq.ha.etcd._WATCH_SILENCE_S", 0.05)
+
+    async def scenario() -> None:
+        gateway = FakeGateway(always(EMPTY_WATCH + CREATED))
+        async with opened(gateway) as register:
+            watch = register.watch("metaq/")
+            for opened_times in (1, 2, 3):
+                await anext(watch)
+                assert gateway.sent(WATCH) == opened_times
 
     run(scenario)
 
