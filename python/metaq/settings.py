@@ -103,8 +103,8 @@ class BrokerSettings:
     """How long a pull that asks for no wait is held for its group's limit: an empty answer would say that the
     queue is empty."""
     filter_hold_ms_max: int = 5_000
-    """How long a pull waits for a filter function before it is told to ask again; clients wait longer for an
-    answer."""
+    """How long a pull waits for a filter function before its client must ask again. Clients wait longer than
+    this for an answer."""
     send_hold_ms_max: int = 1_500
     """How long an acknowledgement waits for its topic's limit; half of the time-out of a Java client's
     send."""

@@ -62,7 +62,7 @@ impl OpenStore {
             Err(error) => {
                 self.gate.shut(Refusal::FailedSync);
                 self.reports
-                    .add(format!("a sync of the commit log failed, no more writes are taken: {error}"));
+                    .add(format!("a sync of the commit log failed, writes are refused from now on: {error}"));
                 true
             }
         };
@@ -106,7 +106,7 @@ impl OpenStore {
         }
         if let Err(error) = self.dispatch.run_to_end(&self.context(Replay::No)) {
             // The records are safe, so their senders get their answer; housekeeping tries the queues again.
-            self.reports.add(format!("dispatch stands still: {error}"));
+            self.reports.add(format!("dispatch is blocked: {error}"));
         }
         progress.set_confirmed(end);
         true

@@ -232,7 +232,7 @@ impl Store {
             .unwrap_or(0)
     }
 
-    /// The queue offset behind the last visible record.
+    /// The queue offset after the last visible record.
     pub fn max_offset(&self, topic: &str, queue_id: i32) -> i64 {
         self.with_queue(topic, queue_id, |queue| Ok(queue.max_offset())).unwrap_or(0)
     }
@@ -333,9 +333,9 @@ impl Store {
         *self.shared.consumed.lock() = consumed;
     }
 
-    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For
-    /// those whose progress no committed offset shows: messages that wait for their time, replicas that are behind.
-    /// What was deleted before the call is gone.
+    /// Keeps everything from `physical_offset` on, whatever its age. This replaces the earlier pin of the same name.
+    /// Readers need it whose progress no committed offset shows: timers with messages that are not due yet, replicas
+    /// that are behind. A pin does not bring back data that is deleted already.
     pub fn pin(&self, name: &str, physical_offset: i64) {
         self.shared.pins.pin(name, physical_offset);
     }
@@ -345,7 +345,7 @@ impl Store {
         self.shared.pins.unpin(name);
     }
 
-    /// The physical offset of the next record, behind everything appended, confirmed or not.
+    /// The physical offset of the next record, after everything appended, confirmed or not.
     pub fn end_offset(&self) -> i64 {
         self.shared.log.appended_end()
     }

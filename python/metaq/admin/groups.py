@@ -105,7 +105,7 @@ class ConsumerGroups:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[GroupSettings, ...]:
-        """Changes what is given on every broker that has the group; an attribute of None is removed. Raises
+        """Changes these settings on every broker that has the group; None removes an attribute. Raises
         NoSuchGroup."""
         fields = {
             "retry_max_times": retries_max,
@@ -126,7 +126,7 @@ class ConsumerGroups:
         return tuple(settings[broker] for broker in sorted(settings))
 
     async def list(self, *, cluster: str | None = None) -> Groups:
-        """Lists all groups, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all groups, of one cluster or of all; `kind` separates users' groups from the system's."""
 
         async def one(broker: str) -> set[str]:
             return {name async for page in config_pages(self._calls, broker) for name in page}

@@ -41,7 +41,7 @@ class QueueCursor:
     queue: Queue
     next_offset: int
     end_offset: int
-    """The queue is read up to here, and beyond only to follow it."""
+    """Reading ends here, unless it follows the topic."""
 
 
 async def read(
@@ -92,7 +92,7 @@ async def _stored(calls: Calls, cursors: list[QueueCursor]) -> AsyncGenerator[Me
             while not waiting.get(number) and cursor.next_offset < cursor.end_offset:
                 before = cursor.next_offset
                 pulled = await pull_messages(calls, cursor)
-                # A pull may bring messages beyond the end. They are left for those that follow.
+                # A pull may return messages beyond the end. They are left for `follow`.
                 waiting[number] = [message for message in pulled if message.queue_offset < cursor.end_offset]
                 cursor.next_offset = min(cursor.next_offset, cursor.end_offset)
                 if cursor.next_offset <= before:
@@ -115,7 +115,7 @@ async def _arriving(calls: Calls, cursors: list[QueueCursor]) -> AsyncGenerator[
                 try:
                     pulled = await pull_messages(calls, cursor, hold_s=HOLD_S)
                 except (Unreachable, NoRoute) as error:
-                    # The broker may be restarting: what it holds is still to come.
+                    # The broker may be restarting, and its messages come later.
                     if not error.retriable:
                         raise
                     await tries.pause()

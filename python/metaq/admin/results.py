@@ -32,7 +32,7 @@ class BrokerFailure:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The rates that one broker allows a topic or a group; None is no limit."""
+    """The rates that one broker allows a topic or a group; None means no limit."""
 
     broker: str
     messages_per_second: int | None
@@ -197,7 +197,7 @@ class QueueProgress:
     committed_offset: int
     end_offset: int
     lag_ms: int | None
-    """How long the next message has been waiting; None if that was not asked for or cannot be told."""
+    """How long the next message has been waiting; None if that was not asked for or is unknown."""
 
     @property
     def lag(self) -> int:

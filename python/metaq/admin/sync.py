@@ -85,9 +85,9 @@ class Topics:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[TopicSettings, ...]:
-        """Changes what is given on every broker that has the topic; an attribute of None is removed.
+        """Changes these settings on every broker that has the topic; None removes an attribute.
 
-        Consumers no longer get the messages of queues that are taken away. Raises NoRoute.
+        Consumers no longer get the messages of removed queues. Raises NoRoute.
         """
         return self._portal.run(
             self._work.change,
@@ -99,7 +99,7 @@ class Topics:
         )
 
     def list(self, *, cluster: str | None = None) -> tuple[TopicName, ...]:
-        """Lists all topics, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all topics, of one cluster or of all; `kind` separates users' topics from the system's."""
         return self._portal.run(self._work.list, cluster=cluster)
 
     def show(self, topic: str) -> Topic:
@@ -180,7 +180,7 @@ class ConsumerGroups:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[GroupSettings, ...]:
-        """Changes what is given on every broker that has the group; an attribute of None is removed. Raises
+        """Changes these settings on every broker that has the group; None removes an attribute. Raises
         NoSuchGroup."""
         return self._portal.run(
             self._work.change,
@@ -194,7 +194,7 @@ class ConsumerGroups:
         )
 
     def list(self, *, cluster: str | None = None) -> Groups:
-        """Lists all groups, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all groups, of one cluster or of all; `kind` separates users' groups from the system's."""
         return self._portal.run(self._work.list, cluster=cluster)
 
     def show(self, group: str) -> Group:

@@ -37,7 +37,7 @@ from metaq.protocol.topics import (
 from metaq.retry import Retry, steady
 
 VISIBLE_WITHIN_S: Final = 10.0
-"""Name servers learn of a new topic a moment later, from each broker."""
+"""Each broker reports a new topic to the name servers a moment later."""
 
 
 class Topics:
@@ -93,9 +93,9 @@ class Topics:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[TopicSettings, ...]:
-        """Changes what is given on every broker that has the topic; an attribute of None is removed.
+        """Changes these settings on every broker that has the topic; None removes an attribute.
 
-        Consumers no longer get the messages of queues that are taken away. Raises NoRoute.
+        Consumers no longer get the messages of removed queues. Raises NoRoute.
         """
 
         async def change_one(broker: str) -> TopicSettings:
@@ -113,10 +113,10 @@ class Topics:
         return tuple(settings[broker] for broker in sorted(settings))
 
     async def list(self, *, cluster: str | None = None) -> tuple[TopicName, ...]:
-        """Lists all topics, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all topics, of one cluster or of all; `kind` separates users' topics from the system's."""
         command = GetAllTopicListFromNameServer() if cluster is None else GetTopicsByCluster(cluster=cluster)
         found = TopicList.decode((await self._calls.ask_nameserver(command)).body).topic_list
-        # Brokers have topics of these names for themselves.
+        # Brokers use topics with these names themselves.
         info = await self._calls.brokers()
         clusters = {data.cluster for data in info.broker_addr_table.values()}
         system = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}

@@ -1,4 +1,4 @@
-"""Whatever is sent to a name server, it answers once and foresaw what it answers."""
+"""A name server answers every request exactly once, and never with an unexpected error."""
 
 from __future__ import annotations
 

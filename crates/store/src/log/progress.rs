@@ -4,10 +4,10 @@
 //! 0 ────────────── confirmed ────────────── flushed ────────────── appended
 //!   answered and readable    on this disk             laid out in memory
 //! ```
-//! Every mark is the physical offset behind the last record it covers, so it always stands between two records. Without
+//! Every mark is the physical offset after the last record it covers, so it always stands between two records. Without
 //! replicas and with asynchronous flush `confirmed` is `appended`; with synchronous flush it follows `flushed`. With
-//! replicas it also waits for `replicated`: a master's is how far all replicas hold the log that must hold it, a
-//! replica's is how far its master has confirmed.
+//! replicas it also waits for `replicated`: on a master the log that all required replicas hold, on a replica the log
+//! that its master has confirmed.
 //!
 //! If anything but the append is needed, `confirmed` moves in two steps, so that a record is in its queue before its
 //! sender gets an answer: [`Progress::confirmable`] moves first, dispatch runs up to it, and then

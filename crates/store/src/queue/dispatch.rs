@@ -102,7 +102,7 @@ impl Dispatch {
             let Some(mut state) = self.state.try_lock() else { return };
             if let Err(error) = self.run_passes(&mut state, with) {
                 // Housekeeping tries the record again, and so does the next append.
-                return with.reports.add(format!("dispatch stands still: {error}"));
+                return with.reports.add(format!("dispatch is blocked: {error}"));
             }
             drop(state);
             fence(Ordering::SeqCst);
@@ -316,7 +316,7 @@ fn relieve(with: &Context<'_>, queue: &Queue) {
         if matches!(error, StoreError::DiskFull { .. }) || queue.is_overcrowded() {
             with.gate.shut_for_queues(&error, with.reports);
         } else {
-            with.reports.add(format!("queue entries could not be written, to be tried again: {error}"));
+            with.reports.add(format!("queue entries could not be written and will be tried again: {error}"));
         }
     }
 }

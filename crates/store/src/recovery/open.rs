@@ -114,7 +114,7 @@ fn are_queues_missing(
 /// Syncs the recovered tail before anybody may read it: what the last process did not sync is only in the page cache.
 ///
 /// If a sync of the last process failed, the kernel may call pages clean that never reached the disk, and another sync
-/// would skip them. So under the same boot everything behind the last known sync is written once more.
+/// would skip them. So under the same boot everything after the last known sync is written once more.
 fn make_tail_safe(shared: &OpenStore, saved: &Saved, is_rebooted: bool) -> Result<(), StoreError> {
     let (from, end) = (shared.log.progress.flushed(), shared.log.appended_end());
     let doubtful_from = saved.bound.as_ref().filter(|_| !is_rebooted).map_or(end, |bound| bound.synced_end);

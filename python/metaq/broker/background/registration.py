@@ -1,4 +1,4 @@
-"""Registration with every name server: that this broker is here, and which topics it has."""
+"""Registers this broker and its topics with every name server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NameServerLink:
         return self._connection is not None and self._connection.closed
 
     def attempt_ended(self, version: int) -> None:
-        """Notes that an attempt has ended, well or badly."""
+        """Notes that an attempt has succeeded or failed."""
         self.attempted_version = version
         self.is_late = False
         self._attempted.set()

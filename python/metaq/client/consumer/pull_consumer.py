@@ -162,10 +162,10 @@ class PullConsumer:
         started_ns = time.time_ns()
         deadline = time.monotonic() + timeout
         while True:
-            wakes = stream.wakes()
+            wake_count = stream.wake_count()
             # A failure is raised once no message is left, so do not wait for more.
             left = 0.0 if self._failure is not None else deadline - time.monotonic()
-            messages = self._readable(stream, count, *stream.wait(count, left, wakes))
+            messages = self._readable(stream, count, *stream.wait(count, left, wake_count))
             if messages:
                 self._session.telemetry.received(self._group, messages, started_ns)
                 return messages

@@ -22,7 +22,7 @@ from metaq.protocol.errors import Unreachable
 ROUTE_PAUSE_S: Final = 0.2
 
 
-class Part(NamedTuple):
+class HalfBatch(NamedTuple):
     """A half message that holds many messages."""
 
     topic: str
@@ -85,12 +85,12 @@ class RowSender:
         """Waits until every row is acknowledged. Raises NotDelivered."""
         self._portal.run(self._require_open().flush)
 
-    def take_parts(self) -> list[Part]:
+    def take_half_batches(self) -> list[HalfBatch]:
         """Returns the half messages that were stored since the last call, in the order of their rows."""
         return [
-            Part(topic, is_ordered, broker, queue_id, half_offset, physical_offset(offset_id), count)
+            HalfBatch(topic, is_ordered, broker, queue_id, half_offset, physical_offset(offset_id), count)
             for topic, is_ordered, broker, queue_id, half_offset, offset_id, count in (
-                self._require_open().buffer.take_parts()
+                self._require_open().buffer.take_half_batches()
             )
         ]
 

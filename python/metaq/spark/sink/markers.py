@@ -18,7 +18,7 @@ import msgspec
 from metaq._core import Record, decode_records
 from metaq.client.message import BODY_BYTES_MAX, outgoing
 from metaq.client.producer.options import ProducerOptions
-from metaq.client.producer.row_sender import Part
+from metaq.client.producer.row_sender import HalfBatch
 from metaq.client.producer.sending import Sender
 from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.client.session.session import Session
@@ -84,15 +84,23 @@ class Marker(msgspec.Struct, frozen=True):
     made_ms: int
 
     @classmethod
-    def of(cls, identity: Identity, group: str, parts: Sequence[Part], *, is_commit: bool) -> Marker:
+    def of(
+        cls, identity: Identity, group: str, half_batches: Sequence[HalfBatch], *, is_commit: bool
+    ) -> Marker:
         chains: dict[tuple[str, object], Chain] = {}
-        for part in parts:
-            key = (part.broker, (part.topic, part.queue_id) if part.is_ordered else None)
-            chain = chains.setdefault(key, Chain(part.broker, part.is_ordered, []))
-            chain.places.append((part.half_offset, part.physical_offset))
-        places = sorted((part.broker, part.half_offset, part.physical_offset) for part in parts)
+        for half_batch in half_batches:
+            key = (
+                half_batch.broker,
+                (half_batch.topic, half_batch.queue_id) if half_batch.is_ordered else None,
+            )
+            chain = chains.setdefault(key, Chain(half_batch.broker, half_batch.is_ordered, []))
+            chain.places.append((half_batch.half_offset, half_batch.physical_offset))
+        places = sorted(
+            (half_batch.broker, half_batch.half_offset, half_batch.physical_offset)
+            for half_batch in half_batches
+        )
         digest = hashlib.sha256(msgspec.json.encode(places)).hexdigest()[:32]
-        topics = sorted({part.topic for part in parts})
+        topics = sorted({half_batch.topic for half_batch in half_batches})
         now_ms = time.time_ns() // 1_000_000
         return cls(
             identity.name, identity.number, digest, is_commit, group, topics, list(chains.values()), now_ms
@@ -201,9 +209,9 @@ class Markers:
             end = start
         if not found and end > 0 and not identity.is_job:
             raise Expired(
-                f"the markers of {identity.name} are older than the broker keeps messages: whether batch"
-                f" {identity.number} was written cannot be told",
-                hint="where it was not, give the option exactlyOnceFromAnyBatch=true for the next start",
+                f"the broker has deleted the markers of {identity.name}, so nobody knows whether batch"
+                f" {identity.number} was written",
+                hint="if it was not, start the query once with exactlyOnceFromAnyBatch=true",
             )
         return [marker for marker in found if marker.name == identity.name]
 

@@ -1,4 +1,4 @@
-"""Heartbeats: what they create, what they change and what they may not bring."""
+"""Heartbeats: the groups they create and change, and the ones that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids and properties as clients write them; what crosses to clients is tested with a broker that runs."""
+"""Ids and properties as clients write them. Relays to clients are tested with a running broker."""
 
 from __future__ import annotations
 
