@@ -18,6 +18,7 @@ from metaq.client.session.routes import MASTER_ID, Queue
 from metaq.client.tasks import Tasks
 from metaq.errors import MetaqError, NoRoute, UsageError
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.retry import Retry, steady
 from metaq.settings import PullSettings
 
 if TYPE_CHECKING:
@@ -180,8 +181,8 @@ class AssignedQueues:
             self._on_failure(error)
 
     async def _continue_later(self, queue: Queue, event: PullEvent) -> None:
-        await asyncio.sleep(FAILURE_PAUSE_S)
-        while event.number in self._queues:
+        tries = Retry(None, steady(FAILURE_PAUSE_S))
+        while await tries.pause() and event.number in self._queues:
             try:
                 if event.kind == "failed":
                     # The broker may have moved to another address.
@@ -190,7 +191,6 @@ class AssignedQueues:
                 return
             except MetaqError as error:
                 _log.info("pull of %s: %s", queue, error)
-                await asyncio.sleep(FAILURE_PAUSE_S)
 
     def _continue(
         self, queue: Queue, number: int, *, broker_id: int = MASTER_ID, queue_offset: int | None = None
