@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.send_back import send_back
+from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.settlement.send_back import send_back
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL, delay_level
 from metaq.errors import MetaqError
 from metaq.retry import Backoff
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.group_member import GroupMember
-    from metaq.client.consumer.local_retry import LocalRetries
+    from metaq.client.consumer.group.group_member import GroupMember
+    from metaq.client.consumer.settlement.local_retry import LocalRetries
     from metaq.client.message import Message
 
 _log = logging.getLogger(__name__)

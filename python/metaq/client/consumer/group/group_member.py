@@ -4,9 +4,9 @@ It joins the group and leaves it, and connects the parts that do the work:
 
     shares     which queues are ours, by routes, members and strategy    rebalance.py
     assignment gains and loses queues, and holds their locks             assignment.py
-    committed  where each queue starts, and what was committed           committed_offsets.py
-    pulls      one pull loop for each queue                              pull_loops.py
-    prefetch   messages that were pulled and are not settled             prefetch.py
+    committed  where each queue starts, and what was committed           ../offsets/committed_offsets.py
+    pulls      one pull loop for each queue                              ../pull/pull_loops.py
+    prefetch   messages that were pulled and are not settled             ../pull/prefetch.py
 
 All of it belongs to one event loop, except that any thread may take and settle messages.
 """
@@ -18,12 +18,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.clock import now_ms
-from metaq.client.consumer.assignment import Assignment
-from metaq.client.consumer.committed_offsets import CommittedOffsets
+from metaq.client.consumer.group.assignment import Assignment
+from metaq.client.consumer.group.rebalance import Shares
+from metaq.client.consumer.offsets.committed_offsets import CommittedOffsets
 from metaq.client.consumer.options import ConsumerOptions
-from metaq.client.consumer.prefetch import Prefetch
-from metaq.client.consumer.pull_loops import PullLoops
-from metaq.client.consumer.rebalance import Shares
+from metaq.client.consumer.pull.prefetch import Prefetch
+from metaq.client.consumer.pull.pull_loops import PullLoops
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.tasks import Tasks
 from metaq.errors import MetaqError

@@ -35,7 +35,7 @@ from metaq.protocol.errors import ProtocolError
 from metaq.protocol.java_json import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.group_member import GroupMember
+    from metaq.client.consumer.group.group_member import GroupMember
 
 REMARK_CHARACTERS_MAX: Final = 1000
 
