@@ -17,9 +17,9 @@ from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import Pulled, PullMessage
+from metaq.protocol.names import TOOLS_GROUP
 from metaq.retry import Retry
 
-CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
 """Every broker has this group."""
 _SUSPEND: Final = 2
 _SUBSCRIPTION: Final = 4
@@ -63,7 +63,7 @@ async def read(
 async def pull(calls: Calls, cursor: QueueCursor, *, hold_s: float = 0.0) -> bytes:
     """Pulls once and moves the cursor to where the next pull begins. Returns the stored records."""
     command = PullMessage(
-        consumer_group=CONSUMER_GROUP,
+        consumer_group=TOOLS_GROUP,
         topic=cursor.queue.topic,
         queue_id=cursor.queue.id,
         queue_offset=cursor.next_offset,

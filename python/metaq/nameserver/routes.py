@@ -22,7 +22,7 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
-from metaq.protocol.names import MASTER_ID
+from metaq.protocol.names import MASTER_ID, MEMBERS_TOPIC_PREFIX
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +34,6 @@ EXPIRY_MS_MAX: Final = 24 * 3600 * 1000
 BROKERS_MAX: Final = 10_000
 QUEUE_ENTRIES_MAX: Final = 2_000_000
 """The limit for topics, summed over all brokers."""
-
-# Replicas find each other through this topic, so its route must show who is really there.
-_MEMBERS_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 @dataclass(slots=True)
@@ -228,7 +225,7 @@ class RouteTable:
         brokers = [self._replicas[name].data() for name in sorted(queues) if name in self._replicas]
         if not brokers:
             return None
-        if acting_master and not topic.startswith(_MEMBERS_TOPIC_PREFIX):
+        if acting_master and not topic.startswith(MEMBERS_TOPIC_PREFIX):
             for data in brokers:
                 writable = queues[data.broker_name].perm & PERMISSION_WRITE
                 if data.enable_acting_master and MASTER_ID not in data.broker_addrs and not writable:

@@ -7,12 +7,20 @@ every field that has a value.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from metaq.protocol import java_json
 from metaq.protocol.java_json import MessageQueue as MessageQueue  # bodies are full of them
+
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+"""The consumer is called with messages; it does not ask for them."""
+CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
+CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
+CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
+CLUSTERING: Final = "CLUSTERING"
+BROADCASTING: Final = "BROADCASTING"
 
 
 def always(value: Any = None, factory: Any = None) -> Any:
@@ -185,10 +193,10 @@ class SubscriptionData(Body):
 
 
 class ConsumerData(Body):
-    consume_from_where: str = always("CONSUME_FROM_LAST_OFFSET")
-    consume_type: str = always("CONSUME_PASSIVELY")
+    consume_from_where: str = always(CONSUME_FROM_LAST_OFFSET)
+    consume_type: str = always(CONSUME_PASSIVELY)
     group_name: str = always("")
-    message_model: str = always("CLUSTERING")
+    message_model: str = always(CLUSTERING)
     subscription_data_set: list[SubscriptionData] = always(factory=_sequence)
     unit_mode: bool = always(False)
 
@@ -236,9 +244,9 @@ class Connection(Body):
 
 class ConsumerConnection(Body):
     connection_set: list[Connection] = always(factory=_sequence)
-    consume_from_where: str = always("CONSUME_FROM_LAST_OFFSET")
-    consume_type: str = always("CONSUME_PASSIVELY")
-    message_model: str = always("CLUSTERING")
+    consume_from_where: str = always(CONSUME_FROM_LAST_OFFSET)
+    consume_type: str = always(CONSUME_PASSIVELY)
+    message_model: str = always(CLUSTERING)
     subscription_table: dict[str, SubscriptionData] = always(factory=_mapping)
 
 

@@ -255,7 +255,7 @@ def system_topics(options: BrokerOptions) -> list[TopicConfig]:
         topic(names.OFFSET_MOVED_TOPIC, 1),
         topic(names.SCHEDULE_TOPIC, 18),
         topic(names.TRACE_TOPIC, 1),
-        topic(f"{cluster}_REPLY_TOPIC", 1),
+        topic(names.reply_topic(cluster), 1),
         topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
         topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, INHERIT),
         topic(names.HALF_TOPIC, 1),

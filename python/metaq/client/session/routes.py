@@ -14,13 +14,12 @@ from metaq.protocol.bodies import ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.names import TEMPLATE_TOPIC
+from metaq.protocol.names import MASTER_ID, TEMPLATE_TOPIC
 from metaq.protocol.reply import Reply
 from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 
 _log = logging.getLogger(__name__)
 
-MASTER_ID: Final = 0
 _WRITE: Final = 2
 _READ: Final = 4
 NEW_TOPIC_QUEUES_MAX: Final = 4

@@ -17,7 +17,7 @@ from opentelemetry.trace import TracerProvider
 from metaq._core import Frame, Network
 from metaq.client.lifecycle import require_process
 from metaq.client.producer.unique_ids import month_start_ms, unique_ids
-from metaq.client.session.routes import MASTER_ID, NameServers, Queue, Route, Routes
+from metaq.client.session.routes import NameServers, Queue, Route, Routes
 from metaq.client.tasks import Tasks
 from metaq.client.telemetry.telemetry import Telemetry
 from metaq.errors import ClientClosed, MetaqError, NoRoute, UsageError
@@ -27,6 +27,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
 from metaq.remoting import Connection, Connections, split_address, split_addresses
 from metaq.settings import NetworkSettings

@@ -20,12 +20,12 @@ from metaq.client.message import BODY_BYTES_MAX, outgoing
 from metaq.client.producer.options import ProducerOptions
 from metaq.client.producer.row_sender import Part
 from metaq.client.producer.sending import Sender
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import NoRoute
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import PullMessage, QueryMessage
-from metaq.protocol.names import TOOLS_GROUP
+from metaq.protocol.names import MASTER_ID, TOOLS_GROUP
 from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
 from metaq.retry import Retry, steady

@@ -27,7 +27,15 @@ from metaq.client.consumer.pull.pull_loops import PullLoops
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.tasks import Tasks
 from metaq.errors import MetaqError
-from metaq.protocol.bodies import ConsumerData
+from metaq.protocol.bodies import (
+    BROADCASTING,
+    CLUSTERING,
+    CONSUME_FROM_FIRST_OFFSET,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_FROM_TIMESTAMP,
+    CONSUME_PASSIVELY,
+    ConsumerData,
+)
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 COMMIT_INTERVAL_S: Final = 5.0
-_WIRE_STARTS: Final = {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}
+_WIRE_STARTS: Final = {"earliest": CONSUME_FROM_FIRST_OFFSET, "latest": CONSUME_FROM_LAST_OFFSET}
 
 
 class GroupMember:
@@ -104,9 +112,9 @@ class GroupMember:
         return ConsumerData(
             group_name=self.options.group,
             consume_from_where=(
-                "CONSUME_FROM_TIMESTAMP" if isinstance(start, datetime) else _WIRE_STARTS[start]
+                CONSUME_FROM_TIMESTAMP if isinstance(start, datetime) else _WIRE_STARTS[start]
             ),
-            consume_type="CONSUME_PASSIVELY",
-            message_model="BROADCASTING" if self.options.is_broadcast else "CLUSTERING",
+            consume_type=CONSUME_PASSIVELY,
+            message_model=BROADCASTING if self.options.is_broadcast else CLUSTERING,
             subscription_data_set=[subscription.data() for subscription in self._subscriptions.values()],
         )

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from metaq._core import PullEvent, PullStream
 from metaq.client.consumer.subscription import Subscription
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.client.tasks import Tasks
 from metaq.errors import MetaqError, NoRoute, UsageError
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.names import MASTER_ID
 from metaq.retry import Retry, steady
 from metaq.settings import PullSettings
 

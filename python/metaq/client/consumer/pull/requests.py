@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 from metaq._core import FrameError, Message, decode_messages
 from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.client.consumer.subscription import Subscription
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.errors import UnreadableBody
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError
 from metaq.protocol.messages import Pulled, PullMessage
+from metaq.protocol.names import MASTER_ID
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
