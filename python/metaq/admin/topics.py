@@ -10,8 +10,6 @@ import msgspec
 from metaq.admin.calls import Calls
 from metaq.admin.limits import TOPIC, Rate, changed, limit_changes, limits_of, signed_changes
 from metaq.admin.results import (
-    READ,
-    WRITE,
     Limits,
     QueueState,
     RouteBroker,
@@ -24,7 +22,7 @@ from metaq.admin.results import (
 from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
-from metaq.protocol.bodies import GroupList, TopicConfig, TopicList, TopicStatsTable
+from metaq.protocol.bodies import READ, WRITE, GroupList, TopicConfig, TopicList, TopicStatsTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.groups import QueryTopicConsumeByWho
 from metaq.protocol.routes import DeleteTopicInNameServer, GetAllTopicListFromNameServer, GetTopicsByCluster

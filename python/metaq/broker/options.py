@@ -6,11 +6,8 @@ from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.state.limits import NO_LIMIT, Rates
+from metaq.protocol.bodies import READ, WRITE
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
-
-READ = 4
-WRITE = 2
-INHERIT = 1
 
 LEASE_MS = 60_000
 """A consumer renews its locks every 20 s and stops reading by itself 30 s after its last renewal. So a queue

@@ -14,6 +14,17 @@ import msgspec
 from metaq.protocol import java_json
 from metaq.protocol.java_json import MessageQueue as MessageQueue  # bodies are full of them
 
+READ: Final = 4
+WRITE: Final = 2
+INHERIT: Final = 1
+"""Bits of `perm`, the permission of a topic or a broker."""
+
+ALL_TAGS: Final = "*"
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+FUNCTION: Final = "FUNCTION"
+"""Types of the expression that a subscription selects messages by; `FUNCTION` exists only on our brokers."""
+
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
 """The consumer is called with messages; it does not ask for them."""
 CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
@@ -65,7 +76,7 @@ class QueueData(Body):
     """How many queues of a topic one broker has."""
 
     broker_name: str = always("")
-    perm: int = always(6)
+    perm: int = always(READ | WRITE)
     read_queue_nums: int = always(0)
     topic_sys_flag: int = always(0)
     write_queue_nums: int = always(0)
@@ -118,7 +129,7 @@ class DataVersion(Body):
 class TopicConfig(Body):
     attributes: dict[str, str] = always(factory=_mapping)
     order: bool = always(False)
-    perm: int = always(6)
+    perm: int = always(READ | WRITE)
     read_queue_nums: int = always(16)
     topic_filter_type: str = always("SINGLE_TAG")
     topic_name: str = always("")
@@ -185,8 +196,8 @@ class GroupList(Body):
 class SubscriptionData(Body):
     class_filter_mode: bool = always(False)
     code_set: list[int] = always(factory=_sequence)
-    expression_type: str = always("TAG")
-    sub_string: str = always("*")
+    expression_type: str = always(TAG)
+    sub_string: str = always(ALL_TAGS)
     sub_version: int = always(0)
     tags_set: list[str] = always(factory=_sequence)
     topic: str = always("")

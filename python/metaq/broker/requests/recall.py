@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq._core import BrokerPlane, Clock, StoreFailure
-from metaq.broker.options import WRITE, BrokerOptions
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
+from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
