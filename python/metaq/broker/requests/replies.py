@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metaq._core import Clock
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
@@ -21,8 +22,6 @@ from metaq.protocol.properties import (
 )
 from metaq.protocol.pump import Pump
 
-PUSH_TIMEOUT_S = 10.0
-
 
 class Replies:
     """Pushes replies to the producers that wait for them."""
@@ -35,7 +34,7 @@ class Replies:
         clock: Clock,
         switches: Switches,
         address: str,
-        region: str,
+        options: BrokerOptions,
     ) -> None:
         self._pump = pump
         self._clients = clients
@@ -43,7 +42,8 @@ class Replies:
         self._clock = clock
         self._switches = switches
         self._address = address
-        self._region = region
+        self._region = options.broker.region
+        self._timeout_s = options.reply_timeout_s
 
     @handles(SendReplyMessage, SendReplyMessageV2)
     async def send_reply_message(
@@ -80,7 +80,7 @@ class Replies:
             unit_mode=command.unit_mode,
         )
         try:
-            (await self._pump.invoke(connection, push, request.body, PUSH_TIMEOUT_S)).check()
+            (await self._pump.invoke(connection, push, request.body, self._timeout_s)).check()
         except (Unreachable, Refused) as error:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"{requester[:128]}, which asked, did not take the reply: {error}"
