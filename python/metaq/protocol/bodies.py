@@ -125,6 +125,10 @@ class DataVersion(Body):
     state_version: int = always(0)
     timestamp: int = always(0)
 
+    def next(self, now_ms: int) -> DataVersion:
+        """Returns the version after a change, as a new object: this one may be on its way to a peer."""
+        return DataVersion(counter=self.counter + 1, state_version=self.state_version, timestamp=now_ms)
+
 
 class TopicConfig(Body):
     attributes: dict[str, str] = always(factory=_mapping)

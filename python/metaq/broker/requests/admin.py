@@ -115,9 +115,7 @@ class Admin:
             _log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
             apply()
         if changes:
-            self._config_version = DataVersion(
-                counter=self._config_version.counter + 1, timestamp=self._parts.clock.now_ms()
-            )
+            self._config_version = self._config_version.next(self._parts.clock.now_ms())
             self._parts.topics.version_changed()
             await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
 

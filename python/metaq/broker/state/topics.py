@@ -223,12 +223,7 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topic {wanted.topic_name}: {fault}")
 
     def _advance(self) -> None:
-        # A new object, since the old one may be on its way to a name server.
-        self.data_version = DataVersion(
-            counter=self.data_version.counter + 1,
-            state_version=self.data_version.state_version,
-            timestamp=self._clock.now_ms(),
-        )
+        self.data_version = self.data_version.next(self._clock.now_ms())
         self._keeper.touch()
 
 
