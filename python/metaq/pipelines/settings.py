@@ -44,7 +44,7 @@ _OLD_STARTS: Final = {"first": "earliest", "last": "latest"}
 
 @dataclass(frozen=True)
 class StartPosition:
-    """Where the first run begins, in the words of the client and the command line."""
+    """The position of the first run, in the words of the client and the command line."""
 
     def parse(self, raw: object) -> object:
         if raw in ("earliest", "latest"):

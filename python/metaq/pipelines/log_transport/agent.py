@@ -58,7 +58,7 @@ class AgentSettings:
     state: Path
     tag: str | None = None
     start: Literal["earliest", "latest"] = "earliest"
-    """Where to begin in files that exist at the very first start: at their beginning or at their end."""
+    """The first run begins at the beginning (`earliest`) or at the end (`latest`) of files that exist."""
     line_bytes_max: int = 1024 * 1024
     send_timeout_s: float = 15.0
     """The time for one line including retries; after that it is read and sent again."""
