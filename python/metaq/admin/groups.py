@@ -36,6 +36,7 @@ from metaq.errors import AlreadyExists, NoSuchGroup, NotSupported, UsageError
 from metaq.protocol import names
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import (
+    BROADCASTING,
     ConsumerConnection,
     ConsumeStats,
     ConsumeTimeSpans,
@@ -208,7 +209,7 @@ class ConsumerGroups:
             group,
             tuple(clients[client_id] for client_id in sorted(clients)),
             tuple(subscriptions[topic] for topic in sorted(subscriptions)),
-            any(connection.message_model == "BROADCASTING" for connection in found.values()),
+            any(connection.message_model == BROADCASTING for connection in found.values()),
             failures,
         )
 

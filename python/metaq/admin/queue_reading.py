@@ -14,15 +14,14 @@ from metaq.admin.positions import Position
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute
+from metaq.protocol.bodies import ALL_TAGS, TAG
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import Pulled, PullMessage
+from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
+from metaq.protocol.names import TOOLS_GROUP
 from metaq.retry import Retry
 
-CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
 """Every broker has this group."""
-_SUSPEND: Final = 2
-_SUBSCRIPTION: Final = 4
 _PULL_MESSAGES_MAX: Final = 32
 HOLD_S: Final = 15.0
 PULL_TIMEOUT_S: Final = 30.0
@@ -63,15 +62,15 @@ async def read(
 async def pull(calls: Calls, cursor: QueueCursor, *, hold_s: float = 0.0) -> bytes:
     """Pulls once and moves the cursor to where the next pull begins. Returns the stored records."""
     command = PullMessage(
-        consumer_group=CONSUMER_GROUP,
+        consumer_group=TOOLS_GROUP,
         topic=cursor.queue.topic,
         queue_id=cursor.queue.id,
         queue_offset=cursor.next_offset,
         max_msg_nums=_PULL_MESSAGES_MAX,
-        sys_flag=_SUBSCRIPTION | (_SUSPEND if hold_s else 0),
+        sys_flag=PULL_HAS_SUBSCRIPTION | (PULL_SUSPENDS if hold_s else 0),
         suspend_timeout_millis=int(hold_s * 1000),
-        subscription="*",
-        expression_type="TAG",
+        subscription=ALL_TAGS,
+        expression_type=TAG,
     )
     reply = await calls.ask(cursor.queue.broker, command, accept=_NOTHING, timeout_s=PULL_TIMEOUT_S)
     cursor.next_offset = reply.header(Pulled).next_begin_offset

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
-
-READ: Final = 4
-WRITE: Final = 2
+from metaq.protocol.bodies import READ, WRITE
 
 TopicKind = Literal["normal", "retry", "dead-letter", "system"]
 GroupKind = Literal["normal", "system"]

@@ -14,8 +14,6 @@ from metaq.admin.limits import Rate
 from metaq.admin.messages import LIMIT
 from metaq.admin.positions import Position
 from metaq.admin.results import (
-    READ,
-    WRITE,
     Bounds,
     BrokerConfiguration,
     BrokerFigures,
@@ -37,6 +35,7 @@ from metaq.admin.results import (
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
+from metaq.protocol.bodies import READ, WRITE
 
 _T = TypeVar("_T")
 _END: Final = object()

@@ -10,8 +10,6 @@ import msgspec
 from metaq.admin.calls import Calls
 from metaq.admin.limits import TOPIC, Rate, changed, limit_changes, limits_of, signed_changes
 from metaq.admin.results import (
-    READ,
-    WRITE,
     Limits,
     QueueState,
     RouteBroker,
@@ -21,10 +19,10 @@ from metaq.admin.results import (
     TopicRoute,
     TopicSettings,
 )
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
-from metaq.protocol.bodies import GroupList, TopicConfig, TopicList, TopicStatsTable
+from metaq.protocol.bodies import READ, WRITE, GroupList, TopicConfig, TopicList, TopicStatsTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.groups import QueryTopicConsumeByWho
 from metaq.protocol.routes import DeleteTopicInNameServer, GetAllTopicListFromNameServer, GetTopicsByCluster
@@ -119,7 +117,7 @@ class Topics:
         # Brokers use topics with these names themselves.
         info = await self._calls.brokers()
         clusters = {data.cluster for data in info.broker_addr_table.values()}
-        system = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
+        system = {*info.broker_addr_table, *clusters, *map(names.reply_topic, clusters)}
         return tuple(TopicName(name, _kind(name, system)) for name in sorted(set(found)))
 
     async def show(self, topic: str) -> Topic:
@@ -191,7 +189,7 @@ class Topics:
 
     async def _masters_of(self, topic: str) -> Sequence[str]:
         route = await self._calls.route(topic)
-        masters = sorted(name for name, addresses in route.brokers.items() if MASTER_ID in addresses)
+        masters = sorted(name for name, addresses in route.brokers.items() if names.MASTER_ID in addresses)
         if not masters:
             raise NoRoute(f"no broker of topic {topic} has a master", hint="start its broker again")
         return masters

@@ -6,11 +6,8 @@ from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.state.limits import NO_LIMIT, Rates
+from metaq.protocol.bodies import READ, WRITE
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
-
-READ = 4
-WRITE = 2
-INHERIT = 1
 
 LEASE_MS = 60_000
 """A consumer renews its locks every 20 s and stops reading by itself 30 s after its last renewal. So a queue
@@ -49,6 +46,12 @@ class BrokerOptions:
     """How long a new topic waits for name servers that were well so far. A hanging one delays the first new
     topic by no more than this, and those after it not at all."""
     client_expiry_s: float = 120.0
+    client_answer_timeout_s: float = 10.0
+    """How long a consumer may take to answer a request that the broker passes on."""
+    client_status_timeout_s: float = 5.0
+    """The same for a question to all consumers of a group: those that are silent are left out."""
+    reply_timeout_s: float = 10.0
+    """How long a client may take to confirm the reply to its request."""
     queue_lease_s: float = LEASE_MS / 1000
     """How long a consumer that reads in order keeps a queue without renewing its lock."""
     transaction_check_interval_s: float = 30.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client.consumer import assignment
+from metaq.client.consumer.group import assignment
 from metaq.errors import NoRoute, UnreadableBody, UsageError
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import SendMessageV2

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from metaq.broker.options import READ, WRITE, BrokerOptions
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.errors import MetaqError
-from metaq.protocol.bodies import RegisterBrokerBody
+from metaq.protocol.bodies import READ, WRITE, RegisterBrokerBody
 from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
 from metaq.protocol.command import Command
 from metaq.remoting import Connection

@@ -20,10 +20,11 @@ from metaq.client.producer.options import MessageOptions, PreparedSend, Producer
 from metaq.client.producer.queue_selection import queue_of_key
 from metaq.client.producer.results import STATUSES, SendResult, not_durable
 from metaq.client.producer.sending import Sender
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.client.tasks import Tasks
 from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotDelivered, NotSent
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.properties import encode_properties
 
 FAILURES_KEPT_MAX: Final = 100

@@ -20,12 +20,13 @@ from metaq.client.message import BODY_BYTES_MAX, outgoing
 from metaq.client.producer.options import ProducerOptions
 from metaq.client.producer.row_sender import HalfBatch
 from metaq.client.producer.sending import Sender
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import NoRoute
+from metaq.protocol.bodies import ALL_TAGS, TAG
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.messages import PullMessage, QueryMessage
-from metaq.protocol.names import TOOLS_GROUP
+from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PullMessage, QueryMessage
+from metaq.protocol.names import MASTER_ID, TOOLS_GROUP
 from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
 from metaq.retry import Retry, steady
@@ -40,7 +41,6 @@ PLAIN_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
 """The largest marker before it is compressed."""
 CREATED_WITHIN_S: Final = 10.0
 SEEN_PAUSE_S: Final = 0.05
-_SUBSCRIPTION_GIVEN: Final = 4
 _DAY_MS: Final = 86_400_000
 CLOCKS_DIFFER_MS: Final = 600_000
 """The largest difference between the clocks of two drivers."""
@@ -247,9 +247,9 @@ class Markers:
                 queue_id=queue.id,
                 queue_offset=start,
                 max_msg_nums=end - start,
-                sys_flag=_SUBSCRIPTION_GIVEN,
-                subscription="*",
-                expression_type="TAG",
+                sys_flag=PULL_HAS_SUBSCRIPTION,
+                subscription=ALL_TAGS,
+                expression_type=TAG,
             )
             reply = (await self._session.call(queue.broker, command)).check()
             records = [record for record in decode_records(reply.body) if record.queue_offset < end]

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Final
 from metaq._core import FrameError, Message, decode_messages
 from metaq.client.compression import INFLATED_BYTES_MAX
 from metaq.client.consumer.subscription import Subscription
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.errors import UnreadableBody
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError
-from metaq.protocol.messages import Pulled, PullMessage
+from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
+from metaq.protocol.names import MASTER_ID
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
@@ -27,8 +28,6 @@ BYTES_MAX: Final = 1024 * 1024
 """The bytes that one pull asks for; a broker may be configured to return less."""
 INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
 """The bytes that one pull may inflate to. The rest waits for the next pull: small bodies may become huge."""
-_SUSPEND: Final = 2
-_SUBSCRIPTION: Final = 4
 
 _NOTHING_FOUND: Final = (
     ResponseCode.PULL_NOT_FOUND,
@@ -73,7 +72,7 @@ class PullRequests:
 
         Raises Refused, Unreachable or NoRoute.
         """
-        flags = _SUSPEND if hold_ms else 0
+        flags = PULL_SUSPENDS if hold_ms else 0
         command = PullMessage(
             consumer_group=self._group,
             topic=queue.topic,
@@ -86,7 +85,7 @@ class PullRequests:
             max_msg_bytes=min(bytes_max, BYTES_MAX),
         )
         if self._carries_subscription:
-            command.sys_flag |= _SUBSCRIPTION
+            command.sys_flag |= PULL_HAS_SUBSCRIPTION
             command.subscription = subscription.expression
             command.expression_type = subscription.kind
         broker_id = self._broker_ids.pop(queue, MASTER_ID)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from metaq.client.consumer.offsets import FileOffsets
+from metaq.client.consumer.offsets.storage import FileOffsets
 from metaq.client.session.routes import Queue
 from metaq.errors import ClientClosed, CommandError
 

@@ -4,9 +4,9 @@ It joins the group and leaves it, and connects the parts that do the work:
 
     shares     which queues are ours, by routes, members and strategy    rebalance.py
     assignment gains and loses queues, and holds their locks             assignment.py
-    committed  where each queue starts, and what was committed           committed_offsets.py
-    pulls      one pull loop for each queue                              pull_loops.py
-    prefetch   messages that were pulled and are not settled             prefetch.py
+    committed  where each queue starts, and what was committed           ../offsets/committed_offsets.py
+    pulls      one pull loop for each queue                              ../pull/pull_loops.py
+    prefetch   messages that were pulled and are not settled             ../pull/prefetch.py
 
 All of it belongs to one event loop, except that any thread may take and settle messages.
 """
@@ -18,16 +18,24 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from metaq.client.clock import now_ms
-from metaq.client.consumer.assignment import Assignment
-from metaq.client.consumer.committed_offsets import CommittedOffsets
+from metaq.client.consumer.group.assignment import Assignment
+from metaq.client.consumer.group.rebalance import Shares
+from metaq.client.consumer.offsets.committed_offsets import CommittedOffsets
 from metaq.client.consumer.options import ConsumerOptions
-from metaq.client.consumer.prefetch import Prefetch
-from metaq.client.consumer.pull_loops import PullLoops
-from metaq.client.consumer.rebalance import Shares
+from metaq.client.consumer.pull.prefetch import Prefetch
+from metaq.client.consumer.pull.pull_loops import PullLoops
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.tasks import Tasks
 from metaq.errors import MetaqError
-from metaq.protocol.bodies import ConsumerData
+from metaq.protocol.bodies import (
+    BROADCASTING,
+    CLUSTERING,
+    CONSUME_FROM_FIRST_OFFSET,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_FROM_TIMESTAMP,
+    CONSUME_PASSIVELY,
+    ConsumerData,
+)
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 COMMIT_INTERVAL_S: Final = 5.0
-_WIRE_STARTS: Final = {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}
+_WIRE_STARTS: Final = {"earliest": CONSUME_FROM_FIRST_OFFSET, "latest": CONSUME_FROM_LAST_OFFSET}
 
 
 class GroupMember:
@@ -104,9 +112,9 @@ class GroupMember:
         return ConsumerData(
             group_name=self.options.group,
             consume_from_where=(
-                "CONSUME_FROM_TIMESTAMP" if isinstance(start, datetime) else _WIRE_STARTS[start]
+                CONSUME_FROM_TIMESTAMP if isinstance(start, datetime) else _WIRE_STARTS[start]
             ),
-            consume_type="CONSUME_PASSIVELY",
-            message_model="BROADCASTING" if self.options.is_broadcast else "CLUSTERING",
+            consume_type=CONSUME_PASSIVELY,
+            message_model=BROADCASTING if self.options.is_broadcast else CLUSTERING,
             subscription_data_set=[subscription.data() for subscription in self._subscriptions.values()],
         )

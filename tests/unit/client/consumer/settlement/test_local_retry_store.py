@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file, local_retry_files
+from metaq.client.consumer.settlement.local_retry_store import (
+    LocalRetryStore,
+    local_retry_file,
+    local_retry_files,
+)
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import CommandError

@@ -8,11 +8,11 @@ import math
 import pytest
 
 from metaq import Message, Queue
-from metaq.client.consumer import settlement
-from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.options import ConsumerOptions
-from metaq.client.consumer.settlement import Settlement
+from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.settlement import settlement
+from metaq.client.consumer.settlement.settlement import Settlement
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.session.session import Session
 from metaq.protocol.errors import Unreachable

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from metaq.client.consumer.offsets import BrokerOffsets
+from metaq.client.consumer.offsets.storage import BrokerOffsets
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from metaq.client.consumer.offsets import earliest_offset, latest_offset, offset_at
+from metaq.client.consumer.offsets.storage import earliest_offset, latest_offset, offset_at
 from metaq.errors import UsageError
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from metaq.client.session.session import NOT_MINE
 from metaq.errors import MetaqError
 from metaq.protocol import java_json
 from metaq.protocol.bodies import (
+    CONSUME_PASSIVELY,
     ConsumeMessageDirectlyResult,
     GetConsumerStatusBody,
     ResetOffsetBody,
@@ -35,7 +36,7 @@ from metaq.protocol.errors import ProtocolError
 from metaq.protocol.java_json import MessageQueue
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.group_member import GroupMember
+    from metaq.client.consumer.group.group_member import GroupMember
 
 REMARK_CHARACTERS_MAX: Final = 1000
 
@@ -176,7 +177,7 @@ def _running_info(member: GroupMember, *, stacks: bool) -> dict[str, object]:
     info: dict[str, object] = {
         "properties": {
             "PROP_CONSUME_ORDERLY": "true" if options.ordered else "false",
-            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
+            "PROP_CONSUME_TYPE": CONSUME_PASSIVELY,
             "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
             "PROP_CONSUMER_START_TIMESTAMP": str(member.started_ms),
             "PROP_CLIENT_VERSION": f"metaq Python {sys.version_info.major}.{sys.version_info.minor}",

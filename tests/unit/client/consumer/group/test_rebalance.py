@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from metaq.client.consumer.group.rebalance import Shares
 from metaq.client.consumer.options import consumer_options
-from metaq.client.consumer.rebalance import Shares
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute
 

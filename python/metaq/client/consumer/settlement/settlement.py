@@ -9,23 +9,23 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
-from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.send_back import send_back
+from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.settlement.send_back import send_back
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL, delay_level
 from metaq.errors import MetaqError
+from metaq.retry import Backoff
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.group_member import GroupMember
-    from metaq.client.consumer.local_retry import LocalRetries
+    from metaq.client.consumer.group.group_member import GroupMember
+    from metaq.client.consumer.settlement.local_retry import LocalRetries
     from metaq.client.message import Message
 
 _log = logging.getLogger(__name__)
 
 SEND_BACK_PAUSE_S: Final = 5.0
 """The pause before a message is tried again here because its broker could not take it back."""
-LOCAL_PAUSE_S: Final = 0.1
-"""The pause before the second attempt that precedes local storage; it doubles with every attempt."""
-LOCAL_PAUSE_MAX_S: Final = 5.0
+LOCAL_BACKOFF: Final = Backoff(first_s=0.1, max_s=5.0, jitter=0.0)
+"""The pauses between the attempts that precede local storage."""
 
 
 class Settlement:
@@ -129,10 +129,10 @@ class Settlement:
         error: BaseException,
     ) -> None:
         kept: list[Message] = []
-        pause_s = LOCAL_PAUSE_S
+        pause_s = LOCAL_BACKOFF.first_s
         for message in messages:
             failures = _count_failure(buffer, message)
-            pause_s = max(pause_s, min(LOCAL_PAUSE_S * 2 ** (failures - 1), LOCAL_PAUSE_MAX_S))
+            pause_s = max(pause_s, LOCAL_BACKOFF.pause_s(failures))
             if failures >= self._options.local_after:
                 try:
                     await local_retries.add(message, error)

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.pull import PullRequests, PullResult
-from metaq.client.consumer.send_back import send_back
+from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.pull.requests import PullRequests, PullResult
+from metaq.client.consumer.settlement.send_back import send_back
 from metaq.client.consumer.subscription import DEAD_LETTER_LEVEL, Subscription
 from metaq.client.tasks import end_tasks
 from metaq.errors import MetaqError
@@ -18,9 +18,9 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.committed_offsets import CommittedOffsets
+    from metaq.client.consumer.offsets.committed_offsets import CommittedOffsets
     from metaq.client.consumer.options import ConsumerOptions
-    from metaq.client.consumer.prefetch import Prefetch
+    from metaq.client.consumer.pull.prefetch import Prefetch
     from metaq.client.message import Message
     from metaq.client.session.routes import Queue
     from metaq.client.session.session import Session

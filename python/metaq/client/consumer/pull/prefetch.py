@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from metaq.client.consumer.buffers import QueueBuffer, Turns
+from metaq.client.consumer.pull.buffers import QueueBuffer, Turns
 
 if TYPE_CHECKING:
     from metaq.client.consumer.options import ConsumerOptions

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from metaq.client.clock import now_ms
-from metaq.client.consumer.local_retry_store import LocalRetryStore, StoredRetry
-from metaq.client.consumer.send_back import send_to_dead_letters
+from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, StoredRetry
+from metaq.client.consumer.settlement.send_back import send_to_dead_letters
 from metaq.client.consumer.subscription import Reject, Retry
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue

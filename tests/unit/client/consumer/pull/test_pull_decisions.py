@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from metaq.client.consumer import pull_consumer
-from metaq.client.consumer.pull_consumer import PullConsumer
+from metaq.client.consumer.pull import pull_consumer
+from metaq.client.consumer.pull.pull_consumer import PullConsumer
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import UnreadableBody, UsageError

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.client.consumer.buffers import Limits, QueueBuffer, Turns
-from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.options import ConsumerOptions
-from metaq.client.consumer.pull import PullRequests, PullResult
+from metaq.client.consumer.pull.buffers import Limits, QueueBuffer, Turns
+from metaq.client.consumer.pull.requests import PullRequests, PullResult
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue

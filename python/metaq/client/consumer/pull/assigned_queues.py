@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from metaq._core import PullEvent, PullStream
 from metaq.client.consumer.subscription import Subscription
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.client.tasks import Tasks
 from metaq.errors import MetaqError, NoRoute, UsageError
 from metaq.protocol.errors import ProtocolError, Refused
+from metaq.protocol.names import MASTER_ID
+from metaq.retry import Retry, steady
 from metaq.settings import PullSettings
 
 if TYPE_CHECKING:
@@ -180,8 +182,8 @@ class AssignedQueues:
             self._on_failure(error)
 
     async def _continue_later(self, queue: Queue, event: PullEvent) -> None:
-        await asyncio.sleep(FAILURE_PAUSE_S)
-        while event.number in self._queues:
+        tries = Retry(None, steady(FAILURE_PAUSE_S))
+        while await tries.pause() and event.number in self._queues:
             try:
                 if event.kind == "failed":
                     # The broker may have moved to another address.
@@ -190,7 +192,6 @@ class AssignedQueues:
                 return
             except MetaqError as error:
                 _log.info("pull of %s: %s", queue, error)
-                await asyncio.sleep(FAILURE_PAUSE_S)
 
     def _continue(
         self, queue: Queue, number: int, *, broker_id: int = MASTER_ID, queue_offset: int | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from metaq.client.consumer.offsets import BrokerOffsets, FileOffsets, Offsets
+from metaq.client.consumer.offsets.positions import resolve_position
+from metaq.client.consumer.offsets.storage import BrokerOffsets, FileOffsets, Offsets
 from metaq.client.consumer.options import ConsumerOptions, client_directory
-from metaq.client.consumer.positions import resolve_position
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.buffers import QueueBuffer
-    from metaq.client.consumer.rebalance import Shares
+    from metaq.client.consumer.group.rebalance import Shares
+    from metaq.client.consumer.pull.buffers import QueueBuffer
     from metaq.client.session.routes import Queue
     from metaq.client.session.session import Session
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from metaq._core import Message, PullStream
 from metaq.client.compression import INFLATED_BYTES_MAX
-from metaq.client.consumer.assigned_queues import AssignedQueues
-from metaq.client.consumer.buffers import BYTES_MAX, COUNT_MAX, Limits
-from metaq.client.consumer.offsets import BrokerOffsets
-from metaq.client.consumer.positions import Position, check_position, resolve_position
-from metaq.client.consumer.pull import HOLD_MS, INFLATED_TOGETHER_BYTES, find_unreadable
+from metaq.client.consumer.offsets.positions import Position, check_position, resolve_position
+from metaq.client.consumer.offsets.storage import BrokerOffsets
+from metaq.client.consumer.pull.assigned_queues import AssignedQueues
+from metaq.client.consumer.pull.buffers import BYTES_MAX, COUNT_MAX, Limits
+from metaq.client.consumer.pull.requests import HOLD_MS, INFLATED_TOGETHER_BYTES, find_unreadable
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import check_group, check_topic
 from metaq.client.session.routes import Queue

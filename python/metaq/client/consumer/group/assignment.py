@@ -9,16 +9,16 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from metaq.client.consumer.rebalance import Locks, Shares
+from metaq.client.consumer.group.rebalance import Locks, Shares
 from metaq.client.user_code import call_user
 from metaq.errors import MetaqError
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.buffers import QueueBuffer
-    from metaq.client.consumer.committed_offsets import CommittedOffsets
+    from metaq.client.consumer.offsets.committed_offsets import CommittedOffsets
     from metaq.client.consumer.options import ConsumerOptions
-    from metaq.client.consumer.prefetch import Prefetch
-    from metaq.client.consumer.pull_loops import PullLoops
+    from metaq.client.consumer.pull.buffers import QueueBuffer
+    from metaq.client.consumer.pull.prefetch import Prefetch
+    from metaq.client.consumer.pull.pull_loops import PullLoops
     from metaq.client.session.routes import Queue
     from metaq.client.session.session import Session
     from metaq.client.tasks import Tasks
