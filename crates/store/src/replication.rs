@@ -31,7 +31,7 @@ impl Store {
         self.shared.confirm_replicated(end_offset);
     }
 
-    /// Refuses new records for a reason that senders are told, until [`Store::lift_fence`]. Copies of another log are
+    /// Refuses new records until [`Store::lift_fence`]; senders see the reason. Copies of another log are
     /// still taken.
     pub fn fence(&self, reason: &str) {
         self.shared.gate.fence(reason);

@@ -51,7 +51,7 @@ fn until_indexed(store: &Store) {
     }
 }
 
-/// What a store holds that never had more than the first `count` records.
+/// The content of a store that never had more than the first `count` records.
 fn expected(directory: &Path, count: usize) -> (i64, Contents) {
     let store = open(&small(directory));
     fill(&store, 0..count);

@@ -45,7 +45,7 @@ struct Shared {
     stopping: AtomicBool,
 }
 
-/// Who must hold a record, and what everybody holds.
+/// The nodes that must hold a record, and the offset that each node holds.
 #[derive(Default)]
 struct Rule {
     required: Vec<u32>,

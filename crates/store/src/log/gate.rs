@@ -28,7 +28,7 @@ pub(crate) struct Gate {
     directory: PathBuf,
     /// The reason why queue entries cannot be written, while that refuses appends.
     stuck: Mutex<Option<Stuck>>,
-    /// The reason for `Fenced`, as senders are told.
+    /// The reason for `Fenced`, which senders see.
     fence: Mutex<String>,
 }
 
