@@ -614,7 +614,7 @@ class Store:
     def raw_checksum(self, from_offset: int, to_offset: int) -> int | None:
         """Returns the CRC-32 of the log's bytes in that range, or None if the log lacks some of them."""
     def gate_confirmation(self, end_offset: int) -> None:
-        """Confirms nothing beyond that offset until replicas, or the master, move it. Call it between roles."""
+        """Confirms nothing beyond that offset until it is moved. To be called between two roles."""
     def ungate_confirmation(self) -> None:
         """Confirms records without replicas again."""
     def wait_flushed(self, end_offset: int, timeout_ms: int) -> bool:
