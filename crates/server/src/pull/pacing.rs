@@ -10,7 +10,7 @@ use crate::net::peer::Peer;
 use crate::net::route::Ask;
 use crate::pull::Puller;
 use crate::pull::handler::Pull;
-use crate::pull::hold::Held;
+use crate::pull::held_pulls::Held;
 
 impl Puller {
     /// Reads as much for a pull as its group's limit has room for; None if the pull has to wait. Pulls that wait already
