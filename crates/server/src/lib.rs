@@ -9,12 +9,13 @@
 //! 3. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
 //!
 //! [`codes`] names the numbers of the protocol. [`policy`] is what Python decided about topics and groups, [`settings`] what
-//! it configured; Rust applies both per message and owns neither. [`rounds`] is the sleep of a thread that looks for work.
+//! it configured; Rust applies both per message and owns neither. [`by_name`] is the map under the policy. [`rounds`] is the sleep of a thread that looks for work.
 //!
 //! `tests/support` runs all of this in one process, over loopback, with a clock and a disk that the test controls;
 //! `examples/hot_requests.rs` counts the instructions of a request.
 
 mod broker;
+mod by_name;
 mod codes;
 mod limits;
 mod net;

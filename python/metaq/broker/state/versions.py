@@ -1,0 +1,21 @@
+"""The versions of a broker's tables, as Apache's tools and name servers compare them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from metaq.broker.state.journal import Journal
+from metaq.protocol.bodies import DataVersion
+
+VERSIONS: Final = "versions"
+"""In the journal: table → DataVersion."""
+
+
+def stored_version(journal: Journal, table: str) -> DataVersion | None:
+    """Raises MetadataDamaged."""
+    return journal.decoded(VERSIONS, DataVersion.decode).get(table)
+
+
+def next_version(version: DataVersion, now_ms: int) -> DataVersion:
+    """A new object, since the old one may be on its way to a name server."""
+    return DataVersion(counter=version.counter + 1, state_version=version.state_version, timestamp=now_ms)
