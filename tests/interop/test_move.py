@@ -96,5 +96,31 @@ def test_the_store_of_a_stopped_broker(tmp_path: Path, nameserver: str, old: apa
     try:
         assert consume(nameserver, "Store") == [b"waiting"] * 10
         assert brokers_of(nameserver, "Store") == {OLD}
+        create_topic(nameserver, "Made")
+        assert brokers_of(nameserver, "Made") == {OLD}
     finally:
         assert new.stop() == 0, new.child.tail()
+
+    # And back: Apache's broker has the topics, the messages and the offsets.
+    exported = run("config", "export", "--config", str(old.home / "broker.conf"))
+    assert exported.returncode == 0, exported.stderr
+    old.restart()
+    eventually(lambda: routed(nameserver, "Made"), bool, 60, "in the route")
+    assert consume(nameserver, "Store") == [b"new"] * 20
+    assert consume(nameserver, "Made") == [b"new"] * 20
+    with metaq.Client(nameserver) as client, client.producer("moving") as producer:
+        producer.send_many([metaq.Message("Store", b"apache") for _ in range(5)])
+    assert consume(nameserver, "Store") == [b"apache"] * 5
+    old.stop()
+
+    # A second time: what Apache's broker wrote meanwhile counts.
+    new = Metaq("broker", "--config", str(old.home / "broker.conf"), home=tmp_path)
+    try:
+        assert consume(nameserver, "Store") == []
+        assert routed(nameserver, "Made")
+    finally:
+        assert new.stop() == 0, new.child.tail()
+
+
+def routed(nameserver: str, topic: str) -> bool:
+    return run("topic", "show", topic, "--namesrv", nameserver).returncode == 0
