@@ -8,6 +8,7 @@ so that whichever broker starts next finds one truth.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,6 +31,8 @@ from metaq.protocol.bodies import (
     TopicConfigTable,
 )
 
+_log = logging.getLogger(__name__)
+
 TOPICS_FILE = "topics.json"
 GROUPS_FILE = "subscriptionGroup.json"
 OFFSETS_FILE = "consumerOffset.json"
@@ -41,6 +44,7 @@ async def open_journal(directory: Path, epoch: int = 1) -> Journal:
 
     Raises MetadataDamaged or OSError.
     """
+    await asyncio.to_thread(_warn_of_newer_files, directory)
     journal = await asyncio.to_thread(Journal.open, directory / "journal", epoch)
     try:
         if journal.is_new:
@@ -53,6 +57,22 @@ async def open_journal(directory: Path, epoch: int = 1) -> Journal:
         await journal.close()
         raise
     return journal
+
+
+def _warn_of_newer_files(directory: Path) -> None:
+    """Apache's broker writes its files and knows nothing of the journal."""
+    written_ns = max(
+        (path.stat().st_mtime_ns for path in (directory / "journal").glob("*.log")), default=None
+    )
+    for name in (TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, DELAY_FILE):
+        path = directory / "config" / name
+        if written_ns is not None and path.exists() and path.stat().st_mtime_ns > written_ns:
+            _log.warning(
+                "%s is newer than the journal and is not read; if another broker has used the store since, "
+                "stop this one, move %s away and start it again",
+                path,
+                directory / "journal",
+            )
 
 
 def read_files(directory: Path) -> list[Change]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,14 +48,18 @@ def opened(store: Path) -> Journal:
     return asyncio.run(scenario())
 
 
-def test_the_files_become_the_first_snapshot(store: Path) -> None:
+def test_the_files_become_the_first_snapshot(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     journal = opened(store)
     assert journal.point == (1, 12)
     assert journal.get("offsets", "orders@billing@0") == b'{"0":5,"1":6}'
     assert journal.get("offsets", "orders@billing@2") == b'{"130":7}'
     assert journal.get("delay", "18") == b"3"
+    opened(store)
+    assert caplog.messages == []
     (store / "config" / "topics.json").write_text("?")
+    os.utime(store / "config" / "topics.json", (2**32, 2**32))
     assert opened(store).snapshot() == journal.snapshot(), "from then on the journal counts"
+    assert "topics.json is newer than the journal" in caplog.text
 
 
 def test_a_start_that_was_killed_before_the_snapshot_reads_the_files_again(store: Path) -> None:
