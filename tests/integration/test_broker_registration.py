@@ -240,6 +240,49 @@ def test_a_new_topic_registers_itself_and_no_other(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_changes_that_are_written_together_are_each_registered(tmp_path: Path) -> None:
+    """One caller's write also holds another caller's topic. Each announces only its own."""
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+        ):
+            topics = broker.master.state.topics
+            for turn in range(20):
+                names = [f"t{turn}-{number}" for number in range(3)]
+                for queues in (1, 2):
+                    works = []
+                    for name in names:
+                        topics.put(
+                            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+                        )
+                        works.append(asyncio.create_task(topics.publish([name])))
+                        await asyncio.sleep(0)
+                    await asyncio.gather(*works)
+                    for name in names:
+                        found = nameserver.routes.route(name)
+                        assert found is not None and found.queue_datas[0].read_queue_nums == queues
+
+    run(scenario)
+
+
+def test_a_topic_that_did_not_change_is_not_registered_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+        ):
+            topics = broker.master.state.topics
+            topics.put(TopicConfig(topic_name="orders"))
+            watched = Watched(nameserver)
+            for _ in range(3):
+                await topics.publish(["orders"])
+            assert len(watched.requests) == 1
+
+    run(scenario)
+
+
 def test_a_name_server_before_5_0_gets_the_changed_topics_as_a_registration(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with (

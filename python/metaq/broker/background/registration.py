@@ -58,10 +58,12 @@ class NameServerLink:
         self.is_late = False
         """A new topic gave up waiting for this name server; no other topic waits for it before an attempt
         ends."""
-        self.attempted_version = -1
-        """The counter of the topics' version in the last attempt."""
+        self.attempted = -1
+        """The number of changes when the last attempt began."""
         self.changed: dict[str, None] = {}
         """The topics that have changed since the last attempt began."""
+        self.is_all_due = False
+        """Every topic has changed, because the rights of the broker have."""
         self.takes_topics = True
         """It has not refused the registration of a single topic as unknown."""
         self._attempted = asyncio.Event()
@@ -72,9 +74,9 @@ class NameServerLink:
     def is_cut(self) -> bool:
         return self._connection is not None and self._connection.closed
 
-    def attempt_ended(self, version: int) -> None:
+    def attempt_ended(self, changes: int) -> None:
         """Notes that an attempt has ended, well or badly."""
-        self.attempted_version = version
+        self.attempted = changes
         self.is_late = False
         self._attempted.set()
         self._attempted = asyncio.Event()
@@ -85,8 +87,8 @@ class NameServerLink:
         self.is_registered = False
         self._attempted.set()
 
-    async def wait_attempted(self, version: int) -> None:
-        while self.attempted_version < version and self.is_registered:
+    async def wait_attempted(self, changes: int) -> None:
+        while self.attempted < changes and self.is_registered:
             await self._attempted.wait()
 
     async def call(self, command: Command, body: bytes, timeout_s: float) -> None:
@@ -121,6 +123,10 @@ class Registration:
         self._permission = permission
         self._links = [NameServerLink(nameserver) for nameserver in dict.fromkeys(options.nameservers)]
         self._tasks: list[asyncio.Task[None]] = []
+        self._changes = 0
+        """How many changes have been announced."""
+        self._announced: dict[str, TopicConfig] = {}
+        self._announced_permission = options.permission
 
     @property
     def registered(self) -> set[str]:
@@ -140,13 +146,11 @@ class Registration:
     async def announce(self, topics: Collection[str]) -> None:
         """Returns once the name servers know the changed topics, so that the caller finds them in the routes.
         Changes that come together go together."""
-        version = self._topics.data_version.counter
-        behind = [link for link in self._links if link.attempted_version < version]
-        for link in behind:
-            link.changed.update(dict.fromkeys(topics))
-            link.due.set()
+        self._note_changes(topics)
+        changes = self._changes
+        behind = [link for link in self._links if link.attempted < changes]
         waiters = {
-            asyncio.create_task(link.wait_attempted(version)): link
+            asyncio.create_task(link.wait_attempted(changes)): link
             for link in behind
             if link.is_registered and not link.is_late
         }
@@ -155,6 +159,27 @@ class Registration:
             for waiter in late:
                 waiters[waiter].is_late = True
                 waiter.cancel()
+
+    def _note_changes(self, topics: Collection[str]) -> None:
+        """A topic that was announced as it is counts only once. Some callers, such as each message that
+        goes to the dead letters, announce their topic every time."""
+        changed: dict[str, None] = {}
+        for name in topics:
+            config = self._topics.served_topic(name)
+            if config is None:
+                self._announced.pop(name, None)
+            elif self._announced.get(name) is not config:
+                self._announced[name] = config
+                changed[name] = None
+        permission = self._permission()
+        is_all_due = permission != self._announced_permission
+        self._announced_permission = permission
+        if changed or is_all_due:
+            self._changes += 1
+            for link in self._links:
+                link.changed.update(changed)
+                link.is_all_due = link.is_all_due or is_all_due
+                link.due.set()
 
     async def stop(self) -> None:
         """Removes this broker from the routes of all name servers that can be reached."""
@@ -184,7 +209,7 @@ class Registration:
 
     def _are_few(self, link: NameServerLink) -> bool:
         """Whether the changed topics cost less one by one than all of them together."""
-        return len(link.changed) <= max(TOPICS_AT_ONCE, len(self._topics) // 8)
+        return not link.is_all_due and len(link.changed) <= max(TOPICS_AT_ONCE, len(self._topics) // 8)
 
     async def _pause(self, link: NameServerLink, pause_s: float) -> None:
         """Waits until the next registration is due: after a change, after `pause_s`, or after a lost
@@ -202,7 +227,7 @@ class Registration:
 
     async def _attempt(self, link: NameServerLink, registration: Awaitable[None]) -> None:
         was_registered, is_first = link.is_registered, not link.tried.is_set()
-        version = self._topics.data_version.counter
+        changes = self._changes
         try:
             await registration
             link.is_registered = True
@@ -213,10 +238,11 @@ class Registration:
         else:
             if not was_registered:
                 _log.info("registered with name server %s", link.address)
-        link.attempt_ended(version)
+        link.attempt_ended(changes)
 
     async def _register_all(self, link: NameServerLink) -> None:
         link.changed.clear()
+        link.is_all_due = False
         link.takes_topics = True
         table = self._visible(self._topics.served())
         # In a thread, because it takes long with many topics.

@@ -33,7 +33,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -334,23 +334,29 @@ class Unwritten:
         """`encode` returns the current value of a key of a table, or None if it is gone."""
         self._journal = journal
         self._encode = encode
-        self._touched: dict[tuple[str, str], int] = {}
-        self._count = 0
+        self._keys: dict[tuple[str, str], None] = {}
+        self._touched = 0
+        self._kept = 0
+        self._writing = asyncio.Lock()
 
     def touch(self, table: str, key: str) -> None:
-        self._count += 1
-        self._touched[table, key] = self._count
+        self._touched += 1
+        self._keys[table, key] = None
 
     async def keep(self) -> None:
-        """Raises NotWritten."""
-        # Keys that another caller is just writing are written again. This costs nothing, because the journal
-        # leaves out what it holds already, and it makes this caller wait for them.
-        touched = dict(self._touched)
-        if touched:
-            await self._journal.write([(table, key, self._encode(table, key)) for table, key in touched])
-            self._forget(touched)
+        """Callers that come during a write share the next one. Raises NotWritten."""
+        mine = self._touched
+        while self._kept < mine:
+            async with self._writing:
+                if self._kept < mine:
+                    await self._write()
 
-    def _forget(self, written: Mapping[tuple[str, str], int]) -> None:
-        for place, count in written.items():
-            if self._touched.get(place) == count:
-                del self._touched[place]
+    async def _write(self) -> None:
+        keys, self._keys = self._keys, {}
+        newest = self._touched
+        try:
+            await self._journal.write([(table, key, self._encode(table, key)) for table, key in keys])
+        except BaseException:
+            self._keys = {**keys, **self._keys}
+            raise
+        self._kept = newest
