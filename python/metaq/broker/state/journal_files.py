@@ -163,7 +163,9 @@ class JournalFiles:
 
         Raises JournalDamaged or OSError.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self.directory.is_dir():
+            self.directory.mkdir(parents=True)
+            sync_directory(self.directory.parent)
         snapshots, logs = self._numbers(_SNAPSHOT), self._numbers(_LOG)
         loaded, first, may_lack_log = Loaded(START), min(logs, default=1), not logs and not snapshots
         if snapshots:
@@ -172,7 +174,6 @@ class JournalFiles:
             loaded.point = Point(head.epoch, head.version)
             may_lack_log = head.is_first
         logs = [number for number in logs if number >= first]
-        self.remove_before(first)
         if logs != list(range(first, first + len(logs))) or (not logs and not may_lack_log):
             missing = next(number for number in range(first, first + len(logs) + 1) if number not in logs)
             raise self._damaged(self._path(missing, _LOG), 0, "the file is missing")
@@ -186,6 +187,7 @@ class JournalFiles:
             self._open_log(logs[-1])
         else:
             self._create_log(first, point)
+        self.remove_before(first)
         return loaded
 
     def append(self, entries: Sequence[Entry]) -> int:
