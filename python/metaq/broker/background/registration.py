@@ -262,6 +262,9 @@ class Registration:
             _log.info("name server %s does not know the registration of single topics", link.address)
             link.takes_topics = False
         if not link.takes_topics and table.topic_config_table:
+            # A version of its own: a name server ignores topics that come with a version that it has.
+            self._topics.version_changed()
+            table.data_version = self._topics.data_version
             body = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
             await link.call(self._command(), body, self._options.register_timeout_s)
 

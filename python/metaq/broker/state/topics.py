@@ -147,7 +147,7 @@ class Topics:
             self.remove(names.TEMPLATE_TOPIC)
 
     def version_changed(self) -> None:
-        """Marks a change that goes to the name servers with the topics: the broker's permission."""
+        """Gives the table a new version for the name servers, although no topic has changed."""
         self._advance()
 
     def create_from_template(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
