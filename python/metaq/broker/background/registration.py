@@ -1,4 +1,4 @@
-"""Registration with every name server: that this broker is here, and which topics it has.
+"""Registers this broker and its topics with every name server.
 
 At the start, at every interval and after every failure a name server gets all topics (103). In between it
 gets only the topics that have changed, one by one (217). Name servers before 5.0 do not know that request;
@@ -15,10 +15,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from metaq.broker.options import READ, WRITE, BrokerOptions
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import (
+    READ,
+    WRITE,
     QueueData,
     RegisterBrokerBody,
     TopicConfig,
@@ -75,7 +77,7 @@ class NameServerLink:
         return self._connection is not None and self._connection.closed
 
     def attempt_ended(self, changes: int) -> None:
-        """Notes that an attempt has ended, well or badly."""
+        """Notes that an attempt has succeeded or failed."""
         self.attempted = changes
         self.is_late = False
         self._attempted.set()

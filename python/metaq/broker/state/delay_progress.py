@@ -7,7 +7,7 @@ import re
 
 from metaq._core import BrokerPlane, Clock
 from metaq.broker.state.journal import Change, Journal
-from metaq.broker.state.versions import VERSIONS, next_version, stored_version
+from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.protocol.bodies import DataVersion, DelayOffsets
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllDelayOffset
@@ -58,7 +58,7 @@ class DelayProgress:
             ]
             if not changes:
                 return False
-            version = next_version(self._data_version, self._clock.now_ms())
+            version = self._data_version.next(self._clock.now_ms())
             await self._journal.write([*changes, (VERSIONS, TABLE, version.encode())])
             self._data_version = version
             return True

@@ -12,7 +12,7 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import GROUP_KEYS, altered
 from metaq.broker.state.journal import Journal, Unwritten
-from metaq.broker.state.versions import VERSIONS, next_version, stored_version
+from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.protocol import names
 from metaq.protocol.bodies import (
     DataVersion,
@@ -244,7 +244,7 @@ class Groups:
         return True
 
     def _advance(self, changed: str | None = None) -> None:
-        self._data_version = next_version(self._data_version, self._clock.now_ms())
+        self._data_version = self._data_version.next(self._clock.now_ms())
         self._unwritten.touch(VERSIONS, TABLE)
         if changed is not None:
             self._unwritten.touch(TABLE, changed)

@@ -12,7 +12,7 @@ import msgspec
 from metaq._core import BrokerPlane, Clock, Store
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.journal import Change, Journal
-from metaq.broker.state.versions import VERSIONS, next_version, stored_version
+from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.dispatch import Request, Response, handles
@@ -66,7 +66,7 @@ class Offsets:
             changes = await asyncio.to_thread(self._changes)
             if not changes:
                 return False
-            version = next_version(self._data_version, self._clock.now_ms())
+            version = self._data_version.next(self._clock.now_ms())
             await self._journal.write([*changes, (VERSIONS, OFFSETS, version.encode())])
             self._data_version = version
             self._unwritten.clear()

@@ -14,8 +14,3 @@ VERSIONS: Final = "versions"
 def stored_version(journal: Journal, table: str) -> DataVersion | None:
     """Raises MetadataDamaged."""
     return journal.decoded(VERSIONS, DataVersion.decode).get(table)
-
-
-def next_version(version: DataVersion, now_ms: int) -> DataVersion:
-    """A new object, since the old one may be on its way to a name server."""
-    return DataVersion(counter=version.counter + 1, state_version=version.state_version, timestamp=now_ms)
