@@ -357,7 +357,8 @@ def test_a_new_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> No
     async def scenario() -> None:
         async with (
             started_nameserver() as nameserver,
-            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+            # However busy the machine is, a full registration of all topics ends in time.
+            started_broker(broker_options(tmp_path, nameserver.address, register_timeout_s=600.0)) as broker,
         ):
             topics, journal = broker.master.state.topics, broker.node.journal
             watched = Watched(nameserver)
@@ -377,8 +378,15 @@ def test_a_new_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> No
                 finally:
                     sys.setprofile(None)
                 sent = sum(size for code, size in watched.requests[requests:] if code == REGISTER_TOPIC)
-                assert sent > 0, "it was registered on its own"
                 return journal.appended_bytes - written, sent, calls
+
+            async def least_cost(name: str) -> tuple[int, int, int]:
+                # The regular registration of all topics may come in between.
+                costs = [await cost_of_one_more(f"{name}{number}") for number in range(5)]
+                on_their_own = [cost for cost in costs if cost[1] > 0]
+                assert on_their_own, "no topic was registered on its own"
+                written, sent, calls = map(min, zip(*on_their_own, strict=True))
+                return written, sent, calls
 
             async def grow(to: int) -> None:
                 names = [f"topic-{number:05}" for number in range(len(topics), to)]
@@ -389,9 +397,9 @@ def test_a_new_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> No
                 await until(lambda: nameserver.routes.route(names[-1]) is not None)
 
             await grow(100)
-            few = min([await cost_of_one_more(f"few-{number}") for number in range(5)])
+            few = await least_cost("few-")
             await grow(50_000)
-            many = min([await cost_of_one_more(f"many{number}") for number in range(5)])
+            many = await least_cost("many")
             assert many[0] <= 1.2 * few[0], f"bytes written: {few[0]}, then {many[0]}"
             assert many[1] <= 1.2 * few[1], f"bytes sent: {few[1]}, then {many[1]}"
             assert many[2] <= 3 * few[2], f"calls: {few[2]}, then {many[2]}"
