@@ -379,6 +379,9 @@ def test_the_number_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     table.register(with_(topics=topics("C", counter=2)), NOW)
     with pytest.raises(Refused, match="more than 3 in all"):
         table.register(with_(topics=topics("D", counter=3)), NOW)
+    with pytest.raises(Refused, match="more than 3 in all"):
+        table.put_queues("D", [QueueData("b", 6, 1, 0, 1)])
+    table.put_queues("C", [QueueData("b", 6, 1, 0, 1)])
     table.register(with_(topics=topics("A", "B", "C", counter=3)), NOW)
     table.delete_topic("A")
     table.register(with_(topics=topics("D", counter=4)), NOW)

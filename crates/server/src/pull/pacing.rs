@@ -46,7 +46,7 @@ impl Puller {
 
     fn consume_limit(&self, group: &str) -> Option<Arc<Limit>> {
         let policy = self.policy.read();
-        if !policy.has_limited_groups {
+        if !policy.has_limited_groups() {
             return None;
         }
         policy.group(group)?.consume_limit.clone()
