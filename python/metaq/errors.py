@@ -6,6 +6,7 @@ MetaqError
 ├── FunctionError      a filter function breaks a rule (filters/declared.py)
 ├── WorkerLost         the process of a filter function has ended (broker/functions/process.py)
 ├── RegisterUnavailable  the register of masters did not answer (ha/register.py)
+├── LinkRefused        the peer on a replication link is not the right one (ha/handshake.py)
 ├── Refused            the peer answered with an error code (protocol/errors.py)
 │   └── ProtocolError  a request or a body is malformed
 ├── Unreachable        the peer cannot be reached, closed the connection or does not answer

@@ -14,6 +14,7 @@ TREE = errors.__doc__ or ""
 ELSEWHERE = {
     "FunctionError": "metaq.filters.declared",
     "WorkerLost": "metaq.broker.functions.process",
+    "LinkRefused": "metaq.ha.handshake",
     "RegisterUnavailable": "metaq.ha.register",
     "Refused": "metaq.protocol.errors",
     "ProtocolError": "metaq.protocol.errors",

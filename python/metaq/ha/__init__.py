@@ -1,4 +1,6 @@
-"""High availability: the register that says who is master of a broker group.
+"""High availability: the register that says who is master of a broker group, and links between its nodes.
+
+`handshake` is how a master and a replica find out who the other one is, before the log is streamed.
 
 `register` is the interface and reads `--register`. `etcd` implements it over etcd's HTTP gateway, with the
 small HTTP client of `http_connection`. `memory_register` implements it in memory, with faults that tests and

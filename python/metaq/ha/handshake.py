@@ -1,0 +1,232 @@
+"""The first words on a replication link, before the stream of the log begins.
+
+    replica                                   master
+    Hello      who I am, a nonce      ──▶
+               ◀──  who I am, a nonce, my proof        Challenge
+    Proof      my proof               ──▶
+               ◀──  my epochs and the ends of my log   Welcome, or Refused
+    Compare    a range of the log     ──▶              as often as needed
+               ◀──  its checksum                       Checksum
+    Follow     where to begin         ──▶
+               ◀──  the stream
+
+Each end proves that it holds the group's key without sending it: an HMAC over both nonces and both
+identities, with a different label for each direction, so that no proof can be replayed or reflected. Every
+message is JSON after its length in four bytes, and short. Calls block; run them in a thread. The socket has
+one deadline for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+import msgspec
+
+from metaq.errors import MetaqError
+
+VERSION: Final = 1
+_MESSAGE_BYTES_MAX: Final = 1 << 20
+_NONCE_BYTES: Final = 16
+
+_M = TypeVar("_M")
+
+
+class LinkRefused(MetaqError):
+    """The peer on a replication link is not who it should be, or does not want us."""
+
+
+class Socket(Protocol):
+    """The calls of `metaq._core.LinkSocket` that the handshake needs."""
+
+    def send(self, data: bytes) -> None: ...
+    def receive(self, size: int) -> bytes: ...
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """A node as it introduces itself."""
+
+    cluster: str
+    group: str
+    node_id: int
+    incarnation: str
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """The replica's first words."""
+
+    version: int
+    identity: Identity
+    nonce: str
+
+
+class Challenge(msgspec.Struct, frozen=True, tag=True):
+    """The master's first words, with its proof."""
+
+    version: int
+    identity: Identity
+    nonce: str
+    proof: bytes
+
+
+class Proof(msgspec.Struct, frozen=True, tag=True):
+    """The replica's proof."""
+
+    proof: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    """The master's log: its epochs with the physical offset where each begins, and its two ends."""
+
+    epochs: list[tuple[int, int]]
+    start_offset: int
+    end_offset: int
+    file_bytes: int
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the master's own lifetime."""
+        return self.epochs[-1][0]
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The master does not serve this replica."""
+
+    reason: str
+
+
+class Compare(msgspec.Struct, frozen=True, tag=True):
+    """Asks for the checksum of a range of the master's log."""
+
+    from_offset: int
+    to_offset: int
+
+
+class Checksum(msgspec.Struct, frozen=True, tag=True):
+    """The checksum, or None if the master's log lacks some of the range."""
+
+    checksum: int | None
+
+
+class Follow(msgspec.Struct, frozen=True, tag=True):
+    """Asks for the stream: from this offset of the log and behind this position of the control state."""
+
+    from_offset: int
+    state: tuple[int, int]
+
+
+_HELLO: Final = msgspec.json.Decoder(Hello)
+_PROOF: Final = msgspec.json.Decoder(Proof)
+_CHECKSUM: Final = msgspec.json.Decoder(Checksum)
+_CHALLENGE: Final[msgspec.json.Decoder[Challenge | Refused]] = msgspec.json.Decoder(Challenge | Refused)
+_WELCOME: Final[msgspec.json.Decoder[Welcome | Refused]] = msgspec.json.Decoder(Welcome | Refused)
+_REQUEST: Final[msgspec.json.Decoder[Compare | Follow]] = msgspec.json.Decoder(Compare | Follow)
+
+
+def introduce(socket: Socket, identity: Identity, key: bytes) -> Welcome:
+    """Introduces a replica to the master at the other end and returns what the master says about its log.
+
+    Raises LinkRefused if the master has another key, belongs to another group or refuses us, and OSError.
+    """
+    hello = Hello(VERSION, identity, secrets.token_hex(_NONCE_BYTES))
+    _send(socket, hello)
+    challenge = _receive(socket, _CHALLENGE)
+    if isinstance(challenge, Refused):
+        raise LinkRefused(f"the master refuses this node: {challenge.reason}")
+    _check_peer(identity, challenge.version, challenge.identity)
+    if not hmac.compare_digest(challenge.proof, _proof(key, "master", hello, challenge)):
+        raise LinkRefused(
+            "the master does not hold this group's key", hint="give every node the same --cluster-key file"
+        )
+    _send(socket, Proof(_proof(key, "replica", hello, challenge)))
+    answer = _receive(socket, _WELCOME)
+    if isinstance(answer, Refused):
+        raise LinkRefused(f"the master refuses this node: {answer.reason}")
+    if not answer.epochs:
+        raise LinkRefused("the master named no epoch")
+    return answer
+
+
+def compare(socket: Socket, from_offset: int, to_offset: int) -> int | None:
+    """Returns the checksum of a range of the master's log, or None if its log lacks some of it."""
+    _send(socket, Compare(from_offset, to_offset))
+    return _receive(socket, _CHECKSUM).checksum
+
+
+def ask_to_follow(socket: Socket, from_offset: int, state: tuple[int, int]) -> None:
+    """Asks for the stream, which begins with the next byte from the master."""
+    _send(socket, Follow(from_offset, state))
+
+
+def admit(
+    socket: Socket,
+    identity: Identity,
+    key: bytes,
+    welcome: Callable[[Identity], Welcome | Refused],
+    checksum: Callable[[int, int], int | None],
+) -> tuple[Identity, Follow]:
+    """Admits a replica to a master and returns who it is and where it wants to begin.
+
+    `welcome` is asked only after the replica has proved that it holds the key. Raises LinkRefused or OSError.
+    """
+    hello = _receive(socket, _HELLO)
+    try:
+        _check_peer(identity, hello.version, hello.identity)
+        if hello.identity.node_id == identity.node_id:
+            raise LinkRefused(f"node id {identity.node_id} is taken: it is the master's own")
+    except LinkRefused as error:
+        _send(socket, Refused(str(error)))
+        raise
+    draft = Challenge(VERSION, identity, secrets.token_hex(_NONCE_BYTES), b"")
+    challenge = msgspec.structs.replace(draft, proof=_proof(key, "master", hello, draft))
+    _send(socket, challenge)
+    proof = _receive(socket, _PROOF).proof
+    if not hmac.compare_digest(proof, _proof(key, "replica", hello, challenge)):
+        _send(
+            socket, Refused("it does not hold this group's key: give every node the same --cluster-key file")
+        )
+        raise LinkRefused(f"node {hello.identity.node_id} does not hold this group's key")
+    answer = welcome(hello.identity)
+    _send(socket, answer)
+    if isinstance(answer, Refused):
+        raise LinkRefused(f"node {hello.identity.node_id} is refused: {answer.reason}")
+    while True:
+        request = _receive(socket, _REQUEST)
+        if isinstance(request, Follow):
+            return hello.identity, request
+        _send(socket, Checksum(checksum(request.from_offset, request.to_offset)))
+
+
+def _check_peer(own: Identity, version: int, peer: Identity) -> None:
+    if version != VERSION:
+        raise LinkRefused(f"the peer speaks version {version} of the protocol, this node {VERSION}")
+    for what, mine, theirs in (
+        ("cluster", own.cluster, peer.cluster),
+        ("broker name", own.group, peer.group),
+    ):
+        if mine != theirs:
+            raise LinkRefused(f"the peer's {what} is {theirs[:255]!r}, this node's is {mine!r}")
+
+
+def _proof(key: bytes, role: str, hello: Hello, challenge: Challenge) -> bytes:
+    """The HMAC over everything that both ends said about themselves; only a holder of the key can compute it."""
+    said = msgspec.json.encode([role, hello, challenge.version, challenge.identity, challenge.nonce])
+    return hmac.new(key, said, hashlib.sha256).digest()
+
+
+def _send(socket: Socket, message: msgspec.Struct) -> None:
+    body = msgspec.json.encode(message)
+    socket.send(len(body).to_bytes(4, "big") + body)
+
+
+def _receive(socket: Socket, decoder: msgspec.json.Decoder[_M]) -> _M:
+    size = int.from_bytes(socket.receive(4), "big")
+    if size > _MESSAGE_BYTES_MAX:
+        raise LinkRefused(f"the peer announced a message of {size} bytes; the limit is {_MESSAGE_BYTES_MAX}")
+    try:
+        return decoder.decode(socket.receive(size))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise LinkRefused(f"the peer does not speak the replication protocol: {error}") from None

@@ -1,0 +1,152 @@
+"""The first words on a replication link, on real sockets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metaq._core import LinkListener, LinkSocket
+from metaq.ha import handshake
+from metaq.ha.handshake import Follow, Identity, LinkRefused, Refused, Welcome, admit, compare, introduce
+
+TIMEOUT_MS = 20_000
+MASTER = Identity("cluster", "broker-a", 1, "a" * 32)
+REPLICA = Identity("cluster", "broker-a", 2, "b" * 32)
+WELCOME = Welcome([(1, 0), (4, 700)], 0, 900, 1 << 30)
+KEY = b"a key that both hold"
+
+Admitted = tuple[Identity, Follow]
+
+
+@dataclass
+class Master:
+    """A master's end that admits whoever comes, in a thread."""
+
+    listener: LinkListener
+    pool: ThreadPoolExecutor
+    welcome: Callable[[Identity], Welcome | Refused]
+
+    def admit(self, key: bytes = KEY) -> tuple[LinkSocket, Future[Admitted]]:
+        """Connects a replica and returns its socket and the master's verdict."""
+        socket = LinkSocket.connect(f"127.0.0.1:{self.listener.port}", TIMEOUT_MS)
+        while (accepted := self.listener.accept()) is None:
+            pass
+        held = accepted
+        verdict = self.pool.submit(
+            lambda: admit(held, MASTER, key, self.welcome, lambda first, last: last - first)
+        )
+        return socket, verdict
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[Master]:
+    with ThreadPoolExecutor() as pool:
+        yield Master(LinkListener("127.0.0.1:0", TIMEOUT_MS), pool, lambda identity: WELCOME)
+
+
+def refusal(socket: LinkSocket) -> str:
+    answer = handshake._receive(socket, handshake._WELCOME)
+    assert isinstance(answer, Refused)
+    return answer.reason
+
+
+def test_a_replica_is_admitted_and_asks_for_the_stream(master: Master) -> None:
+    socket, verdict = master.admit()
+    welcome = introduce(socket, REPLICA, KEY)
+    assert (welcome, welcome.epoch) == (WELCOME, 4)
+    assert [compare(socket, 10, 30), compare(socket, 0, 5)] == [20, 5]
+    handshake.ask_to_follow(socket, 800, (4, 17))
+    assert verdict.result() == (REPLICA, Follow(800, (4, 17)))
+
+
+@pytest.mark.parametrize("key", [b"", b"another key"])
+def test_a_replica_with_another_key_learns_nothing(master: Master, key: bytes) -> None:
+    socket, verdict = master.admit()
+    with pytest.raises(LinkRefused, match="does not hold this group's key") as caught:
+        introduce(socket, REPLICA, key)
+    assert "--cluster-key" in caught.value.hint
+    socket.close()
+    with pytest.raises((LinkRefused, OSError)):
+        verdict.result()
+
+
+def test_a_replica_that_ignores_the_masters_proof_must_prove_itself(master: Master) -> None:
+    socket, verdict = master.admit()
+    handshake._send(socket, handshake.Hello(handshake.VERSION, REPLICA, "00"))
+    challenge = handshake._receive(socket, handshake._CHALLENGE)
+    assert isinstance(challenge, handshake.Challenge)
+    # The master's own proof, reflected.
+    handshake._send(socket, handshake.Proof(challenge.proof))
+    assert refusal(socket) == "it does not hold this group's key (--cluster-key)"
+    with pytest.raises(LinkRefused, match="node 2 does not hold this group's key"):
+        verdict.result()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"cluster": "other"}, "cluster is 'other'"),
+        ({"group": "broker-b"}, "broker name is 'broker-b'"),
+        ({"node_id": 1}, "node id 1 is taken"),
+    ],
+)
+def test_a_stranger_is_refused_with_the_reason(
+    master: Master, change: dict[str, str | int], complaint: str
+) -> None:
+    socket, verdict = master.admit()
+    with pytest.raises(LinkRefused, match=complaint):
+        introduce(socket, msgspec.structs.replace(REPLICA, **change), KEY)
+    with pytest.raises(LinkRefused, match=complaint):
+        verdict.result()
+
+
+def test_another_version_is_refused(master: Master) -> None:
+    socket, verdict = master.admit()
+    handshake._send(socket, handshake.Hello(99, REPLICA, "00"))
+    assert "speaks version 99" in refusal(socket)
+    with pytest.raises(LinkRefused):
+        verdict.result()
+
+
+def test_a_master_may_refuse_a_node_that_holds_the_key() -> None:
+    with ThreadPoolExecutor() as pool:
+        strict = Master(LinkListener("127.0.0.1:0", TIMEOUT_MS), pool, lambda _: Refused("it was removed"))
+        socket, verdict = strict.admit()
+        with pytest.raises(LinkRefused, match="it was removed"):
+            introduce(socket, REPLICA, KEY)
+        with pytest.raises(LinkRefused, match="node 2 is refused: it was removed"):
+            verdict.result()
+
+
+@settings(max_examples=60, deadline=None)
+@given(noise=st.binary(max_size=300))
+def test_noise_ends_the_handshake(master: Master, noise: bytes) -> None:
+    socket, verdict = master.admit()
+    socket.send(noise)
+    socket.close()
+    with pytest.raises((LinkRefused, OSError)):
+        verdict.result()
+
+
+def test_a_huge_message_is_not_read(master: Master) -> None:
+    socket, verdict = master.admit()
+    socket.send(b"\xff\xff\xff\xff")
+    with pytest.raises(LinkRefused, match="limit is 1048576"):
+        verdict.result()
+
+
+def test_a_silent_peer_does_not_hold_a_thread_for_ever() -> None:
+    listener = LinkListener("127.0.0.1:0", 50)
+    socket = LinkSocket.connect(f"127.0.0.1:{listener.port}", TIMEOUT_MS)
+    while (accepted := listener.accept()) is None:
+        threading.Event().wait(0.001)
+    with pytest.raises(TimeoutError):
+        admit(accepted, MASTER, KEY, lambda _: WELCOME, lambda first, last: None)
+    socket.close()
