@@ -185,9 +185,7 @@ def admit(
     _send(socket, challenge)
     proof = _receive(socket, _PROOF).proof
     if not hmac.compare_digest(proof, _proof(key, "replica", hello, challenge)):
-        _send(
-            socket, Refused("it does not hold this group's key: give every node the same --cluster-key file")
-        )
+        _send(socket, Refused("it does not hold this group's key (--cluster-key)"))
         raise LinkRefused(f"node {hello.identity.node_id} does not hold this group's key")
     answer = welcome(hello.identity)
     _send(socket, answer)
@@ -212,7 +210,7 @@ def _check_peer(own: Identity, version: int, peer: Identity) -> None:
 
 
 def _proof(key: bytes, role: str, hello: Hello, challenge: Challenge) -> bytes:
-    """The HMAC over everything that both ends said about themselves; only a holder of the key can compute it."""
+    """The HMAC over everything that both ends said about themselves."""
     said = msgspec.json.encode([role, hello, challenge.version, challenge.identity, challenge.nonce])
     return hmac.new(key, said, hashlib.sha256).digest()
 
