@@ -108,6 +108,8 @@ class Conductor:
         self._tasks: asyncio.TaskGroup | None = None
         self.status = ""
         """Why the node waits, for the operator."""
+        self.unsettled = 0
+        """How often decisions did not settle, which is a bug."""
 
     @property
     def role(self) -> Role:
@@ -242,6 +244,7 @@ class Conductor:
                     await self._carry_out(action, view)
             steps = steps + 1 if acted else 0
             if steps == _STEPS_MAX:
+                self.unsettled += 1
                 _log.error("node %d: decisions do not settle: %s", self._identity.node_id, view)
             if not acted or steps >= _STEPS_MAX:
                 await self._clock.wait(self._wake, until)

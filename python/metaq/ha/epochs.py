@@ -103,4 +103,4 @@ def common_end(mine: History, my_end: int, theirs: History, their_end: int) -> i
 
 def _ends(history: History, end: int) -> list[int]:
     """The end of each epoch: the start of the next one, or the end of the log."""
-    return [*(entry.start for entry in history.starts[1:]), end]
+    return [*(entry.start for entry in history.starts[1:]), end][: len(history.starts)]

@@ -24,7 +24,7 @@ def decide_candidate(view: View) -> list[Action]:
         and record.epoch > own.promised_epoch
     ):
         return [BecomeMaster(record.epoch, must_acknowledge(record, None))]
-    if not can_stand(view, record) or _master_is_back(view, record):
+    if not can_stand(view, record) or _has_master(view, record):
         if record.master in (NO_MASTER, own.member.id):
             return [_wait(view, "it cannot stand for master now")]
         return [Follow(record.master, record.epoch)]
@@ -62,15 +62,20 @@ def _create(view: View) -> Action:
     return Swap(SwapPurpose.CREATE, 0, record)
 
 
-def _master_is_back(view: View, record: GroupRecord) -> bool:
-    """Whether the master still serves after all. A beat just before its end may be noticed a little later."""
+def _has_master(view: View, record: GroupRecord) -> bool:
+    """Whether somebody else was elected, or the old master still serves after all."""
+    own = view.own
+    if record.master in (NO_MASTER, own.member.id):
+        return False
+    if record.epoch > own.promised_epoch:
+        return True
+    # A beat just before the master's end may be noticed a little later.
     seen = view.beats.get(record.master)
     return (
         seen is not None
-        and record.master != view.own.member.id
         and seen.beat.state is NodeState.MASTER
         and is_electable(record, seen.beat.member)
-        and seen.changed_at > view.own.role_since + view.settings.beat_interval_s
+        and seen.changed_at > own.role_since + view.settings.beat_interval_s
     )
 
 

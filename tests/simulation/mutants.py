@@ -1,0 +1,82 @@
+"""Mistakes that the checks must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from metaq.ha import conductor
+from metaq.ha.decisions import candidate, following, master, membership
+from metaq.ha.group_record import GroupRecord, Member
+from metaq.ha.view import PendingSwap
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake: switches of the simulated store and stream, and patches of the decisions."""
+
+    switches: tuple[str, ...] = ()
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    scenarios: tuple[str, ...] = ()
+    """The scenarios that should catch it."""
+
+
+def _without_union(record: GroupRecord, pending: PendingSwap | None) -> frozenset[Member]:
+    return record.members
+
+
+def _by_id(record: GroupRecord, member: Member) -> bool:
+    return record.member(member.id) is not None
+
+
+async def _without_intent(self: conductor.Conductor, end: int) -> None:
+    await self._node.truncate(end)
+    await self._save(self._kept.with_history(self._kept.history.truncate(end)))
+
+
+MUTANTS: dict[str, Mutant] = {
+    "fsync_dropped": Mutant(("fsync_dropped",), scenarios=("power_loss_of_all",)),
+    "acknowledged_when_appended": Mutant(("acknowledged_when_appended",), scenarios=("power_loss_of_all",)),
+    "master_acknowledges_appended": Mutant(
+        ("master_acknowledges_appended",), scenarios=("consumer_before_a_failover", "isolate_the_master")
+    ),
+    "visible_early": Mutant(("visible_early",), scenarios=("consumer_before_a_failover", "isolate_the_master")),
+    "epoch_check_skipped": Mutant(
+        ("epoch_check_skipped",),
+        ((membership, "is_acceptable", lambda record, promised_epoch, joined: True),),
+        scenarios=("register_restored",),
+    ),
+    "union_skipped": Mutant(
+        patches=((master, "must_acknowledge", _without_union),), scenarios=("expand_answer_lost",)
+    ),
+    "truncation_skipped": Mutant(
+        ("truncation_skipped",), scenarios=("kill_during_truncation", "isolate_the_master")
+    ),
+    "truncation_intent_skipped": Mutant(
+        patches=((conductor.Conductor, "_truncate", _without_intent),), scenarios=("kill_during_truncation",)
+    ),
+    "wiped_replica_electable": Mutant(
+        patches=(
+            (membership, "is_electable", _by_id),
+            (candidate, "is_electable", _by_id),
+            (following, "is_electable", _by_id),
+        ),
+        scenarios=("wiped_replica",),
+    ),
+}
+
+
+@contextmanager
+def mutated(name: str | None) -> Iterator[tuple[str, ...]]:
+    """Makes the mistake, and yields the switches for the simulated world."""
+    if name is None:
+        yield ()
+        return
+    mutant = MUTANTS[name]
+    with ExitStack() as undo:
+        for target, attribute, replacement in mutant.patches:
+            undo.enter_context(patch.object(target, attribute, replacement))
+        yield mutant.switches
