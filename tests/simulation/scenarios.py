@@ -561,6 +561,7 @@ def rolling_restart(world: World) -> None:
         host.kill()
         world.run(0.5 + world.rng.random())
         host.start()
+        world.run(2)
         world.run_until(lambda: len(world.in_sync()) == 3, 10, "the replica is back in sync")
     target = world.rng.choice(world.replicas())
     switch(world, master, target)

@@ -308,7 +308,8 @@ class SimNode:
             self._receive_log(*values)
         elif kind == "beat":
             epoch, confirmed = values
-            if epoch == self._following_epoch:
+            # Before the stream has started, this log may still have a tail that the master's has not.
+            if epoch == self._following_epoch and self.source.state is SourceState.STREAMING:
                 self._learn_confirmed(confirmed)
         elif kind == "welcome":
             epoch, history, log_start, log_end = values
@@ -332,9 +333,16 @@ class SimNode:
             self._lost_master()
 
     async def compare_below(self, end: int) -> None:
-        if self._to_master is not None:
-            self._to_master.send(self.host, ("compare", end))
-        await self.host.sleep(0.005)
+        connection = self._to_master
+        if connection is None:
+            return
+        connection.send(self.host, ("compare", end))
+        while (
+            connection is self._to_master
+            and self.source is not None
+            and (self.source.agrees_below is None or self.source.agrees_below[0] != end)
+        ):
+            await self.host.sleep(0.01)
 
     def _checksum(self, end: int) -> int:
         start = max(self.disk.log_start, end - 4)

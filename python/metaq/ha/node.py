@@ -108,7 +108,10 @@ class Node(Protocol):
         ...
 
     async def compare_below(self, end: int) -> None:
-        """Compares checksums below an end with the master. `facts().source.agrees_below` gets the result."""
+        """Compares checksums below an end with the master, and returns when `facts().source` has the result.
+
+        Returns without one if the connection breaks.
+        """
         ...
 
     async def truncate(self, end: int) -> None:

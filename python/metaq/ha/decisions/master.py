@@ -115,14 +115,24 @@ def _swap(view: View, record: GroupRecord, joiner: Member | None) -> Swap | EndS
         return None
     if _should_resign(view, record):
         return Swap(SwapPurpose.RESIGN, revision, record.replace(master=NO_MASTER))
-    behind = lagging(view, record)
-    remaining = record.members - behind
-    if behind and len(remaining) >= _min_in_sync(view, record):
+    if (remaining := _shrunk(view, record)) is not None:
         return Swap(SwapPurpose.SHRINK, revision, record.replace(in_sync=remaining))
     if joiner is not None and view.links[joiner].flushed_end >= view.own.confirmed_end:
         others = [member for member in record.in_sync if member.id != joiner.id]
         return Swap(SwapPurpose.EXPAND, revision, record.replace(in_sync=[*others, joiner]))
     return None
+
+
+def _shrunk(view: View, record: GroupRecord) -> frozenset[Member] | None:
+    """Returns the set without the members that are behind, if that helps."""
+    remaining = record.members - (behind := lagging(view, record))
+    if not behind or len(remaining) < _min_in_sync(view, record):
+        return None
+    # Nodes that die together are noticed one after the other. Without this, the set could shrink to a dead one.
+    doubtful_s = view.settings.behind_limit_s / 2
+    if any(behind_s(view, member) >= doubtful_s for member in remaining if member != view.own.member):
+        return None
+    return remaining
 
 
 def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
