@@ -39,7 +39,9 @@ class Oracle:
 
     def truncated(self, node: int, end: int, confirmed: int) -> None:
         if end < confirmed:
-            self.cut_confirmed.append(f"node {node} cut its log to {end}, below its confirmed end {confirmed}")
+            self.cut_confirmed.append(
+                f"node {node} cut its log to {end}, below its confirmed end {confirmed}"
+            )
 
     def consumed(self, queue_offset: int, record: int) -> None:
         before = self.seen.setdefault(queue_offset, record)
@@ -75,7 +77,9 @@ def check_masters(world: World) -> None:
             raise Violation(f"nodes {acking[epoch]} and {node} acknowledged in epoch {epoch}")
         if world.settings.replicas is ReplicaMode.ASYNC:
             if epoch < newest:
-                raise Violation(f"at {at:.3f} node {node} acknowledged {record} in epoch {epoch} after {newest}")
+                raise Violation(
+                    f"at {at:.3f} node {node} acknowledged {record} in epoch {epoch} after {newest}"
+                )
             newest = max(newest, epoch)
 
 

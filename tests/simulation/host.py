@@ -143,7 +143,9 @@ class Host:
 
     def lose_power(self) -> None:
         """The machine is gone: only what was synced is left, and nobody is told."""
-        self.world.note(f"node {self.name} loses power; {self.disk.synced} of {self.disk.end} records were synced")
+        self.world.note(
+            f"node {self.name} loses power; {self.disk.synced} of {self.disk.end} records were synced"
+        )
         self._end()
         self.powered_off = True
         for connection in list(self.connections):

@@ -43,7 +43,9 @@ MUTANTS: dict[str, Mutant] = {
     "master_acknowledges_appended": Mutant(
         ("master_acknowledges_appended",), scenarios=("consumer_before_a_failover", "isolate_the_master")
     ),
-    "visible_early": Mutant(("visible_early",), scenarios=("consumer_before_a_failover", "isolate_the_master")),
+    "visible_early": Mutant(
+        ("visible_early",), scenarios=("consumer_before_a_failover", "isolate_the_master")
+    ),
     "epoch_check_skipped": Mutant(
         ("epoch_check_skipped",),
         ((membership, "is_acceptable", lambda record, promised_epoch, joined: True),),

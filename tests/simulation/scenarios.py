@@ -66,7 +66,9 @@ def master_of(world: World) -> Host:
 
 def until_new_master(world: World, old: Host, limit_s: float = 10) -> Host:
     """Waits until another node than `old` is master."""
-    world.run_until(lambda: world.master() not in (None, old), limit_s, f"another master than node {old.name}")
+    world.run_until(
+        lambda: world.master() not in (None, old), limit_s, f"another master than node {old.name}"
+    )
     return master_of(world)
 
 

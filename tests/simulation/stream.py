@@ -120,6 +120,9 @@ class SimNode:
 
     async def identify(self, member: Member) -> None:
         self.member = member
+        # From now on, a lower end belongs to the new incarnation.
+        self.disk.mark = min(self.disk.mark, self.disk.end)
+        self.disk.synced = min(self.disk.synced, self.disk.end)
         self._leave_master()
 
     async def stop_following(self) -> None:
@@ -137,8 +140,10 @@ class SimNode:
         self.is_master, self.epoch, self.history = True, epoch, history
         self.gate, self.required = SendGate.REFUSE, required
         self.deadline = float("-inf")
-        self.world.note(f"node {self.host.name} is master of epoch {epoch} from {self.disk.end} on, with "
-                        f"{sorted(map(str, required))}")
+        self.world.note(
+            f"node {self.host.name} is master of epoch {epoch} from {self.disk.end} on, with "
+            f"{sorted(map(str, required))}"
+        )
         self.world.oracle.became_master(self.host.name, epoch)
         self._confirm()
 
@@ -317,7 +322,13 @@ class SimNode:
                 self._lost_master()
                 return
             self.source = Source(
-                self.source.node_id, self.source.epoch, SourceState.CONNECTED, None, history, log_start, log_end
+                self.source.node_id,
+                self.source.epoch,
+                SourceState.CONNECTED,
+                None,
+                history,
+                log_start,
+                log_end,
             )
             self._wake()
         elif kind == "compared":
@@ -325,8 +336,14 @@ class SimNode:
             source = self.source
             agrees = checksum == self._checksum(end)
             self.source = Source(
-                source.node_id, source.epoch, source.state, None, source.history, source.log_start,
-                source.log_end, (end, agrees),
+                source.node_id,
+                source.epoch,
+                source.state,
+                None,
+                source.history,
+                source.log_start,
+                source.log_end,
+                (end, agrees),
             )
             self._wake()
         elif kind == "refuse":
@@ -374,7 +391,11 @@ class SimNode:
         self.confirmed = max(self.confirmed, min(confirmed, self.flushed))
 
     def _acknowledge(self) -> None:
-        if self._to_master is not None and self.source is not None and self.source.state is SourceState.STREAMING:
+        if (
+            self._to_master is not None
+            and self.source is not None
+            and self.source.state is SourceState.STREAMING
+        ):
             flushed = self.disk.end if "acknowledged_when_appended" in self.world.mutants else self.flushed
             self._to_master.send(self.host, ("ack", self._following_epoch, flushed))
 
@@ -481,10 +502,9 @@ class SimNode:
 
     def _regularly(self) -> None:
         now = self.host.now()
-        self.disk.mark_synced = min(self.disk.mark, self.disk.end)
         if not self.world.flush_is_sync and self.world.rng.random() < 0.3:
             self.disk.sync(self.disk.end)
-        self.disk.mark_synced = min(self.disk.mark_synced, self.disk.synced)
+        self.disk.mark_synced = min(self.disk.mark, self.disk.synced)
         if self._flushing_since is not None:
             self._wake()
         if self.is_master:

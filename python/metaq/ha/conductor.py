@@ -32,9 +32,9 @@ from metaq.ha.actions import (
 )
 from metaq.ha.catch_up import CatchUp
 from metaq.ha.decisions import decide
-from metaq.ha.decisions.incarnation import why_new_incarnation
+from metaq.ha.decisions.incarnation import is_behind_its_beat, why_new_incarnation
 from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, Member, NodeState
-from metaq.ha.node import Clock, Files, Node
+from metaq.ha.node import Clock, Files, Node, Opened
 from metaq.ha.node_files import NodeRecord
 from metaq.ha.register import Register
 from metaq.ha.register_session import RegisterSession
@@ -125,12 +125,15 @@ class Conductor:
         """Takes part in the group until it is cancelled. Raises WrongRegister, MetadataDamaged or OSError."""
         self._node.on_change(self._wake.set)
         await self._open()
-        async with asyncio.TaskGroup() as tasks:
-            self._tasks = tasks
-            tasks.create_task(self._session.poll())
-            tasks.create_task(self._session.watch())
-            tasks.create_task(self._beat_regularly())
-            tasks.create_task(self._decide_regularly())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                tasks.create_task(self._session.poll())
+                tasks.create_task(self._session.watch())
+                tasks.create_task(self._beat_regularly())
+                tasks.create_task(self._decide_regularly())
+        finally:
+            self._end_switch("the node stopped during the switch")
 
     async def switch(self, target: int) -> None:
         """Hands the mastership over to another node, without losses. Raises SwitchRefused."""
@@ -146,34 +149,38 @@ class Conductor:
 
     async def _open(self) -> None:
         """Finds out who this node is, and finishes what a kill interrupted."""
+        # A loss that the disk shows is noted before anything else: after another kill it may not show any more.
         kept, opened = await self._files.load(), self._node.opened()
+        await self._save(self._opened_record(kept, opened, why_new_incarnation(kept, opened)))
+        await self._node.identify(self._kept.member(self._identity.node_id))
+        await self._finish_truncation()
         cluster_id = await self._session.first_read()
-        if kept is not None and kept.cluster_id not in (None, cluster_id):
+        if self._kept.cluster_id not in (None, cluster_id):
             raise WrongRegister(
-                f"this store belongs to register {kept.cluster_id}, but the register is {cluster_id}",
+                f"this store belongs to register {self._kept.cluster_id}, but the register is {cluster_id}",
                 hint="check the register's address; a restored register has a new id",
             )
         own_beat = self._session.beats.get(self._identity.node_id)
-        reason = why_new_incarnation(kept, opened, own_beat.beat if own_beat is not None else None)
+        if own_beat is not None and is_behind_its_beat(self._kept, opened, own_beat.beat):
+            _log.warning("node %d lost what its last beat had: a new incarnation", self._identity.node_id)
+            await self._save(self._kept.change(incarnation=self._new_incarnation()))
+            await self._node.identify(self._kept.member(self._identity.node_id))
+
+    def _opened_record(self, kept: NodeRecord | None, opened: Opened, reason: str) -> NodeRecord:
         if kept is None:
             # Records that were written before the group began count as an epoch of their own.
             epochs = ((1, 0),) if opened.log_end > 0 else ()
-            kept = NodeRecord(
+            return NodeRecord(
                 incarnation=self._new_incarnation(),
                 boot_id=opened.boot_id,
                 promised_epoch=len(epochs),
                 epochs=epochs,
             )
-        elif reason:
-            kept = kept.change(incarnation=self._new_incarnation(), boot_id=opened.boot_id)
+        kept = kept.change(boot_id=opened.boot_id)
+        if reason:
             _log.warning("node %d is a new incarnation: %s", self._identity.node_id, reason)
-        else:
-            kept = kept.change(boot_id=opened.boot_id)
-        if kept.start_over_at is not None:
-            kept = kept.change(epochs=())
-        await self._save(kept)
-        await self._node.identify(kept.member(self._identity.node_id))
-        await self._finish_truncation()
+            kept = kept.change(incarnation=self._new_incarnation())
+        return kept
 
     async def _finish_truncation(self) -> None:
         kept = self._kept

@@ -50,7 +50,10 @@ class Opened:
     log_end: int
     """The end of the log after recovery, all of it synced."""
     flushed_mark: int
-    """An end that the store is known to have flushed before; recovery must not end below it."""
+    """An end that the store is known to have flushed before; recovery must not end below it.
+
+    The store keeps this mark until `identify` is called, so that a second kill does not hide a loss.
+    """
     stopped_cleanly: bool
     """The store was closed in order, with everything synced."""
 
