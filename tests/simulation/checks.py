@@ -1,4 +1,4 @@
-"""What must hold in every run: the oracle sees every acknowledgement and compares it with the logs at the end."""
+"""What must hold in every run: the oracle sees every acknowledgement, and compares all logs at the end."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Oracle:
         self.elections = 0
         self.closed_links = 0
         self.cut_confirmed: list[str] = []
+        self.dead: dict[int, set[int]] = defaultdict(set)
+        """The records that each node has begun to cut off."""
 
     def acknowledged(self, node: int, epoch: int, queue_offset: int, record: int) -> None:
         self.acks.append((self._world.loop.time(), node, epoch, queue_offset, record))
@@ -42,6 +44,18 @@ class Oracle:
             self.cut_confirmed.append(
                 f"node {node} cut its log to {end}, below its confirmed end {confirmed}"
             )
+
+    def cut(self, node: int, records: list[int]) -> None:
+        self.dead[node].update(records)
+
+    def received(self, node: int, records: list[int]) -> None:
+        if self.dead[node]:
+            self.dead[node].difference_update(records)
+
+    def took_role(self, node: int, log: list[int]) -> None:
+        """A node that takes part in the group again must not have records that it cut off."""
+        if self.dead[node] and (alive := self.dead[node].intersection(log)):
+            self.crashes.append(f"a stale tail of node {node} came back to life: {sorted(alive)[:5]}")
 
     def consumed(self, queue_offset: int, record: int) -> None:
         before = self.seen.setdefault(queue_offset, record)
@@ -96,13 +110,14 @@ def check_logs(world: World) -> None:
         for at, node, epoch, queue_offset, record in world.oracle.acks:
             if final.get(queue_offset, record if queue_offset < disk.log_start else None) != record:
                 raise Violation(
-                    f"record {record}, acknowledged at {at:.3f} by node {node} in epoch {epoch} at queue offset "
-                    f"{queue_offset}, is lost: {final.get(queue_offset)} is there"
+                    f"record {record}, acknowledged at {at - 1000:.3f} by node {node} in epoch {epoch} at "
+                    f"queue offset {queue_offset}, is lost: {final.get(queue_offset)} is there"
                 )
         for queue_offset, record in world.oracle.seen.items():
             if final.get(queue_offset, record if queue_offset < disk.log_start else None) != record:
                 raise Violation(
-                    f"a consumer read {record} at queue offset {queue_offset}, but {final.get(queue_offset)} is there"
+                    f"a consumer read {record} at queue offset {queue_offset}, but it has vanished: "
+                    f"{final.get(queue_offset)} is there"
                 )
     if not world.must_recover:
         return

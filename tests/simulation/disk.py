@@ -31,6 +31,7 @@ class Disk:
     boot: int = 1
     hangs: bool = False
     fails: bool = False
+    slowness: float = 1.0
     stopped_cleanly: bool = False
 
     def append(self, records: list[int]) -> None:

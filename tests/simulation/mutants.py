@@ -9,9 +9,10 @@ from typing import Any
 from unittest.mock import patch
 
 from metaq.ha import conductor
+from metaq.ha.actions import Action, Stream
 from metaq.ha.decisions import candidate, following, master, membership
 from metaq.ha.group_record import GroupRecord, Member
-from metaq.ha.view import PendingSwap
+from metaq.ha.view import PendingSwap, Source, View
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ def _by_id(record: GroupRecord, member: Member) -> bool:
     return record.member(member.id) is not None
 
 
+def _without_truncation(view: View, source: Source) -> Action:
+    return Stream(view.own.appended_end)
+
+
 async def _without_intent(self: conductor.Conductor, end: int) -> None:
     await self._node.truncate(end)
     await self._save(self._kept.with_history(self._kept.history.truncate(end)))
@@ -39,7 +44,9 @@ async def _without_intent(self: conductor.Conductor, end: int) -> None:
 
 MUTANTS: dict[str, Mutant] = {
     "fsync_dropped": Mutant(("fsync_dropped",), scenarios=("power_loss_of_all",)),
-    "acknowledged_when_appended": Mutant(("acknowledged_when_appended",), scenarios=("power_loss_of_all",)),
+    "acknowledged_when_appended": Mutant(
+        ("acknowledged_when_appended",), scenarios=("power_loss_with_slow_disks",)
+    ),
     "master_acknowledges_appended": Mutant(
         ("master_acknowledges_appended",), scenarios=("consumer_before_a_failover", "isolate_the_master")
     ),
@@ -55,10 +62,12 @@ MUTANTS: dict[str, Mutant] = {
         patches=((master, "must_acknowledge", _without_union),), scenarios=("expand_answer_lost",)
     ),
     "truncation_skipped": Mutant(
-        ("truncation_skipped",), scenarios=("kill_during_truncation", "isolate_the_master")
+        patches=((following, "next_copy_step", _without_truncation),),
+        scenarios=("kill_during_truncation", "isolate_the_master"),
     ),
     "truncation_intent_skipped": Mutant(
-        patches=((conductor.Conductor, "_truncate", _without_intent),), scenarios=("kill_during_truncation",)
+        patches=((conductor.Conductor, "_truncate", _without_intent),),
+        scenarios=("stale_tail_behind_a_hole",),
     ),
     "wiped_replica_electable": Mutant(
         patches=(

@@ -1,6 +1,7 @@
 """The scenarios of the design, by their numbers, and random ones.
 
-Every scenario begins with a whole group under load. When it returns, everything heals, and all promises are checked.
+Every scenario begins with a whole group under load. When it returns, everything heals, and all promises are
+checked.
 """
 
 from __future__ import annotations
@@ -75,6 +76,13 @@ def until_new_master(world: World, old: Host, limit_s: float = 10) -> Host:
 def expect(condition: bool, what: str) -> None:
     if not condition:
         raise Violation(f"expected: {what}")
+
+
+def pause(world: World, paused: bool = True) -> None:
+    """Stops the clients, or lets them go on."""
+    for producer in world.producers:
+        producer.paused = paused
+    world.run(0.5)
 
 
 def isolate(world: World, host: Host, *, register: bool = True, clients: bool = False) -> None:
@@ -311,6 +319,23 @@ def power_loss_of_all(world: World) -> None:
         world.run(3 + world.rng.random() * 3)
 
 
+@scenario(10)
+def power_loss_with_slow_disks(world: World) -> None:
+    """Syncs take long, all machines lose power, and the old master stays away."""
+    for host in world.hosts.values():
+        host.disk.slowness = world.rng.choice((20, 100))
+    world.run(1 + world.rng.random())
+    old = master_of(world)
+    for host in world.hosts.values():
+        host.lose_power()
+    for host in world.shuffle():
+        if host is not old:
+            host.start()
+    world.run(8)
+    for host in world.hosts.values():
+        host.disk.slowness = 1
+
+
 @scenario(11, flush_is_sync=False)
 def power_loss_of_the_master_with_async_flush(world: World) -> None:
     """The old master is back first, but it may lack acknowledged records: it is not elected."""
@@ -409,7 +434,7 @@ def bit_flip(world: World) -> None:
 
 
 def _leave_a_stale_tail(world: World) -> Host:
-    """Cuts the master off while clients still write to it, until another master has written something else."""
+    """Cuts the master off while clients still write to it, until another master has written other records."""
     old = master_of(world)
     isolate(world, old)
     world.run(0.2)
@@ -445,12 +470,43 @@ def kill_during_truncation(world: World) -> None:
     world.run(2)
 
 
+@scenario(15)
+def stale_tail_behind_a_hole(world: World) -> None:
+    """A node is killed after the first step of a truncation; then its log grows to where its old tail was."""
+    old = master_of(world)
+    pause(world)
+    isolate(world, old)
+    for _ in range(24):
+        if old.node is not None:
+            old.node.send(world.next_record(), lambda code, queue_offset, epoch: None)
+    new = until_new_master(world, old)
+    pause(world, False)
+    grown = new.disk.end + world.rng.randrange(1, 20)
+    world.run_until(lambda: new.disk.end >= grown, 10, "the new master has written")
+    pause(world)
+    steps = 0
+
+    def kill(host: Host) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            world.loop.after(0, host.lose_power if world.rng.random() < 0.3 else host.kill)
+            world.loop.after(0.5, host.start)
+
+    world.truncation_step = kill
+    world.network.heal()
+    world.run_until(lambda: old.name in world.in_sync(), 15, "the old master is in sync")
+    old.kill()
+    world.run(0.2)
+    old.start()
+    world.run(1)
+    pause(world, False)
+
+
 @scenario(16)
 def five_elections_without_writes(world: World) -> None:
     """Epochs without a record leave no trace, and everybody rejoins."""
-    for producer in world.producers:
-        producer.paused = True
-    world.run(1)
+    pause(world)
     for _ in range(5):
         old = master_of(world)
         old.kill()
@@ -458,8 +514,7 @@ def five_elections_without_writes(world: World) -> None:
         world.run(world.rng.random())
         old.start()
         world.run_until(lambda: len(world.in_sync()) == 3, 10, "the old master rejoins")
-    for producer in world.producers:
-        producer.paused = False
+    pause(world, False)
 
 
 @scenario(17)
@@ -597,7 +652,7 @@ def switch_to_a_dead_node(world: World) -> None:
     master = master_of(world)
     target = world.rng.choice(world.replicas())
     target.kill()
-    world.run(world.rng.random() * 2)
+    world.run(0.1 + world.rng.random() * 2)
     assert master.conductor is not None
     task = world.loop.create_task(master.conductor.switch(target.name))
     world.run_until(task.done, 8, "the switch is refused")

@@ -1,7 +1,7 @@
 """The store and the replication stream of one simulated process; implements `metaq.ha.node.Node`.
 
-A replica connects, shows its identity and the epoch that it follows, and gets the master's history. It then cuts its
-log where needed and names the end from which it wants the log:
+A replica connects, shows its identity and the epoch that it follows, and gets the master's history. It then
+cuts its log where needed and names the end from which it wants the log:
 
     replica → master   hello(member, epoch) · compare(end) · start(end) · ack(epoch, flushed)
     master → replica   welcome(epoch, history, log start, log end) · compared(end, sum) · refuse(epoch) ·
@@ -131,6 +131,7 @@ class SimNode:
 
     async def become_replica(self, master: Beat, epoch: int) -> None:
         self._leave_master()
+        self.world.oracle.took_role(self.host.name, self.disk.log())
         self._following_epoch = epoch
         self.source = Source(master.id, epoch, SourceState.CONNECTING)
         self._connect()
@@ -144,6 +145,7 @@ class SimNode:
             f"node {self.host.name} is master of epoch {epoch} from {self.disk.end} on, with "
             f"{sorted(map(str, required))}"
         )
+        self.world.oracle.took_role(self.host.name, self.disk.log())
         self.world.oracle.became_master(self.host.name, epoch)
         self._confirm()
 
@@ -181,7 +183,8 @@ class SimNode:
         if self.world.flush_is_sync:
             if self._flushing_since is None and self.disk.end > self.flushed:
                 self._flushing_since = self.host.now()
-                self.host.after(0.0005 + self.world.rng.random() * 0.004, self._flush_returned, self.disk.end)
+                sync_s = 0.0005 + self.world.rng.random() * 0.004 * self.disk.slowness
+                self.host.after(sync_s, self._flush_returned, self.disk.end)
         else:
             self.flushed = self.disk.end
             self.disk.note_flushed(self.flushed)
@@ -218,15 +221,16 @@ class SimNode:
     async def truncate(self, end: int) -> None:
         self._pause_stream()
         await self._sync_all()
-        if "truncation_skipped" in self.world.mutants:
-            return
         self.world.note(f"node {self.host.name} cuts its log from {self.disk.end} to {end}")
         self.world.oracle.truncated(self.host.name, end, self.confirmed)
         self.flushed = min(self.flushed, end)
+        tail = [record for record in self.disk.places[end:] if record > 0]
         while True:
             self.world.truncation_step(self.host)
             await self.host.sleep(0.002)
-            if not self.disk.cut_step(end):
+            more = self.disk.cut_step(end)
+            self.world.oracle.cut(self.host.name, tail)
+            if not more:
                 break
         self.world.truncation_step(self.host)
 
@@ -369,7 +373,7 @@ class SimNode:
         source, connection = self.source, self._to_master
         if source is None or connection is None or source.state is not SourceState.CONNECTED:
             return
-        if "truncation_skipped" not in self.world.mutants and end != self.disk.end:
+        if end != self.disk.end:
             self._lost_master()
             return
         self.source = Source(source.node_id, source.epoch, SourceState.STREAMING)
@@ -384,7 +388,10 @@ class SimNode:
             self._lost_master()
             return
         self.disk.append(records)
+        self.world.oracle.received(self.host.name, records)
         self._learn_confirmed(confirmed)
+        if "acknowledged_when_appended" in self.world.mutants:
+            self._acknowledge()
         self._flush()
 
     def _learn_confirmed(self, confirmed: int) -> None:
@@ -429,7 +436,7 @@ class SimNode:
             connection.send(self.host, ("compared", end, self._checksum(end)))
         elif kind == "start":
             (end,) = values
-            if end > self.disk.end and "truncation_skipped" not in self.world.mutants:
+            if end > self.disk.end:
                 connection.close(self.host)
                 self._lost_replica(connection)
                 return

@@ -149,7 +149,7 @@ class Conductor:
 
     async def _open(self) -> None:
         """Finds out who this node is, and finishes what a kill interrupted."""
-        # A loss that the disk shows is noted before anything else: after another kill it may not show any more.
+        # A loss that the disk shows is noted first: after another kill it may not show any more.
         kept, opened = await self._files.load(), self._node.opened()
         await self._save(self._opened_record(kept, opened, why_new_incarnation(kept, opened)))
         await self._node.identify(self._kept.member(self._identity.node_id))

@@ -128,7 +128,7 @@ def _shrunk(view: View, record: GroupRecord) -> frozenset[Member] | None:
     remaining = record.members - (behind := lagging(view, record))
     if not behind or len(remaining) < _min_in_sync(view, record):
         return None
-    # Nodes that die together are noticed one after the other. Without this, the set could shrink to a dead one.
+    # Nodes that die together are noticed one after the other: the set must not shrink to a dead one.
     doubtful_s = view.settings.behind_limit_s / 2
     if any(behind_s(view, member) >= doubtful_s for member in remaining if member != view.own.member):
         return None
