@@ -71,7 +71,7 @@ def check(world: World) -> None:
     if world.loop.failures:
         raise Violation(f"an error in a task: {world.loop.failures[0]!r}")
     for host in world.hosts.values():
-        if host.conductor is not None and host.conductor.unsettled:
+        if host.conductor is not None and host.conductor.driver.unsettled:
             raise Violation(f"the decisions of node {host.name} do not settle")
     check_masters(world)
     if not world.losses_allowed and oracle.cut_confirmed:

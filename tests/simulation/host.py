@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from metaq.ha.conductor import Conductor, Identity
+from metaq.ha.fixed_conductor import FixedConductor
 from metaq.ha.group_record import GroupKeys
+from metaq.ha.node_driver import Peer
 from metaq.ha.node_files import NodeRecord
 from tests.simulation.disk import Disk
 from tests.simulation.faulty_register import RegisterClient
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 KEYS = GroupKeys("cluster", "broker")
+FIXED_MASTER = 1
 
 
 class Host:
@@ -33,7 +36,7 @@ class Host:
         self.powered_off = False
         self.connections: set[Connection] = set()
         self.node: SimNode | None = None
-        self.conductor: Conductor | None = None
+        self.conductor: Conductor | FixedConductor | None = None
         self._task: asyncio.Task[None] | None = None
         self._queued: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []
         self._clock_offset = world.rng.random() * 1e6
@@ -110,8 +113,16 @@ class Host:
         self.running, self.powered_off = True, False
         self.disk.recover()
         self.node = SimNode(self)
+        self.world.note(f"node {self.name} starts with {self.disk.end} records")
+        self.conductor = self._fixed_conductor() if self.world.fixed else self._conductor()
+        self.node.start()
+        self._task = self.world.loop.create_task(self.conductor.run())
+        self._task.add_done_callback(self._ended)
+
+    def _conductor(self) -> Conductor:
+        assert self.node is not None
         identity = Identity(self.name, f"client:{self.name}", f"replica:{self.name}", KEYS)
-        self.conductor = Conductor(
+        return Conductor(
             identity,
             self.node,
             RegisterClient(self.world.register, self),
@@ -120,10 +131,20 @@ class Host:
             self,
             self._new_incarnation,
         )
-        self.world.note(f"node {self.name} starts with {self.disk.end} records")
-        self.node.start()
-        self._task = self.world.loop.create_task(self.conductor.run())
-        self._task.add_done_callback(self._ended)
+
+    def _fixed_conductor(self) -> FixedConductor:
+        assert self.node is not None
+        replica_ids = [name for name in self.world.hosts if name != FIXED_MASTER]
+        return FixedConductor(
+            self.name,
+            Peer(FIXED_MASTER, f"replica:{FIXED_MASTER}"),
+            replica_ids,
+            self.node,
+            self,
+            self.world.settings,
+            self,
+            self._new_incarnation,
+        )
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from metaq.ha import conductor
+from metaq.ha import node_driver
 from metaq.ha.actions import Action, Stream
 from metaq.ha.decisions import candidate, following, master, membership
 from metaq.ha.group_record import GroupRecord, Member
-from metaq.ha.view import PendingSwap, Source, View
+from metaq.ha.view import Own, PendingSwap, Source
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ def _by_id(record: GroupRecord, member: Member) -> bool:
     return record.member(member.id) is not None
 
 
-def _without_truncation(view: View, source: Source) -> Action:
-    return Stream(view.own.appended_end)
+def _without_truncation(own: Own, source: Source) -> Action:
+    return Stream(own.appended_end)
 
 
-async def _without_intent(self: conductor.Conductor, end: int) -> None:
+async def _without_intent(self: node_driver.NodeDriver, end: int) -> None:
     await self._node.truncate(end)
-    await self._save(self._kept.with_history(self._kept.history.truncate(end)))
+    await self.save(self.kept.with_history(self.kept.history.truncate(end)))
 
 
 MUTANTS: dict[str, Mutant] = {
@@ -66,7 +66,7 @@ MUTANTS: dict[str, Mutant] = {
         scenarios=("kill_during_truncation", "isolate_the_master"),
     ),
     "truncation_intent_skipped": Mutant(
-        patches=((conductor.Conductor, "_truncate", _without_intent),),
+        patches=((node_driver.NodeDriver, "_truncate", _without_intent),),
         scenarios=("stale_tail_behind_a_hole",),
     ),
     "wiped_replica_electable": Mutant(

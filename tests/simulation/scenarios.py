@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from metaq.ha.conductor import SwitchRefused
+from metaq.ha.conductor import Conductor, SwitchRefused
 from metaq.ha.group_record import GroupRecord
 from metaq.ha.register import Outcome
 from metaq.ha.settings import HaSettings, ReplicaMode
@@ -322,10 +322,10 @@ def power_loss_of_all(world: World) -> None:
 @scenario(10)
 def power_loss_with_slow_disks(world: World) -> None:
     """Syncs take long, all machines lose power, and the old master stays away."""
-    for host in world.hosts.values():
+    old = master_of(world)
+    for host in world.replicas():
         host.disk.slowness = world.rng.choice((20, 100))
     world.run(1 + world.rng.random())
-    old = master_of(world)
     for host in world.hosts.values():
         host.lose_power()
     for host in world.shuffle():
@@ -628,7 +628,7 @@ def rolling_restart(world: World) -> None:
 
 def switch(world: World, master: Host, target: Host) -> None:
     """Asks for a planned switch and waits for its end: at most a second."""
-    assert master.conductor is not None
+    assert isinstance(master.conductor, Conductor)
     started = world.loop.time()
     task = world.loop.create_task(master.conductor.switch(target.name))
     world.run_until(task.done, 2, "the switch ends")
@@ -653,7 +653,7 @@ def switch_to_a_dead_node(world: World) -> None:
     target = world.rng.choice(world.replicas())
     target.kill()
     world.run(0.1 + world.rng.random() * 2)
-    assert master.conductor is not None
+    assert isinstance(master.conductor, Conductor)
     task = world.loop.create_task(master.conductor.switch(target.name))
     world.run_until(task.done, 8, "the switch is refused")
     expect(isinstance(task.exception(), SwitchRefused), "the switch is refused")
@@ -666,7 +666,7 @@ def switch_and_kill(world: World) -> None:
     """The master or the target dies in the middle of a switch."""
     master = master_of(world)
     target = world.rng.choice(world.replicas())
-    assert master.conductor is not None
+    assert isinstance(master.conductor, Conductor)
     task = world.loop.create_task(master.conductor.switch(target.name))
     world.run(world.rng.random() * 0.05)
     victim = world.rng.choice((master, target))
@@ -717,6 +717,111 @@ def async_register_stopped(world: World) -> None:
     expect(len(world.oracle.acks) == acks, "no acknowledgement without the register")
 
 
+@scenario(0, fixed=True, nodes=2)
+def fixed_pair_restarts(world: World) -> None:
+    """Nodes of a plain pair die and come back; the replica never takes over."""
+    for _ in range(4):
+        host = world.rng.choice(list(world.hosts.values()))
+        if world.rng.random() < 0.5:
+            host.kill()
+        else:
+            host.lose_power()
+        world.run(world.rng.random() * 5)
+        expect(not any(other.node and other.node.is_master for other in world.replicas()), "no switch")
+        host.start()
+        world.run(world.rng.random() * 5)
+
+
+@scenario(0, fixed=True, nodes=2)
+def fixed_master_comes_back_empty(world: World) -> None:
+    """A fixed master that lost its disk gets everything back from its replica, in spite of kills."""
+    master, replica = world.hosts[1], world.hosts[2]
+    master.kill()
+    master.disk.wipe()
+    if world.rng.random() < 0.5:
+        replica.kill()
+    world.run(world.rng.random())
+    master.start()
+    world.run(world.rng.random() * 5)
+    expect(replica.running or master.node is None or not master.node.is_master, "it waits for its replica")
+    for _ in range(2):
+        replica.start()
+        world.run(world.rng.random() * 0.3)
+        master.kill()
+        world.run(world.rng.random() * 4)
+        master.start()
+    world.run(1)
+
+
+@scenario(0, fixed=True, nodes=2, flush_is_sync=False)
+def fixed_master_loses_its_tail(world: World) -> None:
+    """With `flush=async` a fixed master loses power: it fetches the longer tail before its first write."""
+    world.run(1)
+    world.hosts[1].lose_power()
+    world.run(world.rng.random() * 2)
+    world.hosts[1].start()
+    world.run(5)
+
+
+@scenario(0, fixed=True, nodes=3, settings=HaSettings(min_in_sync=1))
+def fixed_replicas_away(world: World) -> None:
+    """With a minimum of one, a fixed master goes on alone."""
+    world.hosts[2].kill()
+    world.hosts[3].kill()
+    oks = world.oks
+    world.run_until(lambda: world.oks > oks + 5, 6, "the master goes on alone")
+
+
+@scenario(0, settings=HaSettings(min_in_sync=1))
+def random_faults_with_a_minimum_of_one(world: World) -> None:
+    """The set may shrink to one node, whose disk survives."""
+    random_faults(world, destroy=False)
+
+
+@scenario(0, settings=ASYNC)
+def random_faults_with_async_replicas(world: World) -> None:
+    """Records may be lost, but never do two masters acknowledge at the same time."""
+    world.losses_allowed = True
+    random_faults(world, destroy=False)
+
+
+@scenario(0)
+def replica_behind_the_minimum(world: World) -> None:
+    """The master has deleted what a replica needs next: the replica starts over."""
+    world.run(1)
+    late = world.rng.choice(world.replicas())
+    late.kill()
+    world.run(3)
+    for host in world.hosts.values():
+        if host is not late and host.node is not None:
+            host.disk.log_start = max(host.node.confirmed - 5, host.disk.log_start)
+    late.start()
+    world.run(3)
+
+
+@scenario(18)
+def another_register(world: World) -> None:
+    """The address leads to another register: a running node ignores it, a restarted one refuses to start."""
+    elections = world.oracle.elections
+    world.register.up = False
+    world.run(1)
+    other = world.register.backup()
+    world.register.restore(({}, 1))
+    world.register.cluster_id = "register-2"
+    world.register.up = True
+    world.run(5)
+    expect(world.oracle.elections == elections, "no election by another register")
+    replica = world.rng.choice(world.replicas())
+    replica.kill()
+    replica.start()
+    world.run(3)
+    expect(any("WrongRegister" in crash for crash in world.oracle.crashes), "a restarted node refuses it")
+    world.oracle.crashes.clear()
+    replica.kill()
+    world.register.restore(other)
+    world.register.cluster_id = "register-1"
+
+
 @scenario(0)
 def packet_loss(world: World) -> None:
     """A fifth of all packets is lost, and nodes die."""
@@ -725,7 +830,7 @@ def packet_loss(world: World) -> None:
 
 
 @scenario(0)
-def random_faults(world: World) -> None:
+def random_faults(world: World, destroy: bool = True) -> None:
     """Any faults in any order. At most one disk is damaged or emptied, so every record keeps a copy."""
     rng = world.rng
     victim = rng.choice(list(world.hosts.values()))
@@ -757,9 +862,9 @@ def random_faults(world: World) -> None:
                 host.lose_power()
             case 11:
                 victim.kill()
-                if rng.random() < 0.5:
+                if destroy and rng.random() < 0.5:
                     victim.disk.wipe()
-                else:
+                elif destroy:
                     victim.disk.flip_bit(rng)
             case 12:
                 host.disk.hangs = not host.disk.hangs
@@ -769,7 +874,7 @@ def random_faults(world: World) -> None:
                 world.network.loss = rng.choice((0.0, 0.05, 0.2))
             case 15:
                 master = world.master()
-                if master is not None and master.conductor is not None:
+                if master is not None and isinstance(master.conductor, Conductor):
                     task = world.loop.create_task(master.conductor.switch(host.name))
                     task.add_done_callback(lambda done: done.cancelled() or done.exception())
             case _:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from metaq.ha.epochs import History
-from metaq.ha.group_record import Beat, Member
-from metaq.ha.node import LinkFacts, NodeFacts, Opened
+from metaq.ha.group_record import Member
+from metaq.ha.node import LinkFacts, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk as DiskHealth
 from metaq.ha.view import SendGate, Source, SourceState
@@ -65,6 +65,7 @@ class SimNode:
         self.deadline = float("-inf")
         self.peer_epoch = 0
         self.replicas: dict[Connection, _Replica] = {}
+        self.offers: dict[Connection, tuple[Member, Offer]] = {}
         self.source: Source | None = None
         self._to_master: Connection | None = None
         self._attempt = 0
@@ -104,6 +105,7 @@ class SimNode:
             confirmed_end=self.confirmed,
             disk=self._health(),
             links=links,
+            offers=dict(self.offers.values()),
             source=self.source,
             peer_epoch=self.peer_epoch,
         )
@@ -129,16 +131,20 @@ class SimNode:
         self._leave_master()
         await self._sync_all()
 
-    async def become_replica(self, master: Beat, epoch: int) -> None:
+    def set_history(self, history: History) -> None:
+        self.history = history
+
+    async def become_replica(self, master_id: int, address: str, epoch: int) -> None:
         self._leave_master()
         self.world.oracle.took_role(self.host.name, self.disk.log())
         self._following_epoch = epoch
-        self.source = Source(master.id, epoch, SourceState.CONNECTING)
+        self.source = Source(master_id, epoch, SourceState.CONNECTING)
         self._connect()
 
-    async def become_master(self, epoch: int, history: History, required: frozenset[Member]) -> None:
+    async def become_master(self, epoch: int, required: frozenset[Member]) -> None:
         self._leave_master()
-        self.is_master, self.epoch, self.history = True, epoch, history
+        self.is_master, self.epoch = True, epoch
+        self._refuse_offers()
         self.gate, self.required = SendGate.REFUSE, required
         self.deadline = float("-inf")
         self.world.note(
@@ -272,7 +278,8 @@ class SimNode:
             connection.receivers[side] = lambda message: self._from_master(connection, message)
             connection.closers[side] = lost
             self.source = Source(source.node_id, source.epoch, SourceState.CONNECTING)
-            connection.send(self.host, ("hello", self.member, self._following_epoch))
+            hello = ("hello", self.member, self._following_epoch, self.history, self.disk.end)
+            connection.send(self.host, hello)
 
         def failed(refused: bool) -> None:
             if attempt != self._attempt or self.source is None:
@@ -322,12 +329,15 @@ class SimNode:
                 self._learn_confirmed(confirmed)
         elif kind == "welcome":
             epoch, history, log_start, log_end = values
-            if epoch != self._following_epoch and "epoch_check_skipped" not in self.world.mutants:
+            right = epoch >= self._following_epoch if self.world.fixed else epoch == self._following_epoch
+            if not right and "epoch_check_skipped" not in self.world.mutants:
                 self._lost_master()
                 return
+            if self.world.fixed:
+                self._following_epoch = epoch
             self.source = Source(
                 self.source.node_id,
-                self.source.epoch,
+                epoch if self.world.fixed else self.source.epoch,
                 SourceState.CONNECTED,
                 None,
                 history,
@@ -350,6 +360,9 @@ class SimNode:
                 (end, agrees),
             )
             self._wake()
+        elif kind == "fetch":
+            (start,) = values
+            connection.send(self.host, ("tail", start, self.disk.places[start : self.flushed]))
         elif kind == "refuse":
             self._lost_master()
 
@@ -418,6 +431,9 @@ class SimNode:
         if kind == "hello":
             self._hello(connection, *values)
             return
+        if kind == "tail":
+            self._receive_tail(*values)
+            return
         replica = self.replicas.get(connection)
         if replica is None:
             return
@@ -444,7 +460,38 @@ class SimNode:
             self._wake()
             self._pump()
 
-    def _hello(self, connection: Connection, member: Member, epoch: int) -> None:
+    async def fetch_tail(self, member: Member, start: int) -> None:
+        connection = next((link for link, (who, _) in self.offers.items() if who == member), None)
+        if connection is None:
+            return
+        log_end = self.offers[connection][1].log_end
+        connection.send(self.host, ("fetch", start))
+        while connection in self.offers and self.disk.end < log_end:
+            await self.host.sleep(0.01)
+        await self._sync_all()
+
+    def _receive_tail(self, start: int, records: list[int]) -> None:
+        if start == self.disk.end and not self.is_master:
+            self.world.note(f"node {self.host.name} fetches {len(records)} records")
+            self.disk.append(records)
+            self.world.oracle.received(self.host.name, records)
+            self._flush()
+
+    def _refuse_offers(self) -> None:
+        offers, self.offers = self.offers, {}
+        for connection in offers:
+            connection.send(self.host, ("refuse", self.epoch))
+            connection.close(self.host)
+
+    def _hello(
+        self, connection: Connection, member: Member, epoch: int, history: History, log_end: int
+    ) -> None:
+        if self.world.fixed and not self.is_master:
+            self.offers[connection] = (member, Offer(history, log_end))
+            self._wake()
+            return
+        if self.world.fixed and epoch <= self.epoch:
+            epoch = self.epoch
         careless = "epoch_check_skipped" in self.world.mutants
         if epoch > self.epoch and not careless:
             self.peer_epoch = max(self.peer_epoch, epoch)
@@ -461,6 +508,7 @@ class SimNode:
         connection.send(self.host, ("welcome", self.epoch, self.history, self.disk.log_start, self.disk.end))
 
     def _lost_replica(self, connection: Connection) -> None:
+        self.offers.pop(connection, None)
         if self.replicas.pop(connection, None) is not None:
             self._wake()
 
@@ -521,7 +569,9 @@ class SimNode:
                     self._lost_replica(replica.connection)
                 else:
                     replica.connection.send(self.host, ("beat", self.epoch, self.confirmed))
-        elif self._to_master is not None:
+        for connection in self.offers:
+            connection.send(self.host, ("beat", 0, 0))
+        if not self.is_master and self._to_master is not None:
             if now - self._master_contact_at > SILENCE_S:
                 self._lost_master()
             else:

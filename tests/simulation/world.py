@@ -11,7 +11,7 @@ from metaq.ha.settings import HaSettings
 from tests.simulation.checks import Oracle, Violation, check
 from tests.simulation.clients import Consumer, Producer
 from tests.simulation.faulty_register import RegisterStore
-from tests.simulation.host import KEYS, Host
+from tests.simulation.host import FIXED_MASTER, KEYS, Host
 from tests.simulation.network import Network
 from tests.simulation.virtual_loop import VirtualLoop
 
@@ -27,8 +27,11 @@ class World:
         flush_is_sync: bool = True,
         mutants: Iterable[str] = (),
         send_interval_s: float = 0.08,
+        fixed: bool = False,
     ) -> None:
         self.seed = seed
+        self.fixed = fixed
+        """Roles are fixed: node 1 is master, and there is no register."""
         self.rng = random.Random(seed)
         self.loop = VirtualLoop()
         self.network = Network(self.loop, self.rng)
@@ -77,6 +80,12 @@ class World:
     # ---- state
 
     def record(self) -> GroupRecord | None:
+        """Returns the group's record; for fixed roles, one made up from what the master believes."""
+        if self.fixed:
+            node = self.hosts[FIXED_MASTER].node
+            if node is None or not node.is_master:
+                return None
+            return GroupRecord(node.epoch, FIXED_MASTER, tuple(node.required), self.settings.min_in_sync)
         stored = self.register.values.get(KEYS.group)
         return GroupRecord.decode(stored.value) if stored is not None else None
 

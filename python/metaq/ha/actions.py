@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metaq.ha.epochs import History
 from metaq.ha.group_record import GroupRecord, Member
 from metaq.ha.view import SendGate, SwapPurpose
 
@@ -48,6 +49,22 @@ class Stream:
     """Keep the master's history, then ask it for its log from this end on."""
 
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """Promise the epoch of the connected master; for fixed roles, where only the master knows it."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchTail:
+    """Copy a replica's longer log before this node serves as a fixed master."""
+
+    member: Member
+    start: int
+    history: History
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +135,8 @@ Action = (
     | Truncate
     | StartOver
     | Stream
+    | Promise
+    | FetchTail
     | BecomeMaster
     | StepDown
     | SetRequired

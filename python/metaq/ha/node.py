@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from metaq.ha.epochs import History
-from metaq.ha.group_record import Beat, Member
+from metaq.ha.group_record import Member
 from metaq.ha.node_files import NodeRecord
 from metaq.ha.view import Disk, SendGate, Source
 
@@ -69,6 +69,14 @@ class LinkFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """The log of a replica that connected to a master which does not serve yet."""
+
+    history: History
+    log_end: int
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """The state of store and stream at one moment."""
 
@@ -78,6 +86,7 @@ class NodeFacts:
     state_version: int = 0
     disk: Disk = Disk.HEALTHY
     links: Mapping[Member, LinkFacts] = field(default_factory=dict)
+    offers: Mapping[Member, Offer] = field(default_factory=dict)
     source: Source | None = None
     peer_epoch: int = 0
     """The highest epoch that a peer showed on a connection."""
@@ -102,12 +111,19 @@ class Node(Protocol):
         """Sets the identity that this node shows to peers from now on."""
         ...
 
+    def set_history(self, history: History) -> None:
+        """Sets the epochs of the log, which peers are shown when they connect."""
+        ...
+
     async def stop_following(self) -> None:
         """Closes the stream from the master, then syncs the log. Acknowledges nothing after it returns."""
         ...
 
-    async def become_replica(self, master: Beat, epoch: int) -> None:
-        """Connects to the master in the background. `facts().source` shows how far it got."""
+    async def become_replica(self, master_id: int, address: str, epoch: int) -> None:
+        """Connects to the master in the background. `facts().source` shows how far it got.
+
+        Refuses a master of a lower epoch. With a register it refuses any other epoch.
+        """
         ...
 
     async def compare_below(self, end: int) -> None:
@@ -129,7 +145,14 @@ class Node(Protocol):
         """Asks the master for its log from this end on."""
         ...
 
-    async def become_master(self, epoch: int, history: History, required: frozenset[Member]) -> None:
+    async def fetch_tail(self, member: Member, start: int) -> None:
+        """Copies the log of a connected replica from `start` on and syncs it; for fixed roles.
+
+        Returns early if the connection breaks.
+        """
+        ...
+
+    async def become_master(self, epoch: int, required: frozenset[Member]) -> None:
         """Serves as master of an epoch that begins at the end of the log, with the gate closed."""
         ...
 

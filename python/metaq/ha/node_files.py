@@ -37,6 +37,8 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A truncation that began and is not known to be finished."""
     start_over_at: LogEnd | None = None
     """The log is being dropped, to start again at this end."""
+    incomplete: bool = False
+    """The store may lack records that were acknowledged, until it serves as master again."""
     cluster_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     """The identity of the register whose group the store belongs to."""
 

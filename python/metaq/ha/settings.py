@@ -47,7 +47,7 @@ class HaSettings:
     """With `replicas=async`, a master acknowledges for this long after it sent its last successful beat."""
     switch_timeout_s: float = 5.0
     """A planned switch whose target does not catch up in this time is called off."""
-    fixed_wait_s: float = 10.0
+    fixed_wait_s: float = 3.0
     """How long a restarted fixed master with an intact store waits for its replicas' longer logs."""
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ from metaq.ha.actions import Action, CompareBelow, Follow, StartOver, StopFollow
 from metaq.ha.decisions.membership import can_stand, is_electable, is_master_gone
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import NO_MASTER, GroupRecord
-from metaq.ha.view import Disk, Source, SourceState, View
+from metaq.ha.view import Disk, Own, Source, SourceState, View
 
 
 def decide_following(view: View) -> list[Action]:
@@ -36,12 +36,11 @@ def rejoin(view: View, record: GroupRecord) -> list[Action]:
     source = view.source
     if source is None or source.state is not SourceState.CONNECTED or source.epoch != record.epoch:
         return [_wait(view, "following")]
-    return [next_copy_step(view, source)]
+    return [next_copy_step(view.own, source)]
 
 
-def next_copy_step(view: View, source: Source) -> Action:
+def next_copy_step(own: Own, source: Source) -> Action:
     """Returns how to make this log a prefix of the master's log, one step at a time."""
-    own = view.own
     point = common_end(own.history, own.appended_end, source.history, source.log_end)
     if point < source.log_start:
         if own.appended_end == source.log_start and not own.history.truncate(own.appended_end).starts:

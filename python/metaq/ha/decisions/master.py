@@ -104,6 +104,8 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
 def _swap(view: View, record: GroupRecord, joiner: Member | None) -> Swap | EndSwitch | None:
     """Returns the change of the record that is needed most."""
     pending, revision = view.pending, view.register.revision
+    if view.switch is not None and view.now - view.switch.asked_at >= view.settings.switch_timeout_s:
+        return EndSwitch(_why_not_switched(view))
     if pending is not None:
         if pending.in_flight:
             return None
@@ -144,8 +146,6 @@ def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
         return EndSwitch(f"node {switch.target} is master already")
     if target is None:
         return EndSwitch(f"node {switch.target} is not in sync, so it cannot become master without losses")
-    if view.now - switch.asked_at >= view.settings.switch_timeout_s:
-        return EndSwitch(f"node {switch.target} did not catch up in {view.settings.switch_timeout_s:g} s")
     link = view.links.get(target)
     drained = own.gate is SendGate.HOLD and own.confirmed_end == own.appended_end
     if not drained or link is None or not link.connected or not view.register.readable:
@@ -154,6 +154,14 @@ def _hand_over(view: View, record: GroupRecord) -> Swap | EndSwitch | None:
         return None
     handed_over = record.replace(epoch=record.epoch + 1, master=target.id)
     return Swap(SwapPurpose.HAND_OVER, view.register.revision, handed_over)
+
+
+def _why_not_switched(view: View) -> str:
+    assert view.switch is not None
+    if view.pending is not None and view.pending.purpose is SwapPurpose.HAND_OVER:
+        # Going on is safe meanwhile: nothing is confirmed without the target, which stops following first.
+        return "the register does not answer; the switch may still happen"
+    return f"node {view.switch.target} did not catch up in {view.settings.switch_timeout_s:g} s"
 
 
 def _should_resign(view: View, record: GroupRecord) -> bool:
