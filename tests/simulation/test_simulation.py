@@ -14,8 +14,8 @@ from tests.simulation.checks import Violation
 from tests.simulation.mutants import MUTANTS, mutated
 from tests.simulation.scenarios import SCENARIOS, run_scenario
 
-SEEDS = 8
-RANDOM_SEEDS = 50
+SEEDS = 6
+RANDOM_SEEDS = 30
 MUTANT_SEEDS = 20
 
 
