@@ -79,9 +79,7 @@ def test_the_common_end_is_where_the_bytes_part(steps: list[tuple[int, int, int]
         histories[master] = histories[master].truncate(len(logs[master])).begin(epoch, len(logs[master]))
         logs[master] += [epoch] * count
         if follower != master:
-            point = common_end(
-                histories[follower], len(logs[follower]), histories[master], len(logs[master])
-            )
+            point = common_end(histories[follower], len(logs[follower]), histories[master], len(logs[master]))
             assert logs[follower][:point] == logs[master][:point]
             copied = max(point, len(logs[master]) - count // 2)
             logs[follower] = logs[master][:copied]
