@@ -111,8 +111,13 @@ clean: ## Remove everything that was built (data/ stays)
 # Only the tests need these: they run unmodified Java and Go clients against MetaQ and mirror real databases.
 .PHONY: setup-test
 setup-test:
-	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql
+	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql etcd
 	@$(PYTHON) scripts/mysql.py || echo 'the tests on MySQL will be skipped' >&2
+
+.PHONY: setup-etcd
+setup-etcd: ## Find etcd, the register of an automatic master switch, or install it from Debian's package (as root)
+	@scripts/require.sh etcd
+	@etcd --version | sed -n 1p
 
 # Apache's servers and tools, Delta's jars and drivers, as Maven artefacts: fetched here, where a slow network breaks no time-out.
 .PHONY: peers

@@ -36,17 +36,17 @@ from tests.support.maven import REPOSITORY_ROOT
 WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS, "binlog": binlog}
 _PEER_CLIENTS = ("confluent-kafka", "aiokafka", "pyspark")
 _ROUND_S_MIN = 13
-"""A tool needs ten seconds for its first report, and some to start."""
+"""A tool needs ten seconds for its first report, and a few to start."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    # Told to end, it ends the brokers and takes their gigabytes away, as it does for Ctrl-C.
+    # SIGTERM ends the brokers and deletes their gigabytes, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if not chosen.metaq.exists() and chosen.self != "apache":
         print(f"{chosen.metaq} is not there: run `make setup` first, or give --metaq", file=sys.stderr)
         return 2
-    # The peer against itself says nothing about clients.
+    # Measuring the peer against itself says nothing about clients.
     names = chosen.only or list(WORKLOADS if chosen.self == "metaq" else BROKER_WORKLOADS)
     with_clients = not CLIENT_WORKLOADS.keys().isdisjoint(names)
     missing = [package for package in _PEER_CLIENTS if with_clients and not _is_installed(package)]

@@ -32,7 +32,7 @@ START_TIMEOUT_S = 300
 
 
 def binlog(plan: Plan) -> Outcome:
-    """Into the topic, and from there into a mirror."""
+    """binlog-sync into the topic, and binlog-mirror from there into a mirror."""
     os.environ["TEST_DATABASE_PASSWORD"] = PASSWORD
     outcome = Outcome("binlog")
     home = plan.home / "binlog"
@@ -105,13 +105,13 @@ def _drain(config: Path, rows: int, what: str) -> float:
 
 
 def _busy_s(running: Running) -> float:
-    """Processor time of the process so far."""
+    """The CPU time that the process has used so far."""
     fields = Path(f"/proc/{running.child.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _measure_mirror(home: Path, mariadb: MariaDb, metaq: Metaq, seconds: float) -> float:
-    """Seconds between a commit and the end of the batch that brought it, at the most."""
+    """The longest time between a commit and the end of the batch that contained it, in seconds."""
     mariadb.execute(
         f"CREATE DATABASE {MIRRORED}",
         f"CREATE TABLE {MIRRORED}.t (id INT PRIMARY KEY, price DECIMAL(10,2), note VARCHAR(100))",
@@ -144,7 +144,7 @@ def _measure_mirror(home: Path, mariadb: MariaDb, metaq: Metaq, seconds: float) 
 
 
 def _change_steadily(mariadb: MariaDb, seconds: float) -> int:
-    """How many rows it has changed."""
+    """The number of rows that it has changed."""
     each, times = int(CHANGES_PER_SECOND * PAUSE_S), int(seconds / PAUSE_S)
     begun = time.monotonic()
     with mariadb.root(database=MIRRORED) as connection, connection.cursor() as cursor:

@@ -1,4 +1,4 @@
-"""Messages that wait for one moment: what they cost meanwhile, and how fast they come when it is there."""
+"""Messages that are all due at one moment: their cost while they wait, and the speed of their delivery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BODY = b"x" * 128
 ONEWAY = 2
 GET_BROKER_RUNTIME_INFO = 28
 WINDOW = 1_000
-"""Messages in one write; all of a queue are alike, so they are laid out once."""
+"""Messages in one write. The messages of a queue are equal, so they are encoded once."""
 SENT_PER_S_MIN = 25_000
 DRAIN_TIMEOUT_S = 300
 POLL_S = 0.02

@@ -18,7 +18,7 @@ _LEFT_FREE_BYTES = 1024**3
 
 @contextmanager
 def filled_page_cache(directory: Path) -> Iterator[int]:
-    """Keeps a sparse file in the page cache; how many bytes it has."""
+    """Keeps a sparse file in the page cache. Returns its size in bytes."""
     size_bytes = max(0, _available_bytes() - _LEFT_FREE_BYTES)
     path = directory / "page-cache"
     with path.open("wb") as file:

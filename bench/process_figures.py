@@ -39,7 +39,7 @@ def disk_bytes(directory: Path) -> int:
 
 
 class CpuWatch:
-    """Samples the CPU time of some processes, so that any past stretch of time can be asked for."""
+    """Samples the CPU time of processes, and returns it for any period in the past."""
 
     def __init__(self, pids: dict[str, int]) -> None:
         self._pids = pids

@@ -97,7 +97,7 @@ def rows(outcome: Outcome) -> list[Row]:
     ours, peer = sides(outcome)
     found = []
     for name, (what, form, unit) in _FORMS.items():
-        # How old a backlog's messages are when they are read says nothing about the reader.
+        # The age of a backlog's messages says nothing about the reader.
         if name in middle[ours] and (outcome.workload, name) != ("consumer", "average_ms"):
             goal = _GOALS.get((outcome.workload, name), "")
             other = None if peer is None else middle[peer][name] / unit
@@ -112,14 +112,14 @@ def rows(outcome: Outcome) -> list[Row]:
 
 
 def beside(outcome: Outcome) -> dict[str, float]:
-    """Sides that are neither ours nor the peer nor the limit: the messages a second of each."""
+    """The messages per second of all other sides, without ours, the peer and the limit."""
     others = list(outcome.rounds)[2:]
     middle = medians(outcome)
     return {side: middle[side]["per_second"] for side in others if side != LIMIT}
 
 
 def beside_lines(outcome: Outcome) -> list[str]:
-    """For information: what else was measured in the same rounds, and how ours relates to it."""
+    """For information: the other sides of the same rounds, and our ratio to each."""
     mine = medians(outcome)[sides(outcome)[0]].get("per_second", 0.0)
     return [
         f"{'beside: ' + side:<34}{mine:>14,.0f}{figure:>17,.0f}{mine / figure:>9.3f}"
@@ -128,7 +128,7 @@ def beside_lines(outcome: Outcome) -> list[str]:
 
 
 def limit_line(outcome: Outcome) -> str | None:
-    """How near to a server that does nothing both come: there is no more to be had from this client."""
+    """How close both come to a server that does nothing, which is the limit of this client."""
     middle = medians(outcome)
     if LIMIT not in middle:
         return None

@@ -129,7 +129,7 @@ class Nothing(BrokerUnderTest):
         what = ("--release", "--quiet", "-p", "metaq-wire", "--example", "nothing")
         subprocess.run(["cargo", "build", *what], cwd=REPOSITORY_ROOT, check=True)
         began = time.monotonic()
-        # Cargo gives its process over to the program, so the child is the server itself.
+        # Cargo replaces itself with the program, so the child is the server itself.
         self._child = Child(["cargo", "run", *what], home / "console.log", directory=REPOSITORY_ROOT)
         self.nameserver = self.broker = self._child.wait_for(_nothing_address, READY_TIMEOUT_S, "READY line")
         self.start_to_ready_s = time.monotonic() - began
@@ -151,16 +151,16 @@ def start(kind: str, name: str, home: Path, options: Options) -> BrokerUnderTest
 
 
 def create_topic(server: BrokerUnderTest, topic: str, queues: int, home: Path) -> None:
-    """Through the peer's own administration tool, for either side, and waits until the route is there."""
+    """Creates a topic on either side with the peer's administration tool, and waits for its route."""
     if isinstance(server, Nothing):
-        return  # It has every topic.
+        return  # It has every topic already.
     wanted = ("-t", topic, "-r", str(queues), "-w", str(queues))
     made = _admin(home, "updateTopic", server, "-b", server.broker, *wanted)
     if _failed(made):
         raise RuntimeError(f"{server.name}: mqadmin updateTopic failed:\n{made.stdout}{made.stderr}")
     deadline = time.monotonic() + 60
     while True:
-        # The broker tells the name server a little later; until then the tool fails.
+        # The broker registers the topic a little later; until then the tool fails.
         route = _admin(home, "topicRoute", server, "-t", topic)
         if not _failed(route) and f'"writeQueueNums":{queues}' in route.stdout.replace(" ", ""):
             return

@@ -14,7 +14,7 @@ from tests.support.apache import java_command
 from tests.support.processes import Child
 
 WINDOW_S = 10
-"""Every report line of the tools speaks of the ten seconds before it."""
+"""Every report line of the tools covers the ten seconds before it."""
 
 _PACKAGE = "org.apache.rocketmq.example.benchmark"
 _POLL_S = 0.1
@@ -132,7 +132,7 @@ def _start(tool: Tool, server: BrokerUnderTest, home: Path, topic: str, extra: S
 def _run(
     tool: Tool, server: BrokerUnderTest, home: Path, topic: str, round_s: float, extra: Sequence[str]
 ) -> list[Report]:
-    """The tool's reports: one a second, as soon as it has ten seconds to speak of."""
+    """Yields the tool's reports: one per second, from the tenth second on."""
     child = _start(tool, server, home, topic, extra)
     reports: list[Report] = []
     deadline = time.monotonic() + round_s

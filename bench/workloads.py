@@ -20,12 +20,12 @@ IDLE_S = 5
 BACKLOG_TIMEOUT_S = 600
 _TOPIC = "bench"
 LIMIT = "nothing"
-"""The side of a server that only answers: what it reaches is the limit of client and machine."""
+"""A server that only answers. Its figures are the limit of the client and the machine."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long and how often; and which broker stands on which side."""
+    """The length and number of the rounds, and the broker on each side."""
 
     kinds: dict[str, str]
     """Side → kind of broker: `metaq` or `apache`."""
@@ -51,7 +51,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """Figures by side, one entry per round: first ours, then the peer, then what is only told beside."""
+    """Figures by side, one entry per round: first ours, then the peer, then sides that are only reported."""
 
     workload: str
     rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def start(plan: Plan) -> Outcome:
 
 
 def delay(plan: Plan) -> Outcome:
-    """Messages of 128 bytes that wait for one moment; ours alone, as the peer spreads what is due at once."""
+    """Messages of 128 bytes that are due at one moment. Ours alone: the peer spreads such messages."""
     outcome = Outcome("delay")
     home = plan.home / "delay"
     for number in range(1, plan.start_rounds + 1):

@@ -38,7 +38,7 @@ ADVICE = "install MySQL 9.0 or newer, so that mysqld is on the PATH"
 
 
 class Failed(Exception):
-    """Says what went wrong, for people."""
+    """An error with a message for the person who runs this."""
 
 
 def command(home: Path = HOME) -> list[str] | None:
@@ -57,7 +57,7 @@ def command(home: Path = HOME) -> list[str] | None:
 
 
 def _is_suitable(told: str) -> bool:
-    """Not where MariaDB has that name too."""
+    """Returns whether this is a new enough MySQL; MariaDB uses the same command name."""
     found = re.search(r"Ver (\d+)\.(\d+)\.(\d+)", told)
     return found is not None and "MariaDB" not in told and tuple(map(int, found.groups())) >= OLDEST
 
@@ -92,7 +92,7 @@ class Apt:
             f"Dir::Cache={home / 'cache'}",
             f"Dir::Etc::sourcelist={home / 'from.sources'}",
             "Dir::Etc::sourceparts=-",
-            # Whoever runs this reads and writes there, and no other user.
+            # apt must read and write there as the user who runs this.
             "APT::Sandbox::User=",
             "APT::Install-Recommends=false",
             "Acquire::Languages=none",
@@ -103,7 +103,7 @@ class Apt:
         ]
 
     def run(self, *arguments: str) -> None:
-        """Raises Failed with the end of what it says."""
+        """Raises Failed with the end of its output."""
         options = [part for option in self._options for part in ("-o", option)]
         ended = subprocess.run(
             ["apt-get", "-qq", "-y", *options, *arguments],
@@ -147,7 +147,7 @@ def mirror() -> str:
 
 
 def unpack(packages: list[Path], home: Path) -> None:
-    """Only what the server loads; raises Failed where it does not start then."""
+    """Unpacks packages and keeps only the files that the server loads. Raises Failed if it does not start."""
     for package in packages:
         if not LEFT_OUT.match(package.name):
             subprocess.run(["dpkg-deb", "-x", str(package), str(home)], check=True)
@@ -156,7 +156,7 @@ def unpack(packages: list[Path], home: Path) -> None:
     needed = {Path(name).name for name in re.findall(r"=> (\S+)", listed)} | {loader.name}
     for library in loader.parent.iterdir():
         if library.name in needed:
-            # Under the name that it is looked for by, without the links.
+            # Under the name that the loader looks for, without the links.
             whole = library.resolve()
             if whole != library:
                 library.unlink()
@@ -180,7 +180,7 @@ def unpack(packages: list[Path], home: Path) -> None:
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """Beside its place, so that it comes there whole or not at all."""
+    """A directory beside the final place, so that the server appears there complete or not at all."""
     place = BUILD / "mysql.new"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
@@ -191,7 +191,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def fetch() -> None:
-    """Raises Failed when it did not succeed in several tries."""
+    """Downloads and unpacks the server. Raises Failed after several failed attempts."""
     where = mirror()
     failures = []
     for attempt in range(TRIES):

@@ -58,11 +58,38 @@ have_postgresql() {
 postgresql_packages="postgresql"
 postgresql_advice="PostgreSQL 13 or newer (psql, initdb and postgres)"
 
+# Only the program: the package would start a server of its own, and again at every boot. Before 3.4 the
+# gateway has another path.
+have_etcd() { command -v etcd >/dev/null && at_least 3.4 "$(version_of etcd --version)"; }
+etcd_packages="etcd-server"
+etcd_advice="etcd 3.4 or newer (etcd on the PATH; its service is not needed and may be disabled)"
+install_etcd() {
+    local folder
+    folder=$(mktemp -d) || return 1
+    (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root etcd-server) &&
+        dpkg-deb -x "$folder"/etcd-server_*.deb "$folder/unpacked" &&
+        install -D -m 755 "$folder/unpacked/usr/bin/etcd" /usr/local/bin/etcd
+    local failed=$?
+    rm -rf "$folder"
+    return $failed
+}
+
 have_fuzz() { cargo +nightly fuzz --version >/dev/null 2>&1; }
 fuzz_packages=""
 fuzz_advice="a nightly Rust and cargo-fuzz (rustup toolchain install nightly && cargo install cargo-fuzz)"
 
 can_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+# install_tool TOOL PACKAGE…: installs the packages, unless the tool has a function of its own for that.
+install_tool() {
+    local tool=$1
+    shift
+    if declare -F "install_$tool" >/dev/null; then
+        "install_$tool"
+    else
+        apt-get install -qq -y --no-install-recommends "$@"
+    fi
+}
 
 missing=0
 for tool in "$@"; do
@@ -75,8 +102,7 @@ for tool in "$@"; do
     if [ -n "${!packages}" ] && can_install; then
         echo "installing ${!packages} …" >&2
         # shellcheck disable=SC2086 # a list of packages on purpose
-        { apt-get install -qq -y --no-install-recommends ${!packages} ||
-            { apt-get update -qq && apt-get install -qq -y --no-install-recommends ${!packages}; }; } >/dev/null
+        { install_tool "$tool" ${!packages} || { apt-get update -qq && install_tool "$tool" ${!packages}; }; } >/dev/null
         hash -r
         "have_$tool" && continue
     fi

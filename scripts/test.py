@@ -107,6 +107,8 @@ def lint_suites() -> list[Suite]:
         "ruff format": tool("ruff", "format", "--check", "--output-format=concise", "."),
         "mypy": tool("mypy", "--strict", "python/metaq"),
         "mypy.stubtest": (sys.executable, "-m", "mypy.stubtest", "metaq._core"),
+        "prose": (sys.executable, "scripts/prose.py"),
+        "let chains": (sys.executable, "scripts/let_chains.py"),
     }
     return [Suite(name, command, read_check) for name, command in commands.items()]
 
@@ -122,7 +124,7 @@ def pytest_suite(arguments: list[str]) -> Suite:
 
 
 def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
-    """Lines of suites that run at the same time; those of one line run after one another."""
+    """Returns lines of suites. Lines run at the same time, the suites of a line one after the other."""
     if what == "lint":
         return [lint_suites()]
     if what == "rust":

@@ -1,4 +1,4 @@
-"""`python -m bench.clients TASK`: one client process, which does its task and prints what came of it."""
+"""`python -m bench.clients TASK`: one client process, which does its task and prints the result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.clients.task import Task
 
 def main() -> int:
     task = Task.read(sys.argv[1])
-    # A process has one client library in it and no other.
+    # A process loads only one client library.
     module, _, function = task.program.partition(".")
     outcome = getattr(importlib.import_module(f"bench.clients.{module}"), function)(task)
     if inspect.iscoroutine(outcome):

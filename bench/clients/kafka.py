@@ -53,8 +53,8 @@ def java_command(
 
 
 class KafkaBroker(BrokerUnderTest):
-    """Everything that has a default keeps it, the flushes to the disk too: Kafka leaves them to the system,
-    as `flush=async` nearly does."""
+    """All settings keep their defaults. So the system decides when data reaches the disk, much as with our
+    `flush=async`."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name = name
@@ -121,7 +121,7 @@ def create_topic(server: KafkaBroker, topic: str, partitions: int) -> None:
 
 
 def stored(server: KafkaBroker, topic: str, partitions: int) -> int:
-    """How many messages the topic holds."""
+    """Returns how many messages the topic holds."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({"bootstrap.servers": server.broker, "group.id": "bench_ends"})

@@ -1,4 +1,4 @@
-"""Kafka's own `kafka-producer-perf-test`: what its Java client reaches, as a mark for our Python one."""
+"""Kafka's own `kafka-producer-perf-test`: the figures of its Java client, for comparison."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def time_sending(task: Task, send: Callable[[int], None], flush: Callable[[], ob
 
 
 def time_filling(task: Task, send: Callable[[int], None], flush: Callable[[], object]) -> Result:
-    """A number of messages instead of a time: what others will read."""
+    """Sends a number of messages instead of sending for a time, for others to read."""
     watch = Stopwatch()
     whole, rest = divmod(task.messages_max, SEND_BLOCK)
     for _ in range(whole):

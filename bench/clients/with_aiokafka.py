@@ -1,4 +1,4 @@
-"""aiokafka, with its defaults but for what is named here."""
+"""aiokafka, with its defaults except for the settings given here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""confluent-kafka, which wraps librdkafka; its settings are its defaults but for what is named here."""
+"""confluent-kafka, which wraps librdkafka; with its defaults except for the settings given here."""
 
 from __future__ import annotations
 

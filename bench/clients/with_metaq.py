@@ -1,4 +1,4 @@
-"""Our own client, by nothing but its public names."""
+"""Our own client, used only through its public names."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def poll(task: Task) -> Result:
 
 
 def handler(task: Task) -> Result:
-    """Messages as a handler gets them, in the threads of a consumer with its defaults."""
+    """Consumes with a handler, in the threads of a consumer with default settings."""
     handled: Counter[int] = Counter()
     client = metaq.Client(task.server)
 
     @client.consumer(task.topic, group=task.group, start="earliest")
     def handle(message: metaq.Message) -> None:
         if len(message.body) == len(BODY):
-            # A number for each thread: nobody else writes it, so no lock is in the way.
+            # Each thread has its own counter, so no lock is needed.
             handled[threading.get_ident()] += 1
 
     def count() -> int:

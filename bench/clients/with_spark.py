@@ -19,7 +19,7 @@ from tests.support.maven import REPOSITORY_ROOT, classpath
 WRITTEN_WARM, WRITTEN = 300_000, 3_000_000
 POM = Path(__file__).parent / "spark-pom.xml"
 _CONNECTOR = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
-"""Jars that Kafka's source needs beside those in pyspark."""
+"""Jars that Kafka's source needs in addition to those in pyspark."""
 
 
 def connector_jars() -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def _timed(load: Callable[[], DataFrame]) -> Result:
     """The second reading: the first one starts workers and has the virtual machine compile."""
     _read(load())
     cpu_before, begin = _cpu_of_family_s(), time.monotonic()
-    # A frame of its own: one that was collected before has kept what its stages made.
+    # A new frame, because a collected frame keeps the results of its stages.
     row = _read(load())
     end, cpu_after = time.monotonic(), _cpu_of_family_s()
     if row.bytes != row.rows * len(BODY):
@@ -137,6 +137,6 @@ def _cpu_of_family_s() -> float:
     for pid in family:
         try:
             spent_s += cpu_s(pid)
-        except OSError:  # It has ended meanwhile.
+        except OSError:  # The process has ended meanwhile.
             continue
     return spent_s

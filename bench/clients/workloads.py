@@ -110,7 +110,7 @@ CLIENT_WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
 
 
 def _alternate(plan: Plan, workload: str, sides: Sequence[Side], *, backlog: bool = False) -> Outcome:
-    """Both brokers run all the time; the one whose turn it is not gets no request."""
+    """Both brokers run all the time, and only one of them gets requests at a time."""
     outcome = Outcome(workload)
     home = plan.home / workload
     running: dict[str, BrokerUnderTest] = {}
@@ -192,7 +192,7 @@ def _figures(
 
 
 def run(task: Task, home: Path, timeout_s: float) -> Result:
-    """Does the task in a process of its own; raises RuntimeError with what it said where it fails."""
+    """Runs the task in a process of its own. Raises RuntimeError with its output if it fails."""
     child = Child(
         [sys.executable, "-m", "bench.clients", task.written()],
         home / f"{task.program}-{time.monotonic_ns()}.log",

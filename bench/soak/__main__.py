@@ -1,4 +1,4 @@
-"""`python -m bench.soak`: clients and a broker at full rate; fails where memory or descriptors grow."""
+"""`python -m bench.soak`: clients and a broker at full rate; fails if memory or descriptors grow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECONDS = 3600.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
-    # Told to end, it ends its processes and takes the store away, as it does for Ctrl-C.
+    # SIGTERM ends its processes and deletes the store, as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     scratch = chosen.scratch or REPOSITORY_ROOT / "build"
     scratch.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ _LEAKS_PER_S = 50
 
 
 class Flow:
-    """How many went out and how many came back."""
+    """How many messages were sent and how many came back."""
 
     def __init__(self, seconds: float, unread_max: int) -> None:
         self._unread_max = unread_max
@@ -45,7 +45,7 @@ class Flow:
         self._moved_count = -1
 
     def receive(self, count: int = 1) -> None:
-        # A number for each thread: nobody else writes it, so no lock is in the way.
+        # Each thread has its own counter, so no lock is needed.
         self._received[threading.get_ident()] += count
 
     @property
@@ -59,7 +59,7 @@ class Flow:
         return time.monotonic() < self._deadline
 
     def may_send(self) -> bool:
-        """Raises RuntimeError where nothing has come for a long time."""
+        """Raises RuntimeError if nothing has arrived for a long time."""
         received = self.received
         now = time.monotonic()
         if received != self._moved_count:
@@ -160,7 +160,7 @@ async def run_asyncio(nameserver: str, topic: str, flow: Flow) -> None:
                 for _ in range(BLOCK):
                     await producer.send_soon(topic, BODY)
                 flow.sent += BLOCK
-                # A buffer that has room lets nobody else run.
+                # While the buffer has space, a send does not yield to other tasks.
                 await asyncio.sleep(0)
             await producer.flush()
         end = time.monotonic() + DRAIN_S

@@ -1,4 +1,4 @@
-"""One soak: a broker, a client process for each form of consumption, and somebody who looks at them."""
+"""One soak: a broker, a client process for each form of consumption, and samples of all of them."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def soak(
     leaking: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
-    """Runs all forms at once for so long; `leaking` lets the clients leak, which must be found."""
+    """Runs all forms at once for this long. `leaking` makes the clients leak, which the run must detect."""
     with Serving(home / "broker", home / "data", flush="async", settings=_settings(home)) as broker:
         with PlainClient(broker.broker) as client:
             for form in forms:
@@ -148,7 +148,7 @@ def _watch(
             for one in watched:
                 one.look()
         except (FileNotFoundError, KeyError):
-            pass  # Of a process that has ended there is nothing to see.
+            pass  # A process that has ended cannot be sampled.
         for form, child in children.items():
             if not child.alive:
                 raise RuntimeError(f"the client `{form}` ended early\n{child.tail()}")

@@ -1,4 +1,4 @@
-"""Samples of processes, and whether what they hold has grown."""
+"""Samples the memory and files of processes, and decides whether they have grown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLES_MIN = 10
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much more the end of a run may hold than its beginning."""
+    """The growth that is allowed between the beginning and the end of a run."""
 
     own_bytes: float = 32e6
     """Allowed growth of anonymous memory; allocators keep some of the memory that is freed."""
@@ -33,12 +33,12 @@ class Sample:
 
 @dataclass
 class Watched:
-    """One process and what was seen of it."""
+    """One process and its samples."""
 
     name: str
     pid: int
     store: Path | None = None
-    """Files in here may be open, as many as there are; those that are deleted may not."""
+    """Any number of files in this folder may be open, but no deleted ones."""
     samples: list[Sample] = field(default_factory=list)
 
     def look(self) -> None:
@@ -64,7 +64,7 @@ class Watched:
 
 
 def open_descriptors(pid: int, store: Path | None) -> int:
-    """All but those of files that are in the store now."""
+    """Counts the open descriptors, except those of files that are in the store now."""
     count = 0
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -78,7 +78,7 @@ def open_descriptors(pid: int, store: Path | None) -> int:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a process held at the end, and how much that grew."""  # prose: ok
+    """The resources of a process at the end, and their growth."""
 
     name: str
     own_bytes: float

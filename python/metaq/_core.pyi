@@ -28,6 +28,7 @@ from metaq.settings import (
     NetworkSettings,
     Program,
     PullSettings,
+    ReplicationSettings,
     ScanSettings,
     ServerSettings,
     StoreSettings,
@@ -48,9 +49,13 @@ __all__ = [
     "DoneBatch",
     "Expression",
     "FilterBatch",
+    "FollowerFigures",
     "Frame",
     "FrameDecoder",
     "FrameError",
+    "LinkFigures",
+    "LinkListener",
+    "LinkSocket",
     "Listener",
     "ListenerFigures",
     "Message",
@@ -59,6 +64,8 @@ __all__ = [
     "PullEvent",
     "PullStream",
     "Record",
+    "ReplicationFollower",
+    "ReplicationHub",
     "Request",
     "Scan",
     "ScanBatch",
@@ -79,6 +86,7 @@ __all__ = [
     "register_message_rules",
     "register_send_types",
     "tag_code",
+    "truncate_store",
 ]
 
 # ----------------------------------------------------------------------------
@@ -431,6 +439,128 @@ class Expression:
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Whether a message with these properties is delivered."""
 
+def truncate_store(
+    settings: StoreSettings, *, cut_at: int | None = None, start_over_at: int | None = None
+) -> None:
+    """Cuts the log of a store that is not open, or empties the store so that its log begins at an offset.
+
+    A kill in between is harmless: the next start finishes it. Raises StoreFailure, or ValueError unless
+    exactly one of the two is given.
+    """
+
+@final
+class LinkSocket:
+    """The connection of a replication link before the stream begins, with one deadline for all calls."""
+
+    @staticmethod
+    def connect(address: str, timeout_ms: int) -> LinkSocket:
+        """Connects to `host:port`. Raises OSError."""
+    @property
+    def remote(self) -> str:
+        """The peer's `host:port`."""
+    def send(self, data: bytes) -> None:
+        """Raises OSError, and TimeoutError after the deadline."""
+    def receive(self, size: int) -> bytes:
+        """Reads exactly that many bytes. Raises OSError, and TimeoutError after the deadline."""
+    def close(self) -> None: ...
+
+@final
+class LinkListener:
+    """The port on which replicas connect to their master."""
+
+    def __new__(cls, address: str, timeout_ms: int) -> Self:
+        """Binds `host:port`. Each connection has that much time before its stream begins. Raises OSError."""
+    @property
+    def port(self) -> int: ...
+    def fileno(self) -> int:
+        """Becomes readable when somebody has connected."""
+    def accept(self) -> LinkSocket | None:
+        """Returns the next connection, or None if there is none now. Raises OSError."""
+
+@final
+class LinkFigures:
+    """A master's link to one replica."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def node_id(self) -> int: ...
+    @property
+    def sent_offset(self) -> int: ...
+    @property
+    def held_offset(self) -> int:
+        """The replica has acknowledged everything below this physical offset."""
+    @property
+    def state(self) -> tuple[int, int]:
+        """The epoch and version of the control state that the replica has acknowledged."""
+    @property
+    def silent_ms(self) -> int:
+        """The time since the replica was heard."""
+    @property
+    def closed(self) -> str | None:
+        """Why the link was closed; None while it lives."""
+
+@final
+class ReplicationHub:
+    """A master's links to its replicas, for one lifetime as master."""
+
+    def __new__(cls, store: Store, settings: ReplicationSettings, epochs: list[tuple[int, int]]) -> Self:
+        """`epochs` are the epochs of the log and where each begins; the last one is this master's."""
+    def fileno(self) -> int:
+        """Becomes readable when a link was closed, acknowledged state, or caught up. Call `links` then."""
+    def add_link(self, socket: LinkSocket, node_id: int, from_offset: int) -> int:
+        """Streams the log from that offset on and returns the link's id. Takes the socket. Raises OSError."""
+    def require(self, node_ids: list[int]) -> None:
+        """Sets the nodes, besides this one, that must hold a record before it is confirmed."""
+    def send_state(self, link: int, epoch: int, version: int, entry: bytes) -> bool:
+        """Sends control state; False if the link is gone or too much waits for it."""
+    def links(self) -> list[LinkFigures]:
+        """Returns every link. A closed one is named once and then forgotten."""
+    def held(self) -> dict[int, int]:
+        """Returns the highest offset that each node has acknowledged, connected or not."""
+    def close_link(self, link: int, reason: str) -> None: ...
+    def stop(self) -> None:
+        """Ends every link. Nothing more is confirmed. Safe to call twice."""
+
+@final
+class FollowerFigures:
+    """A replica's link to its master."""
+
+    @property
+    def master_end_offset(self) -> int:
+        """The end of the master's log, as far as it was heard."""
+    @property
+    def confirmed_offset(self) -> int: ...
+    @property
+    def silent_ms(self) -> int:
+        """The time since the master was heard."""
+    @property
+    def closed(self) -> str | None:
+        """Why the link was closed; None while it lives."""
+
+@final
+class ReplicationFollower:
+    """A replica's link to its master: appends its log, and shows what it has confirmed."""
+
+    def __new__(
+        cls,
+        store: Store,
+        settings: ReplicationSettings,
+        socket: LinkSocket,
+        epoch: int,
+        state: tuple[int, int],
+    ) -> Self:
+        """Follows from the end of the store's log on. `state` is the control state that is durable."""
+    def fileno(self) -> int:
+        """Becomes readable when control state has arrived or the link was closed."""
+    def take_state(self) -> list[tuple[int, int, bytes]]:
+        """Returns the control state that has arrived: epoch, version and entry."""
+    def acknowledge_state(self, epoch: int, version: int) -> None:
+        """Tells the master that control state up to there is durable."""
+    def figures(self) -> FollowerFigures: ...
+    def stop(self) -> None:
+        """Ends the link; nothing more is appended through it. Safe to call twice."""
+
 @final
 class Store:
     """An open store directory; exactly one process has it at a time."""
@@ -473,6 +603,27 @@ class Store:
         """The lowest committed offset of each (topic, queue): nothing above it is deleted to make room."""
     def clean(self, *, force: bool = False) -> int:
         """Applies retention now and returns how many commit-log files it deleted."""
+    def start_offset(self) -> int:
+        """The physical offset of the oldest byte of the log."""
+    def end_offset(self) -> int:
+        """The physical offset behind the last record, confirmed or not."""
+    def held_offset(self) -> int:
+        """How far this store holds the log: flushed, or with asynchronous flush appended."""
+    def confirmed_offset(self) -> int:
+        """Everything below this physical offset is confirmed."""
+    def raw_checksum(self, from_offset: int, to_offset: int) -> int | None:
+        """Returns the CRC-32 of the log's bytes in that range, or None if the log lacks some of them."""
+    def gate_confirmation(self, end_offset: int) -> None:
+        """Confirms nothing beyond that offset until it is moved. To be called between two roles."""
+    def ungate_confirmation(self) -> None:
+        """Confirms records without replicas again."""
+    def wait_flushed(self, end_offset: int, timeout_ms: int) -> bool:
+        """Waits until everything below the offset is on this disk; False after the timeout."""
+    def wait_confirmed(self, end_offset: int, timeout_ms: int) -> bool:
+        """Waits until everything below the offset is confirmed; False after the timeout."""
+    def fence(self, reason: str) -> None:
+        """Refuses new records with this reason (code 14). A follower still appends copies."""
+    def lift_fence(self) -> None: ...
     def figures(self) -> StoreFigures: ...
     def take_reports(self) -> list[str]:
         """Reports for an operator since the last call: damage found, disk levels crossed."""
@@ -519,12 +670,12 @@ class StoreFigures:
 
 @final
 class Network:
-    """The network thread of one client, with one connection to each address that something is asked of."""
+    """The network thread of one client, with one connection to each address that it sends requests to."""
 
     def __new__(cls, settings: NetworkSettings) -> Self:
         """Starts the thread; raises OSError."""
     def close(self) -> None:
-        """Ends it with all its connections. Safe to call twice, and in a forked process."""
+        """Ends the thread and all its connections. Safe to call twice, and in a forked process."""
 
 @final
 class UniqueIds:
@@ -532,20 +683,22 @@ class UniqueIds:
 
     def __new__(cls, prefix: bytes, counter: int, month_start_ms: int) -> Self: ...
     def begin_month(self, month_start_ms: int) -> None:
-        """Ids tell their time in milliseconds since then."""
+        """Sets the moment that ids count their milliseconds from."""
     def next(self) -> str: ...
 
 @disjoint_base
 class Message:
-    """One message. A user makes one of `topic`, `body`, `tag`, `keys` and `properties`; the rest is known of
-    a message that was stored. What was received is read when it is asked for, out of the one buffer that
-    holds all of its pull: a message that is kept keeps that buffer."""
+    """One message. Users make one from `topic`, `body`, `tag`, `keys` and `properties`. Stored messages have
+    the other attributes as well.
+
+    All messages of a pull share one buffer, and an attribute is decoded when you read it. So a message that
+    you keep keeps the whole buffer in memory."""
 
     __match_args__: tuple[str, ...]
 
     @overload
     def __new__(cls, topic: Message) -> Self:
-        """The same again, as a subclass begins with it."""
+        """Copies a message. Constructors of subclasses begin with it."""
     @overload
     def __new__(
         cls,
@@ -572,23 +725,23 @@ class Message:
     def topic(self) -> str: ...
     @property
     def body(self) -> bytes:
-        """As its sender gave it; raises UnreadableBody where it was compressed and cannot be inflated."""
+        """The body as its sender passed it. Raises UnreadableBody if it cannot be decompressed."""
     @property
     def body_size(self) -> int:
-        """In bytes; the body itself is not made for it unless it is compressed."""
+        """The size in bytes. Only a compressed body must be decoded to know it."""
     @property
     def tag(self) -> str | None: ...
     @property
     def keys(self) -> tuple[str, ...]: ...
     @property
     def properties(self) -> Mapping[str, str]:
-        """The sender's own."""
+        """The properties that the sender set, without those of the system."""
     @property
     def id(self) -> str:
-        """Given by the sender's client; stays the same through retries."""
+        """The unique id, which the sender's client assigned. It stays the same through retries."""
     @property
     def offset_id(self) -> str:
-        """Given by the broker: where it lies."""
+        """The id that the broker assigned: its address and the physical offset."""
     @property
     def queue(self) -> Queue | None: ...
     @property
@@ -607,7 +760,7 @@ class Message:
     def store_host(self) -> str: ...
     @property
     def reconsume_times(self) -> int:
-        """How often its group failed on it before."""
+        """How often its consumer group has failed to process it."""
     @property
     def flag(self) -> int: ...
     @property
@@ -615,7 +768,7 @@ class Message:
     @property
     def system_properties(self) -> Mapping[str, str]: ...
     def __replace__(self, **changes: object) -> Message:
-        """The same but for these attributes; `copy.replace` of Python 3.13 calls it."""
+        """Returns a copy with these attributes changed. `copy.replace` of Python 3.13 calls it."""
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
     def __reduce__(self) -> tuple[type[Message], tuple[object, ...]]: ...
@@ -627,19 +780,23 @@ def decode_messages(
     tags: Set[str] | None = None,
     shows_first_topic: bool = True,
 ) -> tuple[list[Message], list[Message]]:
-    """The messages of a pull's body that have one of the tags (no tags let everything through), and those of
-    them whose bodies are compressed. `queue` is where they were pulled from; what came through a retry topic
-    shows the topic it had first, unless told otherwise. Raises FrameError on a malformed one."""
+    """Decodes the body of a pull's answer. Returns the messages that have one of the tags (all messages if
+    there are no tags), then the compressed ones among them.
+
+    `queue` is the queue that was pulled. Messages from a retry topic show the topic that they were first sent
+    to, unless `shows_first_topic` is False. Raises FrameError if a message is malformed."""
 
 def register_message_rules(*, inflate: Callable[[bytes, int], bytes], system_names: frozenset[str]) -> None:
-    """Hands in the Python parts of received messages; the first call counts. `inflate` decompresses a body
-    by its system flag; `system_names` are the properties that are not the sender's own."""
+    """Registers what received messages need from Python; later calls have no effect. `inflate` decompresses a
+    body by its system flag. `system_names` are the properties that belong to the system, not to the
+    sender."""
 
 @final
 class SendBuffer:
-    """The bounded buffer of one producer, from which batches are sent.
+    """The bounded buffer of one producer, which sends its messages in batches.
 
-    Each batch is sent once; what that does not get stored is handed up by `drain` and waits for a word on it.
+    It sends each batch once. If that does not store the batch, `drain` returns it and Python decides what to
+    do with it.
     """
 
     def __new__(
@@ -649,9 +806,9 @@ class SendBuffer:
         options: ProducerOptions,
         event_loop: asyncio.AbstractEventLoop,
     ) -> Self:
-        """For the loop that calls `drain`; raises OSError."""
+        """`event_loop` is the loop that calls `drain`. Raises OSError."""
     def fileno(self) -> int:
-        """Readable when `drain` has something, or something has changed that is waited for."""
+        """A descriptor that is readable when `drain` has events, a flush has ended or space is free again."""
     def put(
         self,
         topic: str,
@@ -660,9 +817,11 @@ class SendBuffer:
         keys: Iterable[str] | None = None,
         key: str | None = None,
     ) -> SendFuture | None:
-        """Takes a message with nothing unusual about it, of a topic that `put_checked` took one for; None
-        where it does not, for whatever reason. Any thread may call it."""
-    def put_here(
+        """Accepts a plain message for a topic that `put_checked` has accepted a message for. Any thread may
+        call it.
+
+        Returns None if the message is not plain or the buffer does not accept it now: call `put_checked`."""
+    def put_on_loop(
         self,
         topic: str,
         body: bytes,
@@ -670,9 +829,10 @@ class SendBuffer:
         keys: Iterable[str] | None = None,
         key: str | None = None,
     ) -> AsyncSendFuture | None:
-        """The same on its event loop; None also where it is time for the loop's other tasks."""
-    def ends_turn(self) -> bool:
-        """Whether it is time for the loop's other tasks, once."""
+        """Does the same on the event loop. Returns None also if `should_yield` would return True."""
+    def should_yield(self) -> bool:
+        """Whether the loop should run its other tasks now, after many messages in a row. When this returns
+        True, the count begins again."""
     def put_checked(
         self,
         topic: str,
@@ -686,13 +846,14 @@ class SendBuffer:
         flag: int = 0,
         wait_s: float | None = ...,
     ) -> SendFuture | None:
-        """Takes a message that was checked, and waits while there is no room, or with None takes it all the
-        same; None where it is closed.
+        """Accepts a message that Python has checked. Returns None if the buffer is closed.
 
-        `queue` is broker and number of the one queue it may go to, `alone` makes it a request of its own.
-        Raises TimeoutError, ValueError.
+        If the buffer is full, it waits up to `wait_s` seconds for space and then raises TimeoutError. With
+        `wait_s=None` it exceeds the limit instead of waiting. `queue` names the broker and the number of the
+        only queue that the message may go to. `alone` sends it as a request of its own. Raises ValueError if
+        the message is too long for the wire or its id was not made by this client.
         """
-    def put_checked_here(
+    def put_checked_on_loop(
         self,
         topic: str,
         body: bytes,
@@ -704,42 +865,46 @@ class SendBuffer:
         system_flag: int = 0,
         flag: int = 0,
     ) -> AsyncSendFuture | None:
-        """The same on its event loop. None where there is no room: the descriptor tells of it, and `put` and
-        `put_here` take nothing, until `want_no_room`."""
-    def want_no_room(self) -> None: ...
-    def put_rows(self, rows: Rows, wait_s: float) -> bool:
-        """Takes the rows of a table in their order, and waits while there is no room, at most so long each
-        time; False where it is closed. Names of topics and of properties were checked, and the routes of rows
-        that go to given queues are known.
+        """Does the same on the event loop, without waiting. Returns None if the buffer is full or closed.
 
-        Raises ValueError with the number of a row and what is wrong with it, TimeoutError.
+        After it was full, the descriptor becomes readable when space is free, and `put` and `put_on_loop`
+        accept nothing, so that messages which wait go first. `stop_watching_space` ends this state."""
+    def stop_watching_space(self) -> None: ...
+    def put_rows(self, rows: Rows, wait_s: float) -> bool:
+        """Puts the rows of a table in their order. Each time the buffer is full, it waits up to `wait_s`
+        seconds. Returns False if the buffer is closed.
+
+        The caller has checked the names of topics and properties, and has set the route of every topic whose
+        rows name a queue. Raises ValueError with the number of an invalid row and what is wrong with it, and
+        TimeoutError if the buffer stays full.
         """
-    def take_parts(self) -> list[tuple[str, bool, str, int, int, str, int]]:
-        """The half messages that were stored since the last time: topic, whether its place in its queue
-        counts, broker, queue, place in the queue of half messages, offset id, how many messages it holds."""
+    def take_half_batches(self) -> list[tuple[str, bool, str, int, int, str, int]]:
+        """Returns the half messages that were stored since the last call: topic, whether the queue was given
+        and the order counts, broker, queue number, offset in the queue of half messages, offset id, and the
+        number of messages in it."""
     def set_route(self, topic: str, queues: Sequence[tuple[str, str, int]], is_template: bool) -> None:
-        """Where the topic can be written to: broker, address of its master, and number of each queue."""
+        """Sets the queues that the topic is sent to: broker, address of its master, and number of each."""
     def set_faults(self, faults: Sequence[tuple[str, float]]) -> None:
-        """All brokers that failed lately, and for how many seconds more each of them is avoided."""
+        """Sets the brokers that failed lately, each with the seconds for which it is still avoided."""
     def drain(
         self,
     ) -> tuple[list[UnsentBatch], list[DoneBatch], list[str], list[str]]:
-        """Tells those who await what is done, and gives batches to go on with, those whose callbacks are to
-        be called, topics that a message has made and brokers that worked again."""
-    def news_end(self) -> int:
-        """Where the news ends now, for `has_news`."""
-    def has_news(self, until: int) -> bool:
-        """Whether `drain` has still to come to there."""
+        """Resolves the futures of finished messages. Returns batches that were not stored, finished batches
+        with callbacks to call, topics that a message has created, and brokers that work again."""
+    def events_end(self) -> int:
+        """The number of events so far, to pass to `has_events_before`."""
+    def has_events_before(self, end: int) -> bool:
+        """Whether `drain` has not returned all events before this number."""
     def flush(self) -> int:
-        """Sends everything that is there now; what to ask `left` with."""
+        """Sends everything that is in the buffer now. Returns the epoch to pass to `unfinished_count`."""
     def held_bytes(self) -> int:
-        """What is in it and not done."""
-    def left(self, epoch: int) -> int:
-        """How many of the messages that came before that flush are not done."""
+        """The bytes of all messages that are not finished."""
+    def unfinished_count(self, epoch: int) -> int:
+        """How many of the messages from before that flush are not finished."""
     def close(self) -> list[UnsentBatch]:
-        """Takes no more, and gives up what is not done; each of these is waiting for `failed`."""
+        """Closes the buffer and returns the batches that are not finished. Call `failed` on each of them."""
     def disable(self) -> None:
-        """Takes no more, and touches nothing: after a fork."""
+        """Closes the buffer in a forked process, where its threads and locks cannot be used."""
 
 def register_send_types(
     *,
@@ -749,30 +914,30 @@ def register_send_types(
     not_durable: Callable[[SendResult], Exception],
     call_back: Callable[[Callable[[SendFuture], Any], SendFuture], None],
 ) -> None:
-    """Hands in the types and functions that make the results of sends; the first call counts. `statuses` maps
-    response codes, `not_durable` makes the error for a status that is not accepted, `call_back` calls a
-    user's callback and logs what it raises."""
+    """Registers the types and functions that make the results of sends; later calls have no effect.
+    `statuses` maps response codes, `not_durable` makes the error for a status that is not accepted, and
+    `call_back` calls a user's callback and logs its exceptions."""
 
 @final
 class SendFuture:
-    """What becomes of one message that `send_soon` took. Any thread may wait for it."""
+    """The outcome of one message that `send_soon` accepted. Any thread may wait for it."""
 
     def result(self, timeout: float | None = None) -> SendResult:
-        """Waits until the message is stored; raises what kept it from that, or TimeoutError."""
+        """Waits until the message is stored. Raises the error if it was not stored, or TimeoutError."""
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The same, and gives what `result` would raise; raises TimeoutError."""
+        """Waits in the same way and returns the error, or None. Raises TimeoutError."""
     def done(self) -> bool:
-        """Whether it is known what became of it."""
+        """Whether the outcome is known."""
     def add_done_callback(self, callback: Callable[[SendFuture], Any]) -> None:
-        """Calls it with the future, in a thread for callbacks; at once where it is done already. What the
-        callback raises is logged."""
+        """Calls the callback with this future, in the thread for callbacks, as soon as the outcome is known.
+        Exceptions of the callback are logged."""
 
 @final
 class AsyncSendFuture(Awaitable[SendResult]):
-    """What becomes of one message that `send_soon` took, for the tasks of its event loop.
+    """The outcome of one message that `send_soon` accepted, for the tasks of its event loop.
 
-    It is a future of asyncio in all but its class: `await`, `gather`, `wait`, `wait_for` and `shield` take
-    it. Cancelled, it only stops telling: the message is sent all the same."""
+    It works like a future of asyncio: you can `await` it and pass it to `gather`, `wait`, `wait_for` and
+    `shield`. Cancelling it does not cancel the message, which is sent all the same."""
 
     _asyncio_future_blocking: bool
     @property
@@ -780,41 +945,41 @@ class AsyncSendFuture(Awaitable[SendResult]):
     def _make_cancelled_error(self) -> asyncio.CancelledError: ...
     def get_loop(self) -> asyncio.AbstractEventLoop: ...
     def done(self) -> bool:
-        """Whether it is known what became of it."""
+        """Whether the outcome is known."""
     def cancelled(self) -> bool: ...
     def cancel(self, msg: Any = None) -> bool:
-        """False where it is done."""
+        """Returns False if the outcome is known already."""
     def result(self) -> SendResult:
-        """Raises what kept the message from being stored, CancelledError or InvalidStateError."""
+        """Raises the error if the message was not stored, CancelledError or InvalidStateError."""
     def exception(self) -> Exception | None:
-        """What `result` would raise; raises CancelledError or InvalidStateError."""
+        """Returns the error, or None. Raises CancelledError or InvalidStateError."""
     def add_done_callback(
         self, callback: Callable[[Self], object], *, context: Context | None = None
     ) -> None:
-        """Its loop calls it, soon after the future is done."""
+        """The loop calls the callback soon after the outcome is known."""
     def remove_done_callback(self, callback: Callable[[Self], object]) -> int: ...
     def __await__(self) -> Generator[Any, None, SendResult]: ...
     def __iter__(self) -> Generator[Any, None, SendResult]: ...
 
 @final
 class DoneBatch:
-    """Messages that are done and have callbacks. It keeps its room in the buffer until they were called."""
+    """Finished messages that have callbacks. They occupy the buffer until the callbacks have run."""
 
     def call_back(self) -> None:
-        """Calls them, one after the other; what they raise is logged."""
+        """Runs the callbacks one after the other, and logs their exceptions."""
 
 @final
 class UnsentBatch:
-    """Messages for one queue that are not stored yet. One of `stored` and `failed` must be called."""
+    """Messages for one queue that are not stored yet. You must call `stored` or `failed`."""
 
     @property
     def topic(self) -> str: ...
     @property
     def queue(self) -> tuple[str, int] | None:
-        """The one queue it may go to."""
+        """Broker and number of the only queue that it may go to; None for any queue."""
     @property
     def target(self) -> tuple[str, int] | None:
-        """Where it was sent; None where no broker was known."""
+        """Broker and number of the queue that it was sent to; None if no broker was known."""
     @property
     def count(self) -> int: ...
     @property
@@ -823,13 +988,13 @@ class UnsentBatch:
     def body(self) -> bytes: ...
     @property
     def alone(self) -> tuple[str, int, int] | None:
-        """Properties, system flag and flag of the one message; None for the records of a batch."""
+        """Properties, system flag and flag of a message that was sent alone; None for a batch."""
     @property
     def answer(self) -> tuple[int, str | None, dict[str, str]] | None:
-        """Code, remark and fields, where there was an answer."""
+        """Code, remark and fields of the answer, if there was one."""
     @property
     def failure(self) -> str | None:
-        """Why there was none."""
+        """Why there was no answer, if the request failed."""
     @property
     def spent_s(self) -> float:
         """Seconds since it was sent."""
@@ -845,21 +1010,23 @@ class UnsentBatch:
         *,
         is_accepted: bool = True,
     ) -> None:
-        """Where and how well; what is not accepted is an error of each message."""
-    def failed(self, error: BaseException) -> None: ...
+        """Reports where it was stored. If the status is not accepted, each message gets an error."""
+    def failed(self, error: BaseException) -> None:
+        """Reports that it was not stored. Does nothing after `stored`."""
     def errors(self, count_max: int) -> list[Exception]:
-        """Of the first so many messages, once one of the two was called."""
+        """The errors of the first `count_max` messages, after `stored` or `failed`."""
 
 @final
 class PullStream:
-    """Messages out of any number of queues, each with one pull under way while there is room for more.
+    """Messages from any number of queues. Each queue is pulled, one pull at a time, while there is space.
 
-    `begin`, `take` and all the others may be called by any thread."""
+    Any thread may call any method."""
 
     def __new__(cls, network: Network, settings: PullSettings) -> Self:
-        """OSError where no descriptor is left for it."""
+        """Raises OSError if no descriptor is left."""
     def fileno(self) -> int:
-        """Readable while `events` has something to give, or when messages came after `take` found none."""
+        """A descriptor that is readable while there are `events`, and when messages come after `take` found
+        none."""
     def begin(
         self,
         queue: Queue,
@@ -869,71 +1036,74 @@ class PullStream:
         *,
         paused: bool = False,
     ) -> int:
-        """Pulls this queue from the broker at the address; returns the number by which it is known here."""
+        """Starts to pull a queue from the broker at the address. Returns the number of the queue in this
+        stream."""
     def end(self, number: int) -> None:
-        """Gives the queue up, with what is held of it."""
+        """Stops pulling the queue and drops its messages."""
     def resume(
         self, number: int, address: str, *, broker_id: int = 0, queue_offset: int | None = None
     ) -> None:
-        """Goes on after an event, at another place of the queue where one is given."""
+        """Continues after an event, at `queue_offset` if one is given."""
     def relocate(self, number: int, address: str) -> None:
-        """Pulls to come go there."""
+        """Sends the next pulls to another address."""
     def pause(self, number: int, paused: bool) -> None:
-        """Whether anything of this queue is given."""
+        """Sets whether `take` and `wait` leave out the messages of this queue."""
     def position(self, number: int) -> int | None:
-        """The offset of the message that is given next; None for a queue that was given up."""
+        """The offset of the next message; None after `end`."""
     def take(self, count: int) -> tuple[list[Message], list[Message]]:
-        """Up to so many messages that are there, and those of them that are compressed: the last at most, so
-        that whoever inflates it decides whether there is room for more."""
-    def wait(self, count: int, timeout_s: float, wakes: int) -> tuple[list[Message], list[Message]]:
-        """The same, waiting for the first one without holding the interpreter, until the time is over or
-        `wake` has been called since `wakes()` gave that number."""
-    def wakes(self) -> int: ...
-    def wake(self) -> None: ...
+        """Returns up to `count` messages that are there, then the compressed ones among them. Only the last
+        message can be compressed: the caller decompresses it and decides whether there is space for more."""
+    def wait(self, count: int, timeout_s: float, wake_count: int) -> tuple[list[Message], list[Message]]:
+        """Does the same, but waits for the first message without holding the interpreter. Ends early if
+        `wake` has been called since `wake_count()` returned this number."""
+    def wake_count(self) -> int:
+        """How often `wake` has been called."""
+    def wake(self) -> None:
+        """Ends all waits."""
     def events(self) -> list[PullEvent]:
-        """What has to be decided, once."""
+        """Returns new events, each once."""
     def close(self) -> None:
-        """Gives all queues up and ends its connections. Safe to call twice."""
+        """Stops pulling all queues and ends the connections. Safe to call twice."""
 
 @final
 class PullEvent:
-    """What has to be decided about one queue of a pull stream, which stands still until it is resumed."""
+    """A decision that Python must make about one queue. The queue is not pulled until `PullStream.resume`."""
 
     @property
     def number(self) -> int:
-        """The queue's, as `begin` gave it."""
+        """The number of the queue, as `begin` returned it."""
     @property
     def kind(self) -> str:
-        """`moved`: the queue does not reach to where we asked, `value` is where it goes on. `refused`:
-        `value` is the code and `text` the remark. `failed` (no answer) and `malformed`: `text` says why.
-        `suggested`: `value` is the id of the replica that the broker wants the next pull to go to."""
+        """`moved`: the queue does not contain the offset that we asked for, and continues at `value`.
+        `refused`: `value` is the code and `text` the remark. `failed` (no answer) and `malformed`: `text`
+        says why. `suggested`: the broker wants the next pull to go to the replica with the id `value`."""
     @property
     def value(self) -> int: ...
     @property
     def text(self) -> str: ...
     @property
     def is_empty(self) -> bool:
-        """Of a queue that moved: nothing is held of its old place."""
+        """For `moved`: whether no messages from before the move are held."""
 
 @final
 class Unsettled:
-    """What was pulled of one queue and is not done with; any thread may settle."""
+    """The messages of one queue that were pulled and not processed yet. Any thread may call it."""
 
     def __new__(cls) -> Self: ...
     def put(self, messages: list[Message], from_offset: int) -> list[Message]:
-        """Those of them that were put: what lies before `from_offset` is not."""
+        """Adds messages and returns the ones it added. Messages before `from_offset` are left out."""
     def settle(self, message: Message) -> None:
-        """It is done with; a second time, or of a message that is not here, it does nothing."""
+        """Removes a message that was processed. Does nothing if the message is not there."""
     def __len__(self) -> int: ...
     @property
     def bytes(self) -> int:
-        """Of all their bodies."""
+        """The size of all bodies."""
     @property
     def first(self) -> int | None:
         """The lowest queue offset."""
     @property
     def span(self) -> int:
-        """From there to the highest."""
+        """The distance from the lowest to the highest queue offset."""
 
 # ----------------------------------------------------------------------------
 # 3. Spark: read by metaq.spark
@@ -941,7 +1111,7 @@ class Unsettled:
 
 @final
 class Scan:
-    """A range of a queue, read ahead with several pulls under way and given as columns."""
+    """Reads a range of a queue ahead, with several pulls at a time, and returns it as columns."""
 
     def __new__(
         cls,
@@ -953,12 +1123,12 @@ class Scan:
         from_offset: int,
         to_offset: int,
     ) -> Self:
-        """ValueError for a range or a column that cannot be."""
+        """Raises ValueError for an invalid range or an unknown column."""
     def take(self, timeout_s: float) -> tuple[ScanBatch | None, ScanStop | None]:
-        """The next rows, and with the last of them why there are no more. Neither where the time is over
-        before. Waits and decodes without holding the interpreter."""
+        """Returns the next rows, and with the last rows the reason why the scan has ended. Both are None if
+        nothing came within the timeout. Waits and decodes without holding the interpreter."""
     def close(self) -> None:
-        """Gives the rest up. Safe to call twice."""
+        """Stops the scan and drops the rest. Safe to call twice."""
 
 @final
 class ScanBatch:
@@ -970,27 +1140,29 @@ class ScanBatch:
     def from_offset(self) -> int: ...
     @property
     def to_offset(self) -> int:
-        """Every message between the two was looked at; those that are not among the rows were not wanted, or
-        the broker did not give them."""
+        """Every message from `from_offset` up to here was covered. Messages without a row did not match, or
+        the broker did not return them."""
     @property
     def unreadable(self) -> list[tuple[int, str]]:
-        """Queue offsets of rows whose body could not be inflated and is missing, and why; not all of very
-        many."""
+        """Queue offsets of rows whose body is null because it could not be decompressed, and why. If there
+        are many, only the first ones are listed."""
     def columns(self) -> list[tuple[int, list[bytes | None]]]:
-        """Of each column the number of missing values and its buffers, handed over once. Fixed width: none,
-        values; text and bytes: validity, ends, bytes; properties: ends, names' ends and bytes, values' ends
-        and bytes."""
+        """Returns the number of nulls and the buffers of each column. A second call returns none.
+
+        The buffers of a fixed-width column are None and the values. A column of text or bytes has validity,
+        offsets and bytes. Properties have offsets, then offsets and bytes of the names, then of the
+        values."""
 
 @final
 class ScanStop:
-    """Why a scan ended. `kind` is done, moved (`value`: where the queue begins or ends instead), stalled,
-    refused (`value`: the code), failed, malformed or closed."""
+    """Why a scan ended. `kind` is done, moved (`value` is the offset at which the queue begins or ends),
+    stalled, refused (`value` is the code), failed, malformed or closed."""
 
     @property
     def kind(self) -> str: ...
     @property
     def queue_offset(self) -> int:
-        """What was asked for; −1 for done and closed."""
+        """The offset that the pull asked for; −1 for done and closed."""
     @property
     def value(self) -> int: ...
     @property
@@ -1001,7 +1173,7 @@ class ScanStop:
 # ----------------------------------------------------------------------------
 
 WIRE_VERSION: int
-"""The version number that we write into frames (that of RocketMQ 5.5.0)."""
+"""The version number that we write into frames. RocketMQ 5.5.0 uses the same."""
 
 @final
 class Frame:
@@ -1026,11 +1198,11 @@ class Frame:
 
 @final
 class FrameDecoder:
-    """Collects bytes as they arrive and gives back every frame that is whole."""
+    """Collects bytes as they arrive and returns every complete frame."""
 
     def __new__(cls, frame_bytes_max: int = ...) -> Self: ...
     def feed(self, data: bytes) -> list[Frame]:
-        """Raises FrameError where the stream cannot go on."""
+        """Raises FrameError if the bytes are not a frame; the stream cannot continue then."""
 
 def encode_frame(
     code: int,
@@ -1042,7 +1214,7 @@ def encode_frame(
     body: bytes = ...,
     binary: bool = False,
 ) -> bytes:
-    """One whole frame, its length prefix included; `flag` bit 0 marks a response, bit 1 a oneway."""
+    """Returns one frame with its length prefix. Bit 0 of `flag` marks a response, bit 1 a oneway request."""
 
 @final
 class Record:
@@ -1081,13 +1253,13 @@ class Record:
         """The offset message id: store host and physical offset in hex."""
 
 def decode_records(data: bytes) -> list[Record]:
-    """The records of a pull's body, one after the other; raises FrameError on a malformed one."""
+    """Decodes the records in the body of a pull's answer. Raises FrameError if one is malformed."""
 
 def tag_code(tag: str) -> int:
-    """The hash that a consume queue keeps of a tag (Java's String.hashCode)."""
+    """Returns the hash of a tag that consume queues store: Java's String.hashCode."""
 
 def compress(format: str, data: bytes) -> bytes:
-    """In one of the formats `zlib`, `lz4` (its frames) and `zstd`."""
+    """Compresses data. `format` is `zlib`, `lz4` (the frame format) or `zstd`."""
 
 def decompress(format: str, data: bytes, bytes_max: int) -> bytes:
-    """Up to so many bytes; raises CompressionFailure."""
+    """Decompresses data. Raises CompressionFailure if it is damaged or longer than `bytes_max`."""

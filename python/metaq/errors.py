@@ -5,6 +5,7 @@ MetaqError
 ├── CommandError       a command cannot do its work
 ├── FunctionError      a filter function breaks a rule (filters/declared.py)
 ├── WorkerLost         the process of a filter function has ended (broker/functions/process.py)
+├── RegisterUnavailable  the register of masters did not answer (ha/register.py)
 ├── Refused            the peer answered with an error code (protocol/errors.py)
 │   └── ProtocolError  a request or a body is malformed
 ├── Unreachable        the peer cannot be reached, closed the connection or does not answer

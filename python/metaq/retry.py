@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -51,11 +52,14 @@ def steady(pause_s: float) -> Backoff:
 
 
 class Retry:
-    """The deadline of one call and the pauses between its tries. `timeout_s` None never ends."""
+    """The limits of one call and the pauses between its tries. With `timeout_s` None it has no deadline."""
 
-    def __init__(self, timeout_s: float | None, backoff: Backoff = BACKOFF) -> None:
+    def __init__(
+        self, timeout_s: float | None, backoff: Backoff = BACKOFF, *, tries_max: int | None = None
+    ) -> None:
         self.tries = 0
         """Tries that failed."""
+        self._tries_max = tries_max
         self._backoff = backoff
         self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
@@ -64,25 +68,36 @@ class Retry:
         """The time until the deadline; never negative."""
         return float("inf") if self._deadline is None else max(self._deadline - time.monotonic(), 0.0)
 
-    def next_pause_s(self) -> float | None:
-        """Counts a failed try. Returns the pause before the next one; None if no time is left for it."""
+    def reset(self) -> None:
+        """Forgets the failed tries, because one succeeded. The deadline stays."""
+        self.tries = 0
+
+    def next_pause_s(self, *, at_once: bool = False) -> float | None:
+        """Counts a failed try. Returns the pause before the next one, which is 0 if `at_once` is set.
+
+        Returns None if no time or no try is left.
+        """
         self.tries += 1
-        pause_s = self._backoff.pause_s(self.tries)
+        if self._tries_max is not None and self.tries >= self._tries_max:
+            return None
+        pause_s = 0.0 if at_once else self._backoff.pause_s(self.tries)
         return None if pause_s >= self.left_s else pause_s
 
     async def pause(self) -> bool:
-        """Sleeps until the next try; returns False at once if no time is left for one."""
+        """Sleeps until the next try; returns False at once if none is left."""
         pause_s = self.next_pause_s()
         if pause_s is None:
             return False
         await asyncio.sleep(pause_s)
         return True
 
-    def pause_blocking(self) -> bool:
-        """Does what `pause` does, in a thread without an event loop."""
+    def pause_blocking(self, stop: threading.Event | None = None) -> bool:
+        """Does what `pause` does, in a thread without an event loop; returns False once `stop` is set."""
         pause_s = self.next_pause_s()
         if pause_s is None:
             return False
+        if stop is not None:
+            return not stop.wait(pause_s)
         time.sleep(pause_s)
         return True
 
@@ -97,13 +112,14 @@ async def retry(
     timeout_s: float | None,
     *,
     backoff: Backoff = BACKOFF,
+    tries_max: int | None = None,
     retriable: Callable[[MetaqError], bool] = is_retriable,
 ) -> _T:
-    """Calls until a call succeeds, raises an error that will not pass, or the time is over.
+    """Calls until a call succeeds, raises an error that will not pass, or no time or try is left.
 
     The last error is raised as it is. A timeout of 0 means one call.
     """
-    tries = Retry(timeout_s, backoff)
+    tries = Retry(timeout_s, backoff, tries_max=tries_max)
     while True:
         try:
             return await call()

@@ -66,6 +66,22 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """Both ends of the link between a master and a replica."""
+
+    beat_interval_ms: int = 200
+    """An end that has nothing else to send sends a beat this often."""
+    silence_ms_max: int = 3_000
+    """A peer that was silent for this long is gone."""
+    chunk_bytes: int = MIB
+    """The most bytes of the log in one frame, unless a single record is larger."""
+    catch_up_bytes_per_second: int = 0
+    """A limit for replicas that nobody waits for; 0 means none."""
+    state_bytes_max: int = 64 * MIB
+    """Control state that may wait for a slow peer."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """Settings of the hot requests of a broker; the same in every role."""
 
@@ -87,8 +103,8 @@ class BrokerSettings:
     """How long a pull that asks for no wait is held for its group's limit: an empty answer would say that the
     queue is empty."""
     filter_hold_ms_max: int = 5_000
-    """How long a pull waits for a filter function before it is told to ask again; clients wait longer for an
-    answer."""
+    """How long a pull waits for a filter function before its client must ask again. Clients wait longer than
+    this for an answer."""
     send_hold_ms_max: int = 1_500
     """How long an acknowledgement waits for its topic's limit; half of the time-out of a Java client's
     send."""

@@ -55,11 +55,14 @@ T = "orders"
 
 
 def in_broker(
-    tmp_path: Path, scenario: Callable[[Broker, Client], object], clock: Clock | None = None
+    tmp_path: Path,
+    scenario: Callable[[Broker, Client], object],
+    clock: Clock | None = None,
+    **changes: object,
 ) -> None:
     async def all_of_it() -> None:
         async with (
-            started_broker(broker_options(tmp_path), clock) as broker,
+            started_broker(broker_options(tmp_path, **changes), clock) as broker,
             connected(broker.address) as client,
         ):
             await scenario(broker, client)  # type: ignore[misc]
@@ -249,25 +252,31 @@ def test_requests_are_passed_on_to_the_client(tmp_path: Path) -> None:
     in_broker(tmp_path, scenario)
 
 
-def test_the_broker_does_not_wait_for_ever_for_a_silent_client(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("metaq.broker.requests.relays.ANSWER_TIMEOUT_S", 0.2)
-
+def test_the_broker_does_not_wait_for_ever_for_a_silent_client(tmp_path: Path) -> None:
     async def scenario(broker: Broker, client: Client) -> None:
         reader, writer = await asyncio.open_connection(*broker.address.split(":"))
         from metaq._core import encode_frame
-        from metaq.protocol.bodies import ConsumerData, HeartbeatData
+        from metaq.protocol.bodies import ConsumerData, HeartbeatData, ProducerData
 
-        heartbeat = HeartbeatData(client_id="mute", consumer_data_set=[ConsumerData(group_name="g")])
+        heartbeat = HeartbeatData(
+            client_id="mute",
+            consumer_data_set=[ConsumerData(group_name="g")],
+            producer_data_set=[ProducerData(group_name="asking")],
+        )
         writer.write(encode_frame(34, opaque=1, body=heartbeat.encode()))
         await reader.read(1)
         asked = GetConsumerRunningInfo(consumer_group="g", client_id="mute")
         reply = await client.connection.call(asked)
         assert reply.code == 207 and "no answer within 0.2 s" in (reply.remark or "")
+        reply = (await client.connection.call(GetConsumerStatus(topic=T, group="g"))).check()
+        assert GetConsumerStatusBody.decode(reply.body).consumer_table == {}, "it is left out"
+        reply = await client.connection.call(reply_to("mute"))
+        assert reply.code == 1 and "did not take the reply: " in (reply.remark or "")
         writer.close()
 
-    in_broker(tmp_path, scenario)
+    in_broker(
+        tmp_path, scenario, client_answer_timeout_s=0.2, client_status_timeout_s=0.2, reply_timeout_s=0.2
+    )
 
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"

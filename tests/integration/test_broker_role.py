@@ -23,11 +23,10 @@ from tests.support.broker_cluster import (
     Client,
     broker_options,
     connected,
-    run,
     started_broker,
     started_nameserver,
-    until,
 )
+from tests.support.waiting import run, until
 
 START_MS = 1_750_000_000_000
 ROUNDS = 10

@@ -12,7 +12,7 @@ from tests.interop.clients import PushConsumer, wait_for_bodies
 from tests.interop.driver import ClientError, Driver
 from tests.support.waiting import eventually
 
-# Consumes two of three messages, refuses everything else, and ends when told to.
+# Consumes two of three messages, refuses everything else, and ends on request.
 PROGRAM = """
 import json, sys
 def tell(**line): print(json.dumps(line), flush=True)

@@ -129,7 +129,7 @@ def kill_while_applying(
 ) -> None:
     """Kills a run on each cluster (None: in one process) while tables change; then lets one finish.
 
-    `make soak` does so many times.
+    `make soak` repeats it many times.
     """
     chance = seeded()
     run_sql(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from metaq.client.producer.row_sender import Part
+from metaq.client.producer.row_sender import HalfBatch
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable
 from metaq.spark.errors import OptionError
@@ -68,7 +68,7 @@ class Query:
     def identity(self, batch: int) -> Identity:
         return Identity(self.name, batch)
 
-    def write(self, batch: int, rows: int = 40) -> list[Part]:
+    def write(self, batch: int, rows: int = 40) -> list[HalfBatch]:
         """As a task does."""
         table = pa.table(
             {
@@ -78,14 +78,17 @@ class Query:
         )
         layout = Layout.of(SCHEMA, self.topic)
         done = write_rows(self.options, layout, self.identity(batch), table.to_batches(max_chunksize=7))
-        assert done.row_count == rows and sum(part.message_count for part in done.parts) == rows
-        return done.parts
+        assert (
+            done.row_count == rows
+            and sum(half_batch.message_count for half_batch in done.half_batches) == rows
+        )
+        return done.half_batches
 
-    def commit(self, batch: int, parts: list[Part]) -> None:
-        exactly_once.commit(self.options, self.identity(batch), parts)
+    def commit(self, batch: int, half_batches: list[HalfBatch]) -> None:
+        exactly_once.commit(self.options, self.identity(batch), half_batches)
 
-    def abort(self, batch: int, parts: list[Part]) -> None:
-        exactly_once.abort(self.options, self.identity(batch), parts)
+    def abort(self, batch: int, half_batches: list[HalfBatch]) -> None:
+        exactly_once.abort(self.options, self.identity(batch), half_batches)
 
     def shown(self) -> list[str]:
         return sorted(message.body.decode() for message in stored(self.cluster.namesrv, self.topic))
@@ -122,9 +125,9 @@ def crash_after(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
 
 
 def test_a_batch_is_shown_when_it_is_committed_in_the_order_of_its_keys(query: Query) -> None:
-    parts = query.write(0)
-    assert len(parts) > 4 and query.shown() == []
-    query.commit(0, parts)
+    half_batches = query.write(0)
+    assert len(half_batches) > 4 and query.shown() == []
+    query.commit(0, half_batches)
     assert query.shown() == rows(0)
     by_queue: dict[Any, list[int]] = {}
     for message in stored(query.cluster.namesrv, query.topic):
@@ -135,9 +138,9 @@ def test_a_batch_is_shown_when_it_is_committed_in_the_order_of_its_keys(query: Q
 
 
 def test_a_batch_that_is_committed_again_is_shown_once(query: Query) -> None:
-    parts = query.write(0)
-    query.commit(0, parts)
-    query.commit(0, parts)
+    half_batches = query.write(0)
+    query.commit(0, half_batches)
+    query.commit(0, half_batches)
     query.commit(0, query.write(0))
     query.commit(1, query.write(1))
     query.commit(0, query.write(0))
@@ -158,11 +161,11 @@ def test_a_task_that_was_run_twice_counts_once_and_its_first_rows_go_when_broker
 def test_a_driver_that_dies_after_the_marker_has_decided(
     query: Query, monkeypatch: pytest.MonkeyPatch, ends: int
 ) -> None:
-    parts = query.write(0)
+    half_batches = query.write(0)
     with monkeypatch.context() as patched:
         crash_after(patched, ends)
         with pytest.raises(Crash):
-            query.commit(0, parts)
+            query.commit(0, half_batches)
     assert len(query.shown()) < 40
     # Its successor replays the batch, and writes it anew before it can know.
     query.commit(0, query.write(0))
@@ -173,11 +176,11 @@ def test_a_driver_that_dies_after_the_marker_has_decided(
 def test_without_a_successor_whoever_is_asked_finishes_the_batch(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = query.write(0)
+    half_batches = query.write(0)
     with monkeypatch.context() as patched:
         crash_after(patched, 2)
         with pytest.raises(Crash):
-            query.commit(0, parts)
+            query.commit(0, half_batches)
     undecided = query.write(1)
     query.cluster.clock.jump(3 * MINUTE_MS)
     wait_until(lambda: query.shown() == rows(0))
@@ -196,21 +199,21 @@ def test_an_abort_takes_back_what_was_not_decided(query: Query) -> None:
 
 
 def test_an_abort_of_what_was_decided_does_nothing(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = query.write(0)
+    half_batches = query.write(0)
     with monkeypatch.context() as patched:
         crash_after(patched, 1)
         with pytest.raises(Crash):
-            query.commit(0, parts)
-    query.abort(0, parts)
+            query.commit(0, half_batches)
+    query.abort(0, half_batches)
     query.commit(0, query.write(0))
     assert query.shown() == rows(0)
 
 
 def test_a_marker_that_comes_after_its_abort_decides_nothing(query: Query) -> None:
     query.commit(0, query.write(0))
-    parts = query.write(1)
-    late = Marker.of(query.identity(1), query.options.group, parts, is_commit=True)
-    query.abort(1, parts)
+    half_batches = query.write(1)
+    late = Marker.of(query.identity(1), query.options.group, half_batches, is_commit=True)
+    query.abort(1, half_batches)
     append(query, 1, late)
     query.commit(1, query.write(1))
     assert query.shown() == rows(0) + rows(1)
@@ -270,24 +273,24 @@ def test_a_marker_that_is_seen_late_decides_all_the_same(
 def test_a_marker_that_is_not_seen_at_all_is_an_error_and_takes_nothing_back(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts, patient = query.write(0), query.options
+    half_batches, patient = query.write(0), query.options
     query.options = replace(patient, timeout_s=1.0)
     with monkeypatch.context() as patched:
         hide_new_markers(patched, 1_000_000)
         with pytest.raises(MarkerNotSeen):
-            query.commit(0, parts)
+            query.commit(0, half_batches)
     query.options = patient
-    assert query.open_count() == len(parts)
+    assert query.open_count() == len(half_batches)
     query.commit(0, query.write(0))
     assert query.shown() == rows(0) and query.open_count() == 0
 
 
 def test_a_batch_that_was_given_up_is_not_taken_for_written(query: Query) -> None:
     query.commit(0, query.write(0))
-    parts = query.write(1)
-    query.abort(1, parts)
+    half_batches = query.write(1)
+    query.abort(1, half_batches)
     with pytest.raises(NotShown, match="given up"):
-        query.commit(1, parts)
+        query.commit(1, half_batches)
 
 
 def test_an_identity_that_has_written_elsewhere_is_refused(query: Query) -> None:
@@ -319,11 +322,11 @@ def test_what_is_no_marker_stops_nobody(query: Query, monkeypatch: pytest.Monkey
 
 
 def test_without_its_markers_a_query_does_not_go_on(query: Query) -> None:
-    parts = query.write(7)
+    half_batches = query.write(7)
     query.options = replace(query.options, timeout_s=1.0)
     with pytest.raises(OptionError, match="exactlyOnceFromAnyBatch"):
-        query.commit(7, parts)
-    query.abort(7, parts)
+        query.commit(7, half_batches)
+    query.abort(7, half_batches)
     assert query.shown() == [] and query.open_count() == 0
 
 
@@ -337,7 +340,7 @@ def test_the_first_batches_may_have_no_rows(query: Query) -> None:
 def test_a_broker_that_is_killed_in_the_middle_of_a_commit_shows_each_row_once(
     query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = query.write(0, 400)
+    half_batches = query.write(0, 400)
     killed: list[str] = []
     judge = half_ends._Ends._judge
 
@@ -350,7 +353,7 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_commit_shows_each_row_once(
         judge(self, broker, *arguments)
 
     monkeypatch.setattr(half_ends._Ends, "_judge", kill_then_judge)
-    query.commit(0, parts)
+    query.commit(0, half_batches)
     assert len(killed) == 2
     assert query.shown() == rows(0, 400)
 
@@ -362,12 +365,12 @@ def test_a_job_is_shown_as_a_whole(query: Query, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(query, "identity", job)
     query.commit(0, query.write(0))
     query.abort(1, query.write(1))
-    parts = query.write(2)
+    half_batches = query.write(2)
     with monkeypatch.context() as patched:
         crash_after(patched, 1)
         with pytest.raises(Crash):
-            query.commit(2, parts)
-    query.abort(2, parts)
+            query.commit(2, half_batches)
+    query.abort(2, half_batches)
     query.cluster.clock.jump(3 * MINUTE_MS)
     wait_until(lambda: query.shown() == rows(0) + rows(2))
     assert query.open_count() == 0

@@ -62,7 +62,7 @@ class Cluster:
         return self.moved_clock
 
     def let_pass(self, wait_ms: int) -> None:
-        """Makes due what waits for so long: at once if the clock can be moved, otherwise in real time."""
+        """Lets this time pass: by moving the clock if the test may do so, otherwise by waiting."""
         if self.moved_clock is not None:
             self.moved_clock.jump(wait_ms)
         else:

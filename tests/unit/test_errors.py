@@ -1,4 +1,4 @@
-"""Every error stands in the tree, and knows its code, whether to retry and a hint."""
+"""Every error is in the tree, and has a code, a retriable flag and a hint."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ TREE = errors.__doc__ or ""
 ELSEWHERE = {
     "FunctionError": "metaq.filters.declared",
     "WorkerLost": "metaq.broker.functions.process",
+    "RegisterUnavailable": "metaq.ha.register",
     "Refused": "metaq.protocol.errors",
     "ProtocolError": "metaq.protocol.errors",
     "Unreachable": "metaq.protocol.errors",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -77,3 +78,37 @@ def test_without_a_timeout_it_never_ends() -> None:
     tries = Retry(None, steady(0.0))
     assert tries.left_s == float("inf")
     assert all(asyncio.run(tries.pause()) for _ in range(3))
+
+
+def test_the_last_try_has_no_pause() -> None:
+    tries = Retry(None, steady(0.0), tries_max=3)
+    assert [tries.pause_blocking() for _ in range(3)] == [True, True, False]
+    calls, call = failing(9, Passing("later"))
+    with pytest.raises(Passing, match="later"):
+        asyncio.run(retry(call, None, backoff=steady(0.0), tries_max=2))  # type: ignore[arg-type]
+    assert len(calls) == 2
+
+
+def test_a_try_at_once_counts_and_obeys_the_deadline() -> None:
+    tries = Retry(60, Backoff(first_s=0.1, jitter=0.0))
+    assert tries.next_pause_s(at_once=True) == 0.0
+    assert tries.next_pause_s() == 0.2, "it was the second failure"
+    assert Retry(0).next_pause_s(at_once=True) is None
+
+
+def test_after_a_success_the_pauses_begin_again() -> None:
+    tries = Retry(None, Backoff(first_s=0.1, jitter=0.0))
+    assert [tries.next_pause_s(), tries.next_pause_s()] == [0.1, 0.2]
+    tries.reset()
+    assert tries.next_pause_s() == 0.1
+
+
+def test_a_stop_ends_the_pause() -> None:
+    stop = threading.Event()
+    tries = Retry(None, steady(0.001))
+    assert tries.pause_blocking(stop)
+    timer = threading.Timer(0.05, stop.set)
+    timer.start()
+    assert not Retry(None, steady(60.0)).pause_blocking(stop)
+    timer.join()
+    assert not tries.pause_blocking(stop), "it was set before"

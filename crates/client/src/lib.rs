@@ -3,8 +3,8 @@
 //! [`net`] runs the connections of a client on one thread. [`produce`] buffers messages and sends them in batches.
 //! [`consume`] pulls messages ahead of their readers. [`compression`] packs and unpacks bodies.
 //!
-//! Rules come in as data: routes, limits, brokers to avoid. What does not go well comes out whole, as an event, and
-//! Python decides. Nothing here knows Python; `crates/python` turns these types into the classes of `metaq._core`.
+//! Rules come in as data: routes, limits, brokers to avoid. If something goes wrong, an event with all details goes to
+//! Python, which decides. Nothing here knows Python; `crates/python` turns these types into the classes of `metaq._core`.
 //!
 //! Reading order: `net/network.rs`, `net/connection.rs`, `produce/accumulator.rs`, `consume/pull.rs`.
 #![forbid(unsafe_code)]

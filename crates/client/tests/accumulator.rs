@@ -6,7 +6,7 @@ mod support;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use metaq_client::{
@@ -182,7 +182,7 @@ fn batches_can_be_half_messages() {
     let queue = broker_queue(1);
     let puts: Vec<_> = [b"a", b"b", b"c"].map(|body| put(&buffer, Some(&queue), body).unwrap()).into();
     let epoch = buffer.flush();
-    eventually(|| buffer.left(epoch) == 0);
+    eventually(|| buffer.unfinished_count(epoch) == 0);
     let asked = server.asked();
     assert_eq!((asked.len(), asked[0].code, asked[0].fields["f"].as_str()), (2, 310, "4"));
     let first = puts[0].0.message_id(0).unwrap();
@@ -228,7 +228,7 @@ fn a_queue_keeps_its_order_even_while_a_batch_of_it_is_decided_about() {
     assert_eq!(first.target, Some(queue));
     assert_eq!((first.batch.id, first.batch.count()), (puts[0].0.id, 2));
     let so_far = server.asked().len();
-    assert_eq!(so_far, 1, "what comes after it waits");
+    assert_eq!(so_far, 1, "later messages wait");
     let decided = Stored {
         queue: broker_queue(1),
         queue_offset: 5,
@@ -256,9 +256,10 @@ fn what_waited_behind_a_failure_for_all_its_time_is_not_sent_any_more() {
         batches.push(put(&buffer, Some(&gone), body).unwrap().0);
         buffer.flush();
     }
+    let all_made = Instant::now();
     let first = crossed(&buffer);
     assert!(matches!(first.reason, UnsentReason::NoRoute), "{:?}", first.reason);
-    std::thread::sleep(timeout);
+    eventually(|| all_made.elapsed() >= timeout);
     // Waiting behind a slow broker costs a batch none of its time.
     let slow = stored_at(0);
     buffer.finish(&first.batch, Outcome::Stored(slow));
@@ -300,7 +301,7 @@ fn a_full_buffer_takes_nothing_until_there_is_room() {
     let first = put(&buffer, None, &[0; 60]).unwrap();
     assert_eq!(put(&buffer, None, &[0; 60]).err(), Some(PutError::Full));
     let ticket = buffer.stand_in_line();
-    assert_eq!(put(&buffer, None, b"").err(), Some(PutError::Full), "who waits comes first");
+    assert_eq!(put(&buffer, None, b"").err(), Some(PutError::Full), "messages that wait go first");
     open.store(true, Ordering::Release);
     buffer.wait_in_line(ticket, 86, LONG);
     outcome(&first.0);
@@ -313,7 +314,7 @@ fn a_full_buffer_takes_nothing_until_there_is_room() {
     outcome(&put(&buffer, None, &[0; 5000]).unwrap().0);
 }
 
-/// Without its properties.
+/// A message without properties.
 fn known(body: &[u8], id: IdTail) -> BatchMessage<'_, impl FnOnce(&mut Vec<u8>)> {
     BatchMessage {
         topic: TOPIC,
@@ -376,10 +377,10 @@ fn a_flush_sends_what_would_still_wait() {
     for event in &unroutable {
         let Event::Unsent(crossed) = event else { panic!("nobody watches") };
         assert!(matches!(crossed.reason, UnsentReason::NoRoute));
-        assert!(buffer.left(epoch) > 0);
+        assert!(buffer.unfinished_count(epoch) > 0);
         buffer.finish(&crossed.batch, Outcome::Failed);
     }
-    eventually(|| buffer.left(epoch) == 0);
+    eventually(|| buffer.unfinished_count(epoch) == 0);
 }
 
 #[test]

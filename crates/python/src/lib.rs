@@ -35,7 +35,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::figures::StoreFigures>()?;
     module.add_class::<server::function::FilterBatch>()?;
     module.add_class::<server::listener::Listener>()?;
+    module.add_class::<server::replication::FollowerFigures>()?;
+    module.add_class::<server::replication::LinkFigures>()?;
+    module.add_class::<server::replication::LinkListener>()?;
+    module.add_class::<server::replication::LinkSocket>()?;
+    module.add_class::<server::replication::ReplicationFollower>()?;
+    module.add_class::<server::replication::ReplicationHub>()?;
     module.add_class::<server::store::Store>()?;
+    module.add_function(wrap_pyfunction!(server::replication::truncate_store, module)?)?;
     // client
     module.add_class::<client::async_send_future::AsyncSendFuture>()?;
     module.add_class::<client::done_batch::DoneBatch>()?;

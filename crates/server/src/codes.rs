@@ -25,6 +25,7 @@ pub mod response_code {
     pub const SYSTEM_ERROR: i32 = 1;
     pub const SYSTEM_BUSY: i32 = 2;
     pub const FLUSH_DISK_TIMEOUT: i32 = 10;
+    pub const FLUSH_SLAVE_TIMEOUT: i32 = 12;
     pub const MESSAGE_ILLEGAL: i32 = 13;
     pub const SERVICE_NOT_AVAILABLE: i32 = 14;
     pub const NO_PERMISSION: i32 = 16;

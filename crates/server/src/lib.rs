@@ -1,15 +1,16 @@
 //! Bytes in motion: listeners, connections and the requests that touch every message.
 //!
-//! Reading order, which is the way of a request:
+//! Reading order, which follows a request:
 //!
 //! 1. [`net`]: a listener accepts a connection, the connection reads frames, and `route` finds the room that answers.
 //!    Requests that are not hot cross to Python.
 //! 2. [`send`], [`pull`] and [`transaction`] are the rooms of the hot requests; [`timer`] delivers messages that wait,
-//!    [`limits`] holds back those who are too fast.
-//! 3. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
+//!    [`limits`] slows down clients that are too fast.
+//! 3. [`replicate`] copies the log to replicas, and from a master.
+//! 4. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
 //!
-//! [`codes`] names the numbers of the protocol. [`policy`] is what Python decided about topics and groups, [`settings`] what
-//! it configured; Rust applies both per message and owns neither. [`rounds`] is the sleep of a thread that looks for work.
+//! [`codes`] names the numbers of the protocol. [`policy`] holds Python's decisions about topics and groups, [`settings`] its
+//! configuration; Rust applies both per message and owns neither. [`rounds`] is the sleep of a thread that looks for work.
 //!
 //! `tests/support` runs all of this in one process, over loopback, with a clock and a disk that the test controls;
 //! `examples/hot_requests.rs` counts the instructions of a request.
@@ -21,6 +22,7 @@ mod net;
 mod plane;
 mod policy;
 mod pull;
+mod replicate;
 mod rounds;
 mod send;
 mod settings;
@@ -37,6 +39,10 @@ pub use net::route::Refusal;
 pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
+pub use replicate::follower::{Follower, FollowerFigures};
+pub use replicate::hub::{Hub, LinkFigures};
+pub use replicate::socket::{LinkListener, LinkSocket};
+pub use replicate::{ReplicationSettings, StatePosition};
 pub use send::copy::Resend;
 pub use settings::{
     BrokerSettings, LimitSettings, PullSettings, ServerSettings, TimerSettings, TransactionSettings,
@@ -58,7 +64,7 @@ pub enum ServerError {
     PlaneStopped,
     #[error("{what} is not an ip:port address: {text}")]
     BadAddress { what: &'static str, text: String },
-    #[error("connection {0} has left")]
+    #[error("connection {0} is closed")]
     ConnectionGone(u64),
     #[error("connection {id} has {queued} bytes waiting to be read by its peer; the limit is {limit}")]
     OutputFull { id: u64, queued: usize, limit: usize },

@@ -17,7 +17,7 @@ pub trait StoreEvents: Send + Sync {
     fn confirmed(&self, physical_offset: i64, failed: bool);
 }
 
-/// Where a record was stored.
+/// The position of a stored record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {
     pub physical_offset: i64,
@@ -27,7 +27,7 @@ pub struct Appended {
     pub store_timestamp_ms: i64,
 }
 
-/// Where the records of a batch were stored. Their queue offsets follow `first.queue_offset` one by one.
+/// The positions of a stored batch. Its queue offsets follow `first.queue_offset` one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendedBatch {
     pub first: Appended,

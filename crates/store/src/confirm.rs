@@ -1,8 +1,8 @@
 //! From an append to an answer: syncs the log, dispatches records to their queues, and wakes whoever waits.
 //!
-//! With asynchronous flush an append confirms itself and its own thread dispatches it. With synchronous flush the
-//! thread that synced the log dispatches what it made safe, then publishes `confirmed`, then wakes the waiters.
-//! Replication will call [`OpenStore::confirm`] whenever a replica's acknowledgement moves the mark.
+//! Without replicas and with asynchronous flush an append confirms itself and its own thread dispatches it. Otherwise the
+//! thread that moved a mark, by a sync or by a replica's acknowledgement, dispatches what that made safe, then publishes
+//! `confirmed`, then wakes the waiters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,9 +20,10 @@ impl OpenStore {
         if self.log.progress.is_confirmed_by_append() {
             self.dispatch.run(&self.context(Replay::No));
             self.index.notify();
-        } else {
+        } else if self.settings.sync_flush {
             self.flush.request(self.log.appended_end());
         }
+        self.followers.notify();
     }
 
     /// For records that were left behind: their appender died before it asked for dispatch, or dispatch failed.
@@ -53,37 +54,61 @@ impl OpenStore {
         }
         let outcome = sync_files(&self.log, from, end);
         self.flush.syncs.fetch_add(1, Ordering::Relaxed);
-        match &outcome {
+        let is_moved = match &outcome {
             Ok(()) => {
                 self.log.progress.set_flushed(end);
-                self.confirm();
+                self.confirm()
             }
             Err(error) => {
                 self.gate.shut(Refusal::FailedSync);
                 self.reports
-                    .add(format!("a sync of the commit log failed, no more writes are taken: {error}"));
+                    .add(format!("a sync of the commit log failed, writes are refused from now on: {error}"));
+                true
             }
+        };
+        if is_moved {
+            self.announce(outcome.is_err());
         }
         self.flush.wake_waiters();
-        let events = self.events.read().as_ref().map(Arc::clone);
-        if let Some(events) = events {
-            events.confirmed(self.log.progress.confirmed(), outcome.is_err());
-        }
-        self.index.notify();
         outcome
     }
 
-    /// Dispatches what has become safe to show, and only then says that it is confirmed.
-    fn confirm(&self) {
+    /// Confirms what replicas hold by now, as far as it is also safe here.
+    pub(crate) fn confirm_replicated(&self, end_offset: i64) {
+        self.log.progress.set_replicated(end_offset);
+        if self.confirm() {
+            self.announce(false);
+        }
+    }
+
+    /// Wakes everybody who waits for a confirmation: connections with answers, threads, and the index.
+    pub(crate) fn announce(&self, failed: bool) {
+        let events = self.events.read().as_ref().map(Arc::clone);
+        if let Some(events) = events {
+            events.confirmed(self.log.progress.confirmed(), failed);
+        }
+        self.index.notify();
+        self.flush.wake_waiters();
+    }
+
+    /// Dispatches what has become safe to show, and only then says that it is confirmed. Returns whether that moved
+    /// the mark.
+    fn confirm(&self) -> bool {
         let progress = &self.log.progress;
         if progress.is_confirmed_by_append() {
-            return;
+            return false;
         }
+        // A sync and a replica's acknowledgement may come at the same time.
+        let _one_at_a_time = self.confirming.lock();
         let end = progress.confirmable();
+        if end <= progress.confirmed() {
+            return false;
+        }
         if let Err(error) = self.dispatch.run_to_end(&self.context(Replay::No)) {
             // The records are safe, so their senders get their answer; housekeeping tries the queues again.
-            self.reports.add(format!("dispatch stands still: {error}"));
+            self.reports.add(format!("dispatch is blocked: {error}"));
         }
         progress.set_confirmed(end);
+        true
     }
 }

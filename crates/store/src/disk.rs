@@ -58,7 +58,7 @@ pub trait Disk: Send + Sync {
     fn allocate(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
     /// Makes the range read as zeros, and frees its blocks if the file system can.
     fn zero(&self, file: &DiskFile, from: u64, len: u64) -> io::Result<()>;
-    /// The end of the data from `from` on; everything behind it is a hole.
+    /// The end of the data from `from` on; everything after it is a hole.
     fn data_end(&self, file: &DiskFile, from: u64) -> io::Result<u64>;
     /// Fills the buffer as far as the file reaches and returns how many bytes that were.
     fn read_at(&self, file: &DiskFile, buffer: &mut [u8], from: u64) -> io::Result<usize>;

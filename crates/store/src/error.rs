@@ -9,13 +9,13 @@ pub enum StoreError {
     Io { path: PathBuf, source: io::Error },
     #[error("the disk of {path} is full ({detail}); nothing is written until space returns", path = .path.display())]
     DiskFull { path: PathBuf, detail: String },
-    #[error("queue entries cannot be written ({cause}); nothing is taken until they can be")]
+    #[error("queue entries cannot be written ({cause}); the store refuses writes until they can be")]
     QueuesStuck { cause: String },
     #[error(
-        "a sync failed: what reached the disk is unknown, so the store takes no more writes until it is restarted"
+        "a sync failed: it is unknown which data reached the disk, so the store refuses writes until it is restarted"
     )]
     FailedSync,
-    #[error("{path} is held by another process: one store directory serves one process at a time", path = .path.display())]
+    #[error("{path} is in use by another process: one store directory serves one process at a time", path = .path.display())]
     Locked { path: PathBuf },
     #[error("{path} is damaged: {detail}", path = .path.display())]
     Damaged { path: PathBuf, detail: String },
@@ -37,6 +37,12 @@ pub enum StoreError {
         "[PCBUSY] an append has been under way for more than {waited_ms} ms (append_wait_ms_max): the disk or the page cache cannot keep up; send slower or to another broker"
     )]
     Busy { waited_ms: u64 },
+    #[error(
+        "replicas did not confirm the end of the log within {waited_ms} ms: try again when they are in sync"
+    )]
+    NotReplicated { waited_ms: u64 },
+    #[error("{reason}")]
+    Fenced { reason: String },
     #[error("the store is closed")]
     Closed,
     #[error("bad store settings: {0}")]

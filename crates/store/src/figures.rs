@@ -7,7 +7,7 @@ macro_rules! figures {
         pub struct StoreFigures { $($(#[$doc])* pub $name: i64),* }
 
         impl StoreFigures {
-            /// The same by name, for tools that print them all.
+            /// Returns each figure with its name, for tools that print all of them.
             pub fn named(&self) -> Vec<(&'static str, i64)> {
                 vec![$((stringify!($name), self.$name)),*]
             }
@@ -25,9 +25,9 @@ figures!(
     dispatched_offset,
     /// Everything below can be found by key.
     indexed_offset,
-    /// −1 where the disk does not say.
+    /// −1 if the disk does not say.
     disk_used_percent,
-    /// Where the last start began to read the log.
+    /// The physical offset at which the last start began to read the log.
     recovered_from_offset,
     recovered_bytes,
     damaged_records,

@@ -127,7 +127,7 @@ impl OpenStore {
             Ok(()) => {
                 self.housekeeping.flush_failures.store(0, Ordering::Relaxed);
                 if self.gate.lift(Refusal::QueuesStuck) {
-                    self.reports.add("queue entries can be written again, appends are taken".to_owned());
+                    self.reports.add("queue entries can be written again, appends are accepted".to_owned());
                 }
             }
             Err(error) => {
@@ -137,7 +137,7 @@ impl OpenStore {
                     self.gate.shut_for_queues(&error, &self.reports);
                 } else {
                     self.reports
-                        .add(format!("queue entries could not be written, to be tried again: {error}"));
+                        .add(format!("queue entries could not be written and will be tried again: {error}"));
                 }
             }
         }
@@ -197,7 +197,7 @@ impl OpenStore {
                 self.reports.add(format!("the disk is {used_percent} % full, appends are refused"));
             }
         } else if self.gate.lift(Refusal::DiskLevel) {
-            self.reports.add(format!("the disk is {used_percent} % full, appends are taken again"));
+            self.reports.add(format!("the disk is {used_percent} % full, appends are accepted again"));
         }
     }
 }

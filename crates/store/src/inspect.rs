@@ -22,7 +22,7 @@ pub struct QueueEntry {
 /// How much a part of a queue holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
-    /// The queue offset behind the last record that was counted.
+    /// The queue offset after the last counted record.
     pub end_offset: i64,
     /// The size of the records as stored.
     pub bytes: i64,

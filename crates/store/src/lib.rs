@@ -17,8 +17,9 @@
 //! 5. `queue` dispatches confirmed records to consume queues, `index` to the key index.
 //! 6. `read` serves pulls, filtered by [`expression`]; `inspect` serves tools.
 //! 7. `recovery` opens a store after any kind of stop. `housekeeping` writes queue entries and checkpoints while it runs.
-//! 8. `retention` deletes old files, except those that `pins` protect.
-//! 9. [`timer`] sorts waiting messages by the time they are due.
+//! 8. `replication` gives raw bytes to replicas and holds confirmation back until they have them.
+//! 9. `retention` deletes old files, except those that `pins` protect.
+//! 10. [`timer`] sorts waiting messages by the time they are due.
 
 mod api;
 pub mod clock;
@@ -36,6 +37,7 @@ mod pins;
 mod queue;
 mod read;
 mod recovery;
+mod replication;
 mod retention;
 pub mod settings;
 mod store;
@@ -49,6 +51,7 @@ pub use expression::Program;
 pub use figures::StoreFigures;
 pub use inspect::{Measured, QueueEntry};
 pub use queue::dispatch::SCHEDULE_TOPIC;
+pub use recovery::truncation::{Truncation, truncate};
 pub use settings::StoreSettings;
 pub use store::Store;
 pub use timer::timer_log::{TIMER_TOPIC, TimerEntry, TimerLog, TimerPosition, TimerStart};

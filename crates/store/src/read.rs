@@ -289,7 +289,7 @@ struct Gathered {
 }
 
 impl Gathered {
-    /// The file that contains the offset: that of the current slice if possible, else one from the log.
+    /// The file that contains the offset: the file of the current slice if possible, else one from the log.
     fn file_at(&self, log: &CommitLog, physical_offset: i64) -> Option<Arc<MappedFile>> {
         match &self.file {
             Some(file) if (file.start_offset..file.end_offset()).contains(&physical_offset) => {

@@ -11,7 +11,7 @@ const GIB: u64 = 1024 * MIB;
 /// Bytes that a record may need beyond its body: fixed fields, topic and properties at their largest.
 const RECORD_OVERHEAD_BYTES_MAX: u64 = 120 + 0xFFFF + 0x7FFF;
 
-/// Where the store lives, how large its files are and when they reach the disk.
+/// The directory of the store, the sizes of its files and the times of its flushes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreSettings {
     pub directory: PathBuf,

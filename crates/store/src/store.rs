@@ -19,6 +19,7 @@ use crate::housekeeping::Housekeeping;
 use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
 use crate::log::flush::Flush;
+use crate::log::followers::Followers;
 use crate::log::gate::{Gate, Refusal, Reports};
 use crate::pins::Pins;
 use crate::queue::dispatch::{Context, Dispatch, Events, Replay};
@@ -31,6 +32,9 @@ use crate::settings::StoreSettings;
 
 /// The part of the machine's memory in which recent records are expected.
 const IN_MEMORY_PERCENT: u64 = 40;
+
+/// How long the deletion of a topic waits for replicas before it is refused.
+const DELETE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// An open store directory. Dropping it without [`Store::close`] leaves the directory as a kill would.
 pub struct Store {
@@ -53,6 +57,9 @@ pub(crate) struct OpenStore {
     pub(crate) queues: Queues,
     pub(crate) dispatch: Dispatch,
     pub(crate) flush: Flush,
+    /// Held while `confirmed` moves.
+    pub(crate) confirming: Mutex<()>,
+    pub(crate) followers: Followers,
     pub(crate) index: Index,
     pub(crate) housekeeping: Housekeeping,
     pub(crate) damage: Damage,
@@ -187,7 +194,7 @@ impl Store {
     /// [`Store::dispatch`] asks for what was appended, so this is only needed by those who wait.
     #[inline]
     pub fn request_confirm(&self, end_offset: i64) {
-        if !self.is_confirmed(end_offset) {
+        if self.shared.settings.sync_flush && !self.is_confirmed(end_offset) {
             self.shared.flush.request(end_offset);
         }
     }
@@ -225,7 +232,7 @@ impl Store {
             .unwrap_or(0)
     }
 
-    /// The queue offset behind the last visible record.
+    /// The queue offset after the last visible record.
     pub fn max_offset(&self, topic: &str, queue_id: i32) -> i64 {
         self.with_queue(topic, queue_id, |queue| Ok(queue.max_offset())).unwrap_or(0)
     }
@@ -302,6 +309,9 @@ impl Store {
         shared.log.while_paused(|| {
             // Records already in the log belong to the deleted queues, later ones to new queues that start at 0.
             shared.confirm_appended()?;
+            if !self.wait_confirmed(shared.log.appended_end(), DELETE_PATIENCE) {
+                return Err(StoreError::NotReplicated { waited_ms: DELETE_PATIENCE.as_millis() as u64 });
+            }
             shared.queues.take_topic(topic);
             let count = shared.queues.ids(topic)?.len() as i64;
             // The count goes down first, because housekeeping may save a checkpoint in between. If a checkpoint counts
@@ -323,9 +333,9 @@ impl Store {
         *self.shared.consumed.lock() = consumed;
     }
 
-    /// Keeps everything from `physical_offset` on, whatever its age, in place of what `name` asked for before. For
-    /// those whose progress no committed offset shows: messages that wait for their time, replicas that are behind.
-    /// What was deleted before the call is gone.
+    /// Keeps everything from `physical_offset` on, whatever its age. This replaces the earlier pin of the same name.
+    /// Readers need it whose progress no committed offset shows: timers with messages that are not due yet, replicas
+    /// that are behind. A pin does not bring back data that is deleted already.
     pub fn pin(&self, name: &str, physical_offset: i64) {
         self.shared.pins.pin(name, physical_offset);
     }
@@ -335,7 +345,7 @@ impl Store {
         self.shared.pins.unpin(name);
     }
 
-    /// The physical offset of the next record, behind everything appended, confirmed or not.
+    /// The physical offset of the next record, after everything appended, confirmed or not.
     pub fn end_offset(&self) -> i64 {
         self.shared.log.appended_end()
     }

@@ -143,7 +143,7 @@ fn what_does_not_fit_is_refused_by_name() {
     }
     assert!(matches!(store.append(&record("t", -1, b"x", "")), Err(StoreError::BadQueue(-1))));
     assert_eq!(figure(&store, "commit_log_max_offset"), 0);
-    // A long topic gets the second version of the layout.
+    // A long topic name needs the second version of the record layout.
     let topic = "r".repeat(200);
     send(&store, &topic, 0, b"long");
     assert_eq!(bodies(&store, &topic, 0), [b"long".to_vec()]);
@@ -236,7 +236,7 @@ fn a_deleted_topic_starts_again_at_zero() {
     assert_eq!(bodies(&store, "gone", 0), [b"new".to_vec()]);
     assert_eq!(bodies(&store, "kept", 0).len(), 40);
     drop(store);
-    // Even when everything is rebuilt from the log, where the old records still are.
+    // They stay gone when the queues are rebuilt from the log, which still has the old records.
     std::fs::remove_dir_all(directory.path().join("consumequeue")).unwrap();
     let store = open(&settings);
     assert_eq!(bodies(&store, "gone", 0), [b"new".to_vec()]);

@@ -1,4 +1,4 @@
-//! Many threads at once: dispatch leaves nothing behind, the group commit shares its syncs, order holds.
+//! Many threads at once: dispatch misses nothing, group commit shares its syncs, and the order is kept.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
@@ -18,7 +18,7 @@ const EACH: usize = 2_000;
 
 #[derive(Default)]
 struct Arrivals {
-    /// Per queue: where it ends by the last report, and how many entries were reported.
+    /// For each queue: its end by the last report, and the number of reported entries.
     queues: Mutex<HashMap<i32, (i64, usize)>>,
     disorder: AtomicBool,
 }
@@ -60,7 +60,7 @@ fn dispatch_leaves_no_record_behind() {
             });
         }
     });
-    // Every thread has returned from its last dispatch: nothing may be left, without any further call.
+    // Every thread has returned from its last dispatch, so everything must be dispatched without another call.
     assert_eq!(figure(&store, "dispatched_offset"), figure(&store, "commit_log_max_offset"));
     assert!(!arrivals.disorder.load(Ordering::Relaxed));
     let mut total = 0;

@@ -1,4 +1,4 @@
-//! A disk that fails: what is refused, what goes on, what comes back.
+//! A failing disk: refused appends, reads that continue, and recovery once the disk works again.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
@@ -44,7 +44,7 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
     store.set_events(events.clone());
     let good = send(&store, "t", 0, b"good");
 
-    // One sync fails; the disk is fine again right after.
+    // One sync fails, and the next ones work again.
     disk.add(Fault {
         call: Call::SyncMapped,
         path_part: "commitlog",
@@ -59,7 +59,7 @@ fn after_a_failed_sync_nothing_is_ever_acknowledged() {
     assert!(matches!(store.append(&record("t", 0, b"late", "")), Err(StoreError::FailedSync)));
     assert!(matches!(store.writable(), Err(StoreError::FailedSync)));
     eventually("the event", || events.failed.load(Ordering::SeqCst));
-    assert_eq!(events.offset.load(Ordering::SeqCst), good.end_offset, "what was flushed before stays so");
+    assert_eq!(events.offset.load(Ordering::SeqCst), good.end_offset, "flushed records stay flushed");
     store.request_confirm(bad.end_offset);
     assert!(!store.wait_confirmed(bad.end_offset, Duration::from_millis(50)));
     assert!(!events.after_failure.load(Ordering::SeqCst));
@@ -78,7 +78,7 @@ fn a_full_disk_refuses_appends_and_recovers() {
     let store = open_on(&disk, &settings);
     let mut sent = 0;
     disk.fail(Call::Allocate, "commitlog", ErrorKind::StorageFull);
-    // What was allocated ahead is used up first.
+    // Space that was allocated ahead is used up first.
     let refusal = loop {
         match store.append(&record("t", 0, &[b'x'; 500], "")) {
             Ok(_) => sent += 1,
@@ -191,10 +191,10 @@ fn one_queue_flush_that_fails_refuses_nothing_and_the_second_tells_why() {
         !reports.is_empty()
     });
     assert!(
-        reports[0].contains("to be tried again") && reports[0].contains("permission denied"),
+        reports[0].contains("will be tried again") && reports[0].contains("permission denied"),
         "{reports:?}"
     );
-    // Nobody was refused, or there would be a report of that, and another of its end.
+    // Nobody was refused. Otherwise the reports would say so.
     eventually("the entry on the disk", || {
         std::fs::read_dir(directory.path().join("consumequeue/t/0")).is_ok_and(|mut files| {
             files.any(|file| std::fs::read(file.unwrap().path()).is_ok_and(|data| data[..20] != [0; 20]))
@@ -243,8 +243,8 @@ fn a_crowded_queue_survives_a_failed_write() {
     });
     fill(75).unwrap();
     assert_eq!(disk.faults_met(), 2);
-    assert!(store.take_reports().iter().any(|line| line.contains("to be tried again")));
-    // Memory is bounded all the same.
+    assert!(store.take_reports().iter().any(|line| line.contains("will be tried again")));
+    // Memory stays bounded.
     disk.fail(Call::Write, "consumequeue", ErrorKind::PermissionDenied);
     let refusal = fill(150).unwrap_err();
     assert!(matches!(refusal, StoreError::QueuesStuck { .. }), "{refusal}");
@@ -271,7 +271,7 @@ fn a_failed_sync_of_queues_freezes_the_bound_only() {
     send(&store, "t", 0, b"y");
     store.close().unwrap();
     drop(store);
-    // What the queues hold on the disk is unknown: say, nothing.
+    // The content of the queues on the disk is undefined. Assume that it is lost.
     for file in std::fs::read_dir(directory.path().join("consumequeue/t/0")).unwrap() {
         let path = file.unwrap().path();
         let len = std::fs::metadata(&path).unwrap().len();
@@ -354,7 +354,7 @@ fn appends_behind_one_that_hangs_are_refused_and_reads_go_on() {
     let is_stuck = || matches!(store.append(&record("t", 0, &[7; 1000], "")), Err(StoreError::Busy { .. }));
     let enough = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // One of the two comes to the end of what is allocated and hangs; the other one is told.
+        // One of the two reaches the end of the allocated space and hangs; the other one gets an error.
         let append_on = || {
             while !is_stuck() && !enough.load(Ordering::SeqCst) {
                 std::thread::yield_now();
@@ -365,7 +365,7 @@ fn appends_behind_one_that_hangs_are_refused_and_reads_go_on() {
             std::thread::sleep(Duration::from_millis(5));
         }
         for _ in 0..100 {
-            assert!(is_stuck(), "refused without a wait for as long as it hangs");
+            assert!(is_stuck(), "refused without waiting while the disk hangs");
         }
         assert_eq!(read_all(&store, "t", 0)[0].1, b"early");
         disk.heal();

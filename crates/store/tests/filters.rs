@@ -1,4 +1,4 @@
-//! Pulls by expression: what they find, how far they look, and what damage does to them.
+//! Pulls with a filter expression: their results, their limits, and the effect of damaged records.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;

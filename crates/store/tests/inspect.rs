@@ -1,4 +1,4 @@
-//! What tools look at: topics, the ends of queues and their lines.
+//! The store as tools see it: topics, the ends of queues and their entries.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;

@@ -11,10 +11,10 @@ use metaq_store::{Store, StoreSettings};
 use proptest::prelude::*;
 use support::*;
 
-/// Of every record that `send` makes.
+/// The length of the properties of every record that `send` makes.
 const PROPERTIES_BYTES: i64 = 4;
 
-/// What should be in the store: bodies per queue, in order.
+/// The expected content of the store: bodies per queue, in order.
 type Model = BTreeMap<(String, i32), Vec<Vec<u8>>>;
 
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ fn settings(directory: &std::path::Path, sizes: (u64, u64, u64, u32, u32, bool))
     }
 }
 
-/// Tells its number, and little else when printed.
+/// A body that contains its number and is short when printed.
 fn body(number: usize, bytes: usize) -> Vec<u8> {
     let mut body = number.to_string().into_bytes();
     body.resize(body.len().max(bytes), b' ');
@@ -115,7 +115,7 @@ fn reopen(
     run: usize,
 ) -> Arc<Store> {
     if kill {
-        // A copy made while the store runs is what a kill leaves behind.
+        // A copy of the running store is the state that a kill leaves.
         let copy = settings.directory.parent().unwrap().join(format!("run-{run}"));
         copy_store(&settings.directory, &copy);
         drop(store);
@@ -172,7 +172,7 @@ proptest! {
                 Step::KillAndOpen => store = reopen(&mut settings, store, true, false, number),
                 Step::LoseQueues => {
                     store = reopen(&mut settings, store, number % 2 == 0, true, number);
-                    // Records of deleted topics are still in the log, so queues come back that nobody made again.
+                    // The log still has the records of deleted topics, so their queues come back.
                     for topic in (0..3).map(topic_name) {
                         for queue_id in store.queue_ids(&topic) {
                             let back = bodies(&store, &topic, queue_id);
@@ -185,7 +185,7 @@ proptest! {
                     let topic = topic_name(topic);
                     store.delete_topic(&topic).unwrap();
                     model.retain(|(known, _), _| *known != topic);
-                    // Queues the model forgot must not be found with old offsets later.
+                    // Queues that the model forgot must not be found later with old offsets.
                     prop_assert!(store.queue_ids(&topic).is_empty());
                 }
             }
@@ -196,8 +196,8 @@ proptest! {
         store.close().unwrap();
     }
 
-    /// Cuts the log's tail anywhere, after a kill or a clean stop: what is left is a prefix of every queue, everything
-    /// in front of the cut is there, and the queues go on densely.
+    /// Cuts the end of the log anywhere, after a kill or a clean stop. Everything before the cut must still be there,
+    /// and new records must continue each queue without a gap.
     #[test]
     fn a_cut_tail_leaves_a_prefix(
         sizes in sizes(),
@@ -225,8 +225,8 @@ proptest! {
         let end = sent.last().unwrap().0.end_offset;
         let mut cut_at = end * cut_permille as i64 / 1_000;
         if clean {
-            // After a clean stop the last record is believed where its lengths and its body are right, and only then:
-            // its properties, which have no checksum, may end in a zero as well.
+            // After a clean stop, the last record counts only if its lengths and its body are right. The checksum does
+            // not cover its properties, which may also end in a zero.
             cut_at = cut_at.min(end - PROPERTIES_BYTES - 1);
         }
         cut_log(&settings, cut_at);
@@ -286,12 +286,12 @@ proptest! {
         let store = open(&settings);
         let read = read_all(&store, "t", 0);
         prop_assert!(read.is_sorted_by(|one, next| one.0 < next.0), "offsets rise");
-        // Queue offsets are outside the checksum: a record may come with a later one, but whole and in its order.
+        // The checksum does not cover queue offsets, so a record may come with a later one, but whole and in order.
         let mut rest = sent.iter();
         for (_, body) in &read {
             prop_assert!(rest.any(|(_, sent)| sent == body), "{:?} was not sent here", short(std::slice::from_ref(body)));
         }
-        // The flipped record, and one more where the flip changed a queue offset.
+        // The flipped record is lost, and one more if the flip changed a queue offset.
         prop_assert!(read.len() + 2 >= sent.len(), "{} of {} are left", read.len(), sent.len());
         let next = send(&store, "t", 0, b"next");
         prop_assert!(next.queue_offset + 2 >= sent.len() as i64);

@@ -1,4 +1,4 @@
-//! A log that is copied by raw append: the same bytes, the same queues, and nothing that does not belong there.
+//! Raw append copies a log: the copy has the same bytes and queues, and refuses bytes that do not fit.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
@@ -28,7 +28,7 @@ fn fill(store: &Store, bodies_bytes: &[usize]) {
                 store.append_batch(&vec![new; 4]).unwrap();
             }
             5 => {
-                // Half of a transaction, which is in no queue.
+                // A half message, which is in no queue.
                 new.system_flag = 4;
                 store.append(&new).unwrap();
             }
@@ -53,7 +53,7 @@ fn log_bytes(settings: &StoreSettings, end: i64) -> Vec<u8> {
     bytes
 }
 
-/// Where each record and each blank ends.
+/// The ends of all records and blanks.
 fn ends(store: &Store, settings: &StoreSettings) -> Vec<i64> {
     let file_bytes = settings.commit_log_file_bytes as i64;
     let mut ends: Vec<i64> = (1..=store.end_offset() / file_bytes).map(|file| file * file_bytes).collect();
@@ -105,7 +105,7 @@ proptest! {
         prop_assert!(log_bytes(&to, copy.end_offset()) == bytes);
         assert_equal(&source, &copy);
 
-        // As after a kill, and then as a master: offsets and times go on.
+        // Opened after a kill, the copy becomes a master: offsets and times continue.
         drop(copy);
         let copy = open(&to);
         assert_equal(&source, &copy);
@@ -130,7 +130,7 @@ fn a_log_goes_on_behind_what_was_copied() {
     assert_equal(&source, &copy);
 }
 
-/// A store, its log's bytes, and where the first of its two records ends.
+/// A store with two records, the bytes of its log, and the end of the first record.
 fn two_records(directory: &Path) -> (Arc<Store>, Vec<u8>, i64) {
     let settings = small(directory);
     let store = open(&settings);
@@ -148,7 +148,7 @@ fn only_whole_sound_records_at_the_end_of_the_log_are_taken() {
         let end = copy.end_offset();
         let refusal = copy.append_raw(physical_offset, bytes).unwrap_err();
         assert!(matches!(refusal, StoreError::BadRawBytes { .. }), "{refusal}");
-        assert_eq!(copy.end_offset(), end, "nothing of it was taken");
+        assert_eq!(copy.end_offset(), end, "nothing was appended");
         refusal.to_string()
     };
     let (first, second) = bytes.split_at(first_end as usize);
@@ -163,7 +163,7 @@ fn only_whole_sound_records_at_the_end_of_the_log_are_taken() {
     let mut forged = first.to_vec();
     forged[95] ^= 1;
     assert!(refusal(0, &forged).contains("no sound record"), "its checksum is wrong");
-    // A blank that does not reach the end of the file, and one of which a part is missing.
+    // A blank that does not reach the end of the file, and a blank that is cut.
     let blank = |size: u32| [size.to_be_bytes(), metaq_wire::layout::MAGIC_BLANK.to_be_bytes()].concat();
     assert!(refusal(0, &blank(100)).contains("does not fill"));
     assert!(refusal(0, &blank(16 * 1024)).contains("does not fill"));
@@ -228,7 +228,7 @@ fn store_ends_in_order(store: &Store) {
 fn a_record_that_would_cross_the_end_of_a_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let (from, to) = (small(&directory.path().join("from")), small(&directory.path().join("to")));
-    // The copy's files are shorter than those of the source.
+    // The files of the copy are shorter than the files of the source.
     let to = StoreSettings { commit_log_file_bytes: 4 * KIB, ..to };
     let source = open(&from);
     fill(&source, &[700; 12]);

@@ -1,4 +1,4 @@
-//! What a start finds after stops of every kind.
+//! Recovery at the start, after clean stops, kills, power losses and damage.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
@@ -18,7 +18,7 @@ fn killed(settings: &StoreSettings, count: usize) -> Vec<Appended> {
     (0..count).map(|number| send(&store, "t", 0, numbered(number).as_bytes())).collect()
 }
 
-/// They may not have been written yet.
+/// Deletes the consume queues, which may not have been written yet.
 fn lose_queues(directory: &Path) {
     let _ = fs::remove_dir_all(directory.join("consumequeue"));
 }
@@ -38,7 +38,7 @@ fn reports(store: &Store) -> String {
 
 #[test]
 fn a_damaged_record_in_the_middle_is_reported_and_what_follows_is_kept() {
-    // Where the flip hits: the size, the magic, the own offset, the body, each by itself.
+    // The flipped byte hits each part of a record in turn.
     for (part, position) in
         [("size", 2), ("magic", 5), ("physical offset", 33), ("body", 95), ("body length", 86)]
     {
@@ -79,7 +79,7 @@ fn a_queue_whose_first_files_are_lost_is_rebuilt_from_its_start() {
     let names = || fs::read_dir(&queue).into_iter().flatten().map(|entry| entry.unwrap().path());
     eventually("the queue's files", || names().count() == 7);
     drop(store);
-    // A power loss may leave the last file alone, and a checkpoint from before all of them.
+    // A power loss may leave only the last file, and a checkpoint that is older than all of them.
     let last = names().max().unwrap();
     names().filter(|path| *path != last).for_each(|path| fs::remove_file(path).unwrap());
     fs::write(directory.path().join("checkpoint"), checkpoint).unwrap();
@@ -140,7 +140,7 @@ fn a_body_that_looks_like_a_record_is_never_taken_for_one() {
     let settings = small(directory.path());
     let store = open(&settings);
     let first = send(&store, "t", 0, b"0");
-    // A record for another topic, made to fit the place where it will lie inside the body.
+    // A forged record for another topic, with the physical offset that it will have inside the body.
     let place = first.end_offset + 88;
     let forged = record("secret", 0, b"forged", "");
     let mut body = vec![0; forged.size()];
@@ -149,7 +149,7 @@ fn a_body_that_looks_like_a_record_is_never_taken_for_one() {
     let outer = send(&store, "t", 0, &body);
     assert_eq!(outer.physical_offset, first.end_offset);
     drop(store);
-    // The outer record is torn behind the forged one.
+    // The outer record is cut after the forged one.
     let (path, at) = locate(&settings, outer.physical_offset);
     let mut bytes = fs::read(&path).unwrap();
     bytes[at as usize + 88 + forged.size() + 50..].fill(0);
@@ -169,7 +169,7 @@ fn recovery_reads_a_bounded_part_of_the_log() {
         for number in 0..count {
             send(&store, "t", 0, numbered(number).as_bytes());
         }
-        // A checkpoint comes by itself; ten more records stand behind it at the kill.
+        // The store writes a checkpoint by itself. Ten more records follow before the kill.
         let end = figure(&store, "commit_log_max_offset");
         let bound = |directory: &Path| {
             i64::from_be_bytes(fs::read(directory.join("checkpoint")).unwrap()[56..64].try_into().unwrap())
@@ -183,13 +183,13 @@ fn recovery_reads_a_bounded_part_of_the_log() {
         scanned.push(figure(&store, "recovered_bytes"));
         assert_eq!(figure(&store, "recovered_from_offset"), end);
     }
-    assert_eq!(scanned, [0, 0], "nothing behind the checkpoint, nothing read");
+    assert_eq!(scanned, [0, 0], "no record follows the checkpoint, so none is read");
 }
 
 #[test]
 fn what_is_behind_the_checkpoint_is_replayed() {
     let directory = tempfile::tempdir().unwrap();
-    // No housekeeping in between: the checkpoint of the clean stop stays the last.
+    // Housekeeping does not run, so the checkpoint of the clean stop stays the last one.
     let settings = StoreSettings { queue_flush_interval_ms: 3_600_000, ..small(directory.path()) };
     let store = open(&settings);
     for number in 0..300 {
@@ -239,7 +239,7 @@ fn a_bound_that_another_store_may_have_overtaken_is_not_believed() {
     }
     store.close().unwrap();
     drop(store);
-    // As Apache's store would: other store times, our part untouched, and queues that lag.
+    // Apache's store would leave this: other store times, our fields untouched, and queues that lag behind.
     let checkpoint = directory.path().join("checkpoint");
     flip(&checkpoint, 7, 1);
     for name in fs::read_dir(directory.path().join("consumequeue/t/0")).unwrap().skip(3) {
@@ -263,7 +263,7 @@ fn an_old_bound_does_not_outlive_a_cut() {
         (0..20).map(|number| send(&store, "t", 0, numbered(number).as_bytes())).collect();
     store.close().unwrap();
     drop(store);
-    // The log loses its second half; records of the same size take that place; then comes a kill.
+    // The log loses its second half, records of the same size replace it, and then the process is killed.
     let (path, at) = locate(&settings, sent[10].physical_offset);
     let mut bytes = fs::read(&path).unwrap();
     bytes[at as usize..].fill(0);
@@ -324,7 +324,7 @@ fn queue_offsets_survive_when_all_records_are_gone() {
     assert_eq!(send(&store, "idle", 0, b"y").queue_offset, 40);
     assert_eq!(read_all(&store, "idle", 0), [(40, b"y".to_vec())]);
     drop(store);
-    // A rebuild of everything knows the offsets from the records themselves.
+    // A full rebuild takes the offsets from the records.
     fs::remove_dir_all(directory.path().join("consumequeue")).unwrap();
     let store = open();
     assert_eq!((store.min_offset("busy", 0), store.max_offset("busy", 0)), busy);
@@ -346,7 +346,7 @@ fn after_a_restart_of_the_machine_an_unsynced_index_is_built_again() {
     let end = figure(&store, "commit_log_max_offset");
     eventually("the index", || figure(&store, "indexed_offset") == end);
     drop(store);
-    // What a power loss may do to pages that were never synced.
+    // A power loss may do this to pages that were never synced.
     for file in fs::read_dir(directory.path().join("index")).unwrap() {
         let path = file.unwrap().path();
         let mut bytes = fs::read(&path).unwrap();
@@ -370,7 +370,7 @@ fn damaged_queue_entries_are_put_right_from_the_log() {
     store.close().unwrap();
     drop(store);
     let file = |first: usize| directory.path().join(format!("consumequeue/t/0/{:020}", first * 20));
-    // A flipped offset, a flipped size, a wiped entry; and two whole files that changed places.
+    // A flipped offset, a flipped size, a zeroed entry, and two files that were swapped.
     flip(&file(0), 3 * 20 + 6, 0x10);
     flip(&file(16), 2 * 20 + 10, 0x01);
     let mut bytes = fs::read(file(32)).unwrap();
@@ -435,7 +435,7 @@ fn sizes_may_change_between_runs() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever lies in the directory: an error or a working store, never a panic, never a wrong record.
+    /// Any content of the directory gives an error or a working store, never a panic or a wrong record.
     #[test]
     fn garbage_never_panics(
         noise in prop::collection::vec(any::<u8>(), 0..3_000),
@@ -492,7 +492,7 @@ fn lenient_read(store: &Store) -> Vec<(i64, Vec<u8>)> {
 #[test]
 fn a_deleted_topic_stays_so_whatever_checkpoint_is_saved_meanwhile() {
     let directory = tempfile::tempdir().unwrap();
-    // Checkpoints come as often as they can, every thirtieth even when nothing is new.
+    // Checkpoints are written as often as possible, every thirtieth even if nothing is new.
     let settings = StoreSettings { queue_flush_interval_ms: 1, ..small(&directory.path().join("store")) };
     let store = open(&settings);
     for round in 0..40 {

@@ -1,4 +1,4 @@
-//! What is deleted, and what never is.
+//! Retention: which files are deleted, and which must stay.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
@@ -13,7 +13,7 @@ use metaq_store::{Clock, GetStatus, Store, StoreSettings};
 use support::*;
 
 const HOUR_MS: i64 = 3_600_000;
-/// Midnight, so that hours can be counted from here.
+/// Midnight, so that tests can add hours to it.
 const MIDNIGHT: i64 = 20_000 * 24 * HOUR_MS;
 
 fn half_full() -> Option<Space> {
@@ -76,7 +76,7 @@ fn files_go_by_age_at_the_hour() {
     assert!(min_offset > 50 && min_offset <= 100, "{min_offset}");
     assert_eq!(store.get("t", 0, 0, 1, 1, &metaq_store::Filter::All).status, GetStatus::BeforeStart);
     assert_eq!(read_all(store, "t", 0).first().unwrap().0, min_offset);
-    // Queue and index files that speak only of deleted records are gone too.
+    // Queue and index files that refer only to deleted records are gone too.
     let queue_files = fs::read_dir(fixture.settings.directory.join("consumequeue/t/0")).unwrap().count();
     assert!(queue_files <= 5, "{queue_files}");
     assert!(store.query("t", "key", 64, 0, i64::MAX).records.len() <= 64);
@@ -165,7 +165,7 @@ fn what_waits_for_its_time_is_kept_whatever_its_age() {
     fixture.store.pin("replica", waiting + 1);
     assert_eq!(fixture.store.clean(true).unwrap(), 2);
     assert_eq!(figure(&fixture.store, "commit_log_min_offset"), waiting - 5);
-    // A full disk does not change that, although the queue of what waits has no committed offset at all.
+    // A full disk does not change that, although the queue of waiting messages has no committed offset.
     fixture.store.protect(HashMap::from([(("t".to_owned(), 0), 101)]));
     fixture.store.append(&record(metaq_store::TIMER_TOPIC, 0, b"x", "")).unwrap();
     fixture.store.dispatch();

@@ -1,4 +1,4 @@
-//! With synchronous flush nobody sees a record before it is on the disk, whichever way they look.
+//! With synchronous flush, no way of reading shows a record before it is on the disk.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod support;
@@ -22,14 +22,14 @@ fn open_on(disk: &Arc<FaultyDisk>, settings: &StoreSettings) -> Arc<Store> {
     Store::open(settings.clone(), Clock::system(), disk.clone()).unwrap()
 }
 
-/// Appends like a sender that does not wait.
+/// Appends a record without waiting for its confirmation.
 fn append(store: &Store, body: &[u8]) -> Appended {
     let appended = store.append(&record("t", 0, body, PROPERTIES)).unwrap();
     store.dispatch();
     appended
 }
 
-/// Every way to look at the store, and what each shows of the one queue.
+/// The result of each way of reading the one queue.
 #[derive(Debug, PartialEq, Eq)]
 struct Views {
     pulled: usize,
@@ -80,7 +80,7 @@ struct Seen {
     arrivals: AtomicUsize,
     confirmed: AtomicI64,
     failed: AtomicBool,
-    /// What was readable when the answers were let go.
+    /// The store to check for readers when answers are released.
     store: Mutex<Option<Arc<Store>>>,
     is_late: AtomicBool,
 }
@@ -129,11 +129,11 @@ fn while_a_sync_hangs_nobody_sees_the_record() {
 
     disk.heal();
     assert!(store.wait_confirmed(sent[3].end_offset, WAIT));
-    assert_eq!(bodies(&store, "t", 0).len(), 4, "who has an answer can read");
+    assert_eq!(bodies(&store, "t", 0).len(), 4, "acknowledged records can be read");
     eventually("all of it", || Views::of(&store, &sent) == Views::all(4));
     assert_eq!(seen.arrivals.load(Ordering::SeqCst), 4);
     eventually("the event", || seen.confirmed.load(Ordering::SeqCst) == sent[3].end_offset);
-    assert!(!seen.is_late.load(Ordering::SeqCst), "what was confirmed could be read");
+    assert!(!seen.is_late.load(Ordering::SeqCst), "confirmed records could be read");
     *seen.store.lock().unwrap() = None;
 }
 
@@ -152,7 +152,7 @@ fn after_a_failed_sync_nobody_ever_sees_the_record() {
     disk.fail(Call::SyncMapped, "commitlog", ErrorKind::Other);
     sent.push(append(&store, b"bad"));
     assert!(!store.wait_confirmed(sent[1].end_offset, WAIT));
-    // The disk is fine again, but what it lost is not there again.
+    // The disk works again, but the lost records stay lost.
     disk.heal();
     eventually("the event", || seen.failed.load(Ordering::SeqCst));
     store.dispatch();
@@ -162,7 +162,7 @@ fn after_a_failed_sync_nobody_ever_sees_the_record() {
     assert_eq!(seen.arrivals.load(Ordering::SeqCst), 1);
     drop(store);
 
-    // A start reads it from the page cache, and brings it to the disk before anybody sees it.
+    // A start reads the record from the page cache, and syncs it before anybody sees it.
     disk.fail(Call::SyncMapped, "commitlog", ErrorKind::Other);
     assert!(Store::open(settings.clone(), Clock::system(), disk.clone()).is_err());
     disk.heal();
@@ -177,7 +177,7 @@ fn a_record_that_nobody_waits_for_becomes_visible_too() {
     let store = open(&synced(directory.path()));
     append(&store, b"one-way");
     eventually("the record", || bodies(&store, "t", 0).len() == 1);
-    // Its appender ends between append and dispatch.
+    // The thread that appended it ends before it dispatches it.
     store.append(&record("t", 0, b"left behind", "")).unwrap();
     eventually("the record that was left behind", || bodies(&store, "t", 0).len() == 2);
 }
@@ -228,7 +228,7 @@ fn closing_confirms_what_is_left() {
     assert_eq!(bodies(&store, "t", 0), [b"last"]);
 }
 
-/// Senders, readers of every kind, and a power cut while a sync is under way, several times over.
+/// Runs senders and all kinds of readers, and cuts the power during a sync, several times.
 #[test]
 fn a_power_cut_takes_nothing_that_anybody_saw() {
     for round in 0..5 {
@@ -247,7 +247,7 @@ fn lose_power(run: &Path, survivor: &Path, round: i64) {
     let note = |bytes: &[u8]| {
         let record = Record::decode(bytes).unwrap();
         let mut seen = seen.lock().unwrap();
-        // What was read while the power went may have been synced after it.
+        // A record that was read during the power loss may have been synced after it.
         if !is_over.load(Ordering::SeqCst) {
             seen.push((record.queue_offset, record.body.to_vec()));
         }
@@ -289,7 +289,7 @@ fn lose_power(run: &Path, survivor: &Path, round: i64) {
             });
         }
         eventually("enough is read", || store.max_offset("t", 0) > 50 * (round + 1));
-        // The cut comes while a sync is under way and more is appended.
+        // The power is cut while a sync runs and more records are appended.
         disk.stall(Call::SyncMapped, "commitlog");
         let (appended, looked) = (store.end_offset(), looks.load(Ordering::SeqCst));
         eventually("more appends and looks", || {

@@ -1,7 +1,7 @@
 //! The bytes between two peers: one [`Transport`] for the sockets of brokers, name servers and clients.
 //!
-//! [`transport`] reads and writes a socket without knowing what the bytes mean; frames are the business of
-//! `metaq-wire`, and what to do with them that of the caller. [`sniff`] looks at the first bytes of a connection and
+//! [`transport`] reads and writes a socket without knowing what the bytes mean. `metaq-wire` decodes
+//! frames, and the caller handles them. [`sniff`] looks at the first bytes of a connection and
 //! says which protocol the peer speaks.
 //!
 //! A transport is plain TCP today. TLS belongs inside [`Transport`]: its two directions share one session, so the

@@ -21,7 +21,7 @@ const TLS_HANDSHAKE: u8 = 0x16;
 const TLS_MAJOR: u8 = 3;
 const TLS_MINOR_MAX: u8 = 4;
 
-/// A protocol that can be told by its first bytes.
+/// A protocol that its first bytes identify.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// RocketMQ's own.
@@ -211,7 +211,7 @@ mod tests {
             prop_assert!(bytes.len() < 24 || told[24].is_some());
         }
 
-        /// What is called remoting is what the codec would take, and nothing that it takes is called anything else.
+        /// `sniff` calls a connection remoting exactly if the codec accepts its first bytes.
         #[test]
         fn it_agrees_with_the_codec_about_frames(bytes in first_bytes()) {
             if let Some(protocol) = sniff(&bytes, FRAME_BYTES_MAX).filter(|_| bytes.len() >= 4) {

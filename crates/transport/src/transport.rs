@@ -70,7 +70,7 @@ impl Output for VecDeque<Bytes> {
     }
 }
 
-/// What [`Transport::ready`] waited for.
+/// The event that ended [`Transport::ready`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// This many bytes were read.

@@ -195,7 +195,7 @@ mod tests {
         response[..2].copy_from_slice(&3442i16.to_be_bytes());
         assert_eq!(parse(&response).unwrap().code, 200_050);
         response[12] = 1;
-        assert_eq!(parse(&response).unwrap().code, 3442, "the code of an answer is no request code");
+        assert_eq!(parse(&response).unwrap().code, 3442, "the code of an answer is not a request code");
     }
 
     proptest! {

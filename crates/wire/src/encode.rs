@@ -222,7 +222,7 @@ mod tests {
             r#"{"code":0,"flag":1,"language":"JAVA","opaque":7,"serializeTypeCurrentRPC":"JSON","version":513,"#,
             r#""extFields":{"msgId":"7F\u0001\"\\é\n","queueOffset":"-3"}}"#
         );
-        // 155 bytes of header; 4 + 155 + 2 of body behind the length word.
+        // 155 bytes of header; 4 + 155 + 2 of body after the length word.
         let expected = [b"kept", &[0, 0, 0, 161, 0, 0, 0, 155][..], header.as_bytes()].concat();
         assert_eq!(String::from_utf8_lossy(&out), String::from_utf8_lossy(&expected));
     }

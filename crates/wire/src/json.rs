@@ -55,10 +55,10 @@ fn integer(value: Option<RawText<'_>>) -> Scan<i32> {
     let Some(value) = value else { return Ok(0) };
     parse_i64(&value.octets())
         .and_then(|wide| i32::try_from(wide).ok())
-        .ok_or("a number of the JSON header is no 32-bit integer")
+        .ok_or("a number of the JSON header is not a 32-bit integer")
 }
 
-/// A language by name, or by number as some clients send it.
+/// Reads the language, which some clients send as a name and others as a number.
 fn language(value: Option<RawText<'_>>) -> u8 {
     let Some(value) = value else { return LANGUAGE_OTHER };
     let name = value.octets();

@@ -6,8 +6,8 @@ use crate::text::{RawText, hex_unit};
 /// How deep an ignored value may nest.
 const DEPTH_MAX: u32 = 32;
 
-const TRUNCATED: &str = "JSON header ends too early";
-const MALFORMED: &str = "JSON header is no well-formed object";
+const TRUNCATED: &str = "the JSON header ends too early";
+const MALFORMED: &str = "the JSON header is not a well-formed object";
 
 /// Errors inside the scan are plain texts: a small error keeps the results in registers.
 pub(crate) type Scan<T> = Result<T, &'static str>;
@@ -75,7 +75,7 @@ impl<'a> Scanner<'a> {
             next = self.peek()?;
         }
         if next != b'"' {
-            return Err("a key of the JSON header is no string");
+            return Err("a key of the JSON header is not a string");
         }
         let key = self.string()?;
         self.expect(b':')?;
@@ -104,7 +104,7 @@ impl<'a> Scanner<'a> {
                 Some([_, b'u', b'0', b'0', b'0', b'0'..=b'9', ..]) => 6,
                 Some([_, b'u', digits @ ..]) if hex_unit(digits).is_some() => 6,
                 Some([_, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..]) => 2,
-                _ => return Err("wrong escape in JSON header"),
+                _ => return Err("the JSON header has an invalid escape"),
             };
             at = find_either(self.bytes, at + length, b'"', b'\\').ok_or(TRUNCATED)?;
         }
@@ -159,14 +159,14 @@ impl<'a> Scanner<'a> {
                 }
                 bracket @ (b'{' | b'[') => {
                     if depth == DEPTH_MAX {
-                        return Err("JSON header nests too deep");
+                        return Err("the JSON header is nested too deeply");
                     }
                     depth += 1;
                     open = open << 1 | u32::from(bracket == b'{');
                 }
                 bracket @ (b'}' | b']') => {
                     if open & 1 != u32::from(bracket == b'}') {
-                        return Err("brackets of the JSON header do not pair");
+                        return Err("brackets of the JSON header do not match");
                     }
                     depth -= 1;
                     open >>= 1;

@@ -15,8 +15,6 @@ from metaq.admin import aio
 from metaq.admin.limits import Rate
 from metaq.admin.positions import Position, parse_position
 from metaq.admin.results import (
-    READ,
-    WRITE,
     Bounds,
     Broker,
     BrokerConfiguration,
@@ -46,6 +44,7 @@ from metaq.admin.results import (
     TopicSettings,
 )
 from metaq.admin.sync import Admin
+from metaq.protocol.bodies import READ, WRITE
 
 __all__ = [
     "READ",

@@ -86,7 +86,7 @@ class Brokers:
 
 
 def _whole(text: str | None) -> int | None:
-    """-1 is how brokers write that there is nothing."""
+    """Brokers write -1 for a missing value."""
     try:
         number = int(text or "")
     except ValueError:

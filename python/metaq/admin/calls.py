@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final, TypeVar
 
 from metaq.admin.results import BrokerFailure
-from metaq.client.session.routes import MASTER_ID, NameServers, Route, Routes
+from metaq.client.session.routes import NameServers, Route, Routes
 from metaq.errors import ClientClosed, MetaqError, NoRoute
 from metaq.protocol.bodies import ClusterInfo
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
 from metaq.protocol.messages import MeasureQueue
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
 from metaq.protocol.routes import GetBrokerClusterInfo
 from metaq.remoting import Connections, split_addresses

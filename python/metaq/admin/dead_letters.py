@@ -24,14 +24,21 @@ from metaq.errors import NoRoute, NoSuchMessage, UsageError
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import QueryMessage, SendMessageV2, ViewMessageById
-from metaq.protocol.properties import encode_properties
+from metaq.protocol.properties import (
+    CONSUME_STARTED_MS,
+    DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_TOPIC,
+    DELAY_LEVEL,
+    RECONSUME_TIMES_MAX,
+    RETRY_TOPIC,
+    encode_properties,
+)
 
-PRODUCER_GROUP: Final = "TOOLS_PRODUCER"
 RATE: Final = 100.0
 _SEND_TIMEOUT_S: Final = 10.0
 _HOST_BITS: Final = 0b11_0000
 _LAST_TRY: Final = frozenset(
-    {"DLQ_ORIGIN_TOPIC", "DLQ_ORIGIN_MESSAGE_ID", "DELAY", "MAX_RECONSUME_TIMES", "CONSUME_START_TIME"}
+    {DEAD_LETTER_TOPIC, DEAD_LETTER_MESSAGE_ID, DELAY_LEVEL, RECONSUME_TIMES_MAX, CONSUME_STARTED_MS}
 )
 """Properties that a message has from its last try, or because it was given up."""
 
@@ -51,7 +58,7 @@ class _Letter:
     @property
     def origin(self) -> str:
         properties = self.record.properties
-        return properties.get("RETRY_TOPIC") or properties.get("DLQ_ORIGIN_TOPIC") or ""
+        return properties.get(RETRY_TOPIC) or properties.get(DEAD_LETTER_TOPIC) or ""
 
 
 class DeadLetters:
@@ -152,9 +159,9 @@ class DeadLetters:
         """Sends through the group's retry topic, so that no other group gets it."""
         record = letter.record
         properties = {name: value for name, value in record.properties.items() if name not in _LAST_TRY}
-        properties["RETRY_TOPIC"] = letter.origin
+        properties[RETRY_TOPIC] = letter.origin
         command = SendMessageV2(
-            producer_group=PRODUCER_GROUP,
+            producer_group=names.TOOLS_PRODUCER_GROUP,
             topic=names.retry_topic(group),
             sys_flag=record.system_flag & ~_HOST_BITS,  # The copy has addresses of its own.
             born_timestamp=record.born_timestamp_ms,

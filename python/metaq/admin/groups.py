@@ -36,6 +36,7 @@ from metaq.errors import AlreadyExists, NoSuchGroup, NotSupported, UsageError
 from metaq.protocol import names
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import (
+    BROADCASTING,
     ConsumerConnection,
     ConsumeStats,
     ConsumeTimeSpans,
@@ -105,7 +106,7 @@ class ConsumerGroups:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[GroupSettings, ...]:
-        """Changes what is given on every broker that has the group; an attribute of None is removed. Raises
+        """Changes these settings on every broker that has the group; None removes an attribute. Raises
         NoSuchGroup."""
         fields = {
             "retry_max_times": retries_max,
@@ -126,7 +127,7 @@ class ConsumerGroups:
         return tuple(settings[broker] for broker in sorted(settings))
 
     async def list(self, *, cluster: str | None = None) -> Groups:
-        """Lists all groups, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all groups, of one cluster or of all; `kind` separates users' groups from the system's."""
 
         async def one(broker: str) -> set[str]:
             return {name async for page in config_pages(self._calls, broker) for name in page}
@@ -208,7 +209,7 @@ class ConsumerGroups:
             group,
             tuple(clients[client_id] for client_id in sorted(clients)),
             tuple(subscriptions[topic] for topic in sorted(subscriptions)),
-            any(connection.message_model == "BROADCASTING" for connection in found.values()),
+            any(connection.message_model == BROADCASTING for connection in found.values()),
             failures,
         )
 

@@ -13,10 +13,11 @@ from metaq.admin.offsets import OFFSET_MAX, Offsets
 from metaq.admin.positions import Position, milliseconds
 from metaq.admin.queue_reading import read
 from metaq.client.message import Message
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.errors import NoSuchMessage, UsageError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import QueryMessage, ViewMessageById
+from metaq.protocol.names import MASTER_ID
 
 LIMIT: Final = 64
 """Messages that are returned unless more are asked for; brokers return no more of one key."""

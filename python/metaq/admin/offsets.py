@@ -11,11 +11,12 @@ from typing import Final, TypeVar
 from metaq.admin.calls import Calls, in_parallel
 from metaq.admin.positions import Position, milliseconds
 from metaq.admin.results import Bounds, QueuePart
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError, UsageError
 from metaq.protocol.bodies import ConsumeQueueLines
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.offsets import (
     GetMaxOffset,
     GetMinOffset,

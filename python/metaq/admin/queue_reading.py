@@ -14,15 +14,14 @@ from metaq.admin.positions import Position
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.errors import NoRoute
+from metaq.protocol.bodies import ALL_TAGS, TAG
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.messages import Pulled, PullMessage
+from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
+from metaq.protocol.names import TOOLS_GROUP
 from metaq.retry import Retry
 
-CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
 """Every broker has this group."""
-_SUSPEND: Final = 2
-_SUBSCRIPTION: Final = 4
 _PULL_MESSAGES_MAX: Final = 32
 HOLD_S: Final = 15.0
 PULL_TIMEOUT_S: Final = 30.0
@@ -41,7 +40,7 @@ class QueueCursor:
     queue: Queue
     next_offset: int
     end_offset: int
-    """The queue is read up to here, and beyond only to follow it."""
+    """Reading ends here, unless it follows the topic."""
 
 
 async def read(
@@ -63,15 +62,15 @@ async def read(
 async def pull(calls: Calls, cursor: QueueCursor, *, hold_s: float = 0.0) -> bytes:
     """Pulls once and moves the cursor to where the next pull begins. Returns the stored records."""
     command = PullMessage(
-        consumer_group=CONSUMER_GROUP,
+        consumer_group=TOOLS_GROUP,
         topic=cursor.queue.topic,
         queue_id=cursor.queue.id,
         queue_offset=cursor.next_offset,
         max_msg_nums=_PULL_MESSAGES_MAX,
-        sys_flag=_SUBSCRIPTION | (_SUSPEND if hold_s else 0),
+        sys_flag=PULL_HAS_SUBSCRIPTION | (PULL_SUSPENDS if hold_s else 0),
         suspend_timeout_millis=int(hold_s * 1000),
-        subscription="*",
-        expression_type="TAG",
+        subscription=ALL_TAGS,
+        expression_type=TAG,
     )
     reply = await calls.ask(cursor.queue.broker, command, accept=_NOTHING, timeout_s=PULL_TIMEOUT_S)
     cursor.next_offset = reply.header(Pulled).next_begin_offset
@@ -92,7 +91,7 @@ async def _stored(calls: Calls, cursors: list[QueueCursor]) -> AsyncGenerator[Me
             while not waiting.get(number) and cursor.next_offset < cursor.end_offset:
                 before = cursor.next_offset
                 pulled = await pull_messages(calls, cursor)
-                # A pull may bring messages beyond the end. They are left for those that follow.
+                # A pull may return messages beyond the end. They are left for `follow`.
                 waiting[number] = [message for message in pulled if message.queue_offset < cursor.end_offset]
                 cursor.next_offset = min(cursor.next_offset, cursor.end_offset)
                 if cursor.next_offset <= before:
@@ -115,7 +114,7 @@ async def _arriving(calls: Calls, cursors: list[QueueCursor]) -> AsyncGenerator[
                 try:
                     pulled = await pull_messages(calls, cursor, hold_s=HOLD_S)
                 except (Unreachable, NoRoute) as error:
-                    # The broker may be restarting: what it holds is still to come.
+                    # The broker may be restarting, and its messages come later.
                     if not error.retriable:
                         raise
                     await tries.pause()

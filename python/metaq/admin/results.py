@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Literal
 
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
-
-READ: Final = 4
-WRITE: Final = 2
+from metaq.protocol.bodies import READ, WRITE
 
 TopicKind = Literal["normal", "retry", "dead-letter", "system"]
 GroupKind = Literal["normal", "system"]
@@ -32,7 +30,7 @@ class BrokerFailure:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The rates that one broker allows a topic or a group; None is no limit."""
+    """The rates that one broker allows a topic or a group; None means no limit."""
 
     broker: str
     messages_per_second: int | None
@@ -197,7 +195,7 @@ class QueueProgress:
     committed_offset: int
     end_offset: int
     lag_ms: int | None
-    """How long the next message has been waiting; None if that was not asked for or cannot be told."""
+    """How long the next message has been waiting; None if that was not asked for or is unknown."""
 
     @property
     def lag(self) -> int:

@@ -14,8 +14,6 @@ from metaq.admin.limits import Rate
 from metaq.admin.messages import LIMIT
 from metaq.admin.positions import Position
 from metaq.admin.results import (
-    READ,
-    WRITE,
     Bounds,
     BrokerConfiguration,
     BrokerFigures,
@@ -37,6 +35,7 @@ from metaq.admin.results import (
 from metaq.client.message import Message
 from metaq.client.portal import Portal
 from metaq.client.session.routes import Queue
+from metaq.protocol.bodies import READ, WRITE
 
 _T = TypeVar("_T")
 _END: Final = object()
@@ -85,9 +84,9 @@ class Topics:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[TopicSettings, ...]:
-        """Changes what is given on every broker that has the topic; an attribute of None is removed.
+        """Changes these settings on every broker that has the topic; None removes an attribute.
 
-        Consumers no longer get the messages of queues that are taken away. Raises NoRoute.
+        Consumers no longer get the messages of removed queues. Raises NoRoute.
         """
         return self._portal.run(
             self._work.change,
@@ -99,7 +98,7 @@ class Topics:
         )
 
     def list(self, *, cluster: str | None = None) -> tuple[TopicName, ...]:
-        """Lists all topics, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all topics, of one cluster or of all; `kind` separates users' topics from the system's."""
         return self._portal.run(self._work.list, cluster=cluster)
 
     def show(self, topic: str) -> Topic:
@@ -180,7 +179,7 @@ class ConsumerGroups:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[GroupSettings, ...]:
-        """Changes what is given on every broker that has the group; an attribute of None is removed. Raises
+        """Changes these settings on every broker that has the group; None removes an attribute. Raises
         NoSuchGroup."""
         return self._portal.run(
             self._work.change,
@@ -194,7 +193,7 @@ class ConsumerGroups:
         )
 
     def list(self, *, cluster: str | None = None) -> Groups:
-        """Lists all groups, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all groups, of one cluster or of all; `kind` separates users' groups from the system's."""
         return self._portal.run(self._work.list, cluster=cluster)
 
     def show(self, group: str) -> Group:

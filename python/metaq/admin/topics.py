@@ -10,8 +10,6 @@ import msgspec
 from metaq.admin.calls import Calls
 from metaq.admin.limits import TOPIC, Rate, changed, limit_changes, limits_of, signed_changes
 from metaq.admin.results import (
-    READ,
-    WRITE,
     Limits,
     QueueState,
     RouteBroker,
@@ -21,10 +19,10 @@ from metaq.admin.results import (
     TopicRoute,
     TopicSettings,
 )
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.errors import AlreadyExists, NoRoute, NotSupported, UsageError
 from metaq.protocol import names
-from metaq.protocol.bodies import GroupList, TopicConfig, TopicList, TopicStatsTable
+from metaq.protocol.bodies import READ, WRITE, GroupList, TopicConfig, TopicList, TopicStatsTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.groups import QueryTopicConsumeByWho
 from metaq.protocol.routes import DeleteTopicInNameServer, GetAllTopicListFromNameServer, GetTopicsByCluster
@@ -37,7 +35,7 @@ from metaq.protocol.topics import (
 from metaq.retry import Retry, steady
 
 VISIBLE_WITHIN_S: Final = 10.0
-"""Name servers learn of a new topic a moment later, from each broker."""
+"""Each broker reports a new topic to the name servers a moment later."""
 
 
 class Topics:
@@ -93,9 +91,9 @@ class Topics:
         ordered: bool | None = None,
         attributes: Mapping[str, str | None] | None = None,
     ) -> tuple[TopicSettings, ...]:
-        """Changes what is given on every broker that has the topic; an attribute of None is removed.
+        """Changes these settings on every broker that has the topic; None removes an attribute.
 
-        Consumers no longer get the messages of queues that are taken away. Raises NoRoute.
+        Consumers no longer get the messages of removed queues. Raises NoRoute.
         """
 
         async def change_one(broker: str) -> TopicSettings:
@@ -113,13 +111,13 @@ class Topics:
         return tuple(settings[broker] for broker in sorted(settings))
 
     async def list(self, *, cluster: str | None = None) -> tuple[TopicName, ...]:
-        """Lists all topics, of one cluster or of all; `kind` tells a user's own from the others."""
+        """Lists all topics, of one cluster or of all; `kind` separates users' topics from the system's."""
         command = GetAllTopicListFromNameServer() if cluster is None else GetTopicsByCluster(cluster=cluster)
         found = TopicList.decode((await self._calls.ask_nameserver(command)).body).topic_list
-        # Brokers have topics of these names for themselves.
+        # Brokers use topics with these names themselves.
         info = await self._calls.brokers()
         clusters = {data.cluster for data in info.broker_addr_table.values()}
-        system = {*info.broker_addr_table, *clusters, *(f"{name}_REPLY_TOPIC" for name in clusters)}
+        system = {*info.broker_addr_table, *clusters, *map(names.reply_topic, clusters)}
         return tuple(TopicName(name, _kind(name, system)) for name in sorted(set(found)))
 
     async def show(self, topic: str) -> Topic:
@@ -191,7 +189,7 @@ class Topics:
 
     async def _masters_of(self, topic: str) -> Sequence[str]:
         route = await self._calls.route(topic)
-        masters = sorted(name for name, addresses in route.brokers.items() if MASTER_ID in addresses)
+        masters = sorted(name for name, addresses in route.brokers.items() if names.MASTER_ID in addresses)
         if not masters:
             raise NoRoute(f"no broker of topic {topic} has a master", hint="start its broker again")
         return masters

@@ -69,7 +69,7 @@ class Broker:
 
     @property
     def old_address(self) -> str | None:
-        """The same for clients up to 4.4; None where that second port is not open."""
+        """The same for clients up to 4.4; None if that second port is not open."""
         return self.node.old_address
 
     async def start(self) -> None:
@@ -90,15 +90,15 @@ class Broker:
         await undo.aclose()
 
     async def become_master(self) -> None:
-        """Loads what is in the store's directory and serves it, with the parts of a new master.
+        """Loads the data of the store's directory and serves it, with the parts of a new master.
 
-        Raises RuntimeError where the broker is master already, otherwise as `start` does; it is then as
-        before.
+        Raises RuntimeError if the broker is master already, or the errors of `start`. After an error, the
+        broker is as it was before.
         """
         if self._master is not None:
             raise RuntimeError("this broker is a master already")
         node, master = self.node, Master(self.node)
-        # Nobody was heard without a role, so that a client was silent meanwhile means nothing.
+        # Without a role the broker hears no client, so their silence meanwhile means nothing.
         node.clients.shift_time(self.clock.now_ms() - self._stepped_down_ms)
         async with AsyncExitStack() as undo:
             undo.push_async_callback(self.step_down)
@@ -126,7 +126,7 @@ class Broker:
             self.node.clients.shift_time(by_ms)
 
     async def catch_up(self) -> None:
-        """Does at once what a moved clock has made due; without this it is done a little later."""
+        """Does all work that is due after a clock jump at once, instead of a little later."""
         await self.master.catch_up()
 
     def _consumers_changed(self, group: ConsumerGroup, change: Change) -> None:

@@ -1,7 +1,7 @@
 """The role of a master: its parts, started in order and stopped in the reverse order.
 
 A role is a lifetime. The parts of one master are made once, serve from `start` to `stop`, and are thrown
-away; the next master of the same node gets new ones, which load what these have written.
+away; the next master of the same node gets new ones, which load the data that these have written.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Master:
     async def start(self) -> None:
         """Loads everything and serves requests from then on. Raises MetadataDamaged or OSError.
 
-        Whatever it raises, `stop` undoes what was done.
+        If it fails, `stop` undoes the steps that were done.
         """
         undo, node = self._undo, self._node
         self.state.load()
@@ -83,7 +83,7 @@ class Master:
         node.functions.start(self.plane)
 
     async def announce(self) -> None:
-        """Tells the name servers that clients may come, and begins the regular work."""
+        """Registers with the name servers, so that clients come, and starts the regular work."""
         self._undo.push_async_callback(self.registration.stop)
         await self.registration.start()
         self._undo.callback(self.notices.stop)
@@ -97,14 +97,14 @@ class Master:
         await undo.aclose()
 
     async def catch_up(self) -> None:
-        """Does at once what a moved clock has made due; without this it is done a little later."""
+        """Does all work that is due after a clock jump at once, instead of a little later."""
         await self.housekeeping.look()
         await self.transactions.check()
         if not await asyncio.to_thread(self.plane.catch_up, CATCH_UP_TIMEOUT_MS):
             _log.warning("not everything that is due by the moved clock has been delivered yet")
 
     def consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
-        """The members or subscriptions of a group are not what they were."""
+        """Reacts to changed members or subscriptions of a group."""
         self.state.policy.send_groups([group.name])
         if change is Change.SHARES:
             self.notices.consumers_changed(group)

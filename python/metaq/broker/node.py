@@ -46,7 +46,7 @@ class Node:
 
     @property
     def old_address(self) -> str | None:
-        """The same for clients up to 4.4; None where that second port is not open."""
+        """The same for clients up to 4.4; None if that second port is not open."""
         port = self.listener.old_port
         return None if port is None else f"{self.address.rpartition(':')[0]}:{port}"
 
@@ -63,7 +63,7 @@ async def open_node(
     consumers_changed: Callable[[ConsumerGroup, Change], None],
     undo: AsyncExitStack,
 ) -> Node:
-    """Opens the store and binds the ports. `undo` gets what closes them again.
+    """Opens the store and binds the ports. `undo` collects the steps that close them again.
 
     Raises StoreFailure or OSError.
     """

@@ -6,11 +6,8 @@ from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
 from metaq.broker.state.limits import NO_LIMIT, Rates
+from metaq.protocol.bodies import READ, WRITE
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
-
-READ = 4
-WRITE = 2
-INHERIT = 1
 
 LEASE_MS = 60_000
 """A consumer renews its locks every 20 s and stops reading by itself 30 s after its last renewal. So a queue
@@ -22,24 +19,24 @@ REGISTER_INTERVAL_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Everything that a broker starts with; what may change while it runs is copied from here."""
+    """Everything that a broker starts with. Settings that can change while it runs are copied from here."""
 
     broker: BrokerSettings
     server: ServerSettings
     store: StoreSettings
     nameservers: tuple[str, ...] = ()
-    """`host:port` of every name server; each is registered with on its own."""
+    """`host:port` of every name server. The broker registers with each of them separately."""
     auto_create_topic: bool = True
     auto_create_group: bool = True
     default_topic_queues: int = 8
     """Queues of TBW102, which is the most that an auto-created topic gets."""
     permission: int = READ | WRITE
     enable_property_filter: bool = True
-    """Whether consumers may filter by SQL92; Apache's brokers leave it off unless told."""
+    """Whether consumers may filter by SQL92; on Apache's brokers it is off by default."""
     filters: WorkerSettings = field(default_factory=WorkerSettings)
-    """The functions that consumers may filter by, and what their workers may take."""
+    """The functions that consumers may filter by, and the limits of their workers."""
     register_interval_s: float = 30.0
-    """Brought into the bounds of 10 to 60 seconds, as clients expect routes to be fresh."""
+    """Limited to 10 to 60 seconds, because clients expect fresh routes."""
     offsets_persist_interval_s: float = 5.0
     register_timeout_s: float = 3.0
     """How long a name server may take to answer a registration."""
@@ -49,6 +46,12 @@ class BrokerOptions:
     """How long a new topic waits for name servers that were well so far. A hanging one delays the first new
     topic by no more than this, and those after it not at all."""
     client_expiry_s: float = 120.0
+    client_answer_timeout_s: float = 10.0
+    """How long a consumer may take to answer a request that the broker passes on."""
+    client_status_timeout_s: float = 5.0
+    """The same for a question to all consumers of a group: those that are silent are left out."""
+    reply_timeout_s: float = 10.0
+    """How long a client may take to confirm the reply to its request."""
     queue_lease_s: float = LEASE_MS / 1000
     """How long a consumer that reads in order keeps a queue without renewing its lock."""
     transaction_check_interval_s: float = 30.0
@@ -58,7 +61,7 @@ class BrokerOptions:
     """A half message that waits longer than this, such as an immune one, is stored again: the queue before it
     can then be forgotten, and a restart has little to read."""
     send_default: Rates = NO_LIMIT
-    """The limit of topics that have none of their own."""
+    """The limit for topics without a limit of their own."""
     consume_default: Rates = NO_LIMIT
 
     @property

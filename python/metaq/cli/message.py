@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Topic = Annotated[str, typer.Argument(help="Name of the topic.", show_default=False)]
 
-PRODUCER_GROUP = "TOOLS_PRODUCER"
 SEND_TIMEOUT_S = 10.0
 
 
@@ -42,6 +41,7 @@ def send(
     """Send one message and print where it was stored."""
     from metaq.cli.connection import name_servers
     from metaq.client.sync import Client
+    from metaq.protocol.names import TOOLS_PRODUCER_GROUP
 
     properties = _properties(property or [])
     payload = sys.stdin.buffer.read() if body == "-" else body.encode(errors="surrogateescape")
@@ -49,7 +49,7 @@ def send(
         raise CommandError("the message is empty", hint="RocketMQ clients refuse a message without a body")
     servers = name_servers(namesrv)
     chosen = None if queue is None else _queue(servers, topic, queue)
-    with Client(servers) as client, client.producer(PRODUCER_GROUP, timeout=SEND_TIMEOUT_S) as producer:
+    with Client(servers) as client, client.producer(TOOLS_PRODUCER_GROUP, timeout=SEND_TIMEOUT_S) as producer:
         try:
             sent = producer.send(topic, payload, tag=tag, keys=key or (), properties=properties, queue=chosen)
         except NotDurable as error:

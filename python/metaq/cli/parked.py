@@ -10,7 +10,7 @@ import typer
 from metaq.cli.flags import Format, Output
 
 if TYPE_CHECKING:
-    from metaq.client.consumer.local_retry_store import LocalRetryStore, StoredRetry
+    from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, StoredRetry
 
 app = typer.Typer(
     help="List the messages that consumers on this machine have parked, and replay them.",
@@ -75,8 +75,8 @@ def replay(
 
 
 def _stores(directory: Path | None, group: str | None) -> list[tuple[str, LocalRetryStore]]:
-    from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_files
     from metaq.client.consumer.options import client_directory
+    from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_files
     from metaq.errors import CommandError
 
     place = directory or client_directory() / "parked"

@@ -264,6 +264,24 @@ _ALL: list[Option] = [
             120.0,
             "A client that sends nothing for this time counts as gone.",
         ),
+        (
+            "client_answer_timeout_s",
+            Seconds(0.1, 600),
+            10.0,
+            "How long a consumer may take to answer what a tool asks it through the broker.",
+        ),
+        (
+            "client_status_timeout_s",
+            Seconds(0.1, 600),
+            5.0,
+            "How long the consumers of a group may take to report their offsets; silent ones are left out.",
+        ),
+        (
+            "reply_timeout_s",
+            Seconds(0.1, 600),
+            10.0,
+            "How long a client may take to confirm the reply to its request.",
+        ),
     ),
     *_section(
         "store",

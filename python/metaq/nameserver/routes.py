@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from metaq.protocol.bodies import (
+    READ,
+    WRITE,
     BrokerData,
     ClusterInfo,
     DataVersion,
@@ -22,21 +24,16 @@ from metaq.protocol.bodies import (
 )
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
-from metaq.protocol.names import MASTER_ID
+from metaq.protocol.names import MASTER_ID, MEMBERS_TOPIC_PREFIX
 
 _log = logging.getLogger(__name__)
 
-PERMISSION_READ: Final = 4
-PERMISSION_WRITE: Final = 2
 EXPIRY_MS: Final = 120_000
 """The silence after which a broker is gone, unless its registration asks for another."""
 EXPIRY_MS_MAX: Final = 24 * 3600 * 1000
 BROKERS_MAX: Final = 10_000
 QUEUE_ENTRIES_MAX: Final = 2_000_000
 """The limit for topics, summed over all brokers."""
-
-# Replicas find each other through this topic, so its route must show who is really there.
-_MEMBERS_TOPIC_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 
 
 @dataclass(slots=True)
@@ -154,7 +151,7 @@ class RouteTable:
             del self._replicas[broker.name]
             self._drop_topics_of(broker.name)
         elif replicas.acting_master and not replicas.has_master:
-            self._change_permissions(broker.name, lambda permission: permission & ~PERMISSION_WRITE)
+            self._change_permissions(broker.name, lambda permission: permission & ~WRITE)
         return True
 
     def connection_closed(self, connection: int) -> None:
@@ -211,11 +208,11 @@ class RouteTable:
 
     def wipe_write_permission(self, name: str) -> int:
         """Takes the write permission from all topics of the broker; returns how many there are."""
-        return self._change_permissions(name, lambda permission: permission & ~PERMISSION_WRITE)
+        return self._change_permissions(name, lambda permission: permission & ~WRITE)
 
     def add_write_permission(self, name: str) -> int:
         """Gives the write permission back."""
-        return self._change_permissions(name, lambda _: PERMISSION_READ | PERMISSION_WRITE)
+        return self._change_permissions(name, lambda _: READ | WRITE)
 
     # Answers
 
@@ -228,9 +225,9 @@ class RouteTable:
         brokers = [self._replicas[name].data() for name in sorted(queues) if name in self._replicas]
         if not brokers:
             return None
-        if acting_master and not topic.startswith(_MEMBERS_TOPIC_PREFIX):
+        if acting_master and not topic.startswith(MEMBERS_TOPIC_PREFIX):
             for data in brokers:
-                writable = queues[data.broker_name].perm & PERMISSION_WRITE
+                writable = queues[data.broker_name].perm & WRITE
                 if data.enable_acting_master and MASTER_ID not in data.broker_addrs and not writable:
                     lowest = min(data.broker_addrs)
                     address = data.broker_addrs.pop(lowest)
@@ -387,7 +384,7 @@ def keep_zone(route: TopicRouteData, zone: str) -> TopicRouteData:
 def _queue_data(name: str, config: TopicConfig, *, writable: bool) -> QueueData:
     return QueueData(
         broker_name=name,
-        perm=config.perm if writable else config.perm & ~PERMISSION_WRITE,
+        perm=config.perm if writable else config.perm & ~WRITE,
         read_queue_nums=config.read_queue_nums,
         topic_sys_flag=config.topic_sys_flag,
         write_queue_nums=config.write_queue_nums,

@@ -177,6 +177,7 @@ def load(name: str) -> type[Pipeline]:
         if error.name is None or error.name.partition(".")[0] == "metaq":
             raise
         raise CommandError(
-            f"{name} needs the module {error.name}", hint=f"pip install 'pymetaq[{entry.extra}]'"
+            f"{name} needs the module {error.name}",
+            hint=f"install the extra {entry.extra}: docs/install.md shows the command",
         ) from None
     return pipeline

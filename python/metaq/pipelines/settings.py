@@ -39,6 +39,25 @@ class Texts:
         return self.says
 
 
+_OLD_STARTS: Final = {"first": "earliest", "last": "latest"}
+
+
+@dataclass(frozen=True)
+class StartPosition:
+    """The position of the first run, in the words of the client and the command line."""
+
+    def parse(self, raw: object) -> object:
+        if raw in ("earliest", "latest"):
+            return raw
+        new = _OLD_STARTS.get(raw) if isinstance(raw, str) else None
+        raise ValueError(
+            f"must be {self.describe()}" + (f": {raw} is called {new} now" if new is not None else "")
+        )
+
+    def describe(self) -> str:
+        return "earliest or latest"
+
+
 @dataclass(frozen=True)
 class Key:
     """One key of a section."""
@@ -55,6 +74,7 @@ NAMESRV: Final = Key(Endpoints(), ("127.0.0.1:9876",))
 TOPIC_NAME: Final = Key(
     Text(r"[%|a-zA-Z0-9_-]{1,127}", "a name of letters, digits, _ and -, at most 127 of them")
 )
+START: Final = Key(StartPosition(), "earliest")
 STATE_FILE: Final = Text(says="the path of a file, which the pipeline keeps")
 """Keys that several pipelines have."""
 

@@ -7,12 +7,31 @@ every field that has a value.
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
 from metaq.protocol import java_json
 from metaq.protocol.java_json import MessageQueue as MessageQueue  # bodies are full of them
+
+READ: Final = 4
+WRITE: Final = 2
+INHERIT: Final = 1
+"""Bits of `perm`, the permission of a topic or a broker."""
+
+ALL_TAGS: Final = "*"
+TAG: Final = "TAG"
+SQL92: Final = "SQL92"
+FUNCTION: Final = "FUNCTION"
+"""Types of the expression that a subscription selects messages by; `FUNCTION` exists only on our brokers."""
+
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+"""The consumer is called with messages; it does not ask for them."""
+CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
+CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
+CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
+CLUSTERING: Final = "CLUSTERING"
+BROADCASTING: Final = "BROADCASTING"
 
 
 def always(value: Any = None, factory: Any = None) -> Any:
@@ -57,7 +76,7 @@ class QueueData(Body):
     """How many queues of a topic one broker has."""
 
     broker_name: str = always("")
-    perm: int = always(6)
+    perm: int = always(READ | WRITE)
     read_queue_nums: int = always(0)
     topic_sys_flag: int = always(0)
     write_queue_nums: int = always(0)
@@ -106,11 +125,15 @@ class DataVersion(Body):
     state_version: int = always(0)
     timestamp: int = always(0)
 
+    def next(self, now_ms: int) -> DataVersion:
+        """Returns the version after a change, as a new object: this one may be on its way to a peer."""
+        return DataVersion(counter=self.counter + 1, state_version=self.state_version, timestamp=now_ms)
+
 
 class TopicConfig(Body):
     attributes: dict[str, str] = always(factory=_mapping)
     order: bool = always(False)
-    perm: int = always(6)
+    perm: int = always(READ | WRITE)
     read_queue_nums: int = always(16)
     topic_filter_type: str = always("SINGLE_TAG")
     topic_name: str = always("")
@@ -177,18 +200,18 @@ class GroupList(Body):
 class SubscriptionData(Body):
     class_filter_mode: bool = always(False)
     code_set: list[int] = always(factory=_sequence)
-    expression_type: str = always("TAG")
-    sub_string: str = always("*")
+    expression_type: str = always(TAG)
+    sub_string: str = always(ALL_TAGS)
     sub_version: int = always(0)
     tags_set: list[str] = always(factory=_sequence)
     topic: str = always("")
 
 
 class ConsumerData(Body):
-    consume_from_where: str = always("CONSUME_FROM_LAST_OFFSET")
-    consume_type: str = always("CONSUME_PASSIVELY")
+    consume_from_where: str = always(CONSUME_FROM_LAST_OFFSET)
+    consume_type: str = always(CONSUME_PASSIVELY)
     group_name: str = always("")
-    message_model: str = always("CLUSTERING")
+    message_model: str = always(CLUSTERING)
     subscription_data_set: list[SubscriptionData] = always(factory=_sequence)
     unit_mode: bool = always(False)
 
@@ -236,9 +259,9 @@ class Connection(Body):
 
 class ConsumerConnection(Body):
     connection_set: list[Connection] = always(factory=_sequence)
-    consume_from_where: str = always("CONSUME_FROM_LAST_OFFSET")
-    consume_type: str = always("CONSUME_PASSIVELY")
-    message_model: str = always("CLUSTERING")
+    consume_from_where: str = always(CONSUME_FROM_LAST_OFFSET)
+    consume_type: str = always(CONSUME_PASSIVELY)
+    message_model: str = always(CLUSTERING)
     subscription_table: dict[str, SubscriptionData] = always(factory=_mapping)
 
 

@@ -50,7 +50,9 @@ def decode(data: bytes, kind: type[_Value]) -> _Value:
         value = _relaxed(msgspec.json.decode(standard(data)))
         return msgspec.convert(value, kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"the body is no {getattr(kind, '__name__', 'JSON')}: {error}") from None
+        raise ProtocolError(
+            f"the body is not a valid {getattr(kind, '__name__', 'JSON value')}: {error}"
+        ) from None
 
 
 # Strings first, so that their content is never taken for structure; the possessive forms keep it linear.
@@ -74,11 +76,11 @@ def standard(data: bytes) -> bytes:
         if first.isspace():
             continue
         if first == b'"' and (len(token) == 1 or token[-1:] != b'"'):
-            raise ProtocolError(f"the body is no JSON: a string at byte {match.start()} does not end")
+            raise ProtocolError(f"the body is not valid JSON: a string at byte {match.start()} does not end")
         if first in b"{[":
             if key_due and first == b"{":
                 if object_key_from >= 0:
-                    raise ProtocolError("the body is no JSON: an object as key inside another one")
+                    raise ProtocolError("the body is not valid JSON: an object as key inside another one")
                 object_key_from, object_key_depth = len(out), len(containers)
             containers.append(first)
             if len(containers) > DEPTH_MAX:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from metaq.protocol.command import Command, Fields, Int32, Int64
+
+PULL_SUSPENDS: Final = 2
+"""Bit of a pull's `sys_flag`: the broker may hold the pull until a message arrives."""
+PULL_HAS_SUBSCRIPTION: Final = 4
+"""Bit of a pull's `sys_flag`: it carries its own subscription."""
 
 
 class Sent(Fields):

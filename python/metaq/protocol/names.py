@@ -22,16 +22,18 @@ INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 """Consumers send in this group when they make a dead letter of a message that its broker has deleted."""
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """Readers without a group of their own pull in this one."""
+TOOLS_PRODUCER_GROUP = "TOOLS_PRODUCER"
+"""The command line and the administration client send in this group."""
 
 SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER",
+    TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
     "SELF_TEST_C_GROUP",
     "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTION_GROUP,
 )
 """Groups that every broker has from the start."""
 
@@ -50,6 +52,8 @@ TRACE_PRODUCER_GROUP = "_INNER_TRACE_PRODUCER"
 BENCHMARK_TOPIC = "BenchmarkTest"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+MEMBERS_TOPIC_PREFIX = SYSTEM_PREFIX + "SYNC_BROKER_MEMBER_"
+"""Replicas find each other through a topic with this prefix."""
 
 NEVER_SENT_TO = frozenset(
     {

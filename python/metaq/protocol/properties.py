@@ -17,6 +17,7 @@ TRANSACTION: Final = "TRAN_MSG"
 PRODUCER_GROUP: Final = "PGROUP"
 CORRELATION_ID: Final = "CORRELATION_ID"
 REPLY_TO: Final = "REPLY_TO_CLIENT"
+REPLY_PUSHED_MS: Final = "PUSH_REPLY_TIME"
 TIME_TO_LIVE: Final = "TTL"
 MESSAGE_TYPE: Final = "MSG_TYPE"
 CLUSTER: Final = "CLUSTER"
@@ -24,59 +25,66 @@ REGION: Final = "MSG_REGION"
 TRACE_ON: Final = "TRACE_ON"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+DEAD_LETTER_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
+"""The topic of a dead letter before its first failure."""
+DEAD_LETTER_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
+DELAY_LEVEL: Final = "DELAY"
+RECONSUME_TIMES_MAX: Final = "MAX_RECONSUME_TIMES"
+CONSUME_STARTED_MS: Final = "CONSUME_START_TIME"
+TRANSACTION_CHECKS: Final = "TRANSACTION_CHECK_TIMES"
 
 SYSTEM_NAMES: Final = frozenset(
     (
-        "KEYS",
-        "TAGS",
-        "WAIT",
-        "DELAY",
-        "RETRY_TOPIC",
+        KEYS,
+        TAGS,
+        WAIT,
+        DELAY_LEVEL,
+        RETRY_TOPIC,
         "REAL_TOPIC",
         "REAL_QID",
-        "TRAN_MSG",
-        "PGROUP",
+        TRANSACTION,
+        PRODUCER_GROUP,
         "MIN_OFFSET",
         "MAX_OFFSET",
         "BUYER_ID",
-        "ORIGIN_MESSAGE_ID",
+        ORIGIN_MESSAGE_ID,
         "TRANSFER_FLAG",
         "CORRECTION_FLAG",
         "MQ2_FLAG",
         "RECONSUME_TIME",
-        "MSG_REGION",
-        "TRACE_ON",
-        "UNIQ_KEY",
+        REGION,
+        TRACE_ON,
+        UNIQUE_KEY,
         "EXTEND_UNIQ_INFO",
-        "MAX_RECONSUME_TIMES",
-        "CONSUME_START_TIME",
+        RECONSUME_TIMES_MAX,
+        CONSUME_STARTED_MS,
         "INNER_NUM",
         "INNER_BASE",
         "DUP_INFO",
         "CHECK_IMMUNITY_TIME_IN_SECONDS",
         "TRAN_PREPARED_QUEUE_OFFSET",
         "__transactionId__",
-        "TRANSACTION_CHECK_TIMES",
+        TRANSACTION_CHECKS,
         "INSTANCE_ID",
-        "CORRELATION_ID",
-        "REPLY_TO_CLIENT",
-        "TTL",
+        CORRELATION_ID,
+        REPLY_TO,
+        TIME_TO_LIVE,
         "ARRIVE_TIME",
-        "PUSH_REPLY_TIME",
-        "CLUSTER",
-        "MSG_TYPE",
+        REPLY_PUSHED_MS,
+        CLUSTER,
+        MESSAGE_TYPE,
         "POP_CK",
         "POP_CK_OFFSET",
         "1ST_POP_TIME",
-        "__SHARDINGKEY",
+        SHARDING_KEY,
         "PROPERTY_FORWARD_QUEUE_ID",
         "REDIRECT",
         "INNER_MULTI_DISPATCH",
         "INNER_MULTI_QUEUE_OFFSET",
         "TRACE_CONTEXT",
         "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
+        DELAY_MS,
+        DELIVER_MS,
         "TIMER_ENQUEUE_MS",
         "TIMER_DEQUEUE_MS",
         "TIMER_ROLL_TIMES",
@@ -86,9 +94,9 @@ SYSTEM_NAMES: Final = frozenset(
         "__BORNHOST",
         "BORN_TIMESTAMP",
         "__CRC32#",
-        "DLQ_ORIGIN_TOPIC",
-        "DLQ_ORIGIN_MESSAGE_ID",
-        "_SYS_MSG_PRIORITY_",
+        DEAD_LETTER_TOPIC,
+        DEAD_LETTER_MESSAGE_ID,
+        PRIORITY,
         "__LITE_TOPIC",
         "ORIGIN_GROUP",
         "TRANS_OFFSET",

@@ -12,13 +12,12 @@ from typing import TypeVar
 
 from metaq._core import Clock
 from metaq.broker import Broker
-from metaq.broker.options import READ, WRITE
 from metaq.config import Config, load
 from metaq.config.derive import broker_options, nameserver_settings
 from metaq.config.sources import resolve
 from metaq.nameserver import NameServer
 from metaq.protocol import names
-from metaq.protocol.bodies import TopicConfig
+from metaq.protocol.bodies import READ, WRITE, TopicConfig
 from metaq.settings import MIB
 from metaq.testing.stored import StoredMessage, read_topic
 

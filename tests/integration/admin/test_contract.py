@@ -70,7 +70,9 @@ def test_a_topic_is_created_changed_shown_and_deleted(admin: Admin) -> None:
         3,
         True,
     )
-    assert admin.topics.create(name, queues=3, ordered=True) == (created,), "the same again is no change"
+    assert admin.topics.create(name, queues=3, ordered=True) == (created,), (
+        "creating it again changes nothing"
+    )
     with pytest.raises(AlreadyExists, match=f"topic {name} exists on {BROKER} with queues 3, not 4"):
         admin.topics.create(name, queues=4, ordered=True)
     [changed] = admin.topics.change(name, queues=4, permission=READ)

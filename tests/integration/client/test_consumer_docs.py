@@ -67,7 +67,7 @@ def test_the_puller(orders: Served, tmp_path: Path) -> None:
 
 
 def test_the_commands(client_directory: Path) -> None:
-    from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
+    from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_file
 
     LocalRetryStore(local_retry_file(client_directory / "parked", "billing")).close()
     for line in BLOCKS[4][1].splitlines():

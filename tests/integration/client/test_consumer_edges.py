@@ -15,7 +15,7 @@ import pytest
 
 import metaq
 from metaq import aio
-from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
+from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.errors import UsageError
 from metaq.protocol.messages import SendMessageV2
 from metaq.testing import LocalMetaq

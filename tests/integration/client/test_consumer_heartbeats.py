@@ -39,7 +39,7 @@ def beats(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
 
 
 def test_a_client_with_a_slow_handler_is_not_forgotten(face: Face, beats: list[Session]) -> None:
-    """The handler is a plain function that blocks. A broker forgets clients that are silent for so long."""
+    """The handler is a plain function that blocks for longer than a broker remembers silent clients."""
     entered, released = threading.Event(), threading.Event()
 
     def handle(message: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client.consumer import group_member
+from metaq.client.consumer.group import group_member
 from metaq.errors import CommandError
 from metaq.protocol.bodies import ConsumeMessageDirectlyResult
 from metaq.protocol.clients import ConsumeMessageDirectly, GetConsumerRunningInfo, GetConsumerStatus

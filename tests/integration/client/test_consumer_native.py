@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from metaq.client.consumer import assignment
+from metaq.client.consumer.group import assignment
 from metaq.errors import NoRoute, UnreadableBody, UsageError
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import SendMessageV2
@@ -150,7 +150,7 @@ def test_poll_raises_the_refusal_of_a_broker(face: Face, served: Served) -> None
         topic = name(face, "refused")
         await create_topic(served.broker, topic, queues=1)
         async with connected(face, served) as client:
-            puller = client.puller(start="earliest", sql="this is no SQL")
+            puller = client.puller(start="earliest", sql="this is not SQL")
             await face.call(puller.assign, topic)
             with pytest.raises(Refused):
                 await face.call(puller.poll, 60)

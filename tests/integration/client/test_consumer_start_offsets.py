@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metaq import Queue
-from metaq.client.consumer import positions
+from metaq.client.consumer.offsets import positions
 from metaq.errors import MetaqError
 from tests.integration.client.conftest import Served
 from tests.integration.client.test_consumer_contract import connected, name

@@ -114,7 +114,9 @@ def test_settling_that_was_cut_off_leaves_nothing_in_hand(
             subscribed = client.subscribe(topic, group=topic, start="earliest", idle_timeout=60)
             message = await face.take(subscribed)
             with monkeypatch.context() as patched:
-                patched.setattr("metaq.client.consumer.settlement.send_back", lambda *_: asyncio.sleep(60))
+                patched.setattr(
+                    "metaq.client.consumer.settlement.settlement.send_back", lambda *_: asyncio.sleep(60)
+                )
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.01):
                         await getattr(message, how)()

@@ -11,9 +11,9 @@ import pytest
 
 from metaq import Queue
 from metaq.broker.state.locks import LEASE_MS
-from metaq.client.consumer import assignment
-from metaq.client.consumer.group_member import GroupMember
-from metaq.client.consumer.rebalance import Locks
+from metaq.client.consumer.group import assignment
+from metaq.client.consumer.group.group_member import GroupMember
+from metaq.client.consumer.group.rebalance import Locks
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues
 from metaq.protocol.java_json import MessageQueue

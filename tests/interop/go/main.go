@@ -1,4 +1,4 @@
-// The driver of Apache's Go client: what the Java driver is for the Java clients, in the same JSON lines.
+// The driver of Apache's Go client. It reads and writes the same JSON lines as the driver of the Java clients.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 
 const requestBytesMax = 16 << 20
 
-// Request is one line of the test: what to do, with which client, and the arguments of every operation there is.
+// Request is one line of the test: the operation, the client, and the arguments of all operations.
 type Request struct {
 	ID         int             `json:"id"`
 	Do         string          `json:"do"`
@@ -84,7 +84,7 @@ func describeError(err error) object {
 	return told
 }
 
-// tell writes one line; an event is written before the client hears that its message was consumed.
+// tell writes one line; an event is written before the client gets the result.
 func tell(line object) {
 	text, err := json.Marshal(line)
 	if err != nil {

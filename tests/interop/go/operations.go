@@ -271,7 +271,7 @@ func createTopic(request Request) (any, error) {
 	)
 }
 
-// topicRoute tells as much of the route as this client lets one see: the brokers that messages may be sent to.
+// topicRoute returns the part of the route that this client shows: the brokers that accept messages.
 func topicRoute(request Request) (any, error) {
 	client, err := get[admin.Admin](request.Handle)
 	if err != nil {

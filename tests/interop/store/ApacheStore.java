@@ -32,11 +32,11 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * Apache's own message store on a directory: `write` appends messages of every shape, `read` tells everything that
- * is in it. Both print one JSON object on the last line of stdout.
+ * Apache's own message store on a directory: `write` appends messages of every shape, `read` prints everything that
+ * it contains. Both print one JSON object on the last line of stdout.
  *
  * <pre>
- * ApacheStore write DIR SEED   appends and stops cleanly; prints what each message became
+ * ApacheStore write DIR SEED   appends and stops cleanly; prints each message as stored
  * ApacheStore crash DIR SEED   the same, but dies right after the last append
  * ApacheStore read DIR         prints every queue message by message, and what key and time queries find
  * </pre>

@@ -1,4 +1,4 @@
-"""RocketMQ's version numbers, by those that are known."""
+"""RocketMQ's version numbers, checked with known versions."""
 
 from __future__ import annotations
 

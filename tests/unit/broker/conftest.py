@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,40 +13,9 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
+from tests.support.fake_request import FakeRequest
 
 NOW_MS = 1_750_000_000_000
-
-
-@dataclass
-class FakeRequest:
-    """Keeps what it was answered."""
-
-    body: bytes = b""
-    connection: int = 1
-    code: int = 0
-    fields: dict[str, str] = field(default_factory=dict)
-    version: int = 513
-    language: int = 0
-    oneway: bool = False
-    remark: str | None = None
-    remote: str = "127.0.0.1:50000"
-    answers: list[tuple[int, str | None]] = field(default_factory=list)
-    answer_fields: dict[str, str] = field(default_factory=dict)
-    retried: int = 0
-
-    def respond(
-        self,
-        code: int = 0,
-        *,
-        remark: str | None = None,
-        fields: Mapping[str, str] | None = None,
-        body: bytes = b"",
-    ) -> None:
-        self.answers.append((code, remark))
-        self.answer_fields = dict(fields or {})
-
-    def retry(self) -> None:
-        self.retried += 1
 
 
 def options_for(directory: Path, **changes: object) -> BrokerOptions:
@@ -69,8 +38,11 @@ class Tables:
 
 
 @pytest.fixture
-def request_with() -> type[FakeRequest]:
-    return FakeRequest
+def request_with() -> Callable[..., FakeRequest]:
+    def build(body: bytes = b"", connection: int = 1, **rest: object) -> FakeRequest:
+        return FakeRequest(body=body, connection=connection, **rest)  # type: ignore[arg-type]
+
+    return build
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""metaq pipeline: what the command does with whichever pipeline."""
+"""metaq pipeline: the parts of the command that all pipelines share."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_verify_is_for_those_with_a_copy() -> None:
     assert outcome.exit_code != 0
     assert isinstance(outcome.exception, CommandError)
     assert str(outcome.exception) == "some has no copy to compare"
-    # Also where what the others need is not installed.
+    # It works even if the packages of the other pipelines are not installed.
     assert outcome.exception.hint == "these have one: binlog-mirror"
 
 

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from metaq.client.consumer import local_retry, pull_loops
-from metaq.client.consumer.buffers import Limits, QueueBuffer
-from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.handler import HandlerConsumer
-from metaq.client.consumer.local_retry import LocalRetries, _record
-from metaq.client.consumer.local_retry_store import LocalRetryStore
 from metaq.client.consumer.options import consumer_options
-from metaq.client.consumer.pull import PullRequests, PullResult
+from metaq.client.consumer.pull import pull_loops
+from metaq.client.consumer.pull.buffers import Limits, QueueBuffer
+from metaq.client.consumer.pull.requests import PullRequests, PullResult
+from metaq.client.consumer.settlement import local_retry
+from metaq.client.consumer.settlement.local_retry import LocalRetries, _record
+from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session

@@ -16,9 +16,9 @@ import metaq
 from metaq import aio
 from metaq.client.consumer import aio_consumers as consumers_aio
 from metaq.client.consumer import sync_consumers as consumers_sync
-from metaq.client.consumer.buffers import Limits
 from metaq.client.consumer.options import ConsumerOptions, HandlerKeywords, PullerKeywords
-from metaq.client.consumer.pull_consumer import PullConsumer
+from metaq.client.consumer.pull.buffers import Limits
+from metaq.client.consumer.pull.pull_consumer import PullConsumer
 from metaq.client.producer import producer as aio_producer
 from metaq.client.producer import sync_producer
 from metaq.client.producer.options import ProducerKeywords, ProducerOptions

@@ -15,12 +15,12 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.handler import HandlerConsumer
 from metaq.client.consumer.iteration import Stream
-from metaq.client.consumer.local_retry import _record
-from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.client.consumer.options import ConsumerOptions
+from metaq.client.consumer.settlement.local_retry import _record
+from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import Message
 from metaq.client.producer.producer import Producer

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import metaq
 from metaq._core import FrameError, Record, decode_messages, decode_records
 from metaq.client.compression import COMPRESSED
-from metaq.client.consumer import pull as pulling
-from metaq.client.consumer.pull import find_unreadable
+from metaq.client.consumer.pull import requests as pulling
+from metaq.client.consumer.pull.requests import find_unreadable
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import inflate
 from metaq.client.session.routes import Queue

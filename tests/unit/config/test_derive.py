@@ -1,4 +1,4 @@
-"""What follows from the options, and which of them contradict each other."""
+"""Settings that are derived from the options, and options that contradict each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who wins when several sources name an option, and what a typing error is answered with."""
+"""The precedence of the sources of options, and the errors for misspelt options."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_frame_comes_back_however_its_bytes_arrive(
         (b"\xff\xff\xff\xff", "a negative length"),
         (b"\x00\x00\x00\x08\x00\x00\x00\x09{}      ", "a header past the frame's end"),
         (b"\x00\x00\x00\x06\x07\x00\x00\x02{}", "an unknown header encoding"),
-        (b"\x00\x00\x00\x06\x00\x00\x00\x02[]", "a header that is no object"),
+        (b"\x00\x00\x00\x06\x00\x00\x00\x02[]", "a header that is not an object"),
     ],
 )
 def test_bytes_that_are_no_frame_are_refused(data: bytes, why: str) -> None:

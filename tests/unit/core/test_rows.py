@@ -1,4 +1,4 @@
-"""Rows of tables as the data plane reads them: in Arrow's layout, or not."""
+"""The data plane reads rows in Arrow's layout, and refuses invalid buffers."""
 
 from __future__ import annotations
 

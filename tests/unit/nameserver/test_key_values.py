@@ -1,4 +1,4 @@
-"""The name server's small table."""
+"""The name server's table of keys and values."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_written_is_not_there(tmp_path: Path) -> None:
 def test_a_damaged_file_is_told_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     path.write_text('{"configTable":')
-    with pytest.raises(MetadataDamaged, match=r"kvConfig\.json: the body is no"):
+    with pytest.raises(MetadataDamaged, match=r"kvConfig\.json: the body is not"):
         KeyValues(path)
     with pytest.raises(MetadataDamaged, match="Is a directory"):
         KeyValues(tmp_path)

@@ -194,7 +194,7 @@ def test_a_compressed_registration() -> None:
         ({"broker_addr": 'a"b:1'}, b"", "brokerAddr"),
         ({"ha_server_addr": "h:99999"}, b"", "haServerAddr"),
         ({"broker_id": -1}, b"", "negative"),
-        ({}, b"{", "the body is no RegisterBrokerBody"),
+        ({}, b"{", "the body is not a valid RegisterBrokerBody"),
         ({"compressed": True}, b"junk", "damaged"),
         ({}, body_of("only"), "must bring all its topics"),
     ],

@@ -91,7 +91,7 @@ def test_the_checksum_is_checked_when_there_is_one() -> None:
         (compress(count=-1), "more than 100000"),
         (compress(count=TOPICS_MAX + 1), "more than 100000"),
         (zlib.compress(struct.pack(">i", -5)), "ends in the middle"),
-        (zlib.compress(part(b"[1]")), "no DataVersion"),
+        (zlib.compress(part(b"[1]")), "not a valid DataVersion"),
     ],
 )
 def test_a_damaged_compressed_body_is_refused(body: bytes, words: str) -> None:

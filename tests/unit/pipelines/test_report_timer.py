@@ -1,4 +1,4 @@
-"""When a pipeline reports, and how fast it says it was."""
+"""The times at which a pipeline reports, and the rates it reports."""
 
 from __future__ import annotations
 

@@ -2,42 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import pytest
 
 from metaq.protocol.command import Command
-
-
-@dataclass
-class FakeRequest:
-    """Keeps what it was answered."""
-
-    code: int
-    fields: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    version: int = 513
-    language: int = 0
-    oneway: bool = False
-    remark: str | None = None
-    connection: int = 1
-    remote: str = "127.0.0.1:50000"
-    answers: list[tuple[int, str | None, dict[str, str], bytes]] = field(default_factory=list)
-    retried: int = 0
-
-    def respond(
-        self,
-        code: int = 0,
-        *,
-        remark: str | None = None,
-        fields: Mapping[str, str] | None = None,
-        body: bytes = b"",
-    ) -> None:
-        self.answers.append((code, remark, dict(fields or {}), body))
-
-    def retry(self) -> None:
-        self.retried += 1
+from tests.support.fake_request import FakeRequest
 
 
 @pytest.fixture

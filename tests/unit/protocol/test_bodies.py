@@ -132,5 +132,5 @@ def test_every_body_has_usable_defaults(kind: type[Body]) -> None:
 
 
 def test_a_body_that_is_none() -> None:
-    with pytest.raises(ProtocolError, match="the body is no KVTable"):
+    with pytest.raises(ProtocolError, match="the body is not a valid KVTable"):
         KVTable.decode(b"[]")

@@ -118,7 +118,7 @@ def test_hostile_text_takes_linear_time(unit: bytes) -> None:
             spent.append(time.thread_time() - start)
         return min(spent)
 
-    # Eight times the text: eight times the work, where a square would be sixty-four.
+    # Eight times the text takes eight times the work; a quadratic parser would take sixty-four times.
     assert cpu_s(800_000) < 24 * max(cpu_s(100_000), 0.001)
 
 

@@ -75,7 +75,8 @@ def test_every_command_declares_its_permission_and_its_resources() -> None:
 
 
 def test_a_field_that_names_a_topic_or_a_group_is_declared_as_a_resource() -> None:
-    """What a server asks its clients is open; a producer's group and a topic's template are not resources."""
+    """Requests of a server to its clients need no permission. The group of a producer and the template of a
+    topic are not resources."""
     names = {"topic", "group", "consumer_group", "group_name"}
     for command in all_commands():
         if command.to == "client" or command.resources == "body":

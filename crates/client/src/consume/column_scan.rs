@@ -110,10 +110,8 @@ impl ColumnScan {
         let from_offset = state.next_offset;
         let mut builder = ColumnsBuilder::new(&self.source, &self.columns);
         let mut unreadable = Vec::new();
-        while builder.rows() < self.limits.rows_max
-            && builder.bytes() < self.limits.bytes_max
-            && let Some(first) = state.answers.front_mut()
-        {
+        while builder.rows() < self.limits.rows_max && builder.bytes() < self.limits.bytes_max {
+            let Some(first) = state.answers.front_mut() else { break };
             let Some(at) = first.chunk.positions.get(first.delivered) else {
                 state.next_offset = first.chunk.covered.end;
                 state.answers.pop_front();

@@ -18,7 +18,7 @@ const MICROSECONDS_PER_MS: i64 = 1000;
 /// Years 1 to 9999, less the days that fall into another year in another time zone. Producers may send any number as
 /// a time, and Python's dates end here.
 const TIMES_MS: (i64, i64) = (-62_135_424_000_000, 253_402_127_999_999);
-/// Up to this many properties, each name is compared with those behind it; beyond, a map is built.
+/// Up to this many properties, each name is compared with those after it; beyond, a map is built.
 const COMPARED_MAX: usize = 16;
 
 /// A column that a scan can produce.
@@ -164,7 +164,7 @@ pub struct ColumnBuffers {
     pub buffers: Vec<Option<Vec<u8>>>,
 }
 
-/// What all rows of a scan have in common, and how their properties and bodies are read.
+/// The values that all rows of a scan share, and the rules for their properties and bodies.
 #[derive(Debug, Clone, Default)]
 pub struct RowSource {
     pub topic: String,

@@ -4,8 +4,8 @@
 //! end, and [`column_scan`] lays its records out as Arrow [`columns`]. [`pull_answer`] is one pull and its answer,
 //! [`records`] finds the messages in its body, and [`in_flight`] tracks those that a consumer has not finished.
 //!
-//! `crates/python/src/client` and `crates/python/src/spark` call this room. Whatever is not a plain answer (a queue
-//! that moved, a refusal, a broker that is gone) goes up to Python, which decides.
+//! `crates/python/src/client` and `crates/python/src/spark` call this module. If an answer is not plain (the queue
+//! moved, the broker refused or is gone), Python decides what to do.
 
 pub(crate) mod column_scan;
 pub(crate) mod columns;

@@ -28,7 +28,7 @@ pub struct PullLimits {
     pub idle_pause: Duration,
 }
 
-/// Something that Python must decide. The queue stands still until [`Prefetch::resume`].
+/// A decision that Python must make. The queue is not pulled until [`Prefetch::resume`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PullEvent {
     Moved {
@@ -71,7 +71,7 @@ pub struct PullSource {
     pub broker_id: i64,
 }
 
-/// What to ask the broker for.
+/// The next request for a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NextPull {
     pub(crate) source: PullSource,
@@ -156,9 +156,8 @@ impl QueuePrefetch {
     /// Moves up to `count_max` messages to `chunks` and returns how many more may be taken.
     fn take(&mut self, queue: u64, count_max: usize, chunks: &mut Vec<PullChunk>) -> usize {
         let mut left = count_max;
-        while left > 0
-            && let Some(first) = self.answers.front_mut()
-        {
+        while left > 0 {
+            let Some(first) = self.answers.front_mut() else { break };
             let (positions, is_compressed) = first.take(left);
             left = if is_compressed { 0 } else { left - positions.len() };
             self.count -= positions.len();
@@ -202,10 +201,10 @@ pub(crate) struct Prefetch {
     pub(crate) is_awaited: bool,
     pub(crate) is_closed: bool,
     /// Counts the calls of `wake`, for readers that wait for other things besides messages.
-    pub(crate) wakes: u64,
+    pub(crate) wake_count: u64,
 }
 
-/// What a change brought, so that waiting readers are woken.
+/// Tells which waiting readers a change must wake.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     pub(crate) messages: bool,
@@ -269,7 +268,7 @@ impl Prefetch {
         Change { messages: false, event: true }
     }
 
-    /// Goes on with this source, and from `queue_offset` if one is given.
+    /// Continues with this source, from `queue_offset` if one is given.
     pub(crate) fn resume(&mut self, queue: u64, source: PullSource, queue_offset: Option<i64>) {
         let Some(held) = self.queues.get_mut(&queue) else { return };
         held.source = source;

@@ -140,12 +140,12 @@ impl PullStream {
     }
 
     /// Takes messages, and waits for the first one until the deadline. Returns nothing if `wake` or `close` is called
-    /// meanwhile. `wakes` is what [`PullStream::wakes`] returned before the caller checked its own conditions.
-    pub fn take_until(&self, count_max: usize, deadline: Instant, wakes: u64) -> Vec<PullChunk> {
+    /// meanwhile. `wake_count` is what [`PullStream::wake_count`] returned before the caller checked its own conditions.
+    pub fn take_until(&self, count_max: usize, deadline: Instant, wake_count: u64) -> Vec<PullChunk> {
         let mut prefetch = self.prefetch.lock();
         loop {
             let chunks = prefetch.take(count_max);
-            if !chunks.is_empty() || prefetch.is_closed || prefetch.wakes != wakes {
+            if !chunks.is_empty() || prefetch.is_closed || prefetch.wake_count != wake_count {
                 return chunks;
             }
             if self.arrived.wait_until(&mut prefetch, deadline).timed_out() {
@@ -158,13 +158,13 @@ impl PullStream {
         self.prefetch.lock().is_closed
     }
 
-    pub fn wakes(&self) -> u64 {
-        self.prefetch.lock().wakes
+    pub fn wake_count(&self) -> u64 {
+        self.prefetch.lock().wake_count
     }
 
     /// Wakes all callers of `take_until`.
     pub fn wake(&self) {
-        self.prefetch.lock().wakes += 1;
+        self.prefetch.lock().wake_count += 1;
         self.arrived.notify_all();
     }
 

@@ -14,7 +14,7 @@ const OFFSET_MOVED: i32 = 21;
 const FLAG_SUSPEND: i32 = 2;
 const FLAG_SUBSCRIPTION: i32 = 4;
 
-/// What to pull of a queue: the same for all of its pulls.
+/// The parameters that all pulls of a queue share.
 #[derive(Debug, Clone, Default)]
 pub struct PullQuery {
     pub group: String,

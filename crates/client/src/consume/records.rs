@@ -40,7 +40,9 @@ impl Records {
                     compressed.resize(positions.len(), false);
                     compressed.push(true);
                 }
-                positions.push(u32::try_from(at).map_err(|_| WireError::BadRecord("lies too far behind"))?);
+                positions.push(
+                    u32::try_from(at).map_err(|_| WireError::BadRecord("begins too far into the body"))?,
+                );
             }
             // A decoded record is at least as long as its header, so this loop ends.
             at += record.size.max(1);

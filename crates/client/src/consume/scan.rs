@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! [from ─ a ─ b ─ c ─ … ─ to)     one pull per piece, sent ahead of time, taken in order
-//!        └ an answer that ends early: the rest of its piece is pulled before anything behind it is delivered
+//!        └ an answer that ends early: the rest of its piece is pulled before anything after it is delivered
 //! ```
 //!
 //! If a scan ends before `to`, it reports why. Python decides whether to go on, from where and how often.
@@ -137,10 +137,8 @@ impl Scan {
         }
         let mut taken = Vec::new();
         let (mut count, mut bytes) = (0, 0);
-        while count < count_min
-            && bytes < bytes_min
-            && let Some(chunk) = held.chunks.pop_front()
-        {
+        while count < count_min && bytes < bytes_min {
+            let Some(chunk) = held.chunks.pop_front() else { break };
             count += chunk.positions.len();
             bytes += chunk.body.len();
             taken.push(chunk);
@@ -253,7 +251,7 @@ impl Reader {
         }
     }
 
-    /// Makes pieces as long as answers are: an answer that ends early costs a round trip, while the answers behind it
+    /// Makes pieces as long as answers are: an answer that ends early costs a round trip, while the answers after it
     /// wait in memory.
     fn adapt(&mut self, piece: &Range<i64>, next_offset: i64, body_length: usize) {
         let limits = &self.shared.limits;

@@ -127,7 +127,7 @@ impl Connection {
             };
             match progress {
                 Ok(Progress::Read(_)) => {
-                    // Before frames are taken off: the first bytes tell what a peer speaks.
+                    // Look at the first bytes before frames are decoded: they show which protocol the peer speaks.
                     let protocol = if has_frames { None } else { sniff(&input, frame_bytes_max) };
                     match self.take_frames(&mut input, frame_bytes_max, writing.len()) {
                         Ok(count) => has_frames |= count > 0,

@@ -61,7 +61,7 @@ pub enum PutError {
     TooLong,
 }
 
-/// What to do with a message if the buffer is full.
+/// The choice of a caller whose message finds the buffer full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenFull {
     Refuse,
@@ -91,7 +91,7 @@ pub enum Event<A> {
 /// A batch that its first request did not store.
 pub struct Unsent<A> {
     pub batch: Arc<Batch<A>>,
-    /// Where it was sent; `None` if there was nowhere to send it.
+    /// The queue it was sent to; `None` if no queue was known.
     pub target: Option<BrokerQueue>,
     pub reason: UnsentReason,
 }
@@ -322,7 +322,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
 
     // Flush and close
 
-    /// Sends everything that is here now. The result is for [`Accumulator::left`].
+    /// Sends everything that is here now. The result is for [`Accumulator::unfinished_count`].
     pub fn flush(&self) -> u64 {
         let epoch = self.lanes.lock().flush();
         self.work.notify_one();
@@ -330,8 +330,8 @@ impl<A: Default + Send + 'static> Accumulator<A> {
     }
 
     /// Returns how many messages from before that flush have no outcome yet. The descriptor is notified at zero.
-    pub fn left(&self, epoch: u64) -> usize {
-        self.lanes.lock().left(epoch)
+    pub fn unfinished_count(&self, epoch: u64) -> usize {
+        self.lanes.lock().unfinished_count(epoch)
     }
 
     /// Bytes of the messages that have no outcome yet.
@@ -364,9 +364,8 @@ impl<A: Default + Send + 'static> Accumulator<A> {
         let mut events = self.events.lock();
         let mut taken = Vec::new();
         let mut messages = 0;
-        while messages < messages_max
-            && let Some(event) = events.waiting.pop_front()
-        {
+        while messages < messages_max {
+            let Some(event) = events.waiting.pop_front() else { break };
             events.taken += 1;
             if let Event::Finished(batch) = &event {
                 messages += batch.count();

@@ -41,7 +41,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// Where a broker stored the messages of a batch: one after the other, from `queue_offset` on.
+/// A broker's answer to a batch that it stored. The messages follow each other from `queue_offset` on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stored {
     pub queue: BrokerQueue,

@@ -51,7 +51,7 @@ pub struct Queued<A> {
     pub wakes: bool,
 }
 
-/// What the outcome of a batch changes for the others.
+/// The effects of one batch's outcome on the other batches.
 pub struct Done<A> {
     /// The driver must be woken.
     pub wakes: bool,
@@ -281,9 +281,8 @@ impl<A: Default> Lanes<A> {
             flushed = true;
         }
         let mut wakes = false;
-        if removed.is_some()
-            && let Some(lane) = self.lanes.get_mut(batch.lane)
-        {
+        let lane = if removed.is_some() { self.lanes.get_mut(batch.lane) } else { None };
+        if let Some(lane) = lane {
             lane.in_flight = lane.in_flight.saturating_sub(1);
             lane.has_failed = matches!(batch.outcome(), Some(Outcome::Failed));
             if !lane.ready.is_empty() || lane.open_is_due {
@@ -294,7 +293,7 @@ impl<A: Default> Lanes<A> {
         Done { wakes, flushed, removed }
     }
 
-    /// Closes all open batches. The result is the epoch to ask [`Lanes::left`] for.
+    /// Closes all open batches. The result is the epoch to ask [`Lanes::unfinished_count`] for.
     pub fn flush(&mut self) -> u64 {
         for lane_number in 0..self.lanes.len() {
             self.close_open(lane_number);
@@ -308,7 +307,7 @@ impl<A: Default> Lanes<A> {
     }
 
     /// Returns how many messages from before that flush have no outcome.
-    pub fn left(&self, epoch: u64) -> usize {
+    pub fn unfinished_count(&self, epoch: u64) -> usize {
         self.epochs.iter().take_while(|(older, _)| *older <= epoch).map(|(_, messages)| messages).sum()
     }
 

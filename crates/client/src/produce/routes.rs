@@ -52,7 +52,7 @@ impl Route {
     }
 }
 
-/// Where a batch is sent.
+/// The queue and the broker address that a batch is sent to.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub queue: BrokerQueue,

@@ -65,7 +65,7 @@ pub struct Rows<'a> {
     pub deliver_ms: Option<NumberColumn<'a>>,
 }
 
-/// What a producer accepts of a row.
+/// The limits of a producer for its rows.
 #[derive(Debug, Clone, Copy)]
 pub struct RowLimits {
     pub body_bytes_max: usize,
@@ -74,7 +74,7 @@ pub struct RowLimits {
     pub is_half: bool,
 }
 
-/// How far [`RowWriter::put`] came.
+/// The result of [`RowWriter::put`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowsPut {
     All,
@@ -105,7 +105,7 @@ fn offset(offsets: &[u8], row: usize) -> Option<usize> {
 }
 
 fn bad_layout(column: &str) -> String {
-    format!("{column} is not laid out as Arrow lays it out")
+    format!("{column} does not have Arrow's layout")
 }
 
 impl<'a> VariableColumn<'a> {
@@ -183,7 +183,7 @@ impl<'a> Rows<'a> {
             Some(topics) => topics.property(row, "topic")?,
             None => None,
         };
-        named.or(self.topic).ok_or_else(|| "topic is null, and the option topic names none".to_owned())
+        named.or(self.topic).ok_or_else(|| "topic is null, and the option topic is not set".to_owned())
     }
 
     /// Reads one row, and its properties into `out`.
@@ -236,7 +236,7 @@ impl<'a> Rows<'a> {
         match (level, deliver_ms) {
             (Some(_), Some(_)) => return Err("delayLevel and deliverAt are both given".to_owned()),
             (Some(level), None) if level < 0 => {
-                return Err(format!("delayLevel is {level}: it is 0 or more"));
+                return Err(format!("delayLevel is {level}, but must be 0 or more"));
             }
             (Some(level), None) => push_bytes(out, b"DELAY", level.to_string().as_bytes()),
             (None, Some(due_ms)) => push_bytes(out, b"TIMER_DELIVER_MS", due_ms.to_string().as_bytes()),
@@ -255,9 +255,11 @@ fn find_queue(route: &Route, topic: &str, queue_id: i64, broker: Option<&str>) -
     match (found.next(), found.next()) {
         (Some(queue), None) => Ok(queue.clone()),
         (Some(_), Some(_)) => Err(format!(
-            "queueId is {queue_id}, which several brokers of topic {topic} have: brokerName says which"
+            "queueId is {queue_id}, which several brokers of topic {topic} have: give brokerName, too"
         )),
-        (None, _) => Err(format!("queueId is {queue_id}, which topic {topic} has not, or not for writing")),
+        (None, _) => {
+            Err(format!("queueId is {queue_id}, but topic {topic} has no such queue that accepts messages"))
+        }
     }
 }
 
@@ -304,7 +306,7 @@ impl<'a, A: Default + Send + 'static> RowWriter<'a, A> {
                 }
                 Err(Refused::ByBuffer(PutError::Closed)) => return RowsPut::Closed,
                 Err(Refused::ByBuffer(PutError::TooLong)) => {
-                    let reason = "the message is longer than the wire can say".to_owned();
+                    let reason = "the message is too long for the wire format".to_owned();
                     return RowsPut::Invalid { row: self.next, reason };
                 }
                 Err(Refused::Invalid(reason)) => return RowsPut::Invalid { row: self.next, reason },
@@ -329,7 +331,7 @@ impl<'a, A: Default + Send + 'static> RowWriter<'a, A> {
     fn put_row(&mut self, row: &Row<'_>) -> Result<(), Refused> {
         let (body_bytes, body_bytes_max) = (row.body.len(), self.limits.body_bytes_max);
         if body_bytes > body_bytes_max {
-            let reason = format!("body has {body_bytes} bytes: at most {body_bytes_max} are taken");
+            let reason = format!("body has {body_bytes} bytes: at most {body_bytes_max} are accepted");
             return Err(Refused::Invalid(reason));
         }
         let id = self.buffer.ids.next();

@@ -38,7 +38,7 @@ struct State {
     callbacks: Vec<(Py<PyAny>, Py<PyAny>)>,
 }
 
-/// What this module uses of the standard library.
+/// Objects of Python's standard library, looked up once.
 struct Borrowed {
     copy_context: Py<PyAny>,
     cancelled_error: Py<PyAny>,
@@ -245,7 +245,7 @@ impl Awaited {
             return Err(PyStopIteration::new_err((future.result(py)?,)));
         }
         if self.has_yielded {
-            return Err(PyRuntimeError::new_err("a task went on before its future was done"));
+            return Err(PyRuntimeError::new_err("a task continued before its future was done"));
         }
         self.has_yielded = true;
         future.state.lock().is_blocking = true;

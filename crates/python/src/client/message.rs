@@ -201,11 +201,10 @@ impl Message {
     )]
     fn new(py: Python<'_>, values: &Bound<'_, PyTuple>, named: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
         // A subclass may begin with a received message.
-        if named.is_none()
-            && values.len() == 1
-            && let Ok(message) = values.get_item(0)?.cast::<Message>()
-        {
-            return Ok(message.get().copied());
+        if named.is_none() && values.len() == 1 {
+            if let Ok(message) = values.get_item(0)?.cast::<Message>() {
+                return Ok(message.get().copied());
+            }
         }
         Message::made(py, values, named)
     }

@@ -1,4 +1,4 @@
-//! `PullStream`: messages from many queues, as lists. What Python must decide comes out as a `PullEvent`.
+//! `PullStream`: messages from many queues, as lists. A `PullEvent` asks Python for a decision.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -53,7 +53,7 @@ impl Subscription {
     }
 }
 
-/// What Python must decide about one queue, which stands still meanwhile.
+/// A decision that Python must make about one queue. The queue is not pulled until then.
 #[pyclass(frozen, get_all, name = "PullEvent", module = "metaq._core")]
 pub struct Event {
     number: u64,
@@ -174,14 +174,15 @@ impl PullStream {
     }
 
     /// Waits without the interpreter, and lets signals end the wait.
-    fn wait(&self, py: Python<'_>, count: usize, timeout_s: f64, wakes: u64) -> PyResult<Decoded> {
+    fn wait(&self, py: Python<'_>, count: usize, timeout_s: f64, wake_count: u64) -> PyResult<Decoded> {
         // Longer waits are cut to about a year.
         let timeout = Duration::try_from_secs_f64(timeout_s.clamp(0.0, 3.0e7)).unwrap_or_default();
         let deadline = Instant::now() + timeout;
         loop {
             let step = deadline.min(Instant::now() + SIGNAL_INTERVAL);
-            let chunks = enter_infallible(py, || self.stream.take_until(count, step, wakes));
-            let is_over = step == deadline || self.stream.wakes() != wakes || self.stream.is_closed();
+            let chunks = enter_infallible(py, || self.stream.take_until(count, step, wake_count));
+            let is_over =
+                step == deadline || self.stream.wake_count() != wake_count || self.stream.is_closed();
             if !chunks.is_empty() || is_over {
                 return self.messages(py, chunks);
             }
@@ -189,8 +190,8 @@ impl PullStream {
         }
     }
 
-    fn wakes(&self) -> u64 {
-        self.stream.wakes()
+    fn wake_count(&self) -> u64 {
+        self.stream.wake_count()
     }
 
     fn wake(&self) {

@@ -39,7 +39,7 @@ pub fn register_message_rules(py: Python<'_>, inflate: Py<PyAny>, system_names: 
     let _first = MESSAGE_RULES.set(py, MessageRules { inflate, system_names });
 }
 
-/// What the messages of one pull have in common.
+/// The buffer and the queue that all messages of a pull share.
 pub struct Pulled {
     bytes: Bytes,
     queue: Py<PyAny>,
@@ -73,7 +73,7 @@ pub struct Received {
     pulled: Arc<Pulled>,
     at: usize,
     body: PyOnceLock<Py<PyAny>>,
-    /// The properties of the sender, and those of the system.
+    /// The sender's properties, then the system's.
     properties: PyOnceLock<(Py<PyAny>, Py<PyAny>)>,
 }
 
@@ -139,17 +139,15 @@ impl Received {
     }
 
     fn topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
-        if self.pulled.shows_first_topic
-            && let Some(first) = records::first_topic(record)
-        {
-            return first.into_py_any(py);
+        match records::first_topic(record).filter(|_| self.pulled.shows_first_topic) {
+            Some(first) => first.into_py_any(py),
+            None => self.stored_topic(py, record),
         }
-        self.stored_topic(py, record)
     }
 
     fn stored_topic(&self, py: Python<'_>, record: &Record<'_>) -> PyResult<Py<PyAny>> {
         let expected = self.pulled.topic.bind(py);
-        // It is nearly always that of the queue, whose text exists already.
+        // Nearly always it is the topic of the queue, whose text exists already.
         if expected.to_cow()?.as_bytes() == record.topic {
             return Ok(expected.clone().into_any().unbind());
         }

@@ -1,4 +1,4 @@
-//! `SendBuffer`: a producer's buffer, with a fast way in for plain messages and one for those that Python has checked.
+//! `SendBuffer`: a producer's buffer, with a fast path for plain messages and one for messages that Python has checked.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ impl SendBuffer {
     }
 
     #[pyo3(signature = (topic, body, tag=None, keys=None, key=None))]
-    fn put_here(
+    fn put_on_loop(
         &self,
         py: Python<'_>,
         topic: &Bound<'_, PyAny>,
@@ -137,10 +137,10 @@ impl SendBuffer {
         if self.since_turn.fetch_add(1, Ordering::Relaxed) >= TURN_MESSAGES {
             return None;
         }
-        self.put_plain(topic, body, tag, keys, key).map(|put| self.future_here(py, put))
+        self.put_plain(topic, body, tag, keys, key).map(|put| self.future_on_loop(py, put))
     }
 
-    fn ends_turn(&self) -> bool {
+    fn should_yield(&self) -> bool {
         let ends = self.since_turn.load(Ordering::Relaxed) >= TURN_MESSAGES;
         if ends {
             self.since_turn.store(0, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl SendBuffer {
 
     #[pyo3(signature = (topic, body, properties, unique_id, *, queue=None, alone=false, system_flag=0, flag=0))]
     #[allow(clippy::too_many_arguments)]
-    fn put_checked_here(
+    fn put_checked_on_loop(
         &self,
         py: Python<'_>,
         topic: &str,
@@ -195,10 +195,10 @@ impl SendBuffer {
             CheckedMessage { topic, body, properties, unique_id, queue, is_alone: alone, system_flag, flag };
         self.since_turn.fetch_add(1, Ordering::Relaxed);
         let put = taken(self.inner.put_checked(&message, WhenFull::Notify))?;
-        Ok(put.map(|put| self.future_here(py, put)))
+        Ok(put.map(|put| self.future_on_loop(py, put)))
     }
 
-    fn want_no_room(&self) {
+    fn stop_watching_space(&self) {
         self.inner.stop_watching_space();
     }
 
@@ -206,7 +206,7 @@ impl SendBuffer {
         rows::put(py, &self.inner, self.row_limits, &rows, wait_s)
     }
 
-    fn take_parts(&self) -> Vec<HalfBatchRow> {
+    fn take_half_batches(&self) -> Vec<HalfBatchRow> {
         let row = |half_batch: HalfBatch| {
             let Stored { queue, queue_offset, offset_ids, .. } = half_batch.stored;
             let (topic, broker) = (half_batch.topic.to_string(), queue.broker.to_string());
@@ -243,12 +243,12 @@ impl SendBuffer {
         (unsent, done, created, recovered)
     }
 
-    fn news_end(&self) -> u64 {
+    fn events_end(&self) -> u64 {
         self.inner.events_end()
     }
 
-    fn has_news(&self, until: u64) -> bool {
-        self.inner.has_events_before(until)
+    fn has_events_before(&self, end: u64) -> bool {
+        self.inner.has_events_before(end)
     }
 
     fn flush(&self) -> u64 {
@@ -260,8 +260,8 @@ impl SendBuffer {
         if self.inner.is_open() { self.inner.held_bytes() } else { 0 }
     }
 
-    fn left(&self, epoch: u64) -> usize {
-        self.inner.left(epoch)
+    fn unfinished_count(&self, epoch: u64) -> usize {
+        self.inner.unfinished_count(epoch)
     }
 
     fn close(&self) -> Unsent {
@@ -335,7 +335,7 @@ impl SendBuffer {
         outcome
     }
 
-    fn future_here(&self, py: Python<'_>, (batch, number): Put<Attached>) -> AsyncSendFuture {
+    fn future_on_loop(&self, py: Python<'_>, (batch, number): Put<Attached>) -> AsyncSendFuture {
         AsyncSendFuture::new(batch, number, self.event_loop.clone_ref(py))
     }
 }
@@ -349,9 +349,9 @@ fn taken(put: Result<Put<Attached>, PutError>) -> PyResult<Option<Put<Attached>>
     match put {
         Ok(put) => Ok(Some(put)),
         Err(PutError::Full | PutError::Closed) => Ok(None),
-        Err(PutError::TooLong) => {
-            Err(PyValueError::new_err("the message is longer than the wire can say, or its id is not ours"))
-        }
+        Err(PutError::TooLong) => Err(PyValueError::new_err(
+            "the message is too long for the wire format, or this client did not make its id",
+        )),
     }
 }
 

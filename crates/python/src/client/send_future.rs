@@ -16,7 +16,7 @@ use crate::enter::enter_infallible;
 /// How often a wait checks for signals, so that Ctrl-C ends it.
 pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What this crate attaches to a batch.
+/// The Python objects that belong to a batch.
 #[derive(Default)]
 pub struct Attached {
     /// Futures of an event loop that somebody awaits.
@@ -133,7 +133,7 @@ fn error(py: Python<'_>, batch: &Batch<Attached>, number: usize, outcome: &Outco
     }
     let error = batch.with(|attached, _| attached.error.as_ref().map(|error| error.clone_ref(py)));
     Ok(error.unwrap_or_else(|| {
-        PyRuntimeError::new_err("the batch failed for no reason").into_value(py).into_any()
+        PyRuntimeError::new_err("the batch failed for an unknown reason").into_value(py).into_any()
     }))
 }
 

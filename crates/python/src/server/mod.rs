@@ -7,5 +7,6 @@ pub(crate) mod expression;
 pub(crate) mod figures;
 pub(crate) mod function;
 pub(crate) mod listener;
+pub(crate) mod replication;
 pub(crate) mod settings;
 pub(crate) mod store;

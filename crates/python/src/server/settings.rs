@@ -8,6 +8,27 @@ use pyo3::prelude::*;
 use crate::server::expression::{Pair, build};
 
 #[derive(FromPyObject)]
+pub struct ReplicationSettings {
+    beat_interval_ms: u64,
+    silence_ms_max: u64,
+    chunk_bytes: usize,
+    catch_up_bytes_per_second: u64,
+    state_bytes_max: usize,
+}
+
+impl From<ReplicationSettings> for metaq_server::ReplicationSettings {
+    fn from(from: ReplicationSettings) -> Self {
+        metaq_server::ReplicationSettings {
+            beat_interval: std::time::Duration::from_millis(from.beat_interval_ms),
+            silence_max: std::time::Duration::from_millis(from.silence_ms_max.max(1)),
+            chunk_bytes: from.chunk_bytes,
+            catch_up_bytes_per_second: from.catch_up_bytes_per_second,
+            state_bytes_max: from.state_bytes_max,
+        }
+    }
+}
+
+#[derive(FromPyObject)]
 pub struct StoreSettings {
     directory: std::path::PathBuf,
     flush: String,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use metaq_store::SystemDisk;
 use pyo3::prelude::*;
@@ -128,6 +129,50 @@ impl Store {
     #[pyo3(signature = (*, force=false))]
     fn clean(&self, py: Python<'_>, force: bool) -> PyResult<usize> {
         enter(py, || self.inner.clean(force))
+    }
+
+    fn start_offset(&self) -> i64 {
+        self.inner.start_offset()
+    }
+
+    fn end_offset(&self) -> i64 {
+        self.inner.end_offset()
+    }
+
+    fn held_offset(&self) -> i64 {
+        self.inner.held_offset()
+    }
+
+    fn confirmed_offset(&self) -> i64 {
+        self.inner.confirmed_offset()
+    }
+
+    fn raw_checksum(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> Option<u32> {
+        enter_infallible(py, || self.inner.raw_checksum(from_offset, to_offset))
+    }
+
+    fn gate_confirmation(&self, end_offset: i64) {
+        self.inner.gate_confirmation(end_offset);
+    }
+
+    fn ungate_confirmation(&self, py: Python<'_>) {
+        enter_infallible(py, || self.inner.ungate_confirmation());
+    }
+
+    fn wait_flushed(&self, py: Python<'_>, end_offset: i64, timeout_ms: u64) -> bool {
+        enter_infallible(py, || self.inner.wait_flushed(end_offset, Duration::from_millis(timeout_ms)))
+    }
+
+    fn wait_confirmed(&self, py: Python<'_>, end_offset: i64, timeout_ms: u64) -> bool {
+        enter_infallible(py, || self.inner.wait_confirmed(end_offset, Duration::from_millis(timeout_ms)))
+    }
+
+    fn fence(&self, reason: &str) {
+        self.inner.fence(reason);
+    }
+
+    fn lift_fence(&self) {
+        self.inner.lift_fence();
     }
 
     fn figures(&self) -> StoreFigures {

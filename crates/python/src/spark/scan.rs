@@ -117,7 +117,7 @@ impl Scan {
         to_offset: i64,
     ) -> PyResult<Self> {
         if from_offset < 0 || to_offset < from_offset {
-            let range = format!("{from_offset} to {to_offset} is no range of a queue");
+            let range = format!("{from_offset} to {to_offset} is not a valid range of queue offsets");
             return Err(PyValueError::new_err(range));
         }
         let column = |name: &String| {

@@ -37,7 +37,10 @@ struct Unconfirmed {
 #[derive(Clone, Copy)]
 enum Verdict {
     Confirmed,
-    TimedOut,
+    /// The own disk was too slow.
+    DiskTimedOut,
+    /// The record is on the own disk, but replicas were too slow.
+    ReplicasTimedOut,
     SyncFailed,
 }
 
@@ -45,7 +48,8 @@ impl Verdict {
     fn code(self) -> i32 {
         match self {
             Verdict::Confirmed => response_code::SUCCESS,
-            Verdict::TimedOut => response_code::FLUSH_DISK_TIMEOUT,
+            Verdict::DiskTimedOut => response_code::FLUSH_DISK_TIMEOUT,
+            Verdict::ReplicasTimedOut => response_code::FLUSH_SLAVE_TIMEOUT,
             Verdict::SyncFailed => response_code::SYSTEM_ERROR,
         }
     }
@@ -53,7 +57,10 @@ impl Verdict {
     fn remark(self) -> Option<&'static str> {
         match self {
             Verdict::Confirmed => None,
-            Verdict::TimedOut => Some("[FLUSH] the disk did not confirm in time"),
+            Verdict::DiskTimedOut => Some("[FLUSH] the disk did not confirm in time"),
+            Verdict::ReplicasTimedOut => Some(
+                "[REPLICAS] stored here, but the replicas did not confirm in time: it may be lost if this broker fails",
+            ),
             Verdict::SyncFailed => Some(
                 "a sync of the commit log failed: the broker no longer accepts messages; check its disk and restart it",
             ),
@@ -207,10 +214,12 @@ impl Answers {
         }
     }
 
-    /// Answers those who waited too long with a time-out, which has the same fields as success.
-    pub fn release_expired(&mut self, older_than_ms: u64) {
-        while self.unconfirmed.front().is_some_and(|oldest| oldest.since_ms <= older_than_ms) {
-            self.release_oldest(Verdict::TimedOut);
+    /// Answers those who waited too long with a time-out, which has the same fields as success. Its code says whether
+    /// this disk was too slow, which has everything below `held_offset`, or the replicas.
+    pub fn release_expired(&mut self, older_than_ms: u64, held_offset: i64) {
+        while let Some(oldest) = self.unconfirmed.front().filter(|oldest| oldest.since_ms <= older_than_ms) {
+            let is_held = oldest.end_offset <= held_offset;
+            self.release_oldest(if is_held { Verdict::ReplicasTimedOut } else { Verdict::DiskTimedOut });
         }
     }
 

@@ -124,11 +124,12 @@ fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
             }
             let patience_ms = broker.flush_timeout_ms;
             if let Some(older_than_ms) = peer.now_ms().checked_sub(patience_ms) {
-                answers.release_expired(older_than_ms);
+                answers.release_expired(older_than_ms, broker.store.held_offset());
             }
         }
         if is_last_call || broker.is_none() {
-            answers.release_expired(u64::MAX);
+            let held_offset = broker.map_or(0, |broker| broker.store.held_offset());
+            answers.release_expired(u64::MAX, held_offset);
         }
         peer.mark_unconfirmed(answers.unconfirmed_since_ms());
     }

@@ -232,8 +232,8 @@ impl Shared {
         true
     }
 
-    /// Refuses hot requests from now on, and returns once no pass over requests uses the plane any more. False where it
-    /// was not attached.
+    /// Refuses hot requests from now on, and returns once no pass over requests uses the plane any more. Returns
+    /// false if the plane was not attached.
     pub(crate) fn detach(&self, broker: &Arc<Broker>) -> bool {
         let attached = self.attached.load_full();
         let Some(mut attached) = attached.filter(|plane| Arc::ptr_eq(&plane.broker, broker)) else {

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use bytes::Bytes;
 pub use metaq_transport::GATHER_MAX;
 
-/// A body up to this size is copied behind its header, which is cheaper than one more entry in the gather list.
+/// A body up to this size is copied after its header, which is cheaper than one more entry in the gather list.
 const COPY_BYTES_MAX: usize = 2048;
 /// A frame buffer that grew past this is given back once it is written.
 const TAIL_BYTES_KEPT: usize = 256 * 1024;

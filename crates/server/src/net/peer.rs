@@ -128,7 +128,7 @@ impl Peer {
         }
     }
 
-    /// Notes that a frame is complete: bytes behind it belong to a new one.
+    /// Notes that a frame is complete: bytes after it belong to a new one.
     pub fn mark_frame(&self) {
         self.partial_ms.store(0, Relaxed);
     }

@@ -106,7 +106,7 @@ impl Puller {
             return Ok(filter);
         }
         if again {
-            let remark = "the expression of this pull could not be kept in mind; try again".to_owned();
+            let remark = "the expression of this pull could not be cached; try again".to_owned();
             return Err(Denial::refused(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
         }
         Err(Denial::UnknownExpression)

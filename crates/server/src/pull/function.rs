@@ -100,7 +100,7 @@ impl Batch {
         let _gone = self.held.peer.post(answers);
     }
 
-    /// The messages that the pull gets, and where it goes on: behind the last message with a verdict, or at the first
+    /// The messages that the pull gets, and where it continues: after the last message with a verdict, or at the first
     /// wanted one that the answer has no room for.
     fn choose(&self, verdicts: &[u8]) -> Got {
         let (count_max, bytes_max) = (self.held.pull.count_max, self.held.pull.bytes_max);

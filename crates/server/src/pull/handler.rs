@@ -1,4 +1,4 @@
-//! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): slices of the log to a consumer, or a wait until there are some.
+//! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): slices of the log for a consumer, or a wait until there are some.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(offsets.get("g", "t", 1), None);
         let before = offsets.version();
         offsets.commit("g", "t", 0, 5);
-        assert_eq!(offsets.version(), before, "an unchanged offset is no change");
+        assert_eq!(offsets.version(), before, "an unchanged offset does not count as a change");
         offsets.remove(Some("g"), Some("t"));
         assert_eq!(offsets.get("g", "t", 0), None);
         assert_eq!(offsets.get("g", "u", 1), Some(6));

@@ -170,7 +170,7 @@ impl Puller {
 
     fn answer_held(&self, held: Held, got: Got) {
         let code = match pull_code(&got, held.pull.queue_offset) {
-            // There were messages, but none that it wanted: the client goes on behind them.
+            // There were messages, but none that it wanted: the client continues after them.
             response_code::PULL_NOT_FOUND if held.advanced => response_code::PULL_RETRY_IMMEDIATELY,
             code => code,
         };

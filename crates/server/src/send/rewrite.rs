@@ -161,7 +161,7 @@ impl AddedProperties {
         AddedProperties { text: text.into_bytes() }
     }
 
-    /// These properties, to stand behind the sender's `own`; nothing for a message that has them already.
+    /// These properties, to stand after the sender's `own`; nothing for a message that has them already.
     pub fn behind(&self, own: &[u8], marks: &Marks<'_>) -> &[u8] {
         if marks.already_added {
             return &[];

@@ -59,7 +59,7 @@ fn producer_group(group: &str) -> Result<(), Refusal> {
 pub fn body_size(size: usize, limit: usize) -> Result<(), Refusal> {
     if size > limit {
         let remark = format!(
-            "the message body has {size} bytes; this broker takes at most {limit} (message_size_bytes_max)"
+            "the message body has {size} bytes; this broker accepts at most {limit} (message_size_bytes_max)"
         );
         return Err(Refusal::new(response_code::MESSAGE_ILLEGAL, remark));
     }

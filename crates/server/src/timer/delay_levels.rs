@@ -87,7 +87,7 @@ impl DelayLevels {
         }
         let got = self.store.get(SCHEDULE_TOPIC, queue_id, from, TURN_RECORDS, TURN_BYTES, &Filter::All);
         if got.status != GetStatus::Found {
-            // Deleted by retention or damaged: go on behind it.
+            // Deleted by retention or damaged: continue after it.
             delivered.store(got.next_offset.max(from), SeqCst);
             return got.next_offset > from;
         }
@@ -129,7 +129,7 @@ impl DelayLevels {
                 self.copied_end.store(appended.end_offset, SeqCst);
                 Ok(())
             }
-            // A message that can never be stored must not hold up those behind it.
+            // A message that can never be stored must not hold up later ones.
             Err(StoreError::BadTopic(_) | StoreError::BadQueue(_) | StoreError::TooLarge { .. }) => Ok(()),
             Err(error) => Err(error),
         }

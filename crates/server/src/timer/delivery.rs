@@ -196,7 +196,7 @@ impl Timers {
     fn note_failure(&self, run: &mut Run, error: &StoreError) {
         let failure = error.to_string();
         if failure != run.last_failure {
-            self.store.report(format!("messages that wait for their time are held up: {failure}"));
+            self.store.report(format!("the delivery of timed messages is blocked: {failure}"));
             run.last_failure = failure;
         }
     }
@@ -211,7 +211,7 @@ impl Timers {
                 Ok((log, start)) => {
                     let rebuild = start.rebuild.map(|why| {
                         let count = end - begin;
-                        let text = format!("the timer log is built again from {count} records: {why}");
+                        let text = format!("the timer log is rebuilt from {count} records: {why}");
                         self.store.report(text);
                         let mut done = log.done();
                         if !start.is_mark_exact {
@@ -331,7 +331,7 @@ impl Timers {
         self.save(run)
     }
 
-    /// Saves a checkpoint if everything before it is on the disk, so that no message is lost behind it.
+    /// Saves a checkpoint if everything before it is on the disk, so that no message is lost after it.
     fn save(&self, run: &mut Run) -> Result<(), StoreError> {
         if run.rebuild.is_some() || !self.store.wait_flushed(run.written_end, FLUSH_PATIENCE) {
             return Ok(());
@@ -437,7 +437,7 @@ impl Timers {
                 run.written_end = run.written_end.max(appended.end_offset);
                 Ok(())
             }
-            // A message that can never be stored must not hold up those behind it.
+            // A message that can never be stored must not hold up later ones.
             Err(
                 error @ (StoreError::BadTopic(_)
                 | StoreError::BadQueue(_)
@@ -454,7 +454,7 @@ impl Timers {
 }
 
 impl Rebuild {
-    /// Whether a record that is read again still waits, as far as can be told.
+    /// Whether a record that is read again still waits, as far as is known.
     fn counts(&self, record: &Record<'_>, waiting: &Waiting) -> bool {
         if record.queue_offset >= self.up_to {
             return true;

@@ -99,7 +99,10 @@ impl RequestedTime<'_> {
             return Ok(Some(due_ms));
         }
         match self.recalls {
-            Some(_) => Err("a recall must name a time to come: what is due already is delivered".to_string()),
+            Some(_) => {
+                Err("a recall must name a time in the future: messages that are due have been delivered"
+                    .to_string())
+            }
             None => Ok(None),
         }
     }
@@ -109,7 +112,7 @@ fn number(name: &str, text: &[u8]) -> Result<i64, String> {
     let number = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     number.ok_or_else(|| {
         let shown: String = String::from_utf8_lossy(text).chars().take(32).collect();
-        format!("property {name} must be a whole number, and is {shown:?}")
+        format!("property {name} must be a whole number, not {shown:?}")
     })
 }
 

@@ -141,7 +141,7 @@ impl Timers {
     }
 }
 
-/// The unique key that a recall names: behind `topic+`, or alone as older clients write it.
+/// The unique key that a recall names: after `topic+`, or alone as older clients write it.
 pub(crate) fn recalled_key<'a>(recall: &Record<'a>) -> Option<&'a [u8]> {
     let named = recall.property("TIMER_DEL_UNIQKEY")?;
     let topic = recall.property("REAL_TOPIC")?;

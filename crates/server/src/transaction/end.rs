@@ -28,7 +28,7 @@ impl Transactions {
             // The producer does not know yet and will be asked again.
             0 => return ask.done(answers),
             other => {
-                let remark = format!("commitOrRollback must be 8, 12 or 0, and is {other}");
+                let remark = format!("commitOrRollback must be 8, 12 or 0, not {other}");
                 return ask.refuse(answers, response_code::SYSTEM_ERROR, &remark);
             }
         };
@@ -45,7 +45,7 @@ impl Transactions {
         end: End,
         answers: &mut Answers,
     ) -> Result<i64, Refusal> {
-        // Its producer may be quicker than the disk. The commit is appended behind it, and confirmed after it.
+        // Its producer may be quicker than the disk. The commit is appended and confirmed after it.
         let stored = self.store.appended_record_at(header.commit_log_offset);
         let record = stored.as_ref().and_then(|stored| Record::decode(stored).ok());
         let Some(record) = record.filter(|record| record.topic == HALF_TOPIC.as_bytes()) else {
@@ -61,7 +61,7 @@ impl Transactions {
                 return Err(Refusal::new(response_code::SYSTEM_ERROR, ended_otherwise(before).to_string()));
             }
             Standing::Forgotten => {
-                let remark = "the transaction has ended long ago; how is no longer known";
+                let remark = "the transaction ended long ago, and its outcome is no longer known";
                 return Err(Refusal::new(response_code::TRANSACTION_STATE_UNKNOWN, remark.to_string()));
             }
         };
@@ -105,7 +105,7 @@ impl Transactions {
         let age_ms = self.store.clock().now_ms().saturating_sub(record.born_timestamp_ms);
         if age_ms > immunity_ms {
             let remark = format!(
-                "the transaction is {age_ms} ms old and was to be decided within {immunity_ms} ms: wait for the check"
+                "the transaction is {age_ms} ms old, but had to be decided within {immunity_ms} ms: wait for the check"
             );
             return Err(Refusal::new(response_code::ILLEGAL_OPERATION, remark));
         }
@@ -113,7 +113,7 @@ impl Transactions {
     }
 
     /// Stores the messages of a half message; `newest` is the queue offset of its newest copy. If only a part of many can be
-    /// stored, another try goes on behind it.
+    /// stored, another try continues after it.
     fn append_all(&self, half: &Record<'_>, newest: i64, ledger: &mut Ledger) -> Result<i64, StoreError> {
         if half.property(HALF_BATCH).is_none() {
             return self.append_committed(half);

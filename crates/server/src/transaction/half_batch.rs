@@ -76,7 +76,7 @@ impl Transactions {
         }
         let told = std::str::from_utf8(count).ok().and_then(|count| count.trim().parse::<usize>().ok());
         if found == 0 || found > BATCH_MESSAGES_MAX || told != Some(found) {
-            return Err(illegal(&format!("it holds {found} messages, of at most {BATCH_MESSAGES_MAX}")));
+            return Err(illegal(&format!("it holds {found} messages; the limit is {BATCH_MESSAGES_MAX}")));
         }
         Ok(())
     }

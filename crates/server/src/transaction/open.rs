@@ -77,7 +77,7 @@ impl Half {
     }
 
     /// Whether a turn of checks takes it: its producer is to be asked, or its last copy is so old that it holds up
-    /// everything behind it.
+    /// everything after it.
     ///
     /// Each turn stores the half messages that it takes again, and one that holds many is large. So a turn takes those only
     /// when their age has doubled: their driver may be away for a day, and finds them still there.
@@ -257,7 +257,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that a commit was cut short after it had stored this many messages, behind `log_from` in the log.
+    /// Notes that a commit was cut short after it had stored this many messages, after `log_from` in the log.
     pub fn note_partial_commit(&mut self, queue_offset: i64, stored: usize, log_from: i64) {
         if stored > 0 && self.open.contains_key(&queue_offset) {
             // A second try may come by a later copy, but the first one's messages lie before that.
@@ -276,7 +276,7 @@ impl Ledger {
 
     /// After a restart: notes that `queue_offset` was replaced by `copy_offset`, itself a former copy of an open one.
     pub fn link(&mut self, queue_offset: i64, copy_offset: i64) {
-        // Copies lie behind the originals, so links that only lead forward cannot form a circle.
+        // Copies lie after the originals, so links that only lead forward cannot form a circle.
         if queue_offset < 0 || queue_offset >= copy_offset || self.moved.contains_key(&queue_offset) {
             return;
         }

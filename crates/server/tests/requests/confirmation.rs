@@ -1,4 +1,4 @@
-//! Answers that wait until the store confirms what they acknowledge.
+//! Acknowledgements wait until the store confirms the message.
 
 use std::io::ErrorKind;
 

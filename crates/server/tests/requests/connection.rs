@@ -1,4 +1,4 @@
-//! Frames, connections and the way up to Python.
+//! Frames, connections and requests that are handed up to Python.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use metaq_wire::Encoding;
 use crate::support::request_code::SEND_MESSAGE_V2;
 use crate::support::*;
 
-/// A code that no side knows.
+/// A request code that neither side knows.
 const COLD: i32 = 34;
 
 #[test]

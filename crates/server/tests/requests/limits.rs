@@ -19,7 +19,7 @@ fn a_sender_over_the_limit_is_answered_when_its_message_is_paid_for() {
     client.put("at once");
     let slowed = client.send(SEND_MESSAGE_V2, &send_fields(""), b"slowed");
     client.expect_silence();
-    eventually("it is stored at once all the same", || plane.bodies(TOPIC, 0) == ["at once", "slowed"]);
+    eventually("the message is stored at once", || plane.bodies(TOPIC, 0) == ["at once", "slowed"]);
     assert_eq!((plane.counts().sends_slowed, plane.figures().limits_waiting), (1, 1));
     plane.clock.advance_ms(99);
     client.expect_silence();
@@ -35,7 +35,7 @@ fn a_sender_far_over_the_limit_is_refused_after_a_while() {
     let mut client = plane.connect();
     let body = batch(&[("m", ""); 20]);
     let answer = client.ask(SEND_BATCH_MESSAGE, &but(send_fields(""), &[("m", "true")]), &body);
-    assert_eq!(answer.code, response_code::SUCCESS, "a full bucket lets anything through, once");
+    assert_eq!(answer.code, response_code::SUCCESS, "a full bucket lets one request of any size through");
     let refused = client.send(SEND_MESSAGE_V2, &send_fields(""), b"refused");
     client.expect_silence();
     assert_eq!(plane.counts().sends_over_limit, 1);
@@ -79,7 +79,11 @@ fn a_group_reads_no_faster_than_its_limit() {
     for number in 0..5 {
         client.put(&number.to_string());
     }
-    assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(), ["0"], "what the bucket holds");
+    assert_eq!(
+        client.ask(PULL_MESSAGE, &pull_fields(0), b"").bodies(),
+        ["0"],
+        "the bucket holds one message"
+    );
     let held = but(pull_fields(1), &[("sysFlag", "2"), ("suspendTimeoutMillis", "60000")]);
     client.send(PULL_MESSAGE, &held, b"");
     client.expect_silence();
@@ -98,7 +102,7 @@ fn a_pull_whose_time_ends_before_the_limit_has_room_asks_again() {
     let held = but(pull_fields(1), &[("sysFlag", "2"), ("suspendTimeoutMillis", "1")]);
     let answer = client.ask(PULL_MESSAGE, &held, b"");
     assert_eq!((answer.code, answer.number("nextBeginOffset")), (response_code::PULL_RETRY_IMMEDIATELY, 1));
-    // An empty queue is told at once: nothing is to be paid for.
+    // A pull of an empty queue is answered at once: it delivers nothing that would count.
     assert_eq!(client.ask(PULL_MESSAGE, &pull_fields(2), b"").code, response_code::PULL_NOT_FOUND);
 }
 

@@ -14,7 +14,7 @@ const COMMIT: i32 = 1;
 const SUSPEND: i32 = 2;
 const SUBSCRIPTION: i32 = 4;
 
-/// A pull that waits for `suspend_ms` where it finds nothing.
+/// A pull that waits for `suspend_ms` if it finds nothing.
 fn held_fields(queue_offset: i64, suspend_ms: u64) -> Fields<'static> {
     let (flag, suspend) = (SUSPEND.to_string(), suspend_ms.to_string());
     but(pull_fields(queue_offset), &[("sysFlag", &flag), ("suspendTimeoutMillis", &suspend)])
@@ -65,10 +65,10 @@ fn a_pull_gets_no_more_than_it_asks_for_or_the_broker_allows() {
         answer.bodies().len()
     };
     assert_eq!(count(&[("maxMsgNums", "2")]), 2);
-    assert_eq!(count(&[("maxMsgNums", "0")]), 1, "a pull for nothing gets one");
+    assert_eq!(count(&[("maxMsgNums", "0")]), 1, "a pull for 0 messages gets one");
     assert_eq!(count(&[]), 3, "pull_messages_max");
     assert_eq!(count(&[("maxMsgBytes", "2600")]), 2);
-    assert_eq!(count(&[("maxMsgBytes", "1")]), 1, "the first message comes whatever its size");
+    assert_eq!(count(&[("maxMsgBytes", "1")]), 1, "the first message is returned whatever its size");
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_pull_outside_its_queue_is_sent_to_where_the_queue_is() {
     let plane = Plane::start();
     let mut client = plane.connect();
     let mut moved = |queue_offset| {
-        // Even one that would wait: nothing will ever come to that place.
+        // The pull does not wait, because no message will ever be stored at that offset.
         let answer = client.ask(PULL_MESSAGE, &held_fields(queue_offset, 60_000), b"");
         assert_eq!(answer.code, response_code::PULL_OFFSET_MOVED);
         answer.number("nextBeginOffset")
@@ -251,7 +251,11 @@ fn a_pull_can_commit_an_offset_on_its_way() {
     let query = but(queue_fields(), &[("consumerGroup", GROUP)]);
     assert_eq!(client.ask(QUERY_CONSUMER_OFFSET, &query, b"").number("offset"), 7);
     client.ask(PULL_MESSAGE, &but(pull_fields(0), &[("commitOffset", "9")]), b"");
-    assert_eq!(plane.broker().offsets.get(GROUP, TOPIC, 0), Some(7), "only where the flag says so");
+    assert_eq!(
+        plane.broker().offsets.get(GROUP, TOPIC, 0),
+        Some(7),
+        "the offset is committed only if the flag is set"
+    );
 }
 
 #[test]
@@ -299,7 +303,11 @@ fn a_pull_that_is_newer_than_its_heartbeat_gets_everything_or_waits_for_python()
     let mut client = plane.connect();
     put_tagged(&mut client, "a", "one");
     let newer = but(pull_fields(0), &[("subVersion", "2")]);
-    assert_eq!(client.ask(PULL_MESSAGE, &newer, b"").bodies(), ["one"], "clients sort out tags themselves");
+    assert_eq!(
+        client.ask(PULL_MESSAGE, &newer, b"").bodies(),
+        ["one"],
+        "clients compare the tags themselves"
+    );
     client.send(PULL_MESSAGE, &but(newer, &[("expressionType", "SQL92")]), b"");
     plane.listener.shared.handle_again(&plane.crossed()).unwrap();
     client.answer().refuses(response_code::SUBSCRIPTION_NOT_LATEST, "newer than its last heartbeat");
@@ -343,7 +351,7 @@ fn a_function_decides_which_messages_a_pull_gets() {
     plane.broker().pulls.answer_batch(batch, &[0, 0, 1]);
     let answer = reader.answer();
     assert_eq!((answer.bodies(), answer.number("nextBeginOffset")), (vec!["three".to_owned()], 3));
-    // A batch without a wanted message lets the pull wait on behind it.
+    // After a batch without a wanted message, the pull waits for later ones.
     reader.send(PULL_MESSAGE, &held_fields(3, 60_000), b"");
     eventually("the pull stands in line again", || plane.broker().pulls.function_lines.wanted() == ["large"]);
     let batch = plane.broker().pulls.take_batch("large", 3, 1 << 20).unwrap();

@@ -65,7 +65,7 @@ fn a_stored_message_carries_what_the_broker_adds() {
     assert_eq!((of("TAGS"), of("MSG_REGION"), of("TRACE_ON")), (Some("a"), Some("r1"), Some("true")));
     assert_eq!(of("CLUSTER"), Some("c1"));
     assert_eq!(of("UNIQ_KEY").map(str::len), Some(32), "a message without a key gets one");
-    // One that is sent on carries them already.
+    // A forwarded message has these properties already.
     let complete = properties(&[("UNIQ_KEY", "K"), ("CLUSTER", "other"), ("POP_CK", "x"), ("TAGS", "b")]);
     client.ask(SEND_MESSAGE_V2, &send_fields(&complete), b"m");
     let names: Vec<String> = plane.read(TOPIC, 0).remove(1).properties.into_keys().collect();
@@ -195,7 +195,7 @@ fn an_unknown_topic_crosses_and_does_not_exist_when_it_comes_back() {
     assert_eq!((crossed.code, &crossed.body[..]), (SEND_MESSAGE_V2, &b"m"[..]));
     plane.listener.shared.handle_again(&crossed).unwrap();
     client.answer().refuses(response_code::TOPIC_NOT_EXIST, "topic[later] does not exist");
-    // Python may also make it.
+    // Python may also create the topic.
     client.send(SEND_MESSAGE_V2, &fields, b"m");
     let crossed = plane.crossed();
     plane.broker().policy.put_topics(vec![topic("later")]);
@@ -233,7 +233,7 @@ fn a_message_that_was_tried_too_often_goes_to_the_dead_letters() {
     assert_eq!(queue_id(client.ask(SEND_MESSAGE_V2, &resend("3", &[]), b"dead")), 0);
     assert_eq!(queue_id(client.ask(SEND_MESSAGE_V2, &resend("3", &[("l", "9")]), b"its own limit")), 1);
     assert_eq!(queue_id(client.ask(SEND_MESSAGE_V2, &resend("1", &[("l", "1")]), b"dead too")), 0);
-    // Whatever nobody could handle waits for a person and not for a delay.
+    // A dead letter is stored at once, even with a delay level.
     let delayed = but(resend("9", &[]), &[("i", &properties(&[("DELAY", "2")]))]);
     client.ask(SEND_MESSAGE_V2, &delayed, b"dead at once");
     assert_eq!(plane.bodies("%RETRY%readers", 1), ["again", "its own limit"]);

@@ -20,7 +20,7 @@ fn a_message_waits_for_its_delay_level() {
     }
     assert_eq!(plane.bodies(TOPIC, 0), ["now"]);
     let waiting = |queue_id| plane.store.max_offset(SCHEDULE_TOPIC, queue_id);
-    assert_eq!((waiting(0), waiting(1)), (1, 2), "a level past the last one is the last one");
+    assert_eq!((waiting(0), waiting(1)), (1, 2), "a level that is too high counts as the highest");
     plane.advance_ms(999);
     assert_eq!(plane.bodies(TOPIC, 0).len(), 1);
     plane.advance_ms(1);
@@ -29,7 +29,7 @@ fn a_message_waits_for_its_delay_level() {
     eventually("everything is delivered", || plane.bodies(TOPIC, 0) == ["now", "soon", "later", "latest"]);
     assert!(!plane.read(TOPIC, 0)[1].properties.contains_key("DELAY"));
     let offsets = plane.broker().delay_levels.offsets(PATIENCE).unwrap();
-    assert_eq!(offsets, [(1, 1), (2, 2)], "where a restart goes on");
+    assert_eq!(offsets, [(1, 1), (2, 2)], "a restart continues here");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn look(plane: &Plane) -> Look {
     Look { now_ms, timeout_ms: 6_000, renew_ms: 60_000, stored_before_ms: now_ms, count_max: 10 }
 }
 
-/// The places of the half messages that are due for a check.
+/// The queue offsets of the half messages that are due for a check.
 fn due(plane: &Plane) -> Vec<i64> {
     let records = plane.broker().transactions.due(&look(plane));
     records.iter().flat_map(|due| messages(&due.record)).map(|half| half.queue_offset).collect()
@@ -99,7 +99,7 @@ fn a_producer_that_does_not_know_yet_is_heard_later() {
 fn an_end_that_does_not_fit_its_half_message_is_refused() {
     let plane = Plane::start();
     let mut client = plane.connect();
-    client.put("no half message");
+    client.put("not a half message");
     let end = begin(&plane, &mut client, "paid", &[]);
     let refused = [
         ("producerGroup", "thieves", "does not belong to producer group[thieves]"),

@@ -2,7 +2,7 @@
 //! clock that the test moves, a listener on a free loopback port, and clients that speak the protocol.
 //!
 //! Nothing here sleeps for a fixed time. To prove that a request got no answer, ask something else on the same
-//! connection: [`Client::ask`] fails where an unexpected answer comes first.
+//! connection: [`Client::ask`] fails if an unexpected answer comes first.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub const READ_WRITE: u8 = 6;
 #[allow(unused_imports)]
 pub use metaq_server::{request_code, response_code};
 
-/// Everything that a test may want different before the server starts.
+/// Everything that a test can change before the server starts.
 pub struct Setup {
     pub store: StoreSettings,
     pub server: ServerSettings,
@@ -127,7 +127,7 @@ impl Plane {
         }
     }
 
-    /// What the connections did.
+    /// The traffic of all connections.
     pub fn counts(&self) -> ListenerFigures {
         self.listener.figures()
     }
@@ -271,7 +271,7 @@ pub fn messages_per_second(messages: u64) -> Option<Arc<Limit>> {
     Limit::new(Rates { messages, bytes: 0 })
 }
 
-/// Fields of a request, by name.
+/// Names and values of the fields of a request.
 pub type Fields<'a> = Vec<(&'a str, String)>;
 
 /// The fields of SEND_MESSAGE_V2 to queue 0 of [`TOPIC`].
@@ -322,12 +322,12 @@ pub fn but<'a>(mut fields: Fields<'a>, changes: &[(&'a str, &str)]) -> Fields<'a
     fields
 }
 
-/// A property string of these names and values.
+/// Encodes names and values as a property string.
 pub fn properties(pairs: &[(&str, &str)]) -> String {
     pairs.iter().map(|(name, value)| format!("{name}\u{1}{value}\u{2}")).collect()
 }
 
-/// The body of SEND_BATCH_MESSAGE, of bodies and properties.
+/// Encodes bodies and properties as the body of SEND_BATCH_MESSAGE.
 pub fn batch(parts: &[(&str, &str)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (part, properties) in parts {
@@ -337,7 +337,7 @@ pub fn batch(parts: &[(&str, &str)]) -> Vec<u8> {
     body
 }
 
-/// A stored message, as far as tests look at it.
+/// The fields of a stored message that tests look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub topic: String,
@@ -373,7 +373,7 @@ pub fn messages(mut bytes: &[u8]) -> Vec<Message> {
     found
 }
 
-/// A response, or a request of the server's.
+/// A response, or a request from the server.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub code: i32,
@@ -458,7 +458,7 @@ impl Client {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Answers a request of the server's.
+    /// Answers a request from the server.
     pub fn respond(&mut self, opaque: i32, code: i32) {
         let mut bytes = Vec::new();
         FrameEncoder::response(&mut bytes, self.encoding, code, opaque).finish(0).unwrap();
@@ -470,7 +470,7 @@ impl Client {
         self.try_answer().expect("an answer before the connection ends")
     }
 
-    /// None where the server has closed the connection.
+    /// Returns None if the server has closed the connection.
     pub fn try_answer(&mut self) -> Option<Answer> {
         loop {
             if let Some(frame) = next_frame(&self.buffer, usize::MAX).unwrap() {
@@ -502,7 +502,7 @@ impl Client {
         }
     }
 
-    /// Reads so many whole frames without decoding them: for measurements, where the reader should cost little.
+    /// Reads `count` whole frames without decoding them, so that measurements contain little work of the reader.
     pub fn skip_answers(&mut self, count: usize) {
         let mut read = 0;
         while read < count {
@@ -539,7 +539,7 @@ impl Client {
         answer
     }
 
-    /// Fails where an answer is waiting to be read.
+    /// Fails if an answer is waiting to be read.
     pub fn expect_silence(&mut self) {
         assert_eq!(self.ask(request_code::GET_MIN_OFFSET, &queue_fields(), b"").code, 0);
     }
@@ -549,7 +549,7 @@ impl Client {
     }
 }
 
-/// Waits for a condition that another thread brings about.
+/// Waits until another thread makes the condition true.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {

@@ -9,7 +9,8 @@ pub(super) fn parse_long(text: &[u8]) -> Option<i64> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// With spaces around it, `NaN` and `Infinity` in this spelling alone, and one of `fFdD` behind it.
+/// Reads a number as Java does. It may have spaces around it and one of `fFdD` after it. `NaN` and `Infinity` are read
+/// only in this spelling.
 pub(super) fn parse_double(text: &[u8]) -> Option<f64> {
     let text = trim(text);
     let unsigned = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
@@ -23,7 +24,7 @@ pub(super) fn parse_double(text: &[u8]) -> Option<f64> {
         Some((b'f' | b'F' | b'd' | b'D', digits)) => digits,
         _ => unsigned,
     };
-    // What is left must start like a number: Rust would also read a second sign and names of infinity.
+    // The rest must start like a number: Rust would also accept a second sign and the names of infinity.
     if !digits.first().is_some_and(|first| first.is_ascii_digit() || *first == b'.') {
         return None;
     }

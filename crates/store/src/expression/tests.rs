@@ -190,7 +190,7 @@ proptest! {
         }
     }
 
-    /// What runs in little space and what runs in much gives the same.
+    /// A program gives the same result on the small stack and on the large one.
     #[test]
     fn space_makes_no_difference(
         operations in prop::collection::vec(operations(), 1..12),

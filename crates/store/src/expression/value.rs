@@ -19,7 +19,7 @@ pub(super) enum Value<'a> {
     Text(&'a [u8]),
 }
 
-/// Where to search for a text.
+/// The part of a value in which a text is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Search {
     Anywhere,
@@ -173,7 +173,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Java's order of doubles: −0 before 0, and NaN, equal to itself, behind everything.
+/// Java's order of doubles: −0 comes before 0, and NaN equals itself and comes last.
 fn compare_doubles(left: f64, right: f64) -> Ordering {
     match (left.is_nan(), right.is_nan()) {
         (false, false) => left.total_cmp(&right),

@@ -115,7 +115,7 @@ impl Index {
                     _ => is_broken = true,
                 }
             }
-            reports.add(format!("index file {} cannot be relied on and is built again", path.display()));
+            reports.add(format!("index file {} cannot be trusted and is rebuilt", path.display()));
             disk.remove_file(&path).map_err(fail)?;
         }
         // The last record is indexed again, because a kill may have come between its keys.
@@ -166,7 +166,7 @@ impl Index {
                 continue;
             }
             if let Err(error) = self.follow(log, end, || self.stop.load(Ordering::Relaxed)) {
-                reports.add(format!("the key index stands still: {error}"));
+                reports.add(format!("the key index is blocked: {error}"));
                 self.pause(RETRY_PAUSE);
             }
         }

@@ -308,7 +308,7 @@ impl CommitLog {
         }
     }
 
-    /// Starts allocating blocks behind the end in the background, before the first append needs them.
+    /// Starts allocating blocks after the end in the background, before the first append needs them.
     pub(crate) fn prepare(&self) {
         let appender = self.appender.lock();
         self.preallocation.watch(appender.writer.file(), appender.writer.position());

@@ -18,6 +18,8 @@ pub(crate) enum Refusal {
     DiskLevel = 4,
     /// Queue entries could not be written. They wait in memory, which must not grow without bound.
     QueuesStuck = 8,
+    /// This store's owner may not store new records now. Copies of another log are still taken.
+    Fenced = 16,
 }
 
 /// Checked by every append with one load.
@@ -26,6 +28,8 @@ pub(crate) struct Gate {
     directory: PathBuf,
     /// The reason why queue entries cannot be written, while that refuses appends.
     stuck: Mutex<Option<Stuck>>,
+    /// The reason for `Fenced`, which senders see.
+    fence: Mutex<String>,
 }
 
 struct Stuck {
@@ -35,7 +39,7 @@ struct Stuck {
 
 impl Gate {
     pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { refusals: AtomicU8::new(0), directory, stuck: Mutex::new(None) }
+        Self { refusals: AtomicU8::new(0), directory, stuck: Mutex::new(None), fence: Mutex::default() }
     }
 
     /// Returns true if that changed anything.
@@ -50,6 +54,12 @@ impl Gate {
         if self.shut(Refusal::QueuesStuck) {
             reports.add(format!("queue entries cannot be written, appends are refused: {error}"));
         }
+    }
+
+    /// Refuses new records for this reason.
+    pub(crate) fn fence(&self, reason: &str) {
+        reason.clone_into(&mut self.fence.lock());
+        self.shut(Refusal::Fenced);
     }
 
     /// Returns true if that changed anything; a failed sync is never lifted.
@@ -72,6 +82,14 @@ impl Gate {
         }
     }
 
+    /// Whether a copy of another log's record may be appended.
+    pub(crate) fn check_copy(&self) -> Result<(), StoreError> {
+        match self.refusals.load(Ordering::Acquire) & !(Refusal::Fenced as u8) {
+            0 => Ok(()),
+            refusals => Err(self.error(refusals)),
+        }
+    }
+
     /// Refuses once the store is closed, and for no other reason.
     pub(crate) fn check_open(&self) -> Result<(), StoreError> {
         if self.is_shut(Refusal::Closed) { Err(StoreError::Closed) } else { Ok(()) }
@@ -89,6 +107,9 @@ impl Gate {
             |detail: &str| StoreError::DiskFull { path: self.directory.clone(), detail: detail.to_owned() };
         if refusals & Refusal::DiskLevel as u8 != 0 {
             return full("past disk_refuse_percent");
+        }
+        if refusals & Refusal::QueuesStuck as u8 == 0 {
+            return StoreError::Fenced { reason: self.fence.lock().clone() };
         }
         match &*self.stuck.lock() {
             Some(Stuck { is_disk_full: false, cause }) => StoreError::QueuesStuck { cause: cause.clone() },
@@ -147,6 +168,22 @@ mod tests {
         assert!(gate.lift(Refusal::DiskLevel));
         assert!(!gate.lift(Refusal::FailedSync));
         assert!(matches!(gate.check(), Err(StoreError::FailedSync)));
+    }
+
+    #[test]
+    fn a_fence_stops_new_records_but_no_copies() {
+        let gate = Gate::new(PathBuf::from("store"));
+        gate.fence("too few replicas");
+        match gate.check() {
+            Err(StoreError::Fenced { reason }) => assert_eq!(reason, "too few replicas"),
+            other => panic!("{other:?}"),
+        }
+        assert!(gate.check_copy().is_ok());
+        gate.shut(Refusal::DiskLevel);
+        assert!(gate.check_copy().is_err());
+        gate.lift(Refusal::DiskLevel);
+        assert!(gate.lift(Refusal::Fenced));
+        assert!(gate.check().is_ok());
     }
 
     #[test]

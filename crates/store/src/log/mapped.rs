@@ -68,7 +68,7 @@ impl MappedFile {
         self.map.len() as u64
     }
 
-    /// The physical offset just behind the file.
+    /// The physical offset just after the file.
     pub(crate) fn end_offset(&self) -> i64 {
         self.start_offset + self.map.len() as i64
     }

@@ -4,11 +4,13 @@
 //! 0 ────────────── confirmed ────────────── flushed ────────────── appended
 //!   answered and readable    on this disk             laid out in memory
 //! ```
-//! Every mark is the physical offset behind the last record it covers, so it always stands between two records. With
-//! asynchronous flush `confirmed` is `appended`; with synchronous flush it follows `flushed`.
+//! Every mark is the physical offset after the last record it covers, so it always stands between two records. Without
+//! replicas and with asynchronous flush `confirmed` is `appended`; with synchronous flush it follows `flushed`. With
+//! replicas it also waits for `replicated`: on a master the log that all required replicas hold, on a replica the log
+//! that its master has confirmed.
 //!
-//! With synchronous flush `confirmed` moves in two steps, so that a record is in its queue before its sender gets an
-//! answer: [`Progress::confirmable`] moves with the sync, dispatch runs up to it, and then
+//! If anything but the append is needed, `confirmed` moves in two steps, so that a record is in its queue before its
+//! sender gets an answer: [`Progress::confirmable`] moves first, dispatch runs up to it, and then
 //! [`Progress::set_confirmed`] lets the answers go.
 
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,7 +19,9 @@ pub(crate) struct Progress {
     sync_flush: bool,
     appended: AtomicI64,
     flushed: AtomicI64,
-    /// Used with synchronous flush only.
+    /// `i64::MAX` if nobody else must hold the log.
+    replicated: AtomicI64,
+    /// Used if an append alone does not confirm.
     confirmed: AtomicI64,
 }
 
@@ -29,6 +33,7 @@ impl Progress {
             sync_flush,
             appended: AtomicI64::new(appended),
             flushed: AtomicI64::new(flushed),
+            replicated: AtomicI64::new(i64::MAX),
             confirmed: AtomicI64::new(flushed),
         }
     }
@@ -36,7 +41,7 @@ impl Progress {
     /// Whether an append alone confirms a record, with no other thread involved.
     #[inline]
     pub(crate) fn is_confirmed_by_append(&self) -> bool {
-        !self.sync_flush
+        !self.sync_flush && self.replicated.load(Ordering::Acquire) == i64::MAX
     }
 
     #[inline]
@@ -58,17 +63,29 @@ impl Progress {
         self.flushed.fetch_max(end_offset, Ordering::AcqRel);
     }
 
+    /// Lets nothing beyond `end_offset` be confirmed from now on; `i64::MAX` ends that. What is confirmed stays so.
+    /// To be called while nothing is appended.
+    pub(crate) fn gate(&self, end_offset: i64) {
+        self.confirmed.fetch_max(self.confirmed(), Ordering::AcqRel);
+        self.replicated.store(end_offset, Ordering::Release);
+    }
+
+    /// Moves the gate, but not below what is confirmed.
+    pub(crate) fn set_replicated(&self, end_offset: i64) {
+        self.replicated.store(end_offset.max(self.confirmed()), Ordering::Release);
+    }
+
     /// How far records are safe enough to be shown: the one rule. Dispatch and reads by physical offset stop here.
-    /// Replication will take the minimum over the replicas here.
     #[inline]
     pub(crate) fn confirmable(&self) -> i64 {
-        if self.sync_flush { self.flushed() } else { self.appended() }
+        let own = if self.sync_flush { self.flushed() } else { self.appended() };
+        own.min(self.replicated.load(Ordering::Acquire))
     }
 
     /// How far records are confirmed: safe as the settings say, and dispatched to their queues.
     #[inline]
     pub(crate) fn confirmed(&self) -> i64 {
-        if self.sync_flush { self.confirmed.load(Ordering::Acquire) } else { self.appended() }
+        if self.is_confirmed_by_append() { self.appended() } else { self.confirmed.load(Ordering::Acquire) }
     }
 
     /// To be called after dispatch has run up to `end_offset`, an earlier value of [`Progress::confirmable`].
@@ -101,5 +118,26 @@ mod tests {
         progress.set_flushed(20);
         progress.set_confirmed(20);
         assert_eq!((progress.confirmable(), progress.confirmed()), (30, 30), "marks never go back");
+    }
+
+    #[test]
+    fn a_gate_holds_confirmation_back_with_either_flush() {
+        for sync_flush in [false, true] {
+            let progress = Progress::new(sync_flush, 20, 20);
+            progress.gate(10);
+            assert_eq!(progress.confirmed(), 20, "what is confirmed stays so");
+            progress.set_appended(40);
+            progress.set_flushed(40);
+            assert!(!progress.is_confirmed_by_append());
+            assert_eq!((progress.confirmable(), progress.confirmed()), (10, 20));
+            progress.set_replicated(30);
+            assert_eq!((progress.confirmable(), progress.confirmed()), (30, 20));
+            progress.set_confirmed(30);
+            progress.set_replicated(25);
+            assert_eq!((progress.confirmable(), progress.confirmed()), (30, 30), "confirmed stays confirmed");
+            progress.gate(i64::MAX);
+            assert_eq!(progress.confirmable(), 40);
+            assert_eq!(progress.confirmed(), if sync_flush { 30 } else { 40 });
+        }
     }
 }

@@ -26,7 +26,7 @@ impl CommitLog {
         let mut rest = bytes;
         let mut at = physical_offset;
         while !rest.is_empty() {
-            self.gate.check()?;
+            self.gate.check_copy()?;
             let end_offset = appender.writer.physical_offset();
             if at != end_offset {
                 return Err(refused(at, format!("the log ends at {end_offset}")));
@@ -91,6 +91,24 @@ impl CommitLog {
         self.roll(appender)?;
         Ok(size)
     }
+}
+
+/// How many of the bytes, which begin with a record or a blank, make up whole records: as many as fit `bytes_max`, but
+/// at least one.
+pub(crate) fn whole_records(bytes: &[u8], bytes_max: usize) -> usize {
+    if bytes.len() <= bytes_max {
+        return bytes.len();
+    }
+    let mut end = 0;
+    while let Some(size) = bytes[end..].first_chunk().copied().map(u32::from_be_bytes) {
+        let next = end.saturating_add(size as usize);
+        if size == 0 || next > bytes.len() || (end > 0 && next > bytes_max) {
+            break;
+        }
+        end = next;
+    }
+    // A damaged size leads nowhere; whoever takes the bytes refuses them by name.
+    if end == 0 { bytes_max } else { end }
 }
 
 /// The size of the blank, if the bytes begin with one.

@@ -46,7 +46,7 @@ pub(crate) struct State {
     /// The queue offset of the first entry in memory: all below are in files.
     tail_first: i64,
     tail: Vec<Entry>,
-    /// The start of the commit log, and the lowest queue offset whose record is at or behind it.
+    /// The start of the commit log, and the lowest queue offset whose record is at this start or after it.
     min: Option<(i64, i64)>,
     removed: bool,
 }
@@ -88,7 +88,7 @@ impl Queue {
         self.next_offset.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// The next record goes behind this one at the earliest; the caller holds the append lock.
+    /// The next record gets an offset after this one at the earliest; the caller holds the append lock.
     pub(crate) fn pass_offset(&self, queue_offset: i64) {
         self.next_offset.fetch_max(queue_offset + 1, Ordering::Relaxed);
     }
@@ -107,12 +107,12 @@ impl Queue {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// Whether so many entries wait in memory that no more may come.
+    /// Whether too many entries wait in memory to accept another one.
     pub(crate) fn is_overcrowded(&self) -> bool {
         self.state.lock().tail.len() >= 2 * TAIL_ENTRIES_MAX
     }
 
-    /// Whether the queue is empty and would start behind this offset. In a replay that means that a power loss took its
+    /// Whether the queue is empty and would start after this offset. In a replay that means that a power loss took its
     /// first files but not the last one, whose name then says nothing.
     pub(crate) fn starts_behind(&self, queue_offset: i64) -> bool {
         let state = self.state.lock();
@@ -295,7 +295,7 @@ impl Queue {
         Ok(min_offset)
     }
 
-    /// Binary search for the first offset in the range whose entry passes, given that all entries behind it pass too. A
+    /// Binary search for the first offset in the range whose entry passes, given that all entries after it pass too. A
     /// void entry counts like the next one that is not void.
     pub(crate) fn first_where(
         &self,

@@ -102,7 +102,7 @@ impl Dispatch {
             let Some(mut state) = self.state.try_lock() else { return };
             if let Err(error) = self.run_passes(&mut state, with) {
                 // Housekeeping tries the record again, and so does the next append.
-                return with.reports.add(format!("dispatch stands still: {error}"));
+                return with.reports.add(format!("dispatch is blocked: {error}"));
             }
             drop(state);
             fence(Ordering::SeqCst);
@@ -189,7 +189,13 @@ impl Dispatch {
             tag_code: entry_code(record, with.delay_levels_ms),
         };
         let mut put = touched.queue.put(record.queue_offset, entry);
-        if put == Put::Misfit && with.replay == Replay::Everything && is_restart(with.log, record) {
+        // On a replica a queue begins again at 0 when the master has deleted its topic and created it again.
+        let begins_again = match with.replay {
+            Replay::No => record.queue_offset == 0,
+            Replay::Tail => false,
+            Replay::Everything => put == Put::Misfit && is_restart(with.log, record),
+        };
+        if put == Put::Misfit && begins_again {
             with.queues.restart(&touched.queue)?;
             put = touched.queue.put(0, entry);
         }
@@ -310,7 +316,7 @@ fn relieve(with: &Context<'_>, queue: &Queue) {
         if matches!(error, StoreError::DiskFull { .. }) || queue.is_overcrowded() {
             with.gate.shut_for_queues(&error, with.reports);
         } else {
-            with.reports.add(format!("queue entries could not be written, to be tried again: {error}"));
+            with.reports.add(format!("queue entries could not be written and will be tried again: {error}"));
         }
     }
 }

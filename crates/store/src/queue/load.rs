@@ -72,7 +72,7 @@ fn list(disk: &QueueDisk, directory: &Path, serial: u64) -> io::Result<Vec<Segme
     Ok(segments)
 }
 
-/// Finds the offset behind the last written entry of the file, or behind the last one whose record ends at or before
+/// Finds the offset after the last written entry of the file, or after the last one whose record ends at or before
 /// `cut_from`.
 fn find_end(disk: &QueueDisk, file: &DiskFile, segment: Segment, cut_from: Option<i64>) -> io::Result<i64> {
     let mut entries = Vec::new();

@@ -40,11 +40,11 @@ impl Reader<'_> {
         let entry = found?;
         match queue.rewrite(&self.queues.disk, queue_offset, entry) {
             Ok(()) => self.reports.add(format!(
-                "topic {}, queue {}: the damaged entry {queue_offset} was put right from the commit log",
+                "topic {}, queue {}: the damaged entry {queue_offset} was repaired from the commit log",
                 queue.topic, queue.queue_id
             )),
             Err(error) => self.reports.add(format!(
-                "topic {}, queue {}: the damaged entry {queue_offset} cannot be put right: {error}",
+                "topic {}, queue {}: the damaged entry {queue_offset} cannot be repaired: {error}",
                 queue.topic, queue.queue_id
             )),
         }

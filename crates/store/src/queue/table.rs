@@ -148,8 +148,8 @@ impl Queues {
         Ok(found)
     }
 
-    /// A digest of the names and lengths of all queue files, which shows when one of them is gone or cut. 0, which
-    /// means unknown, if there are so many queues that checking them would delay the start.
+    /// A digest of the names and lengths of all queue files, which shows when one of them is gone or cut. Returns
+    /// 0, which means unknown, if there are too many queues to check them without delaying the start.
     pub(crate) fn files_digest(&self) -> Result<i64, StoreError> {
         let queues = self.list_on_disk()?;
         if queues.len() > DIGEST_QUEUES_MAX {

@@ -68,7 +68,7 @@ pub(crate) fn recover(
         });
     };
     Ok(Recovered {
-        // What the last process wrote but did not sync is in the page cache only, so it is synced again.
+        // Data that the last process wrote but did not sync may be in the page cache only, so it is synced again.
         end: LogEnd { files, writer, store_timestamp_ms, flushed: replay_from },
         replay_from,
         replay,
@@ -110,7 +110,7 @@ fn open_files(
     Ok(files)
 }
 
-fn parse_file_name(name: &str) -> Option<i64> {
+pub(crate) fn parse_file_name(name: &str) -> Option<i64> {
     let is_name = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
     // An offset near the limit, with no room for further files, is not a log of ours.
     name.parse().ok().filter(|start_offset: &i64| is_name && *start_offset < i64::MAX / 2)
@@ -290,7 +290,7 @@ fn cut(
     let data_end = disk.data_end(last.file(), position).map_err(fail)?.min(last.len());
     let tail = last.readable().get(position as usize..data_end as usize).unwrap_or_default();
     if let Some(torn) = tail.iter().rposition(|byte| *byte != 0) {
-        reports.add(format!("commit log: a torn tail of {} bytes behind {end} was cut off", torn + 1));
+        reports.add(format!("commit log: a torn tail of {} bytes after {end} was cut off", torn + 1));
         disk.zero(last.file(), position, last.len() - position).map_err(fail)?;
         disk.sync_data(last.file()).map_err(fail)?;
     }
@@ -298,7 +298,7 @@ fn cut(
     Ok(files)
 }
 
-/// Removes a file behind the log's end: deletes it if it is empty, otherwise moves it to `cut/` for a person to look
+/// Removes a file after the log's end: deletes it if it is empty, otherwise moves it to `cut/` for a person to look
 /// at.
 fn remove_after_end(
     settings: &StoreSettings,

@@ -1,16 +1,15 @@
-//! Walks the commit log record by record, and finds the way again behind a damaged one.
+//! Walks the commit log record by record, and continues after damaged records.
 //!
-//! The rule behind damage at position P, in this order:
-//! 1. P's own size field, then the size that its inner lengths add up to: where P is recognisable (magic and its own
-//!    physical offset are right) and a sound record, a blank or the end of the file follows there, the walk goes on
-//!    there.
-//! 2. The next sound record in the same file whose own physical-offset field names its position. Where P is
-//!    recognisable the search starts behind its size, so that bytes inside a torn message's body are never taken for
+//! If position P is damaged, these rules apply in this order:
+//! 1. If P is recognisable (its magic and its own physical offset are right), take its size field, then the size that
+//!    its inner lengths add up to. If a sound record, a blank or the end of the file follows there, continue there.
+//! 2. Continue at the next sound record in the same file whose own physical-offset field names its position. If P is
+//!    recognisable, the search starts after its size, so that bytes inside a torn message's body are never taken for
 //!    a record; otherwise it starts at the next byte.
-//! 3. The start of the next file.
+//! 3. Continue at the start of the next file.
 //!
-//! Sound means: lengths that fill the size exactly, magic, own physical offset and body checksum. Only when none of
-//! the three leads anywhere is P the end of the log, and what lies behind it a torn tail.
+//! A record is sound if its lengths fill its size exactly, and its magic, its own physical offset and its body checksum
+//! are right. If none of the three rules applies, P is the end of the log, and everything after it is a torn tail.
 
 use metaq_wire::{Record, layout};
 
@@ -62,7 +61,7 @@ fn long(bytes: &[u8], at: usize) -> Option<i64> {
     bytes.get(at..)?.first_chunk().copied().map(i64::from_be_bytes)
 }
 
-/// The next position to continue from behind damage or zeros at `from` in the same file; None if nothing sound follows.
+/// The next position to continue from after damage or zeros at `from` in the same file; None if nothing sound follows.
 /// The byte-wise search of rule 2 ends at `search_end`. `next_file_is_sound` tells whether the log continues there.
 pub(crate) fn resume(file: &MappedFile, from: u64, search_end: u64, next_file_is_sound: bool) -> Option<u64> {
     let bytes = file.readable().get(from as usize..)?;
@@ -311,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_torn_body_is_not_searched() -> Result<(), Box<dyn std::error::Error>> {
-        // A body that holds a record made to fit its place, torn behind it.
+        // A body that holds a record made to fit its place, torn after it.
         let inner = record(b"forged", 8_192 + 88);
         let mut body = inner.clone();
         body.resize(600, b'x');

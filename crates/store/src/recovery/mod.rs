@@ -2,7 +2,7 @@
 //!
 //! `open` takes the lock, finds the end of the log, brings the tail to the disk, rebuilds the queues and, at the end,
 //! closes in order. `log_end` decides where the log ends and from where to replay it. `log_walk` reads the log record
-//! by record and finds the way again behind damage; dispatch, the index and repair use it too. `checkpoint` is the file
+//! by record and finds the way again after damage; dispatch, the index and repair use it too. `checkpoint` is the file
 //! that says how far everything was safe.
 //!
 //! `store` calls `open`; `housekeeping` saves the checkpoint. Nothing here may trust bytes from disk before it checked
@@ -12,3 +12,4 @@ pub(crate) mod checkpoint;
 pub(crate) mod log_end;
 pub(crate) mod log_walk;
 pub(crate) mod open;
+pub(crate) mod truncation;

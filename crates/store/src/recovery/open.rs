@@ -11,6 +11,7 @@ use crate::housekeeping::Housekeeping;
 use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
 use crate::log::flush::{Flush, sync_files};
+use crate::log::followers::Followers;
 use crate::log::gate::{Gate, Reports};
 use crate::pins::Pins;
 use crate::queue::dispatch::{Dispatch, Replay};
@@ -18,6 +19,7 @@ use crate::queue::table::Queues;
 use crate::read::Damage;
 use crate::recovery::checkpoint::{Checkpoint, Saved};
 use crate::recovery::log_end::{self, Evidence};
+use crate::recovery::truncation;
 use crate::settings::StoreSettings;
 use crate::store::OpenStore;
 
@@ -34,6 +36,7 @@ pub(crate) fn open(
     let directory = &settings.directory;
     disk.create_directory(directory).map_err(|source| StoreError::io(directory, source))?;
     let lock = take_lock(&settings, &*disk)?;
+    truncation::finish_pending(&settings, &*disk)?;
     let reports = Reports::default();
     let boot_id = disk.boot_id();
     let is_clean = !disk.exists(&directory.join(ABORT));
@@ -57,6 +60,8 @@ pub(crate) fn open(
     let shared = OpenStore {
         dispatch: Dispatch::new(recovered.replay_from, recovered.last_record),
         flush: Flush::new(settings.sync_flush, settings.flush_interval_ms),
+        confirming: Mutex::new(()),
+        followers: Followers::default(),
         recovered_from: recovered.replay_from,
         recovered_bytes: recovered.scanned_bytes,
         housekeeping: Housekeeping::new(
@@ -109,7 +114,7 @@ fn are_queues_missing(
 /// Syncs the recovered tail before anybody may read it: what the last process did not sync is only in the page cache.
 ///
 /// If a sync of the last process failed, the kernel may call pages clean that never reached the disk, and another sync
-/// would skip them. So under the same boot everything behind the last known sync is written once more.
+/// would skip them. So under the same boot everything after the last known sync is written once more.
 fn make_tail_safe(shared: &OpenStore, saved: &Saved, is_rebooted: bool) -> Result<(), StoreError> {
     let (from, end) = (shared.log.progress.flushed(), shared.log.appended_end());
     let doubtful_from = saved.bound.as_ref().filter(|_| !is_rebooted).map_or(end, |bound| bound.synced_end);
@@ -146,7 +151,7 @@ fn trusted_index_end(saved: &Saved, is_clean: bool, is_rebooted: bool) -> i64 {
     }
 }
 
-fn take_lock(settings: &StoreSettings, disk: &dyn Disk) -> Result<DiskFile, StoreError> {
+pub(crate) fn take_lock(settings: &StoreSettings, disk: &dyn Disk) -> Result<DiskFile, StoreError> {
     let path = settings.directory.join(LOCK);
     let fail = |source| StoreError::io(&path, source);
     let file = disk.create(&path).map_err(fail)?;
@@ -158,7 +163,7 @@ fn take_lock(settings: &StoreSettings, disk: &dyn Disk) -> Result<DiskFile, Stor
 }
 
 /// Creates the abort marker. It exists while the store is open, so that the next start knows how this one ended.
-fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError> {
+pub(crate) fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(), StoreError> {
     let path = settings.directory.join(ABORT);
     let fail = |source| StoreError::io(&path, source);
     let file = disk.create(&path).map_err(fail)?;

@@ -43,7 +43,7 @@ const UNWRITTEN_MAX: usize = 64 * 1024;
 /// A clock that goes back by more than this was set by somebody; a smaller step is a correction.
 const CLOCK_BACK_MS: i64 = 1_000;
 
-/// What [`Store::open_timer_log`] found, and where to continue.
+/// The result of [`Store::open_timer_log`]: where to continue, and whether the log is intact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimerStart {
     /// The first record of the queue that is not in the log yet.
@@ -111,9 +111,11 @@ impl TimerLog {
         let mut log = Self::empty(disk, directory);
         let rebuild = match &saved {
             None if end == begin => None,
-            None => Some("there is no checkpoint of it".to_owned()),
-            Some(saved) if saved.queue_offset > end => Some("it knows more than the queue".to_owned()),
-            Some(saved) if saved.queue_offset < begin => Some("the queue begins later than it".to_owned()),
+            None => Some("it has no checkpoint".to_owned()),
+            Some(saved) if saved.queue_offset > end => Some("it is ahead of the queue".to_owned()),
+            Some(saved) if saved.queue_offset < begin => {
+                Some("the queue begins after its checkpoint".to_owned())
+            }
             Some(saved) => log.take_over(saved)?,
         };
         let known = saved.as_ref().filter(|saved| saved.queue_offset <= end);
@@ -218,7 +220,7 @@ impl TimerLog {
         Ok(())
     }
 
-    /// Adds the entry of a record in the queue. If its position has passed already, it becomes due right behind what is
+    /// Adds the entry of a record in the queue. If its position has passed already, it becomes due right after what is
     /// done.
     pub fn add(&mut self, mut entry: TimerEntry, queue_offset: i64) -> Result<(), StoreError> {
         let is_known = |mark: &Mark| queue_offset < mark.queue_offset && entry.position() <= mark.done;
@@ -339,7 +341,7 @@ impl TimerLog {
         }
     }
 
-    /// Loads more entries behind the head: one bucket, or as much of it as fits.
+    /// Loads more entries after the head: one bucket, or as much of it as fits.
     fn load_next(&mut self, now_ms: i64) -> Result<(), StoreError> {
         let from = self.loaded;
         let minute = minute_of(from.wake_ms);

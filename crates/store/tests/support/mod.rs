@@ -1,4 +1,4 @@
-//! What the store's tests share: small settings, records, reading everything back, and a kill.
+//! Shared by the store's tests: small settings, records, reading everything back, and a simulated kill.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
 use std::fs;
@@ -59,19 +59,19 @@ pub fn record<'a>(topic: &'a str, queue_id: i32, body: &'a [u8], properties: &'a
 }
 
 pub fn send(store: &Store, topic: &str, queue_id: i32, body: &[u8]) -> Appended {
-    // Ends in a byte that is not zero, so that a cut of the last byte is a cut.
+    // The last byte is not zero, so that a test notices when it is cut off.
     let appended = store.append(&record(topic, queue_id, body, "A\u{1}b\u{2}")).expect("the record is taken");
     confirm(store, appended.end_offset);
     appended
 }
 
-/// Makes what was appended up to `end_offset` readable.
+/// Waits until the records up to `end_offset` can be read.
 pub fn confirm(store: &Store, end_offset: i64) {
     store.dispatch();
     assert!(store.wait_confirmed(end_offset, Duration::from_secs(60)), "the records are confirmed");
 }
 
-/// Every record of the queue that is served, as (queue offset, body); checks what a client relies on.
+/// Reads all records of a queue as (queue offset, body), and checks the guarantees that clients rely on.
 pub fn read_all(store: &Store, topic: &str, queue_id: i32) -> Vec<(i64, Vec<u8>)> {
     let mut found = Vec::new();
     let mut at = store.min_offset(topic, queue_id);
@@ -107,7 +107,7 @@ pub fn figure(store: &Store, name: &str) -> i64 {
     store.figures().named().into_iter().find(|(known, _)| *known == name).expect("a known figure").1
 }
 
-/// Waits for a condition that a background thread brings about.
+/// Waits until a background thread makes the condition true.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds() {
@@ -116,8 +116,8 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// What a kill leaves behind: the directory as it is, copied while the store runs. What is claimed is copied before
-/// what the claim is about, so that the copy is a state that a kill could have left.
+/// Copies the directory while the store runs, as a kill would leave it. A file that describes others is copied before
+/// them, so that a kill could really have left this state.
 pub fn copy_store(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for name in ["checkpoint", "abort", "index", "consumequeue", "commitlog"] {
@@ -143,15 +143,15 @@ fn copy_directory(from: &Path, to: &Path) {
     }
 }
 
-/// The commit log's file that holds the offset, and the position in it, for files of one size.
+/// The file of the commit log that contains the offset, and the position in that file.
 pub fn locate(settings: &StoreSettings, physical_offset: i64) -> (std::path::PathBuf, u64) {
     let file_bytes = settings.commit_log_file_bytes as i64;
     let start = physical_offset / file_bytes * file_bytes;
     (settings.directory.join("commitlog").join(format!("{start:020}")), (physical_offset - start) as u64)
 }
 
-/// Changes one byte in place: a file rewritten from its start, and so cut short for a moment, would end
-/// a process that has it mapped.
+/// Changes one byte in place. Rewriting the file would truncate it for a moment, which kills a process that has it
+/// mapped.
 pub fn flip(path: &Path, position: u64, mask: u8) {
     let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let mut byte = [0];

@@ -116,7 +116,7 @@ fn numbers_may_be_quoted_but_must_fit() {
     for bad in ["2147483648", "1.0", "true", "\"\"", "{}", "-"] {
         assert_eq!(
             refused(&format!(r#"{{"code":{bad}}}"#)),
-            "a number of the JSON header is no 32-bit integer"
+            "a number of the JSON header is not a 32-bit integer"
         );
     }
 }
@@ -170,8 +170,11 @@ fn every_cut_is_an_error() {
 fn nesting_has_a_limit() {
     let nested = |depth: usize| format!(r#"{{"x":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
     assert!(parse(nested(32).as_bytes()).is_ok());
-    assert_eq!(refused(&nested(33)), "JSON header nests too deep");
-    assert_eq!(refused(&format!(r#"{{"x":{}"#, "{".repeat(1_000_000))), "JSON header nests too deep");
+    assert_eq!(refused(&nested(33)), "the JSON header is nested too deeply");
+    assert_eq!(
+        refused(&format!(r#"{{"x":{}"#, "{".repeat(1_000_000))),
+        "the JSON header is nested too deeply"
+    );
 }
 
 #[test]

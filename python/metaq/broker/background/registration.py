@@ -1,4 +1,4 @@
-"""Registration with every name server: that this broker is here, and which topics it has."""
+"""Registers this broker and its topics with every name server."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from metaq.broker.options import READ, WRITE, BrokerOptions
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.errors import MetaqError
-from metaq.protocol.bodies import RegisterBrokerBody
+from metaq.protocol.bodies import READ, WRITE, RegisterBrokerBody
 from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
 from metaq.protocol.command import Command
 from metaq.remoting import Connection
@@ -47,7 +47,7 @@ class NameServerLink:
         return self._connection is not None and self._connection.closed
 
     def attempt_ended(self, version: int) -> None:
-        """Notes that an attempt has ended, well or badly."""
+        """Notes that an attempt has succeeded or failed."""
         self.attempted_version = version
         self.is_late = False
         self._attempted.set()

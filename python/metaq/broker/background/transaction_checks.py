@@ -22,6 +22,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import ResumeCheckHalfMessage
+from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION_CHECKS, UNIQUE_KEY
 from metaq.protocol.pump import Pump
 
 _log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class TransactionChecks:
         now_ms = self._clock.now_ms()
         for stored, began_ms, is_immune in due:
             (half,) = decode_records(stored)
-            checks = _number(half.properties.get("TRANSACTION_CHECK_TIMES"))
+            checks = _number(half.properties.get(TRANSACTION_CHECKS))
             step = next_step(checks, now_ms - began_ms, is_immune=is_immune, options=self._options)
             steps[step].append(half.queue_offset)
         given_up = await asyncio.to_thread(
@@ -135,12 +136,12 @@ class TransactionChecks:
         """Asks one live producer of the group, another one each time. Without any, the check counts all the
         same: a group that is gone for good must not keep its half messages for ever."""
         (half,) = decode_records(copy)
-        group = half.properties.get("PGROUP", "")
+        group = half.properties.get(PRODUCER_GROUP, "")
         members = self._clients.producers(group)
         if not members:
             self._next_member.pop(group, None)
             return
-        unique_key = half.properties.get("UNIQ_KEY", "")
+        unique_key = half.properties.get(UNIQUE_KEY, "")
         command = CheckTransactionState(
             tran_state_table_offset=half.queue_offset,
             commit_log_offset=half.physical_offset,

@@ -13,13 +13,14 @@ from metaq.broker.functions.process import Worker, WorkerLost, WorkerSettings
 from metaq.broker.functions.tally import Tally
 from metaq.filters.exchange import UNDER_WAY, UNSEEN, UNWANTED, Ask
 from metaq.protocol.codes import ResponseCode
+from metaq.retry import Backoff
 
 _log = logging.getLogger(__name__)
 
 LOSSES_UNPUNISHED = 3
-PAUSE_S_FIRST = 0.1
-PAUSE_S_MAX = 5.0
-"""The pause before the next worker, when several are lost in a row: starting processes is expensive."""
+UNUSABLE_S = 5.0
+BACKOFF = Backoff(first_s=0.2, max_s=UNUSABLE_S, jitter=0.0)
+"""The pauses before the next worker, when several are lost in a row: starting processes is expensive."""
 
 
 class Pool:
@@ -142,15 +143,14 @@ class Pool:
         if time.monotonic() < self._unusable_until:
             raise WorkerLost(self._unusable_because)
         if self._losses > LOSSES_UNPUNISHED:
-            pause_s = PAUSE_S_FIRST * 2 ** min(self._losses - LOSSES_UNPUNISHED, 10)
-            await asyncio.sleep(min(pause_s, PAUSE_S_MAX))
+            await asyncio.sleep(BACKOFF.pause_s(self._losses - LOSSES_UNPUNISHED))
         try:
             worker = await Worker.start(self._settings, self.tally.printed)
             if self._function not in worker.functions:
                 await worker.kill()
                 raise WorkerLost("its file has changed and no longer has it; restart the broker")
         except WorkerLost as lost:
-            self._unusable_until = time.monotonic() + PAUSE_S_MAX
+            self._unusable_until = time.monotonic() + UNUSABLE_S
             self._unusable_because = str(lost)
             _log.error("filter function %s cannot be run: %s", self._function, lost)
             raise

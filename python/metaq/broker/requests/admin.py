@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from metaq._core import BrokerPlane, Clock, Listener, Store
-from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
+from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.runtime_info import Sources, runtime_info
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.runtime_switches import WIRE_NAMES, Switches
@@ -23,7 +23,7 @@ from metaq.protocol.admin import (
     TriggerDeleteFiles,
     UpdateBrokerConfig,
 )
-from metaq.protocol.bodies import DataVersion, KVTable
+from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, KVTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
@@ -115,9 +115,7 @@ class Admin:
             _log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
             apply()
         if changes:
-            self._config_version = DataVersion(
-                counter=self._config_version.counter + 1, timestamp=self._parts.clock.now_ms()
-            )
+            self._config_version = self._config_version.next(self._parts.clock.now_ms())
             self._parts.topics.version_changed()
             await self._parts.topics.publish([topic.topic_name for topic in self._parts.topics])
 

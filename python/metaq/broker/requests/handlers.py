@@ -87,9 +87,9 @@ def _of_groups(node: Node, plane: BrokerPlane, state: MasterState) -> tuple[obje
 
 
 def _of_clients(node: Node, state: MasterState) -> tuple[object, ...]:
-    clients, topics, broker = node.clients, state.topics, node.options.broker
+    clients, topics, options = node.clients, state.topics, node.options
     return (
         Heartbeats(clients, state.groups, topics, node.clock, state.filters),
-        Relays(node.pump, clients, node.store, topics, state.groups, broker.name),
-        Replies(node.pump, clients, topics, node.clock, node.switches, node.address, broker.region),
+        Relays(node.pump, clients, node.store, topics, state.groups, options),
+        Replies(node.pump, clients, topics, node.clock, node.switches, node.address, options),
     )

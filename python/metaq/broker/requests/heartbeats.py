@@ -77,7 +77,7 @@ class Heartbeats:
             is_known = self._groups.get(data.group_name) is not None
             group = self._groups.find_or_create(data.group_name)
             if group is None:
-                continue  # The answers to its pulls say what to do about it.
+                continue  # The answers to its pulls explain the problem to the client.
             if not is_known:
                 groups_made.append(data.group_name)
             is_ordered = None if heartbeat.without_sub else self._is_ordered(data)

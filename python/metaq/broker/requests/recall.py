@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq._core import BrokerPlane, Clock, StoreFailure
-from metaq.broker.options import WRITE, BrokerOptions
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
+from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import Recalled, RecallMessage
+from metaq.protocol.properties import REGION
 
 HANDLE_CHARACTERS_MAX = 4096
 PARTS = 5
@@ -97,7 +99,7 @@ class Recalls:
         if not recalled:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, "the message's time has come: it is delivered")
         fields = Recalled(msg_id=handle.unique_key).to_fields()
-        return Response(fields=fields | {"MSG_REGION": broker.region})
+        return Response(fields=fields | {REGION: broker.region})
 
     def _checked(self, command: RecallMessage) -> Handle:
         try:

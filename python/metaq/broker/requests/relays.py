@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from metaq._core import Store
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
@@ -24,8 +25,6 @@ from metaq.protocol.errors import ProtocolError, Refused, Unreachable
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.pump import Pump
 
-ANSWER_TIMEOUT_S = 10.0
-STATUS_TIMEOUT_S = 5.0
 MESSAGE_ID_CHARACTERS = (32, 56)
 """Lengths with an IPv4 and with an IPv6 address in front; the last 16 digits are the physical offset."""
 
@@ -34,14 +33,20 @@ class Relays:
     """Asks consumers on behalf of tools."""
 
     def __init__(
-        self, pump: Pump, clients: Clients, store: Store, topics: Topics, groups: Groups, broker_name: str
+        self,
+        pump: Pump,
+        clients: Clients,
+        store: Store,
+        topics: Topics,
+        groups: Groups,
+        options: BrokerOptions,
     ) -> None:
         self._pump = pump
         self._clients = clients
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._broker_name = broker_name
+        self._options = options
 
     @handles(GetConsumerRunningInfo)
     async def get_consumer_running_info(self, command: GetConsumerRunningInfo, request: Request) -> Response:
@@ -62,7 +67,7 @@ class Relays:
         order = msgspec.structs.replace(
             command,
             client_id=member.client_id,
-            broker_name=self._broker_name,
+            broker_name=self._options.broker.name,
             topic_sys_flag=topic.topic_sys_flag if topic is not None else None,
             group_sys_flag=group.group_sys_flag if group is not None else None,
         )
@@ -90,7 +95,8 @@ class Relays:
     async def _status(self, member: Member, question: Command) -> dict[MessageQueue, int] | None:
         """None if the client does not answer; others may."""
         try:
-            reply = await self._pump.invoke(member.connection, question, timeout=STATUS_TIMEOUT_S)
+            timeout_s = self._options.client_status_timeout_s
+            reply = await self._pump.invoke(member.connection, question, timeout=timeout_s)
             return GetConsumerStatusBody.decode(reply.check().body).message_queue_table
         except (Unreachable, Refused):
             return None
@@ -108,7 +114,8 @@ class Relays:
 
     async def _relay(self, member: Member, command: Command, body: bytes = b"") -> Response:
         try:
-            reply = await self._pump.invoke(member.connection, command, body, ANSWER_TIMEOUT_S)
+            timeout_s = self._options.client_answer_timeout_s
+            reply = await self._pump.invoke(member.connection, command, body, timeout_s)
         except Unreachable as error:
             is_there = bool(self._clients.groups_of(member.connection)[0])
             code = ResponseCode.CONSUME_MESSAGE_TIMEOUT if is_there else ResponseCode.SYSTEM_ERROR

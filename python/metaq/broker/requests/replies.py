@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from metaq._core import Clock
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
@@ -11,11 +12,15 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import SendReplyMessage, SendReplyMessageV2, Sent
+from metaq.protocol.properties import (
+    REGION,
+    REPLY_PUSHED_MS,
+    REPLY_TO,
+    TRACE_ON,
+    decode_properties,
+    encode_properties,
+)
 from metaq.protocol.pump import Pump
-
-PUSH_TIMEOUT_S = 10.0
-REQUESTER = "REPLY_TO_CLIENT"
-PUSHED_AT = "PUSH_REPLY_TIME"
 
 
 class Replies:
@@ -29,7 +34,7 @@ class Replies:
         clock: Clock,
         switches: Switches,
         address: str,
-        region: str,
+        options: BrokerOptions,
     ) -> None:
         self._pump = pump
         self._clients = clients
@@ -37,18 +42,19 @@ class Replies:
         self._clock = clock
         self._switches = switches
         self._address = address
-        self._region = region
+        self._region = options.broker.region
+        self._timeout_s = options.reply_timeout_s
 
     @handles(SendReplyMessage, SendReplyMessageV2)
     async def send_reply_message(
         self, command: SendReplyMessage | SendReplyMessageV2, request: Request
     ) -> Response:
-        properties = parse_properties(command.properties or "")
-        requester = properties.get(REQUESTER)
+        properties = decode_properties(command.properties or "")
+        requester = properties.get(REPLY_TO)
         if requester is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"the reply has no property {REQUESTER}: make it from the request it answers",
+                f"the reply has no property {REPLY_TO}: make it from the request it answers",
             )
         connection = self._clients.producer_connection(requester)
         if connection is None:
@@ -56,7 +62,7 @@ class Replies:
                 ResponseCode.SYSTEM_ERROR, f"{requester[:128]}, which asked, is not connected to this broker"
             )
         now_ms = self._clock.now_ms()
-        properties[PUSHED_AT] = str(now_ms)
+        properties[REPLY_PUSHED_MS] = str(now_ms)
         push = PushReplyMessageToClient(
             producer_group=command.producer_group,
             topic=command.topic,
@@ -69,12 +75,12 @@ class Replies:
             born_host=request.remote,
             store_host=self._address,
             store_timestamp=now_ms,
-            properties=format_properties(properties),
+            properties=encode_properties(properties),
             reconsume_times=command.reconsume_times,
             unit_mode=command.unit_mode,
         )
         try:
-            (await self._pump.invoke(connection, push, request.body, PUSH_TIMEOUT_S)).check()
+            (await self._pump.invoke(connection, push, request.body, self._timeout_s)).check()
         except (Unreachable, Refused) as error:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"{requester[:128]}, which asked, did not take the reply: {error}"
@@ -83,14 +89,4 @@ class Replies:
             request.retry()
             return RESPONDED
         sent = Sent(msg_id="0", queue_id=max(command.queue_id, 0), queue_offset=0)
-        return Response(fields={**sent.to_fields(), "MSG_REGION": self._region, "TRACE_ON": "true"})
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Reads `name 0x01 value 0x02`, repeated."""
-    pairs = (entry.partition("\x01") for entry in text.split("\x02"))
-    return {name: value for name, separator, value in pairs if name and separator}
-
-
-def format_properties(properties: dict[str, str]) -> str:
-    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+        return Response(fields={**sent.to_fields(), REGION: self._region, TRACE_ON: "true"})

@@ -79,7 +79,7 @@ class Resets:
         return Response(body=ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted)).encode())
 
     def _wanted(self, command: ResetConsumerOffset, topic: TopicConfig) -> dict[int, int]:
-        """Queue → the offset to go on from."""
+        """Queue → the offset to continue from."""
         queue_id = -1 if command.queue_id is None else command.queue_id
         queues = max(topic.read_queue_nums, topic.write_queue_nums)
         if queue_id >= queues:
@@ -134,13 +134,13 @@ class Resets:
         if live is None or not live.members:
             raise Refused(
                 ResponseCode.CONSUMER_NOT_ONLINE,
-                f"no consumer of group {command.group} is connected to be told of a reset",
+                f"no consumer of group {command.group} is connected, so none can follow a reset",
             )
         for member in live.members.values():
             if member.version < UNDERSTOOD_SINCE:
                 raise Refused(
                     ResponseCode.SYSTEM_ERROR,
-                    f"client {member.client_id} is too old to be told of a reset: update it",
+                    f"client {member.client_id} is too old to follow a reset: update it",
                 )
         order = ResetConsumerClientOffset(
             topic=command.topic, group=command.group, timestamp=command.timestamp, is_force=command.is_force

@@ -14,6 +14,13 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.messages import ConsumerSendMsgBack
+from metaq.protocol.properties import (
+    DEAD_LETTER_MESSAGE_ID,
+    DEAD_LETTER_TOPIC,
+    DELAY_LEVEL,
+    ORIGIN_MESSAGE_ID,
+    RETRY_TOPIC,
+)
 
 FIRST_RETRY_LEVEL = 3
 """The first retry waits for delay level 3 (10 s), each later one for the next level."""
@@ -46,12 +53,12 @@ class Retries:
         )
         if exhausted is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
-        origin_id = record.properties.get("ORIGIN_MESSAGE_ID", record.message_id)
-        origin_topic = record.properties.get("RETRY_TOPIC", record.topic)
-        properties = {"RETRY_TOPIC": origin_topic, "ORIGIN_MESSAGE_ID": origin_id}
+        origin_id = record.properties.get(ORIGIN_MESSAGE_ID, record.message_id)
+        origin_topic = record.properties.get(RETRY_TOPIC, record.topic)
+        properties = {RETRY_TOPIC: origin_topic, ORIGIN_MESSAGE_ID: origin_id}
         if command.delay_level < 0 or exhausted:
             topic, queue_id, level = names.dead_letter_topic(command.group), 0, 0
-            properties |= {"DLQ_ORIGIN_TOPIC": origin_topic, "DLQ_ORIGIN_MESSAGE_ID": origin_id}
+            properties |= {DEAD_LETTER_TOPIC: origin_topic, DEAD_LETTER_MESSAGE_ID: origin_id}
             await ensure_dead_letters(self._topics, command.group)
         else:
             topic = names.retry_topic(command.group)
@@ -67,7 +74,7 @@ class Retries:
                 queue_id,
                 reconsume_times=record.reconsume_times + 1,
                 delay_level=level,
-                drop=("DELAY",),
+                drop=(DELAY_LEVEL,),
                 properties=properties,
             )
         except (StoreFailure, LookupError) as error:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from metaq._core import Clock
-from metaq.protocol.bodies import ConsumerData, SubscriptionData
+from metaq.protocol.bodies import (
+    BROADCASTING,
+    CLUSTERING,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_PASSIVELY,
+    ConsumerData,
+    SubscriptionData,
+)
 
 
 class Change(Enum):
@@ -42,9 +49,9 @@ class ConsumerGroup:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.consume_type = "CONSUME_PASSIVELY"
-        self.message_model = "CLUSTERING"
-        self.consume_from_where = "CONSUME_FROM_LAST_OFFSET"
+        self.consume_type = CONSUME_PASSIVELY
+        self.message_model = CLUSTERING
+        self.consume_from_where = CONSUME_FROM_LAST_OFFSET
         self.members: dict[int, Member] = {}
         """By connection."""
         self.subscriptions: dict[str, SubscriptionData] = {}
@@ -53,7 +60,7 @@ class ConsumerGroup:
 
     @property
     def broadcasting(self) -> bool:
-        return self.message_model == "BROADCASTING"
+        return self.message_model == BROADCASTING
 
     def client_ids(self) -> list[str]:
         """Each id once, in order. Every consumer must compute the same shares from this list, and a client

@@ -53,11 +53,7 @@ class DelayProgress:
             offsets = await asyncio.to_thread(self._plane.delay_offsets)
             if offsets is None or offsets == self._kept:
                 return False
-            self._data_version = DataVersion(
-                counter=self._data_version.counter + 1,
-                state_version=self._data_version.state_version,
-                timestamp=self._clock.now_ms(),
-            )
+            self._data_version = self._data_version.next(self._clock.now_ms())
             await asyncio.to_thread(self._file.write, self._encode(offsets), self._data_version.counter)
             self._kept = offsets
             return True

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from metaq.broker.functions.call import Call, check_call, parse_call
 from metaq.broker.sql92 import BadExpression, compile_expression
 from metaq.filters.exchange import Description
+from metaq.protocol.bodies import FUNCTION, SQL92, TAG
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import Program
 
-SQL92 = "SQL92"
-TAG = "TAG"
-FUNCTION = "FUNCTION"
 FUNCTION_PREFIX = "function:"
 """Begins a call in place of a SQL92 expression: the Java client sends no types but TAG and SQL92."""
 

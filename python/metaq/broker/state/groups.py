@@ -234,11 +234,7 @@ class Groups:
         return True
 
     def _advance(self) -> None:
-        self._data_version = DataVersion(
-            counter=self._data_version.counter + 1,
-            state_version=self._data_version.state_version,
-            timestamp=self._clock.now_ms(),
-        )
+        self._data_version = self._data_version.next(self._clock.now_ms())
         self._keeper.touch()
 
 

@@ -30,7 +30,7 @@ RATES: Mapping[str, tuple[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Per second; 0 is no limit."""
+    """Per second; 0 means no limit."""
 
     messages: int = 0
     bytes: int = 0

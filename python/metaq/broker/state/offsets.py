@@ -55,11 +55,7 @@ class Offsets:
             version = self._plane.offsets_version()
             if version == self._version_kept:
                 return False
-            self._data_version = DataVersion(
-                counter=self._data_version.counter + 1,
-                state_version=self._data_version.state_version,
-                timestamp=self._clock.now_ms(),
-            )
+            self._data_version = self._data_version.next(self._clock.now_ms())
             await asyncio.to_thread(self._write, version)
             self._version_kept = version
             return True

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from metaq._core import BrokerPlane, tag_code
 from metaq.broker.functions.call import Call
 from metaq.broker.state.clients import Clients, ConsumerGroup
-from metaq.broker.state.filters import TAG, Filters, is_tags
+from metaq.broker.state.filters import Filters, is_tags
 from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
 from metaq.broker.state.limits import NO_LIMIT, Rates, consume_rates, send_rates
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
-from metaq.protocol.bodies import SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from metaq.protocol.bodies import TAG, SubscriptionData, SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.errors import Refused
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
 

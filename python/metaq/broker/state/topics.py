@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 
 from metaq._core import Clock
-from metaq.broker.options import INHERIT, READ, WRITE, BrokerOptions
+from metaq.broker.options import BrokerOptions
 from metaq.broker.state.attributes import altered
 from metaq.metadata import Keeper, MetadataFile
 from metaq.protocol import names
-from metaq.protocol.bodies import DataVersion, TopicConfig, TopicConfigTable
+from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, TopicConfig, TopicConfigTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
@@ -223,12 +223,7 @@ class Topics:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topic {wanted.topic_name}: {fault}")
 
     def _advance(self) -> None:
-        # A new object, since the old one may be on its way to a name server.
-        self.data_version = DataVersion(
-            counter=self.data_version.counter + 1,
-            state_version=self.data_version.state_version,
-            timestamp=self._clock.now_ms(),
-        )
+        self.data_version = self.data_version.next(self._clock.now_ms())
         self._keeper.touch()
 
 
@@ -255,9 +250,9 @@ def system_topics(options: BrokerOptions) -> list[TopicConfig]:
         topic(names.OFFSET_MOVED_TOPIC, 1),
         topic(names.SCHEDULE_TOPIC, 18),
         topic(names.TRACE_TOPIC, 1),
-        topic(f"{cluster}_REPLY_TOPIC", 1),
+        topic(names.reply_topic(cluster), 1),
         topic(f"{names.SYSTEM_PREFIX}REVIVE_LOG_{cluster}", 8),
-        topic(f"{names.SYSTEM_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1, INHERIT),
+        topic(f"{names.MEMBERS_TOPIC_PREFIX}{broker}", 1, INHERIT),
         topic(names.HALF_TOPIC, 1),
         topic(names.HALF_DONE_TOPIC, 1),
         topic(names.CHECKS_EXHAUSTED_TOPIC, 1),

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from metaq.client.consumer.handler import HandlerConsumer
 from metaq.client.consumer.iteration import Delivery, Stream
-from metaq.client.consumer.pull_consumer import PullConsumer
+from metaq.client.consumer.pull.pull_consumer import PullConsumer
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, AsyncClosable, AsyncStartable, SharedStart
 from metaq.client.message import Message
 from metaq.client.session.routes import Queue

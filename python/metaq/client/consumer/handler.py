@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from metaq._core import Message
-from metaq.client.consumer.broker_requests import BrokerRequests
-from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.group.broker_requests import BrokerRequests
+from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.handler_threads import as_exception, run_in_thread
-from metaq.client.consumer.local_retry import LocalRetries
-from metaq.client.consumer.local_retry_store import LocalRetryStore, local_retry_file
 from metaq.client.consumer.options import ConsumerOptions, client_directory
-from metaq.client.consumer.settlement import Settlement
+from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.settlement.local_retry import LocalRetries
+from metaq.client.consumer.settlement.local_retry_store import LocalRetryStore, local_retry_file
+from metaq.client.consumer.settlement.settlement import Settlement
 from metaq.client.consumer.subscription import Reject, Retry
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose
 from metaq.client.session.routes import Queue

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import Message
-from metaq.client.consumer.broker_requests import BrokerRequests
-from metaq.client.consumer.buffers import QueueBuffer
-from metaq.client.consumer.group_member import GroupMember
+from metaq.client.consumer.group.broker_requests import BrokerRequests
+from metaq.client.consumer.group.group_member import GroupMember
 from metaq.client.consumer.handler import YIELD_EVERY
 from metaq.client.consumer.options import ConsumerOptions
-from metaq.client.consumer.settlement import Settlement
+from metaq.client.consumer.pull.buffers import QueueBuffer
+from metaq.client.consumer.settlement.settlement import Settlement
 from metaq.client.consumer.subscription import Reject, Retry
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, CloseDeadline, SharedClose, SharedStart
 from metaq.errors import UsageError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypedDict
 
 from metaq.client.consumer.allocation import Strategy, strategy_named
-from metaq.client.consumer.buffers import Limits
-from metaq.client.consumer.positions import Position, Start
+from metaq.client.consumer.offsets.positions import Position, Start
+from metaq.client.consumer.pull.buffers import Limits
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import check_group, check_topic
 from metaq.client.session.routes import Queue

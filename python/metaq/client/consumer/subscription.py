@@ -8,12 +8,7 @@ from typing import Final, Self
 
 from metaq._core import tag_code
 from metaq.client.clock import now_ms
-from metaq.protocol.bodies import SubscriptionData
-
-ALL: Final = "*"
-TAG: Final = "TAG"
-SQL: Final = "SQL92"
-FUNCTION: Final = "FUNCTION"
+from metaq.protocol.bodies import ALL_TAGS, FUNCTION, SQL92, TAG, SubscriptionData
 
 DELAY_LEVELS_S: Final = (
     1,
@@ -99,7 +94,7 @@ class Subscription:
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} exclude each other: use only one filter")
         version = now_ms()
-        for kind, expression in ((SQL, sql), (FUNCTION, function)):
+        for kind, expression in ((SQL92, sql), (FUNCTION, function)):
             if expression is not None:
                 if not expression.strip():
                     raise ValueError(f"the filter {given[0]} is empty")
@@ -107,9 +102,9 @@ class Subscription:
         wanted = frozenset(_split(tags))
         if tags is not None and not wanted:
             raise ValueError("the filter tags is empty; leave it out to get every message")
-        if ALL in wanted:
+        if ALL_TAGS in wanted:
             wanted = frozenset()
-        return cls(topic, " || ".join(sorted(wanted)) or ALL, TAG, wanted, version)
+        return cls(topic, " || ".join(sorted(wanted)) or ALL_TAGS, TAG, wanted, version)
 
     def wants(self, tag: str | None) -> bool:
         """Returns whether the tag is wanted. Brokers only compare hashes, so we compare the tags again."""

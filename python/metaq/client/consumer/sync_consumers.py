@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from metaq.client.consumer import aio_consumers
 from metaq.client.consumer.iteration import Delivery
-from metaq.client.consumer.positions import Position
+from metaq.client.consumer.offsets.positions import Position
 from metaq.client.lifecycle import CLOSE_TIMEOUT_S, Closable, Startable
 from metaq.client.message import Message
 from metaq.client.portal import Portal

@@ -94,10 +94,10 @@ class Producer(AsyncStartable):
         if buffered is not None and not self._telemetry.is_heard and get_running_loop() is buffered.loop:
             future: AsyncSendFuture | None = None
             if not options:
-                future = buffered.put_here(topic, body)
+                future = buffered.put_on_loop(topic, body)
             elif options.keys() <= PLAIN_OPTIONS:
                 # One by one, because a call with ** would copy the options twice.
-                future = buffered.put_here(
+                future = buffered.put_on_loop(
                     topic, body, options.get("tag"), options.get("keys"), options.get("key")
                 )
             if future is not None:
@@ -108,7 +108,7 @@ class Producer(AsyncStartable):
         self._session.require_usable()
         buffered = self._require_buffered()
         prepared = buffered.prepare(topic, body, **options)
-        if buffered.buffer.ends_turn():  # After many messages in a row, others on the loop have a turn.
+        if buffered.buffer.should_yield():  # After many messages in a row, others on the loop have a turn.
             await asyncio.sleep(0)
         with self._telemetry.sending_later(self.group, prepared.message) as sending:
             future = await buffered.put_async(prepared, await buffered.queue_of(prepared))

@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from metaq._core import tag_code
-from metaq.client.session.routes import MASTER_ID, Queue, Route
+from metaq.client.session.routes import Queue, Route
 from metaq.errors import NoRoute
+from metaq.protocol.names import MASTER_ID
 
 AVOID_FIRST_S: Final = 1.0
 AVOID_MAX_S: Final = 30.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from metaq.client.message import check_topic
 from metaq.client.producer.arrow_rows import Rows
@@ -16,13 +15,11 @@ from metaq.client.producer.sending import Sender
 from metaq.client.session.routes import Route
 from metaq.client.session.session import Session
 from metaq.client.sync import Client
-from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NoRoute
-from metaq.protocol.errors import Unreachable
-
-ROUTE_PAUSE_S: Final = 0.2
+from metaq.errors import ClientClosed, InvalidMessage, MetaqError
+from metaq.retry import retry
 
 
-class Part(NamedTuple):
+class HalfBatch(NamedTuple):
     """A half message that holds many messages."""
 
     topic: str
@@ -85,12 +82,12 @@ class RowSender:
         """Waits until every row is acknowledged. Raises NotDelivered."""
         self._portal.run(self._require_open().flush)
 
-    def take_parts(self) -> list[Part]:
+    def take_half_batches(self) -> list[HalfBatch]:
         """Returns the half messages that were stored since the last call, in the order of their rows."""
         return [
-            Part(topic, is_ordered, broker, queue_id, half_offset, physical_offset(offset_id), count)
+            HalfBatch(topic, is_ordered, broker, queue_id, half_offset, physical_offset(offset_id), count)
             for topic, is_ordered, broker, queue_id, half_offset, offset_id, count in (
-                self._require_open().buffer.take_parts()
+                self._require_open().buffer.take_half_batches()
             )
         ]
 
@@ -121,12 +118,4 @@ async def route_of(session: Session, topic: str, timeout_s: float) -> Route:
 
     Raises NoRoute or Unreachable: after the timeout, or at once if the brokers do not have the topic.
     """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    while True:
-        try:
-            return await session.routes.get(topic, refresh=True, creatable=True)
-        except (NoRoute, Unreachable) as error:
-            if not error.retriable or loop.time() + ROUTE_PAUSE_S > deadline:
-                raise
-        await asyncio.sleep(ROUTE_PAUSE_S)
+    return await retry(lambda: session.routes.get(topic, refresh=True, creatable=True), timeout_s)

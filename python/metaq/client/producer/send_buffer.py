@@ -20,10 +20,11 @@ from metaq.client.producer.options import MessageOptions, PreparedSend, Producer
 from metaq.client.producer.queue_selection import queue_of_key
 from metaq.client.producer.results import STATUSES, SendResult, not_durable
 from metaq.client.producer.sending import Sender
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.client.tasks import Tasks
 from metaq.errors import ClientClosed, InvalidMessage, MetaqError, NotDelivered, NotSent
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.properties import encode_properties
 
 FAILURES_KEPT_MAX: Final = 100
@@ -57,7 +58,7 @@ class BufferedSender:
         self._options = options
         self.loop = asyncio.get_running_loop()
         self.buffer = SendBuffer(session.network("send"), session.unique_ids, options, self.loop)
-        self.put_here = self.buffer.put_here
+        self.put_on_loop = self.buffer.put_on_loop
         self._topics: set[str] = set()
         self._callbacks = CallbackThread()
         self._tasks = Tasks(f"producer {options.group}")
@@ -117,7 +118,7 @@ class BufferedSender:
         """Does the same on the event loop."""
         arguments = self._arguments(prepared.message, queue)
         try:
-            future = None if self._turns else self.buffer.put_checked_here(**arguments)
+            future = None if self._turns else self.buffer.put_checked_on_loop(**arguments)
             if future is None:
                 async with asyncio.timeout(prepared.timeout_s):
                     future = await self._put_in_turn(arguments)
@@ -133,7 +134,7 @@ class BufferedSender:
         try:
             while True:
                 if self._turns[0] is turn:
-                    future = self.buffer.put_checked_here(**arguments)
+                    future = self.buffer.put_checked_on_loop(**arguments)
                     if future is not None:
                         return future
                 if self._closed:
@@ -145,7 +146,7 @@ class BufferedSender:
             self._turns.remove(turn)
             self._wake_next_turn()
             if not self._turns:
-                self.buffer.want_no_room()
+                self.buffer.stop_watching_space()
 
     def _wake_next_turn(self) -> None:
         if self._turns and not self._turns[0].done():
@@ -192,7 +193,7 @@ class BufferedSender:
                 await self._deliver_results()
                 await self._callbacks.wait()
         await self._deliver_results()
-        late = self.buffer.left(epoch)
+        late = self.buffer.unfinished_count(epoch)
         count, failures = self._failed_count + late, self._failures
         self._failed_count, self._failures = 0, []
         if late:
@@ -201,7 +202,7 @@ class BufferedSender:
             raise NotDelivered(count, failures)
 
     async def _wait_sent(self, epoch: int) -> None:
-        if self.buffer.left(epoch):
+        if self.buffer.unfinished_count(epoch):
             done: asyncio.Future[None] = self.loop.create_future()
             self._flushing[done] = epoch
             try:
@@ -211,8 +212,8 @@ class BufferedSender:
 
     async def _deliver_results(self) -> None:
         """Sets the futures of messages that are done but whose events were not processed yet."""
-        end = self.buffer.news_end()
-        while self.buffer.has_news(end):
+        end = self.buffer.events_end()
+        while self.buffer.has_events_before(end):
             self._process_events()
             await asyncio.sleep(0)
 
@@ -248,8 +249,8 @@ class BufferedSender:
                 turn.set_result(None)
         self._session.routes.unwatch(self._push_route)
         self._sender.faults.on_change = lambda: None
-        end = self.buffer.news_end()
-        while self.buffer.has_news(end):
+        end = self.buffer.events_end()
+        while self.buffer.has_events_before(end):
             self._process_events()
         self.loop.remove_reader(self.buffer.fileno())
         self._callbacks.stop()
@@ -268,7 +269,7 @@ class BufferedSender:
             self._sender.faults.worked(broker)
         self._callbacks.run(done_batches)
         for done, epoch in self._flushing.items():
-            if not done.done() and not self.buffer.left(epoch):
+            if not done.done() and not self.buffer.unfinished_count(epoch):
                 done.set_result(None)
         self._wake_next_turn()
 

@@ -22,13 +22,12 @@ from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
 from metaq.protocol.properties import WAIT, encode_properties
 from metaq.protocol.reply import Reply
+from metaq.retry import Retry
 
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX: Final = 3
 """A broker that refuses will refuse again, while a silent one may come back."""
-PAUSE_FIRST_S: Final = 0.1
-PAUSE_MAX_S: Final = 1.0
 _OTHER_BROKER: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
 """Another broker may accept the message."""
 
@@ -197,14 +196,12 @@ class Sender:
 
         `earlier` is the outcome of a first attempt that was made elsewhere and took `spent_s` of the time.
         """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s - spent_s
+        tries = Retry(timeout_s - spent_s)
         tried: set[str] = set()
-        refusals = attempts = 0
+        refusals = 0
         route: Route | None = None
         last: MetaqError | None = None
         while True:
-            attempts += 1
             broker = ""
             try:
                 route = await self._session.routes.get(topic, refresh=last is not None, creatable=True)
@@ -217,7 +214,7 @@ class Sender:
                 else:
                     target = choose(route, tried)
                     broker = target.broker
-                    left_s = max(deadline - loop.time(), 0.001)
+                    left_s = max(tries.left_s, 0.001)
                     reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
                 if reply.code not in STATUSES:
                     reply.check()
@@ -238,11 +235,11 @@ class Sender:
             if broker:
                 self._selector.faults.failed(broker)
                 tried.add(broker)
-            pause = min(PAUSE_FIRST_S * 2 ** (attempts - 1), PAUSE_MAX_S) if _all_tried(route, tried) else 0.0
-            if refusals >= REFUSALS_MAX or loop.time() + pause >= deadline:
-                raise _not_sent(topic, attempts, timeout_s, last) from last
+            pause_s = tries.next_pause_s(at_once=not _all_tried(route, tried))
+            if pause_s is None or refusals >= REFUSALS_MAX:
+                raise _not_sent(topic, tries.tries, timeout_s, last) from last
             _log.info("a message to %s was not sent and is tried again: %s", topic, last)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause_s)
 
     def _command(self, message: Outgoing, target: Queue, route: Route) -> SendMessageV2:
         properties = encode_properties(message.properties)

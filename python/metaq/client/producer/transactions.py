@@ -21,13 +21,14 @@ from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.dispatch import Response
 from metaq.protocol.messages import EndTransaction
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, UNIQUE_KEY
+from metaq.retry import retry, steady
 
 _log = logging.getLogger(__name__)
 
 COMMIT: Final = 8
 ROLL_BACK: Final = 12
 END_TIMEOUT_S: Final = 5.0
-END_ATTEMPTS: Final = 2
+END_TRIES: Final = 2
 
 Checker = Callable[[Message], bool | Awaitable[bool | None] | None]
 """Gets the message of a transaction and returns how it ended: True for commit, False for rollback, None if it
@@ -79,22 +80,20 @@ class Transactions:
             topic=half.queue.topic,
             transaction_id=half.transaction_id or half.id,
         )
-        failure: MetaqError | None = None
-        for _ in range(END_ATTEMPTS):
-            try:
-                reply = await self._session.call(half.queue.broker, command, timeout=END_TIMEOUT_S)
-                reply.check()
-                self._session.telemetry.ended_transaction(command, half.queue.broker, properties)
-                return
-            except MetaqError as error:
-                failure = error
-                if not error.retriable:
-                    break
-        raise Undecided(
-            f"{'commit' if decision == COMMIT else 'rollback'} of transaction {half.id} did not"
-            f" reach {half.queue.broker}: {failure}",
-            hint="the broker will ask the checker",
-        ) from failure
+
+        async def call() -> None:
+            reply = await self._session.call(half.queue.broker, command, timeout=END_TIMEOUT_S)
+            reply.check()
+
+        try:
+            await retry(call, None, backoff=steady(0.0), tries_max=END_TRIES)
+        except MetaqError as error:
+            raise Undecided(
+                f"{'commit' if decision == COMMIT else 'rollback'} of transaction {half.id} did not"
+                f" reach {half.queue.broker}: {error}",
+                hint="the broker will ask the checker",
+            ) from error
+        self._session.telemetry.ended_transaction(command, half.queue.broker, properties)
 
     async def _check(self, address: str, frame: Frame) -> Response | None:
         records = decode_records(frame.body)

@@ -10,19 +10,16 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from metaq.errors import MetaqError, NoRoute
-from metaq.protocol.bodies import ClusterInfo, QueueData, TopicRouteData
+from metaq.protocol.bodies import READ, WRITE, ClusterInfo, QueueData, TopicRouteData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable
-from metaq.protocol.names import TEMPLATE_TOPIC
+from metaq.protocol.names import MASTER_ID, TEMPLATE_TOPIC
 from metaq.protocol.reply import Reply
 from metaq.protocol.routes import GetBrokerClusterInfo, GetRouteInfoByTopic
 
 _log = logging.getLogger(__name__)
 
-MASTER_ID: Final = 0
-_WRITE: Final = 2
-_READ: Final = 4
 NEW_TOPIC_QUEUES_MAX: Final = 4
 """The number of queues that Java producers ask for when their first message creates a topic."""
 
@@ -55,7 +52,7 @@ class Route:
         brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
 
         def count(queues: QueueData, permission: int) -> int:
-            number = queues.write_queue_nums if permission == _WRITE else queues.read_queue_nums
+            number = queues.write_queue_nums if permission == WRITE else queues.read_queue_nums
             return min(number, NEW_TOPIC_QUEUES_MAX) if is_template else number
 
         def allowed(permission: int) -> list[Queue]:
@@ -70,8 +67,8 @@ class Route:
             topic,
             brokers,
             # A broker without a master cannot be written to, but its replicas can be read.
-            [queue for queue in allowed(_WRITE) if MASTER_ID in brokers[queue.broker]],
-            [] if is_template else allowed(_READ),
+            [queue for queue in allowed(WRITE) if MASTER_ID in brokers[queue.broker]],
+            [] if is_template else allowed(READ),
             {broker.broker_name: broker.cluster for broker in data.broker_datas},
             is_template,
         )

@@ -17,7 +17,7 @@ from opentelemetry.trace import TracerProvider
 from metaq._core import Frame, Network
 from metaq.client.lifecycle import require_process
 from metaq.client.producer.unique_ids import month_start_ms, unique_ids
-from metaq.client.session.routes import MASTER_ID, NameServers, Queue, Route, Routes
+from metaq.client.session.routes import NameServers, Queue, Route, Routes
 from metaq.client.tasks import Tasks
 from metaq.client.telemetry.telemetry import Telemetry
 from metaq.errors import ClientClosed, MetaqError, NoRoute, UsageError
@@ -27,8 +27,9 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Response
 from metaq.protocol.errors import Refused, Unreachable
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.reply import Reply
-from metaq.remoting import Connection, Connections, split_address
+from metaq.remoting import Connection, Connections, split_address, split_addresses
 from metaq.settings import NetworkSettings
 
 __all__ = ["NOT_MINE", "Queue", "Route", "Session"]
@@ -334,21 +335,10 @@ class Session:
             self._tasks.run_once(self.routes.refresh_all, "refresh of routes")
 
 
-_ADDRESS_HINT: Final = "write host:port, and separate several with semicolons"
-
-
 def _addresses(nameservers: str) -> tuple[str, ...]:
     if not isinstance(nameservers, str):
         raise UsageError(f"nameservers is a str such as 'host:9876', not {type(nameservers).__name__}")
-    addresses = tuple(address.strip() for address in nameservers.split(";") if address.strip())
-    if not addresses:
-        raise UsageError("no name server is given", hint=_ADDRESS_HINT)
-    for address in addresses:
-        try:
-            split_address(address)
-        except ValueError as error:
-            raise UsageError(str(error), hint=_ADDRESS_HINT) from None
-    return addresses
+    return split_addresses(nameservers)
 
 
 def _own_address(nameserver: str) -> str:

@@ -7,7 +7,6 @@ sides are compared as values of Spark.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -29,6 +28,7 @@ from metaq.pipelines.binlog_sync.reading.database import SourceDatabase, SourceT
 from metaq.pipelines.binlog_sync.values.columns import Definition
 from metaq.pipelines.binlog_sync.writing.state import Cursor
 from metaq.pipelines.spark_runtime import quoted
+from metaq.retry import Retry, steady
 
 READ_ROWS: Final = 20_000
 READ_BYTES: Final = 32 * 1024 * 1024
@@ -76,10 +76,9 @@ class Verifier:
 
     def verify(self, wait_s: float) -> Verification:
         """Compares rows that differ again for up to `wait_s`: changes may be on their way."""
-        deadline = time.monotonic() + wait_s
+        tries = Retry(wait_s, steady(PAUSE_S))
         found = last = self._pass()
-        while not found.is_same and time.monotonic() < deadline:
-            time.sleep(PAUSE_S)
+        while not found.is_same and tries.pause_blocking():
             again = self._pass({table.table for table in found.tables if not table.is_same})
             found, last = _merged(found, last, again), again
         return Verification(tuple(self._limited(table) for table in found.tables))

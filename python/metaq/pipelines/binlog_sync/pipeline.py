@@ -20,14 +20,14 @@ from metaq.pipelines.binlog_sync.reading.database import DatabaseServer, SourceD
 from metaq.pipelines.binlog_sync.writing.outbox import Outbox, Stopped
 from metaq.pipelines.binlog_sync.writing.state import StateFile, SyncState
 from metaq.pipelines.binlog_sync.writing.topic import find_queues, queues_for
+from metaq.retry import Backoff, Retry
 
 _log = logging.getLogger(__name__)
 
 GROUP: Final = "metaq-binlog-sync"
 CLOSE_TIMEOUT_S: Final = 15.0
 SEND_BUFFER_BYTES_MIN: Final = 32 * 1024 * 1024
-PAUSE_FIRST_S: Final = 0.2
-PAUSE_MAX_S: Final = 10.0
+BACKOFF: Final = Backoff(first_s=0.2, max_s=10.0)
 _CASCADES: Final = (
     "the binlog, and so the topic, lacks the changes that these foreign keys make by themselves: "
 )
@@ -212,7 +212,7 @@ class BinlogSync:
 
     def _follow(self, follower: Follower, stop: threading.Event) -> None:
         """Follows the binlog, and reconnects as often as necessary; raises MetaqError, Stopped."""
-        pause_s = PAUSE_FIRST_S
+        tries = Retry(None, BACKOFF)
         while not stop.is_set():
             position = follower.position
             stream = BinlogStream(
@@ -230,11 +230,11 @@ class BinlogSync:
                 if isinstance(error, CommandError) and not error.retriable:
                     raise
                 if follower.position != position:
-                    pause_s = PAUSE_FIRST_S
-                _log.warning("%s; trying again in %.1f s", error, pause_s)
+                    tries.reset()
+                _log.warning("%s; trying again", error)
                 follower.disconnected()
-                stop.wait(pause_s)
-                pause_s = min(pause_s * 2, PAUSE_MAX_S)
+                if not tries.pause_blocking(stop):
+                    return
                 self._check_server(follower)
             finally:
                 stream.close()

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from metaq.client.message import check_group, check_topic
 from metaq.config.kinds import Bytes, Choice, Flag, Number, Seconds, Text
 from metaq.errors import ConfigError, InvalidMessage
-from metaq.pipelines.settings import NAMESRV, Key, Sections, Texts, read_sections
+from metaq.pipelines.settings import NAMESRV, START, Key, Sections, Texts, read_sections
 from metaq.pipelines.spark_runtime import SPARK, SparkConfig, located, spark_config
 
 MIB: Final = 1024 * 1024
@@ -38,7 +38,7 @@ LAKE: Final[Mapping[str, Key]] = {
     "format": Key(Choice((DELTA, PARQUET)), DELTA),
     "topics": Key(Texts('a list of topics such as ["web", "shop"]'), None),
     "pattern": Key(Text(says="a regular expression that whole names of topics match"), None),
-    "start": Key(Choice(("first", "last")), "first"),
+    "start": START,
     "group": Key(Text(says="the name of a consumer group"), None),
     "lost": Key(Choice(("error", "skip")), "error"),
     "zone": Key(Text(says="a time zone such as UTC or Europe/Berlin"), "UTC"),

@@ -60,7 +60,7 @@ class LogLake:
             ]
             is_begun = exists(spark, f"{config.checkpoint}/metadata")
             master = spark.sparkContext.master
-        begins = "at its checkpoint" if is_begun else f"at the {config.start} message"
+        begins = "at its checkpoint" if is_begun else f"at the {config.start} offsets"
         compacts = f"every {config.compact_batches} batches" if config.compact_batches else "never"
         facts: dict[str, object] = {
             "topics": f"{config.subscribed} at {config.nameservers}",
@@ -122,7 +122,7 @@ class LogLake:
         reader = (
             spark.readStream.format("metaq")
             .option("nameservers", config.nameservers)
-            .option("startingOffsets", "earliest" if config.start == "first" else "latest")
+            .option("startingOffsets", config.start)
             .option("columns", SOURCE_COLUMNS)
             .option("includeProperties", "true")
             .option("maxBytesPerTrigger", str(config.batch_bytes))

@@ -57,8 +57,8 @@ class AgentSettings:
     """Glob patterns; `**` matches any depth."""
     state: Path
     tag: str | None = None
-    start: Literal["first", "last"] = "first"
-    """The begin of files that exist at the very first start: their first or their last byte."""
+    start: Literal["earliest", "latest"] = "earliest"
+    """The first run begins at the beginning (`earliest`) or at the end (`latest`) of files that exist."""
     line_bytes_max: int = 1024 * 1024
     send_timeout_s: float = 15.0
     """The time for one line including retries; after that it is read and sent again."""
@@ -224,7 +224,7 @@ class LogAgent:
         source = _OpenFile(file, kept.id if kept else uuid.uuid4().hex, has_name=has_name)
         if kept is not None:
             file.position = source.sent_bytes = kept.sent_bytes
-        elif self._is_first_run and settings.start == "last":
+        elif self._is_first_run and settings.start == "latest":
             file.position = source.sent_bytes = file.size_bytes
         source.quiet_since = time.monotonic()
         self._sources[file.key] = source

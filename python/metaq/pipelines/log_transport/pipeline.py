@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Final, Self
 
-from metaq.config.kinds import Bytes, Choice, Text
+from metaq.config.kinds import Bytes, Text
 from metaq.errors import ConfigError
 from metaq.pipelines import Plan, Progress, Report
 from metaq.pipelines.log_transport.agent import AgentSettings, LogAgent, find_files
@@ -15,6 +15,7 @@ from metaq.pipelines.log_transport.positions import FilePosition, Positions
 from metaq.pipelines.log_transport.standard_input import send_stream
 from metaq.pipelines.settings import (
     NAMESRV,
+    START,
     STATE_FILE,
     TOPIC_NAME,
     Key,
@@ -28,7 +29,7 @@ STANDARD_INPUT: Final = "-"
 SECTIONS: Final[Sections] = {
     "files": {
         "paths": Key(Texts('a list of files, * and ** as in a shell, or ["-"] for standard input')),
-        "start": Key(Choice(("first", "last")), "first"),
+        "start": START,
         "line_bytes": Key(Bytes(1, 3 * 1024 * 1024), 1024 * 1024),
     },
     "topic": {
@@ -104,4 +105,4 @@ class LogTransport:
     def _begins(self, kept: FilePosition | None, size_bytes: int, *, is_first_run: bool) -> int:
         if kept is not None:
             return kept.sent_bytes
-        return size_bytes if is_first_run and self._settings.start == "last" else 0
+        return size_bytes if is_first_run and self._settings.start == "latest" else 0

@@ -25,6 +25,7 @@ from metaq.pipelines.log_transport.agent import FAILURE_PAUSE_S, PRODUCER_GROUP,
 from metaq.pipelines.log_transport.line_properties import line_properties
 from metaq.pipelines.report_timer import ReportTimer
 from metaq.pipelines.send_errors import is_final
+from metaq.retry import Retry, steady
 
 READ_AHEAD_LINES_MAX: Final = 64
 HELD_LINES_MAX: Final = 10_000
@@ -157,13 +158,14 @@ class _Unacknowledged:
         """Retries until the send buffer takes the line, which cannot be read again; raises after `stop`."""
         properties = line_properties(self._id, piece.number, "-", self._host, is_cut=piece.is_cut)
         settings = self._settings
+        tries = Retry(None, steady(FAILURE_PAUSE_S))
         while True:
             try:
                 future = self._producer.send_soon(
                     settings.topic, piece.body, tag=settings.tag, key=self._id, properties=properties
                 )
             except MetaqError as error:
-                if is_final(error) or self._stop.wait(FAILURE_PAUSE_S):
+                if is_final(error) or not tries.pause_blocking(self._stop):
                     raise
             else:
                 self._in_flight.append((piece, future))

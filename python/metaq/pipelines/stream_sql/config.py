@@ -13,6 +13,7 @@ from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Seconds, Text
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.pipelines.settings import (
     NAMESRV,
+    START,
     Key,
     Sections,
     Texts,
@@ -42,7 +43,7 @@ SOURCE: Final[Mapping[str, Key]] = {
     "time": Key(Text(says="a column with a timestamp, or stored_at or born_at of the message"), None),
     "watermark": Key(Text(says="a span of time such as 10 minutes"), None),
     "early": Key(Text(says="a span of time such as 1 day"), "1 day"),
-    "start": Key(Choice(("first", "last")), "first"),
+    "start": START,
     "tags": Key(Text(says="a tag, or several separated by ||"), None),
     "group": Key(Text(says="the name of a consumer group"), None),
     "lost": Key(Choice(("error", "skip")), "error"),

@@ -67,7 +67,7 @@ def _table(spark: SparkSession, config: SqlConfig, source: SourceConfig) -> Data
 def _messages(spark: SparkSession, source: SourceConfig) -> DataFrame:
     options = {
         "nameservers": source.nameservers,
-        "startingOffsets": "earliest" if source.start == "first" else "latest",
+        "startingOffsets": source.start,
         "includeProperties": "true",
         "maxBytesPerTrigger": str(source.batch_bytes),
         "failOnDataLoss": "false" if source.skips_lost else "true",

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from metaq.client.producer.row_sender import Part, RowSender, route_of
+from metaq.client.producer.row_sender import HalfBatch, RowSender, route_of
 from metaq.spark.errors import OptionError
 from metaq.spark.sink import exactly_once
 from metaq.spark.sink.client import client_of, run, session_of
@@ -29,7 +29,7 @@ class TaskDone(WriterCommitMessage):
 
     identity: Identity | None
     row_count: int
-    parts: list[Part] = field(default_factory=list)
+    half_batches: list[HalfBatch] = field(default_factory=list)
 
 
 class SinkWriter(DataSourceArrowWriter):
@@ -56,11 +56,11 @@ class SinkWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._identity is not None:
-            exactly_once.commit(self._options, self._identity, parts_of(messages))
+            exactly_once.commit(self._options, self._identity, half_batches_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._identity is not None:
-            exactly_once.abort(self._options, self._identity, parts_of(messages))
+            exactly_once.abort(self._options, self._identity, half_batches_of(messages))
 
 
 def require_append(overwrite: bool) -> None:
@@ -105,16 +105,21 @@ def write_rows(
                 sender.put(layout.rows(batch))
                 row_count += batch.num_rows
         sender.flush()
-        return TaskDone(identity, row_count, sender.take_parts())
+        return TaskDone(identity, row_count, sender.take_half_batches())
     except BaseException:
         if identity is not None:
-            # Spark runs the task again, with other parts. Brokers would roll these back later by themselves.
-            exactly_once.roll_back_quietly(client, options, sender.take_parts())
+            # Spark runs the task again with other half messages. Brokers would roll these back later.
+            exactly_once.roll_back_quietly(client, options, sender.take_half_batches())
         raise
     finally:
         sender.close(0.0)
 
 
-def parts_of(messages: Iterable[WriterCommitMessage | None]) -> list[Part]:
-    """Returns the parts of all tasks that ended."""
-    return [part for message in messages if isinstance(message, TaskDone) for part in message.parts]
+def half_batches_of(messages: Iterable[WriterCommitMessage | None]) -> list[HalfBatch]:
+    """Returns the half messages of all tasks that ended."""
+    return [
+        half_batch
+        for message in messages
+        if isinstance(message, TaskDone)
+        for half_batch in message.half_batches
+    ]

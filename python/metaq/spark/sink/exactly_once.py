@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from metaq._core import Frame, decode_records
-from metaq.client.producer.row_sender import Part
+from metaq.client.producer.row_sender import HalfBatch
 from metaq.client.producer.transactions import COMMIT, ROLL_BACK
 from metaq.client.session.session import NOT_MINE, Session
 from metaq.client.sync import Client
@@ -71,46 +71,48 @@ def _identity_of(text: str) -> Identity | None:
 # On the driver
 
 
-def commit(options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
+def commit(options: SinkOptions, identity: Identity, half_batches: Sequence[HalfBatch]) -> None:
     """Shows the batch and returns when all of it is shown. Raises if that is not certain."""
     client = client_of(options.nameservers)
     answer_checks(client, options)
-    run(client, _commit_in_time, session_of(client), options, identity, parts)
+    run(client, _commit_in_time, session_of(client), options, identity, half_batches)
 
 
 async def _commit_in_time(
-    session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]
+    session: Session, options: SinkOptions, identity: Identity, half_batches: Sequence[HalfBatch]
 ) -> None:
     """Tries again while brokers are away; every step may be repeated."""
     tries = Retry(options.timeout_s, steady(PAUSE_S))
     while True:
         try:
-            return await _commit(session, options, identity, parts)
+            return await _commit(session, options, identity, half_batches)
         except (NoMarkers, NoRoute, NotSent, Unreachable) as error:
             _log.warning("%s/%d: %s", identity.name, identity.number, error)
             if not await tries.pause():
                 raise
 
 
-async def _commit(session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
-    ours = Marker.of(identity, options.group, parts, is_commit=True)
+async def _commit(
+    session: Session, options: SinkOptions, identity: Identity, half_batches: Sequence[HalfBatch]
+) -> None:
+    ours = Marker.of(identity, options.group, half_batches, is_commit=True)
     markers = Markers(session, identity)
     if not await markers.exist():
         # Windows and joins have no rows at first. The topic is created with the first batch nevertheless: a
         # later batch could not tell whether it is the first with rows.
-        near = ours.topics[0] if parts else options.topic
-        if near is None or (not parts and (identity.is_job or identity.number > 0)):
+        near = ours.topics[0] if half_batches else options.topic
+        if near is None or (not half_batches and (identity.is_job or identity.number > 0)):
             return
         # A topic that is created again while its broker is away would not know the batches decided there.
         if identity.number > 0 and not options.may_start_late:
             raise NoMarkers(
                 f"{markers.topic}, which knows the batches before {identity.number}, is not there: its broker"
                 " may be away",
-                hint="where this query has never written exactly once, give exactlyOnceFromAnyBatch=true",
+                hint="if this query has never written exactly once, give exactlyOnceFromAnyBatch=true",
             )
         await markers.create(near)
     decided = await _decide(markers, identity, ours, options)
-    if parts and (decided is None or decided.digest != ours.digest):
+    if half_batches and (decided is None or decided.digest != ours.digest):
         _log.warning(
             "batch %s/%d was written before: the new rows are rolled back", identity.name, identity.number
         )
@@ -155,22 +157,24 @@ async def _known(markers: Markers, options: SinkOptions) -> list[Marker]:
         raise
 
 
-def abort(options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
+def abort(options: SinkOptions, identity: Identity, half_batches: Sequence[HalfBatch]) -> None:
     """Rolls back what tasks wrote, unless the batch is decided: Spark may abort a batch that it began to
     commit."""
-    if not parts:
+    if not half_batches:
         return
     client = client_of(options.nameservers)
     try:
-        run(client, _abort, session_of(client), options, identity, parts)
+        run(client, _abort, session_of(client), options, identity, half_batches)
     except MetaqError as error:
         _log.warning(
             "%s/%d was not taken back, brokers will ask about it: %s", identity.name, identity.number, error
         )
 
 
-async def _abort(session: Session, options: SinkOptions, identity: Identity, parts: Sequence[Part]) -> None:
-    ours = Marker.of(identity, options.group, parts, is_commit=False)
+async def _abort(
+    session: Session, options: SinkOptions, identity: Identity, half_batches: Sequence[HalfBatch]
+) -> None:
+    ours = Marker.of(identity, options.group, half_batches, is_commit=False)
     markers = Markers(session, identity)
     if await markers.exist():
         if winner(await markers.read(), identity.number) is not None:
@@ -194,11 +198,11 @@ async def _roll_back(session: Session, marker: Marker) -> None:
 # In tasks
 
 
-def roll_back_quietly(client: Client, options: SinkOptions, parts: Sequence[Part]) -> None:
+def roll_back_quietly(client: Client, options: SinkOptions, half_batches: Sequence[HalfBatch]) -> None:
     """Rolls back after a task has failed; errors are only logged."""
-    if not parts:
+    if not half_batches:
         return
-    marker = Marker.of(Identity("task", 0), options.group, parts, is_commit=False)
+    marker = Marker.of(Identity("task", 0), options.group, half_batches, is_commit=False)
     try:
         run(client, _roll_back, session_of(client), marker)
     except Exception:  # The error of the task itself is reported.

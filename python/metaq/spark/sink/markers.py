@@ -18,14 +18,15 @@ import msgspec
 from metaq._core import Record, decode_records
 from metaq.client.message import BODY_BYTES_MAX, outgoing
 from metaq.client.producer.options import ProducerOptions
-from metaq.client.producer.row_sender import Part
+from metaq.client.producer.row_sender import HalfBatch
 from metaq.client.producer.sending import Sender
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import NoRoute
+from metaq.protocol.bodies import ALL_TAGS, TAG
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.messages import PullMessage, QueryMessage
-from metaq.protocol.names import TOOLS_GROUP
+from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PullMessage, QueryMessage
+from metaq.protocol.names import MASTER_ID, TOOLS_GROUP
 from metaq.protocol.offsets import GetMaxOffset, GetMinOffset, QueueOffset
 from metaq.protocol.topics import UpdateAndCreateTopic
 from metaq.retry import Retry, steady
@@ -40,7 +41,6 @@ PLAIN_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
 """The largest marker before it is compressed."""
 CREATED_WITHIN_S: Final = 10.0
 SEEN_PAUSE_S: Final = 0.05
-_SUBSCRIPTION_GIVEN: Final = 4
 _DAY_MS: Final = 86_400_000
 CLOCKS_DIFFER_MS: Final = 600_000
 """The largest difference between the clocks of two drivers."""
@@ -84,15 +84,23 @@ class Marker(msgspec.Struct, frozen=True):
     made_ms: int
 
     @classmethod
-    def of(cls, identity: Identity, group: str, parts: Sequence[Part], *, is_commit: bool) -> Marker:
+    def of(
+        cls, identity: Identity, group: str, half_batches: Sequence[HalfBatch], *, is_commit: bool
+    ) -> Marker:
         chains: dict[tuple[str, object], Chain] = {}
-        for part in parts:
-            key = (part.broker, (part.topic, part.queue_id) if part.is_ordered else None)
-            chain = chains.setdefault(key, Chain(part.broker, part.is_ordered, []))
-            chain.places.append((part.half_offset, part.physical_offset))
-        places = sorted((part.broker, part.half_offset, part.physical_offset) for part in parts)
+        for half_batch in half_batches:
+            key = (
+                half_batch.broker,
+                (half_batch.topic, half_batch.queue_id) if half_batch.is_ordered else None,
+            )
+            chain = chains.setdefault(key, Chain(half_batch.broker, half_batch.is_ordered, []))
+            chain.places.append((half_batch.half_offset, half_batch.physical_offset))
+        places = sorted(
+            (half_batch.broker, half_batch.half_offset, half_batch.physical_offset)
+            for half_batch in half_batches
+        )
         digest = hashlib.sha256(msgspec.json.encode(places)).hexdigest()[:32]
-        topics = sorted({part.topic for part in parts})
+        topics = sorted({half_batch.topic for half_batch in half_batches})
         now_ms = time.time_ns() // 1_000_000
         return cls(
             identity.name, identity.number, digest, is_commit, group, topics, list(chains.values()), now_ms
@@ -201,9 +209,9 @@ class Markers:
             end = start
         if not found and end > 0 and not identity.is_job:
             raise Expired(
-                f"the markers of {identity.name} are older than the broker keeps messages: whether batch"
-                f" {identity.number} was written cannot be told",
-                hint="where it was not, give the option exactlyOnceFromAnyBatch=true for the next start",
+                f"the broker has deleted the markers of {identity.name}, so nobody knows whether batch"
+                f" {identity.number} was written",
+                hint="if it was not, start the query once with exactlyOnceFromAnyBatch=true",
             )
         return [marker for marker in found if marker.name == identity.name]
 
@@ -239,9 +247,9 @@ class Markers:
                 queue_id=queue.id,
                 queue_offset=start,
                 max_msg_nums=end - start,
-                sys_flag=_SUBSCRIPTION_GIVEN,
-                subscription="*",
-                expression_type="TAG",
+                sys_flag=PULL_HAS_SUBSCRIPTION,
+                subscription=ALL_TAGS,
+                expression_type=TAG,
             )
             reply = (await self._session.call(queue.broker, command)).check()
             records = [record for record in decode_records(reply.body) if record.queue_offset < end]

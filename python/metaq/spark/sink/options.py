@@ -67,7 +67,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     options = SinkOptions(**{_FIELDS[name]: value for name, value in values.items()})
     if (options.app_id is None) != (options.version is None):
         raise OptionError(
-            "of the options txnAppId and txnVersion one is missing", hint="give both, or neither"
+            "only one of the options txnAppId and txnVersion is given", hint="give both, or neither"
         )
     if options.app_id is not None and options.guarantee is not Guarantee.EXACTLY_ONCE:
         raise OptionError(

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from metaq.spark.errors import OptionError
 from metaq.spark.sink import exactly_once
-from metaq.spark.sink.batch import TaskDone, parts_of, require_append, require_topic, write_rows
+from metaq.spark.sink.batch import TaskDone, half_batches_of, require_append, require_topic, write_rows
 from metaq.spark.sink.columns import Layout
 from metaq.spark.sink.exactly_once import Identity
 from metaq.spark.sink.options import Guarantee, SinkOptions
@@ -44,12 +44,12 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         identity = _identity_of(messages)
         if identity is not None:
-            exactly_once.commit(self._options, identity, parts_of(messages))
+            exactly_once.commit(self._options, identity, half_batches_of(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         identity = _identity_of(messages)
         if identity is not None:
-            exactly_once.abort(self._options, identity, parts_of(messages))
+            exactly_once.abort(self._options, identity, half_batches_of(messages))
 
 
 def _identity() -> Identity:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from metaq.admin import Bounds
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
+from metaq.protocol.names import MASTER_ID
 from metaq.spark.errors import DataLost
 from metaq.spark.source.cluster import Cluster
 from metaq.spark.source.offsets import AtOffsets, GroupOffset, Range, plan

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from metaq._core import Network, Scan, ScanBatch, ScanStop
 from metaq.client.compression import INFLATED_BYTES_MAX
-from metaq.client.session.routes import MASTER_ID, Queue
+from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError, UnreadableBody
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError, Refused, Unreachable
-from metaq.protocol.names import TOOLS_GROUP
+from metaq.protocol.names import MASTER_ID, TOOLS_GROUP
 from metaq.protocol.properties import SYSTEM_NAMES
 from metaq.retry import Backoff, Retry
 from metaq.settings import NetworkSettings, ScanSettings

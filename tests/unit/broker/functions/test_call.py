@@ -10,10 +10,10 @@ from hypothesis import given, settings
 
 from metaq.broker.functions.call import Call, check_call, parse_call
 from metaq.broker.sql92 import BadExpression
-from metaq.broker.state.filters import FUNCTION, SQL92, Filters
+from metaq.broker.state.filters import Filters
 from metaq.broker.state.policy import compile_subscription
 from metaq.filters.exchange import Argument, Description, Parameter
-from metaq.protocol.bodies import SubscriptionData
+from metaq.protocol.bodies import FUNCTION, SQL92, SubscriptionData
 from metaq.protocol.errors import Refused
 
 KNOWN = {

@@ -1,4 +1,4 @@
-"""Heartbeats: what they create, what they change and what they may not bring."""
+"""Heartbeats: the groups they create and change, and the ones that are refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Desk:
                 return outcome
             assert request.answers, "answered before anything is written"
             assert await outcome is RESPONDED
-            return Response(fields=request.answer_fields)
+            return Response(fields=request.answers[-1][2])
 
         return asyncio.run(take())
 

@@ -1,4 +1,4 @@
-"""Ids and properties as clients write them; what crosses to clients is tested with a broker that runs."""
+"""Ids and properties as clients write them. Relays to clients are tested with a running broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.broker.requests.relays import physical_offset_of
-from metaq.broker.requests.replies import format_properties, parse_properties
 from metaq.protocol.errors import ProtocolError
 
 
@@ -32,16 +31,3 @@ def test_no_text_does_harm(text: str) -> None:
             assert physical_offset_of(attempt) >= 0
         except ProtocolError:
             continue
-
-
-plain = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1)
-
-
-@given(properties=st.dictionaries(plain, plain, max_size=5))
-def test_properties_read_back_as_they_were(properties: dict[str, str]) -> None:
-    assert parse_properties(format_properties(properties)) == properties
-
-
-def test_the_last_separator_may_be_missing() -> None:
-    assert parse_properties("a\x01b\x02c\x01d") == {"a": "b", "c": "d"}
-    assert parse_properties("nonsense\x02\x01x\x02") == {}

@@ -82,7 +82,7 @@ def sqlite() -> Iterator[sqlite3.Connection]:
 @given(
     expression=st.recursive(common_conditions(), combined, max_leaves=8),
     numbers=st.tuples(*[st.none() | st.integers(-4, 4)] * 2),
-    # An empty property is none: the format of stored properties has no place for it.
+    # An empty property counts as missing: stored properties cannot represent it.
     texts=st.tuples(*[st.none() | COMMON_TEXTS.filter(bool)] * 2),
 )
 def test_what_sqlite_says(

@@ -1,4 +1,4 @@
-"""SQL92 expressions: what they mean, what is wrong with the others and where, and how large one may be."""
+"""SQL92 expressions: their meaning, errors that name the position, and limits of size."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ leave = st.tuples(st.just("leave"), st.integers(0, 4), st.just(""), st.just(no_t
 @settings(max_examples=300, deadline=None)
 @given(events=st.lists(st.one_of(beat, leave), max_size=40))
 def test_against_a_simple_model(events: list[tuple[str, int, str, dict[str, int]]]) -> None:
-    """Counters and shortcuts agree with looking at every member each time, and so do the changes told."""
+    """Counters, shortcuts and reported changes agree with looking at every member each time."""
     crowd = Crowd()
     model: dict[int, tuple[str, dict[str, int]]] = {}
 

@@ -1,4 +1,4 @@
-"""Limits as attributes: what is taken, what is refused, what reaches the data plane."""
+"""Limits as attributes: accepted values, refused values, and the values that reach the data plane."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_group_keeps_its_attributes_until_they_are_taken_away(
     limited = {"consume.rate.messages": "80"}
     assert update({"+consume.rate.messages": "80"}) == limited
     assert update({}) == limited, "an update of anything else leaves them"
-    assert update(limited) == limited, "told as it was read"
+    assert update(limited) == limited, "it is reported as it was read"
     with pytest.raises(Refused, match="begin with"):
         update({"?consume.rate.messages": "81"})
     with pytest.raises(Refused, match="unknown"):

@@ -1,4 +1,4 @@
-"""The offsets' file and what retention learns from it."""
+"""The file of offsets, and the offsets that protect messages from retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates and sums, from what queues and offsets have grown by."""
+"""Rates and sums, computed from the growth of queues and offsets."""
 
 from __future__ import annotations
 

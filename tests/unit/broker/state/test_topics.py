@@ -1,4 +1,4 @@
-"""The table of topics: what is always there, what may be made and what is refused."""
+"""The table of topics: built-in topics, topics that can be created, and refused ones."""
 
 from __future__ import annotations
 
@@ -262,6 +262,6 @@ def test_a_new_topic_is_in_no_route_before_it_is_kept(tables: Any, monkeypatch: 
     now = topics.served()
     assert "orders" in now.topic_config_table
     assert now.data_version.counter > told.data_version.counter, "a name server ignores what it has"
-    # One that is changed stays where it is.
+    # A changed topic keeps its place.
     topics.put(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
     assert topics.served().topic_config_table["orders"].read_queue_nums == 2

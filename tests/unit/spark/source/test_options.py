@@ -1,4 +1,4 @@
-"""Options: what is wrong is said before any work, with the option's name and what it takes."""
+"""Invalid options fail before any work, and the error names the option and its accepted values."""
 
 from __future__ import annotations
 

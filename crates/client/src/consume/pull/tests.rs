@@ -1,4 +1,4 @@
-//! Answers that lie, and what a stream holds of answers that do not.
+//! Wrong answers are reported, and a stream holds no more of right ones than its limits allow.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
@@ -148,7 +148,7 @@ fn all_queues_together_hold_no_more_bytes_than_allowed() {
                 prefetch.next_pull(*queue, &limits).unwrap()
             {
                 assert!(bytes <= limits.bytes_max / queues.len());
-                // A broker gives one message at least.
+                // A broker returns at least one message.
                 prefetch.put(*queue, read(0, &(from + 1).to_string(), &records(from..from + 1), from));
             }
         }
@@ -158,7 +158,7 @@ fn all_queues_together_hold_no_more_bytes_than_allowed() {
     prefetch.end_all();
     prefetch.begin(1, QueuePrefetch::new(source("b:1"), 0, false));
     prefetch.put(1, read(0, "8", &body, 0));
-    assert!(prefetch.next_pull(1, &limits).unwrap().is_some(), "one alone may hold all of it");
+    assert!(prefetch.next_pull(1, &limits).unwrap().is_some(), "a single queue may use the whole limit");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_queue_about_which_something_is_to_be_decided_stands_still() {
     assert_eq!((&*next.source.address, next.queue_offset), ("c:2", 3));
     prefetch.put_failure(1, "gone".to_owned());
     prefetch.end(1);
-    assert!(prefetch.events().is_empty(), "nobody decides for a queue that was given up");
+    assert!(prefetch.events().is_empty(), "a queue that has ended has no events");
     assert_eq!(prefetch.put(1, read(0, "1", &records(0..1), 0)), Change::default());
 }
 

@@ -131,25 +131,25 @@ fn what_goes_alone_keeps_its_turn() {
 #[test]
 fn a_flush_is_over_when_all_before_it_is_done() {
     let mut lanes = lanes(1000);
-    assert_eq!(lanes.left(lanes.epochs[0].0), 0);
+    assert_eq!(lanes.unfinished_count(lanes.epochs[0].0), 0);
     let empty = lanes.flush();
     let (one, other) = (lanes.find_or_make("t", None), lanes.find_or_make("u", None));
     let now = Instant::now();
     put(&mut lanes, one, b"1", now);
     put(&mut lanes, other, b"2", now);
-    assert_eq!(lanes.left(empty), 0, "it was there before them");
+    assert_eq!(lanes.unfinished_count(empty), 0, "it was there before them");
     let flush = lanes.flush();
     put(&mut lanes, one, b"3", now);
     let (due, _) = lanes.take_due(now);
-    assert_eq!((due.len(), lanes.left(flush)), (2, 2));
+    assert_eq!((due.len(), lanes.unfinished_count(flush)), (2, 2));
     assert!(!finish(&mut lanes, &due[1]).flushed);
     let again = lanes.flush();
-    assert_eq!((lanes.left(flush), lanes.left(again)), (1, 2));
+    assert_eq!((lanes.unfinished_count(flush), lanes.unfinished_count(again)), (1, 2));
     assert!(finish(&mut lanes, &due[0]).flushed);
-    assert_eq!((lanes.left(flush), lanes.left(again)), (0, 1));
+    assert_eq!((lanes.unfinished_count(flush), lanes.unfinished_count(again)), (0, 1));
     let late = lanes.flush();
     put(&mut lanes, one, b"4", now);
-    assert_eq!(lanes.left(late), 1);
+    assert_eq!(lanes.unfinished_count(late), 1);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn at_the_end_nothing_is_forgotten() {
         finish(&mut lanes, batch);
     }
     assert!(lanes.drain().is_empty());
-    assert_eq!(lanes.left(u64::MAX), 0);
+    assert_eq!(lanes.unfinished_count(u64::MAX), 0);
 }
 
 #[test]
@@ -220,7 +220,7 @@ proptest! {
             }
             look(&mut lanes, &mut under_way, now);
         }
-        prop_assert_eq!(lanes.left(flush), 0);
+        prop_assert_eq!(lanes.unfinished_count(flush), 0);
         prop_assert_eq!(seen, (0..sent).map(|number| number.to_be_bytes().to_vec()).collect::<Vec<_>>());
     }
 }

@@ -103,7 +103,7 @@ impl Bucket {
         Ok(true)
     }
 
-    /// The first entries behind a position, in order, at most `count_max`, and whether those are all. Recalls that are
+    /// The first entries after a position, in order, at most `count_max`, and whether those are all. Recalls that are
     /// done but concern the same moment are added to `recalls`. All entries must be written.
     pub(crate) fn next(
         &mut self,
@@ -130,7 +130,7 @@ impl Bucket {
             true
         })?;
         if !sound {
-            let detail = "entries are missing or damaged: the timer log is built again".to_owned();
+            let detail = "entries are missing or damaged: the timer log is rebuilt".to_owned();
             return Err(StoreError::Damaged { path: self.path(directory), detail });
         }
         first.sort_unstable_by_key(TimerEntry::position);

@@ -31,7 +31,7 @@ impl TimerPosition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimerEntry {
     pub wake_ms: i64,
-    /// Where the record is in the commit log.
+    /// The position of the record in the commit log.
     pub physical_offset: i64,
     /// The hash of the topic and the unique key. A message and its recall have the same.
     pub key_hash: u64,

@@ -215,7 +215,7 @@ fn a_mark_counts_after_a_kill_but_not_after_a_restart_of_the_machine() {
         assert_eq!(drain(&mut log, START_MS + 2_000), [0, 1, 2]);
         assert!(log.write_mark().unwrap());
         log.add(entry(START_MS, 7), 6).unwrap();
-        assert!(!log.write_mark().unwrap(), "one that is late cannot be told from what is done");
+        assert!(!log.write_mark().unwrap(), "a late entry looks like one that is done");
         drop(log);
         if is_rebooted {
             disk.set_boot_id([9; 16]);
@@ -288,7 +288,7 @@ struct Model {
     queue: Vec<TimerEntry>,
     delivered: HashMap<i64, u32>,
     allowed: HashMap<i64, u32>,
-    /// What may come again after a kill.
+    /// Deliveries that may be repeated after a kill.
     since_save: Vec<i64>,
     with_marks: bool,
     rebuilt_up_to: i64,

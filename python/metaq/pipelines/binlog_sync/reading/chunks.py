@@ -43,7 +43,6 @@ not older than the first time.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 from decimal import Decimal
@@ -62,6 +61,7 @@ from metaq.pipelines.binlog_sync.values.json_binary import text_of_text
 from metaq.pipelines.binlog_sync.values.rows import Row
 from metaq.pipelines.binlog_sync.values.value_readers import Value
 from metaq.pipelines.binlog_sync.writing.state import Cursor
+from metaq.retry import Retry, steady
 
 TRIES_MAX: Final = 50
 PAUSE_S: Final = 0.02
@@ -131,22 +131,24 @@ class ChunkReader:
         changed. Raises CommandError, BinlogError, Unsuitable, StreamLost if another server answers, and
         NotYet if the chunk can be read later.
         """
-        is_behind = False
-        for _ in range(TRIES_MAX):
+        tries = Retry(None, steady(PAUSE_S), tries_max=TRIES_MAX)
+        while True:
             try:
                 with self._source.errors():
                     return self._try(database, table, cursor, reached, committed)
             except (_Again, NotYet) as reason:
-                is_behind = isinstance(reason, NotYet)
-                time.sleep(PAUSE_S)
+                if tries.pause_blocking():
+                    continue
+                if isinstance(reason, NotYet):
+                    raise
+                raise BinlogError(
+                    f"{database}.{table} changes too often: no chunk of it could be read"
+                ) from None
             except Unsuitable:
                 raise
             except BaseException:
                 self.close()
                 raise
-        if is_behind:
-            raise NotYet
-        raise BinlogError(f"{database}.{table} changes too often: no chunk of it could be read")
 
     def _try(
         self, database: str, table: str, cursor: Cursor | None, reached: Position, committed: Set[str]

@@ -57,7 +57,7 @@ final class Admins {
         });
     }
 
-    /** The class of a group's settings moved too, and here it has to be made: the method tells which one it is. */
+    /** The class of a group's settings moved too. The parameter of the method shows which class to create. */
     private static Object setGroup(JsonObject request) throws Exception {
         for (Method method : DefaultMQAdminExt.class.getMethods()) {
             if (method.getName().equals("createAndUpdateSubscriptionGroupConfig")) {
@@ -122,7 +122,7 @@ final class Admins {
         return queues;
     }
 
-    /** How far a group is, and how many messages there are. */
+    /** The committed offsets of a group, and the ends of the queues. */
     private static Object consumeStats(JsonObject request) throws Exception {
         List<Map<String, Object>> queues = new ArrayList<>();
         admin(request).examineConsumeStats(request.get("group").getAsString()).getOffsetTable()
@@ -136,7 +136,7 @@ final class Admins {
         return queues;
     }
 
-    /** How far a group is in time. */
+    /** The times up to which a group has consumed. */
     private static Object timeSpans(JsonObject request) throws Exception {
         List<Map<String, Object>> queues = new ArrayList<>();
         for (var span : admin(request).queryConsumeTimeSpan(
@@ -151,7 +151,7 @@ final class Admins {
         return queues;
     }
 
-    /** Where the group goes on in each queue. */
+    /** The offset at which the group continues in each queue. */
     private static Object resetOffsets(JsonObject request) throws Exception {
         List<Map<String, Object>> queues = new ArrayList<>();
         admin(request).resetOffsetByTimestamp(

@@ -6,7 +6,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.ClientConfig;
 
-/** The clients that were started, by the handle the test gave them. */
+/** The running clients, by the handle that the test gave them. */
 final class Clients {
     private record Started(Object client, AutoCloseable stop) {
     }
@@ -16,7 +16,7 @@ final class Clients {
     private Clients() {
     }
 
-    /** What every kind of client takes; an instance name of its own keeps clients of one process apart. */
+    /** Settings of every kind of client. A unique instance name separates the clients of one process. */
     static <C extends ClientConfig> C configure(C client, JsonObject request) {
         client.setNamesrvAddr(text(request, "namesrv", null));
         client.setInstanceName(text(request, "instance", text(request, "handle", null)));

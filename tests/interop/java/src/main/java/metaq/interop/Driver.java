@@ -19,12 +19,12 @@ import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 
 /**
- * Runs what the test asks of Apache's client, one JSON object a line.
+ * Runs the requests of a test with Apache's client. Each line is a JSON object.
  *
  * <p>A request is {@code {"id": 1, "do": "send", …}}; its answer carries the same id and either {@code result} or
- * {@code error}. What happens on its own (a message consumed, a send acknowledged) is a line with {@code event} and
- * the {@code handle} of the client it happened to, written before the client hears that it is done: a test that
- * kills this process still sees all that it had seen. Stories and judgements are the test's.
+ * {@code error}. Events (a message consumed, a send acknowledged) are lines with {@code event} and the
+ * {@code handle} of the client. They are written before the client gets the result, so a test that kills this process
+ * still sees everything that the process had seen. The test decides what to do and what is right.
  */
 public final class Driver {
     interface Operation {
@@ -33,7 +33,7 @@ public final class Driver {
 
     private static final Gson GSON = new GsonBuilder().serializeNulls().disableHtmlEscaping().create();
     private static final Map<String, Operation> OPERATIONS = new HashMap<>();
-    /** Standard output carries answers alone; what libraries print goes to the log. */
+    /** Standard output carries answers only; the output of libraries goes to the log. */
     private static final PrintStream ANSWERS =
         new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
 
@@ -61,7 +61,7 @@ public final class Driver {
             JsonObject request = JsonParser.parseString(line).getAsJsonObject();
             workers.execute(() -> answer(request));
         }
-        // The test closed our input: nobody listens any more, and clients left running would keep the process up.
+        // The test closed our input. Clients that still run would keep the process alive.
         Runtime.getRuntime().halt(0);
     }
 
@@ -91,7 +91,7 @@ public final class Driver {
         write(line);
     }
 
-    /** The class a caller catches, its code, and the broker's own code where one lies underneath. */
+    /** The class that a caller catches, its code, and the broker's code if the cause has one. */
     static Map<String, Object> describe(Throwable failure) {
         Map<String, Object> error = new LinkedHashMap<>();
         error.put("class", failure.getClass().getSimpleName());

@@ -9,7 +9,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** The lite pull consumer: subscribed (the group shares the queues) or assigned (the test says which). */
+/** The lite pull consumer: subscribed (the group shares the queues) or assigned (the test names the queues). */
 final class LitePullConsumers {
     private LitePullConsumers() {
     }

@@ -20,14 +20,14 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Every way Apache's producer has of sending a message. */
+/** Every way in which Apache's producer can send a message. */
 final class Producers {
-    /** One message sent one way; null for a oneway send, which has no answer. */
+    /** Sends one message in one way; returns null for a oneway send, which has no answer. */
     private interface Sender {
         SendResult send(DefaultMQProducer producer, Message message, JsonObject described) throws Exception;
     }
 
-    /** Which queue a message goes to is the key's remainder, so that one key keeps one queue and its order. */
+    /** The remainder of the key selects the queue, so that messages with one key keep their order. */
     private static final MessageQueueSelector BY_KEY =
         (queues, message, key) -> queues.get(Math.floorMod(key.hashCode(), queues.size()));
 
@@ -104,7 +104,7 @@ final class Producers {
         }
     }
 
-    /** A list as long as the messages; with {@code "failures": "told"} a failed send is an entry and not the end. */
+    /** A list as long as the messages; with {@code "failures": "told"}, a failed send is an entry and does not end the call. */
     private static Object sendEach(JsonObject request, Sender sender) throws Exception {
         DefaultMQProducer producer = Clients.get(request, DefaultMQProducer.class);
         boolean tolerant = "told".equals(Clients.text(request, "failures", null));

@@ -10,7 +10,7 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** The pull consumer of old: the test says which queue, from where, how many. */
+/** The old pull consumer: the test names the queue, the offset and the number of messages. */
 final class PullConsumers {
     private PullConsumers() {
     }

@@ -16,7 +16,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** Push consumers: every message is an event, written before the client hears that it was consumed. */
+/** Push consumers: every message is an event, which is written before the client gets the result. */
 final class PushConsumers {
     private PushConsumers() {
     }
@@ -37,7 +37,7 @@ final class PushConsumers {
         if (request.has("from_time")) {
             consumer.setConsumeTimestamp(request.get("from_time").getAsString());
         }
-        // The enum moved to another package between 4.x and 5.x; its value tells us where it is.
+        // The enum moved to another package between 4.x and 5.x; its value shows where it is.
         var model = consumer.getMessageModel();
         consumer.setMessageModel(Enum.valueOf(model.getDeclaringClass(), Clients.text(request, "model", "CLUSTERING")));
         consumer.setConsumeThreadMin(Clients.number(request, "threads", 4));
@@ -78,7 +78,7 @@ final class PushConsumers {
         return consumer.buildMQClientId();
     }
 
-    /** Up to where each queue is consumed and will be committed when the client next reports its offsets. */
+    /** The offset that the client will commit next for each queue. */
     private static Object consumedOffsets(JsonObject request) {
         var consumer = Clients.get(request, DefaultMQPushConsumer.class).getDefaultMQPushConsumerImpl();
         List<Map<String, Object>> queues = new ArrayList<>();
@@ -90,7 +90,7 @@ final class PushConsumers {
         return queues;
     }
 
-    /** A message says in its property {@code fails} how often it cannot be handled. */
+    /** The property {@code fails} of a message says how often its processing fails. */
     private static boolean isToFail(Iterable<MessageExt> messages) {
         for (MessageExt message : messages) {
             String times = message.getUserProperty("fails");

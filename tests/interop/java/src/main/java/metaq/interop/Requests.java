@@ -29,7 +29,7 @@ final class Requests {
         operations.put("replier", Requests::startReplier);
     }
 
-    /** Answers every message with {@code re:} and its body; what became of the reply is an event. */
+    /** Answers every message with {@code re:} and its body; the outcome of the reply is an event. */
     private static Object startReplier(JsonObject request) throws Exception {
         String handle = request.get("handle").getAsString();
         String group = request.get("group").getAsString();

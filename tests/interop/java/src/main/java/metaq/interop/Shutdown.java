@@ -2,7 +2,7 @@ package metaq.interop;
 
 /**
  * Shortens the shutdown of clients while it is open: a client that stops waits for its thread NettyEventExecutor, which
- * looks only every three seconds whether it is to end. An interrupt lets it look at once, and does no harm otherwise.
+ * looks only every three seconds whether it is to end. An interrupt makes it look at once and does no other harm.
  */
 final class Shutdown implements AutoCloseable {
     private static final int LOOK_MS = 20;

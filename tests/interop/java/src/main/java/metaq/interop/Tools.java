@@ -15,7 +15,7 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
 /**
  * Apache's {@code mqadmin}, one command after the other in this process: a JVM for each would take most of the time.
  *
- * <p>The result of a command is its output, standard output and standard error apart. One that runs until it is
+ * <p>The result of a command is its standard output and its standard error. A command that runs until it is
  * stopped is interrupted after a number of milliseconds.
  */
 final class Tools {
@@ -29,7 +29,7 @@ final class Tools {
         operations.put("mqadmin", Tools::run);
     }
 
-    /** Commands are kept in a list, and some of them cannot run twice: they are made anew each time. */
+    /** Some commands of the list cannot run twice, so all of them are created again each time. */
     private static void forgetCommands() throws ReflectiveOperationException {
         for (Field field : MQAdminStartup.class.getDeclaredFields()) {
             if (Modifier.isStatic(field.getModifiers()) && List.class.isAssignableFrom(field.getType())) {

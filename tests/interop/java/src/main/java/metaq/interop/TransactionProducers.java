@@ -9,8 +9,8 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * The producer of transactions. What its listener answers stands in the message: property {@code local} for the
- * transaction itself, property {@code checks} for the checks, one word each, of which the last counts on.
+ * The producer of transactions. The message contains the answers of its listener: the property {@code local} for the
+ * transaction itself, and {@code checks} for the checks, one word each. The last word also answers all later checks.
  */
 final class TransactionProducers {
     private TransactionProducers() {

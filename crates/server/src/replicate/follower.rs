@@ -1,0 +1,261 @@
+//! A replica's end: it appends what its master sends, shows what its master has confirmed, and acknowledges what it
+//! holds.
+
+use std::collections::VecDeque;
+use std::io::{self, BufReader};
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use metaq_store::Store;
+use parking_lot::{Condvar, Mutex};
+
+use crate::replicate::frame::{Frame, bad};
+use crate::replicate::hub::why;
+use crate::replicate::notice::Notice;
+use crate::replicate::{ReplicationSettings, StatePosition};
+
+const READ_BUFFER_BYTES: usize = 256 << 10;
+/// How long a wait for the disk lasts before the acknowledging thread looks around again.
+const SYNC_WAIT: Duration = Duration::from_millis(50);
+
+/// A link to a master, from its start to its end.
+pub struct Follower {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Shared {
+    store: Arc<Store>,
+    settings: ReplicationSettings,
+    epoch: u64,
+    stream: TcpStream,
+    opened: Instant,
+    heard_ms: AtomicI64,
+    master_end: AtomicI64,
+    confirmed: AtomicI64,
+    state: Mutex<StateQueue>,
+    state_taken: Condvar,
+    has_acknowledged_state: AtomicBool,
+    notice: Notice,
+    is_closed: AtomicBool,
+    closed: Mutex<Option<String>>,
+}
+
+#[derive(Default)]
+struct StateQueue {
+    waiting: VecDeque<(StatePosition, Bytes)>,
+    bytes: usize,
+    acknowledged: StatePosition,
+}
+
+/// A replica's link in numbers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowerFigures {
+    pub master_end: i64,
+    pub confirmed: i64,
+    pub silent_ms: i64,
+    /// Why the link was closed; None while it lives.
+    pub closed: Option<String>,
+}
+
+impl Follower {
+    /// Follows the master at the other end of the socket, from the end of the store's log on. The store shows nothing
+    /// that the master has not confirmed. `state` is the position of the control state that is on the disk already.
+    pub fn start(
+        stream: TcpStream,
+        store: Arc<Store>,
+        settings: ReplicationSettings,
+        epoch: u64,
+        state: StatePosition,
+    ) -> io::Result<Self> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(settings.silence_max))?;
+        stream.set_write_timeout(Some(settings.silence_max))?;
+        let shared = Arc::new(Shared {
+            store,
+            settings,
+            epoch,
+            stream,
+            opened: Instant::now(),
+            heard_ms: AtomicI64::new(0),
+            master_end: AtomicI64::new(0),
+            confirmed: AtomicI64::new(0),
+            state: Mutex::new(StateQueue { acknowledged: state, ..StateQueue::default() }),
+            state_taken: Condvar::new(),
+            has_acknowledged_state: AtomicBool::new(false),
+            notice: Notice::new()?,
+            is_closed: AtomicBool::new(false),
+            closed: Mutex::new(None),
+        });
+        let threads = vec![
+            spawn("metaq-repl-recv", &shared, Shared::receive)?,
+            spawn("metaq-repl-held", &shared, Shared::acknowledge)?,
+        ];
+        Ok(Self { shared, threads: Mutex::new(threads) })
+    }
+
+    /// Becomes readable when control state has arrived or the link was closed.
+    pub fn fileno(&self) -> i32 {
+        self.shared.notice.fileno()
+    }
+
+    /// The control state that has arrived since the last call.
+    pub fn take_state(&self) -> Vec<(StatePosition, Bytes)> {
+        self.shared.notice.clear();
+        let mut state = self.shared.state.lock();
+        state.bytes = 0;
+        self.shared.state_taken.notify_all();
+        state.waiting.drain(..).collect()
+    }
+
+    /// Tells the master that control state up to there is on the disk.
+    pub fn acknowledge_state(&self, position: StatePosition) {
+        self.shared.state.lock().acknowledged = position;
+        self.shared.has_acknowledged_state.store(true, Ordering::SeqCst);
+        self.shared.store.wake_followers();
+    }
+
+    pub fn figures(&self) -> FollowerFigures {
+        let shared = &self.shared;
+        let relaxed = Ordering::Relaxed;
+        FollowerFigures {
+            master_end: shared.master_end.load(relaxed),
+            confirmed: shared.confirmed.load(relaxed),
+            silent_ms: shared.opened.elapsed().as_millis() as i64 - shared.heard_ms.load(relaxed),
+            closed: shared.closed.lock().clone(),
+        }
+    }
+
+    /// Ends the link and waits until nothing more is appended through it.
+    pub fn stop(&self) {
+        self.shared.close("it was asked to end".to_owned());
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has printed its panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn spawn(
+    name: &str,
+    shared: &Arc<Shared>,
+    work: fn(&Shared) -> io::Result<()>,
+) -> io::Result<JoinHandle<()>> {
+    let shared = Arc::clone(shared);
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if let Err(error) = work(&shared) {
+            shared.close(why(&error, &shared.settings));
+        }
+    })
+}
+
+impl Shared {
+    fn close(&self, reason: String) {
+        {
+            let mut closed = self.closed.lock();
+            if closed.is_some() {
+                return;
+            }
+            *closed = Some(reason);
+        }
+        self.is_closed.store(true, Ordering::SeqCst);
+        let _ = self.stream.shutdown(Shutdown::Both);
+        // Under the lock, so that a reader about to wait does not miss it.
+        drop(self.state.lock());
+        self.state_taken.notify_all();
+        self.store.wake_followers();
+        self.notice.set();
+    }
+
+    fn receive(&self) -> io::Result<()> {
+        let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, &self.stream);
+        let mut body = Vec::new();
+        while !self.is_closed.load(Ordering::SeqCst) {
+            let frame = Frame::read(&mut input, &mut body)?;
+            self.heard_ms.store(self.opened.elapsed().as_millis() as i64, Ordering::Relaxed);
+            match frame {
+                Frame::Log { epoch, physical_offset, confirmed } => {
+                    self.check_epoch(epoch)?;
+                    let end = self.store.append_raw(physical_offset, &body).map_err(io::Error::other)?;
+                    self.store.dispatch();
+                    self.show(end, confirmed);
+                }
+                Frame::Beat { epoch, end_offset, confirmed } => {
+                    self.check_epoch(epoch)?;
+                    self.show(end_offset, confirmed);
+                }
+                Frame::State { position } => self.keep_state(position, Bytes::copy_from_slice(&body)),
+                Frame::Ack { .. } => return Err(bad("an acknowledgement".to_owned())),
+            }
+        }
+        Ok(())
+    }
+
+    fn check_epoch(&self, epoch: u64) -> io::Result<()> {
+        if epoch > self.epoch {
+            return Err(bad(format!(
+                "bytes of epoch {epoch}, which it did not name; its own is {}",
+                self.epoch
+            )));
+        }
+        Ok(())
+    }
+
+    /// Shows what the master has confirmed.
+    fn show(&self, master_end: i64, confirmed: i64) {
+        self.master_end.fetch_max(master_end, Ordering::Relaxed);
+        if confirmed > self.confirmed.fetch_max(confirmed, Ordering::Relaxed) {
+            self.store.confirm_replicated(confirmed);
+        }
+    }
+
+    /// Hands control state to Python; waits while too much of it waits there.
+    fn keep_state(&self, position: StatePosition, entry: Bytes) {
+        let mut state = self.state.lock();
+        while state.bytes > self.settings.state_bytes_max && !self.is_closed.load(Ordering::SeqCst) {
+            self.state_taken.wait(&mut state);
+        }
+        state.bytes += entry.len();
+        state.waiting.push_back((position, entry));
+        drop(state);
+        self.notice.set();
+    }
+
+    /// The thread that acknowledges: whenever more is held, and at least as often as a beat is due.
+    fn acknowledge(&self) -> io::Result<()> {
+        let mut stream = &self.stream;
+        let mut acknowledged = -1;
+        let mut last_write = Instant::now() - self.settings.beat_interval;
+        while !self.is_closed.load(Ordering::SeqCst) {
+            let held = self.store.held_offset();
+            let has_state = self.has_acknowledged_state.swap(false, Ordering::SeqCst);
+            if held > acknowledged || has_state || last_write.elapsed() >= self.settings.beat_interval {
+                let state = self.state.lock().acknowledged;
+                Frame::Ack { epoch: self.epoch, held, state }.write(&mut stream, &[])?;
+                (acknowledged, last_write) = (held, Instant::now());
+            }
+            let end = self.store.end_offset();
+            if end > acknowledged {
+                self.store.wait_flushed(end, SYNC_WAIT);
+            } else {
+                self.store.follow(self.settings.beat_interval, || {
+                    self.store.end_offset() > acknowledged
+                        || self.has_acknowledged_state.load(Ordering::SeqCst)
+                        || self.is_closed.load(Ordering::SeqCst)
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,184 @@
+//! The frames of a replication link.
+//!
+//! ```text
+//!  0 | kind (1) | epoch (8) | first (8) | second (8) | body length (4) | crc (4) | body
+//! ```
+//! Numbers are big-endian. The crc covers the other fields and the body.
+//!
+//! | kind  | first               | second         | body                         |
+//! |-------|---------------------|----------------|------------------------------|
+//! | LOG   | physical offset     | confirmed      | whole records of one epoch   |
+//! | STATE | version             | 0              | an entry of the journal      |
+//! | BEAT  | end of the log      | confirmed      | none                         |
+//! | ACK   | held                | state's version| the state's epoch, 8 bytes   |
+
+use std::io::{self, IoSlice, Read, Write};
+
+use crate::replicate::StatePosition;
+
+const HEAD_BYTES: usize = 33;
+const CRC_AT: usize = 29;
+/// The largest body that either end accepts. A record, or the blank behind the last one of a file, is never larger.
+const BODY_BYTES_MAX: usize = 64 << 20;
+
+const LOG: u8 = 1;
+const STATE: u8 = 2;
+const BEAT: u8 = 3;
+const ACK: u8 = 4;
+
+/// A frame, without the body of LOG and STATE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    Log { epoch: u64, physical_offset: i64, confirmed: i64 },
+    State { position: StatePosition },
+    Beat { epoch: u64, end_offset: i64, confirmed: i64 },
+    Ack { epoch: u64, held: i64, state: StatePosition },
+}
+
+impl Frame {
+    fn fields(&self) -> (u8, u64, i64, i64) {
+        match *self {
+            Frame::Log { epoch, physical_offset, confirmed } => (LOG, epoch, physical_offset, confirmed),
+            Frame::State { position } => (STATE, position.epoch, position.version as i64, 0),
+            Frame::Beat { epoch, end_offset, confirmed } => (BEAT, epoch, end_offset, confirmed),
+            Frame::Ack { epoch, held, state } => (ACK, epoch, held, state.version as i64),
+        }
+    }
+
+    /// Writes the frame. The body of an acknowledgement is made here.
+    pub fn write(&self, out: &mut impl Write, body: &[u8]) -> io::Result<()> {
+        let state_epoch;
+        let body = match self {
+            Frame::Ack { state, .. } => {
+                state_epoch = state.epoch.to_be_bytes();
+                &state_epoch[..]
+            }
+            _ => body,
+        };
+        let (kind, epoch, first, second) = self.fields();
+        let mut head = [0; HEAD_BYTES];
+        head[0] = kind;
+        head[1..9].copy_from_slice(&epoch.to_be_bytes());
+        head[9..17].copy_from_slice(&first.to_be_bytes());
+        head[17..25].copy_from_slice(&second.to_be_bytes());
+        head[25..CRC_AT].copy_from_slice(&(body.len() as u32).to_be_bytes());
+        let crc = checksum(&head, body);
+        head[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+        write_both(out, &head, body)
+    }
+
+    /// Reads a frame; its body is left in `body`. Fails on everything that is not a frame.
+    pub fn read(input: &mut impl Read, body: &mut Vec<u8>) -> io::Result<Frame> {
+        let mut head = [0; HEAD_BYTES];
+        input.read_exact(&mut head)?;
+        let long = |at: usize| head[at..].first_chunk().copied().map_or(0, u64::from_be_bytes);
+        let word = |at: usize| head[at..].first_chunk().copied().map_or(0, u32::from_be_bytes);
+        let len = word(25) as usize;
+        if !(LOG..=ACK).contains(&head[0]) || len > BODY_BYTES_MAX {
+            return Err(bad(format!("a frame of kind {} with {len} bytes", head[0])));
+        }
+        body.clear();
+        let read = input.take(len as u64).read_to_end(body)?;
+        if read < len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if checksum(&head, body) != word(CRC_AT) {
+            return Err(bad("a frame whose checksum does not match".to_owned()));
+        }
+        let (epoch, first, second) = (long(1), long(9) as i64, long(17) as i64);
+        Ok(match head[0] {
+            LOG => Frame::Log { epoch, physical_offset: first, confirmed: second },
+            STATE => Frame::State { position: StatePosition { epoch, version: first as u64 } },
+            BEAT => Frame::Beat { epoch, end_offset: first, confirmed: second },
+            _ => {
+                let Some(state_epoch) = body.first_chunk().copied() else {
+                    return Err(bad("an acknowledgement without its state".to_owned()));
+                };
+                let state = StatePosition { epoch: u64::from_be_bytes(state_epoch), version: second as u64 };
+                Frame::Ack { epoch, held: first, state }
+            }
+        })
+    }
+}
+
+fn checksum(head: &[u8; HEAD_BYTES], body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&head[..CRC_AT]);
+    hasher.update(body);
+    hasher.finalize()
+}
+
+/// Writes both parts, with one call if the system takes them at once.
+fn write_both(out: &mut impl Write, head: &[u8], body: &[u8]) -> io::Result<()> {
+    let (mut head, mut body) = (head, body);
+    while !head.is_empty() {
+        let written = match out.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            written => written?,
+        };
+        let of_head = written.min(head.len());
+        head = &head[of_head..];
+        body = &body[written - of_head..];
+    }
+    out.write_all(body)
+}
+
+pub fn bad(detail: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn frames() -> impl Strategy<Value = Frame> {
+        let numbers = (any::<u64>(), any::<i64>(), any::<i64>(), any::<u64>());
+        (0..4, numbers).prop_map(|(kind, (epoch, first, second, version))| match kind {
+            0 => Frame::Log { epoch, physical_offset: first, confirmed: second },
+            1 => Frame::State { position: StatePosition { epoch, version } },
+            2 => Frame::Beat { epoch, end_offset: first, confirmed: second },
+            _ => Frame::Ack { epoch, held: first, state: StatePosition { epoch: version, version: epoch } },
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn a_frame_comes_back_and_a_changed_one_does_not(
+            frame in frames(),
+            content in prop::collection::vec(any::<u8>(), 0..300),
+            place in any::<prop::sample::Index>(),
+            bit in 0..8_u32,
+        ) {
+            let mut bytes = Vec::new();
+            frame.write(&mut bytes, &content)?;
+            let mut body = Vec::new();
+            prop_assert_eq!(Frame::read(&mut bytes.as_slice(), &mut body)?, frame);
+            if !matches!(frame, Frame::Ack { .. }) {
+                prop_assert_eq!(&body, &content);
+            }
+            let at = place.index(bytes.len());
+            prop_assert!(Frame::read(&mut &bytes[..at], &mut body).is_err(), "cut at {}", at);
+            bytes[at] ^= 1 << bit;
+            prop_assert!(Frame::read(&mut bytes.as_slice(), &mut body).is_err(), "changed at {}", at);
+        }
+
+        #[test]
+        fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert!(Frame::read(&mut bytes.as_slice(), &mut Vec::new()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_huge_length_takes_no_memory() {
+        let mut bytes = [0xff; HEAD_BYTES];
+        bytes[0] = LOG;
+        let mut body = Vec::new();
+        assert!(Frame::read(&mut bytes.as_slice(), &mut body).is_err());
+        bytes[25..29].copy_from_slice(&(BODY_BYTES_MAX as u32).to_be_bytes());
+        assert!(Frame::read(&mut bytes.as_slice(), &mut body).is_err());
+        assert!(body.capacity() < 1 << 20);
+    }
+}

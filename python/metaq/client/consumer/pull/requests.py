@@ -1,0 +1,142 @@
+"""One pull of one queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from metaq._core import FrameError, Message, decode_messages
+from metaq.client.compression import INFLATED_BYTES_MAX
+from metaq.client.consumer.subscription import Subscription
+from metaq.client.session.routes import Queue
+from metaq.errors import UnreadableBody
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import ProtocolError
+from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
+from metaq.protocol.names import MASTER_ID
+
+if TYPE_CHECKING:
+    from metaq.client.session.session import Session
+
+HOLD_MS: Final = 15_000
+"""How long the broker holds a pull that finds nothing."""
+ANSWER_TIMEOUT_S: Final = 15.0
+"""How long we wait for the answer after the time that the broker may hold the pull."""
+
+BYTES_MAX: Final = 1024 * 1024
+"""The bytes that one pull asks for; a broker may be configured to return less."""
+INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
+"""The bytes that one pull may inflate to. The rest waits for the next pull: small bodies may become huge."""
+
+_NOTHING_FOUND: Final = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+Unreadable = tuple[Message, UnreadableBody]
+"""A message whose body cannot be decompressed, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """The messages that one pull returned, and where the next pull starts."""
+
+    messages: list[Message]
+    next_offset: int
+    is_moved: bool
+    """The queue does not contain the offset that we asked for: continue at `next_offset`, even backwards."""
+    unreadable: list[Unreadable]
+
+
+class PullRequests:
+    """Pulls for one group, and remembers which replica the broker suggested for each queue."""
+
+    def __init__(self, session: Session, group: str, *, carries_subscription: bool) -> None:
+        self._session = session
+        self._group = group
+        self._carries_subscription = carries_subscription
+        self._broker_ids: dict[Queue, int] = {}
+
+    async def pull(
+        self,
+        queue: Queue,
+        queue_offset: int,
+        subscription: Subscription,
+        count_max: int,
+        hold_ms: int = HOLD_MS,
+        bytes_max: int = INFLATED_TOGETHER_BYTES,
+    ) -> PullResult:
+        """Pulls messages from an offset on. The first message may be larger than `bytes_max`.
+
+        Raises Refused, Unreachable or NoRoute.
+        """
+        flags = PULL_SUSPENDS if hold_ms else 0
+        command = PullMessage(
+            consumer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.id,
+            queue_offset=queue_offset,
+            max_msg_nums=count_max,
+            sys_flag=flags,
+            suspend_timeout_millis=hold_ms,
+            sub_version=subscription.version,
+            max_msg_bytes=min(bytes_max, BYTES_MAX),
+        )
+        if self._carries_subscription:
+            command.sys_flag |= PULL_HAS_SUBSCRIPTION
+            command.subscription = subscription.expression
+            command.expression_type = subscription.kind
+        broker_id = self._broker_ids.pop(queue, MASTER_ID)
+        if self._session.routes.address(queue.broker, broker_id) is None:
+            broker_id = MASTER_ID
+        timeout = hold_ms / 1000 + ANSWER_TIMEOUT_S
+        reply = await self._session.call(queue.broker, command, timeout=timeout, broker_id=broker_id)
+        found = reply.code == ResponseCode.SUCCESS
+        if not found and reply.code not in _NOTHING_FOUND:
+            reply.check()
+        header = reply.header(Pulled)
+        try:
+            messages, compressed = (
+                decode_messages(reply.body, queue, tags=subscription.tags) if found else ([], [])
+            )
+        except FrameError as error:
+            # To continue would silently skip the malformed message.
+            raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
+        self._broker_ids[queue] = header.suggest_which_broker_id
+        next_offset = header.next_begin_offset
+        unreadable, left = _inflate(compressed, min(bytes_max, INFLATED_TOGETHER_BYTES))
+        if left is not None:
+            next_offset = left.queue_offset
+            messages = [message for message in messages if message.queue_offset < next_offset]
+        if unreadable:
+            lost = {message.queue_offset for message, _ in unreadable}
+            messages = [message for message in messages if message.queue_offset not in lost]
+        is_moved = reply.code == ResponseCode.PULL_OFFSET_MOVED
+        return PullResult(messages, next_offset, is_moved, unreadable)
+
+
+def _inflate(compressed: Iterable[Message], bytes_max: int) -> tuple[list[Unreadable], Message | None]:
+    """Inflates bodies until they exceed the limit; returns the unreadable ones and the first that is left."""
+    unreadable: list[Unreadable] = []
+    size_bytes = 0
+    for message in compressed:
+        if size_bytes >= bytes_max:
+            return unreadable, message
+        failed = find_unreadable((message,))
+        unreadable += failed
+        # A body that is too large cost as much work as the largest allowed one.
+        size_bytes += INFLATED_BYTES_MAX if failed else message.body_size
+    return unreadable, None
+
+
+def find_unreadable(compressed: Iterable[Message]) -> list[Unreadable]:
+    """Inflates all bodies and returns the messages for which that failed."""
+    unreadable: list[Unreadable] = []
+    for message in compressed:
+        try:
+            _ = message.body
+        except UnreadableBody as error:
+            unreadable.append((message, error))
+    return unreadable

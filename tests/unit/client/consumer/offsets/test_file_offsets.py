@@ -1,0 +1,149 @@
+"""The file of broadcast offsets is always complete, and belongs to one process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from metaq.client.consumer.offsets.storage import FileOffsets
+from metaq.client.session.routes import Queue
+from metaq.errors import ClientClosed, CommandError
+
+QUEUE = Queue("T", "b", 1)
+
+
+def test_offsets_are_there_again_and_others_stay(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        assert await offsets.read(QUEUE) is None
+        await offsets.commit({QUEUE: 5, Queue("T", "b", 2): 9})
+        await offsets.commit({QUEUE: 6})
+        await offsets.close()
+        again = FileOffsets(tmp_path / "g.json")
+        assert await again.read(QUEUE) == 6
+        assert await again.read(Queue("T", "b", 2)) == 9
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        await offsets.commit({QUEUE: 5})
+        before = (tmp_path / "g.json").read_bytes()
+
+        def full(_: int) -> None:
+            raise OSError(28, "no space left")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match="no space"):
+            await offsets.commit({QUEUE: 6})
+        assert (tmp_path / "g.json").read_bytes() == before
+        assert await offsets.read(QUEUE) == 5
+        await offsets.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_belongs_to_one_consumer(tmp_path: Path) -> None:
+    first = FileOffsets(tmp_path / "g.json")
+    with pytest.raises(CommandError, match="another consumer"):
+        FileOffsets(tmp_path / "g.json")
+    asyncio.run(first.close())
+    asyncio.run(FileOffsets(tmp_path / "g.json").close())
+
+
+def test_commits_that_overlap_are_all_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_sync(monkeypatch)
+
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        queues = [Queue("T", "b", number) for number in range(8)]
+        await asyncio.gather(*(offsets.commit({queue: queue.id}) for queue in queues))
+        await offsets.close()
+        again = FileOffsets(tmp_path / "g.json")
+        assert [await again.read(queue) for queue in queues] == list(range(8))
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_that_is_cancelled_ends_before_the_file_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = slow_sync(monkeypatch)
+
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        first = asyncio.create_task(offsets.commit({QUEUE: 5, Queue("T", "b", 2): 1}))
+        assert await asyncio.to_thread(begun.wait, 60)
+        first.cancel()
+        await offsets.commit({QUEUE: 6})
+        first = asyncio.create_task(offsets.commit({QUEUE: 7}))
+        begun.clear()
+        assert await asyncio.to_thread(begun.wait, 60)
+        first.cancel()
+        await offsets.close()
+        again = FileOffsets(tmp_path / "g.json")
+        assert await again.read(QUEUE) == 7
+        assert await again.read(Queue("T", "b", 2)) == 1
+        await again.close()
+        with pytest.raises(ClientClosed):
+            await offsets.commit({QUEUE: 8})
+
+    asyncio.run(scenario())
+
+
+def slow_sync(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Makes syncs slow; the event is set when one has begun."""
+    begun, sync = threading.Event(), os.fsync
+
+    def slow(descriptor: int) -> None:
+        begun.set()
+        time.sleep(0.02)
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", slow)
+    return begun
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"offsets": [{"topic": "T"}]}', '{"offsets": [3]}'])
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "g.json").write_text(text)
+    with pytest.raises(CommandError, match="cannot be read"):
+        FileOffsets(tmp_path / "g.json")
+
+
+def test_an_opening_that_is_given_up_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, may_end, load = threading.Event(), threading.Event(), FileOffsets._load
+
+    def slowly(offsets: FileOffsets) -> dict[Queue, int]:
+        begun.set()
+        may_end.wait(60)
+        return load(offsets)
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(FileOffsets, "_load", slowly)
+            opening = asyncio.create_task(FileOffsets.open(tmp_path / "g.json"))
+            assert await asyncio.to_thread(begun.wait, 60)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            may_end.set()
+        for attempt in range(1000):
+            try:
+                offsets = await FileOffsets.open(tmp_path / "g.json")
+                break
+            except CommandError:
+                assert attempt < 999, "the lock is still held"
+                await asyncio.sleep(0.01)
+        await offsets.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,112 @@
+"""Locally stored messages are stored once, claimed by one process, and survive it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from metaq.client.consumer.settlement.local_retry_store import (
+    LocalRetryStore,
+    local_retry_file,
+    local_retry_files,
+)
+from metaq.client.message import Message
+from metaq.client.session.routes import Queue
+from metaq.errors import CommandError
+
+
+def message(queue_offset: int) -> Message:
+    return Message("T", b"body", id=f"id-{queue_offset}", queue=Queue("T", "b", 1), queue_offset=queue_offset)
+
+
+def test_a_message_is_parked_once(tmp_path: Path) -> None:
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
+    assert parked.add(message(7), {"a": 1}, "why", 1000, 2000)
+    assert not parked.add(message(7), {"a": 1}, "again", 1001, 3000)
+    (row,) = parked.rows()
+    assert (row.body, row.record, row.error, row.due_ms) == (b"body", {"a": 1}, "why", 2000)
+
+
+def test_due_messages_are_claimed_by_one_process(tmp_path: Path) -> None:
+    one, other = LocalRetryStore(tmp_path / "g.sqlite"), LocalRetryStore(tmp_path / "g.sqlite")
+    for queue_offset in range(3):
+        one.add(message(queue_offset), {}, "why", 0, 1000 + queue_offset)
+    assert one.claim(999, 5000, 10) == []
+    assert [row.queue_offset for row in one.claim(1001, 5000, 10)] == [0, 1]
+    assert [row.queue_offset for row in other.claim(1002, 5000, 10)] == [2]
+    other.release([3], 1500)
+    assert [row.queue_offset for row in one.claim(1500, 5000, 10)] == [2], (
+        "released before its claim was over"
+    )
+    assert len(other.claim(5000, 9000, 10)) == 3, "what a process that died had claimed comes again"
+
+
+def test_it_survives_the_process_and_a_failure_counts(tmp_path: Path) -> None:
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
+    parked.add(message(1), {}, "why", 0, 0)
+    (row,) = parked.claim(0, 10, 1)
+    parked.add_failure(row.number, "still", 77)
+    parked.close()
+    again = LocalRetryStore(tmp_path / "g.sqlite")
+    (row,) = again.rows()
+    assert (row.attempts, row.error, row.due_ms) == (1, "still", 77)
+    assert again.replay([row.number, 999]) == 1
+    (row,) = again.rows()
+    assert (row.attempts, row.due_ms) == (0, 0)
+    again.remove(row.number)
+    assert len(again) == 0
+    assert again.replay() == 0
+
+
+def test_every_commit_is_synced(tmp_path: Path) -> None:
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
+    (level,) = parked._database.execute("PRAGMA synchronous").fetchone()
+    assert level == 2, "FULL: a message is acknowledged only after it is on the disk"
+
+
+def test_groups_are_found_by_their_files(tmp_path: Path) -> None:
+    for group in ("a%b", "plain"):
+        LocalRetryStore(local_retry_file(tmp_path, group)).close()
+    assert list(local_retry_files(tmp_path)) == ["a%b", "plain"]
+    assert local_retry_files(tmp_path / "nowhere") == {}
+
+
+def test_a_file_that_is_not_a_database_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "g.sqlite").write_bytes(b"this is text" * 100)
+    with pytest.raises(CommandError, match="cannot be opened"):
+        LocalRetryStore(tmp_path / "g.sqlite")
+
+
+def other(queue_offset: int) -> Message:
+    """A message at the same offset, after the topic was deleted and created again."""
+    return Message("T", b"new", id="other", queue=Queue("T", "b", 1), queue_offset=queue_offset)
+
+
+def test_another_message_at_the_same_place_is_parked_too(tmp_path: Path) -> None:
+    parked = LocalRetryStore(tmp_path / "g.sqlite")
+    assert parked.add(message(7), {}, "why", 0, 0)
+    assert parked.add(other(7), {}, "why", 0, 0)
+    assert [row.body for row in parked.rows()] == [b"body", b"new"]
+
+
+def test_a_file_of_the_first_layout_is_taken_over(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "g.sqlite")) as database:
+        database.executescript(
+            "CREATE TABLE parked (number INTEGER PRIMARY KEY, topic TEXT NOT NULL, broker TEXT NOT NULL,"
+            " queue_id INTEGER NOT NULL, queue_offset INTEGER NOT NULL, message_id TEXT NOT NULL,"
+            " record TEXT NOT NULL, body BLOB NOT NULL, attempts INTEGER NOT NULL, error TEXT NOT NULL,"
+            " parked_ms INTEGER NOT NULL, due_ms INTEGER NOT NULL,"
+            " UNIQUE (broker, topic, queue_id, queue_offset));"
+            "CREATE INDEX parked_due ON parked (due_ms);"
+            "INSERT INTO parked VALUES (3, 'T', 'b', 1, 7, 'id-7', '{\"a\": 1}', x'6f6c64', 2, 'why', 5, 6);"
+        )
+    for _ in range(2):
+        with closing(LocalRetryStore(tmp_path / "g.sqlite")) as parked:
+            assert not parked.add(message(7), {}, "again", 0, 0)
+            parked.add(other(7), {}, "why", 0, 0)
+            old, new = parked.rows()
+            assert (old.number, old.body, old.record, old.attempts) == (3, b"old", {"a": 1}, 2)
+            assert new.body == b"new"

@@ -1,0 +1,20 @@
+"""The form of properties on the wire."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq.protocol.properties import decode_properties, encode_properties
+
+plain = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1)
+
+
+@given(properties=st.dictionaries(plain, plain, max_size=5))
+def test_properties_read_back_as_they_were(properties: dict[str, str]) -> None:
+    assert decode_properties(encode_properties(properties)) == properties
+
+
+def test_the_last_separator_may_be_missing() -> None:
+    assert decode_properties("a\x01b\x02c\x01d") == {"a": "b", "c": "d"}
+    assert decode_properties("nonsense\x02\x01x\x02") == {}

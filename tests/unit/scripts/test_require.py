@@ -1,0 +1,71 @@
+"""scripts/require.sh finds etcd, or says what to install."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.scripts import SCRIPTS
+
+ADVICE = "missing: etcd 3.4 or newer"
+INSTALL = "on Debian or Ubuntu: sudo apt-get install etcd-server"
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The only folder on the PATH: the tools that the script itself needs, and a user who is not root."""
+    for tool in ("bash", "sort", "head", "grep", "sh"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tmp_path / tool).symlink_to(found)
+    program(tmp_path, "id", "echo 1000")
+    program(tmp_path, "apt-get", f"touch {tmp_path}/installed; exit 1")
+    return tmp_path
+
+
+def require_etcd(folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(SCRIPTS / "require.sh"), "etcd"],
+        env={"PATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("version", ["3.4.23", "3.5.16", "3.10.0", "4.0.0"])
+def test_an_etcd_on_the_path_is_enough(folder: Path, version: str) -> None:
+    program(folder, "etcd", f"echo 'etcd Version: {version}'; echo 'Go Version: go1.19.8'")
+    outcome = require_etcd(folder)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("version", [None, "3.3.25"])
+def test_without_root_it_says_what_to_install(folder: Path, version: str | None) -> None:
+    if version is not None:
+        program(folder, "etcd", f"echo 'etcd Version: {version}'")
+    outcome = require_etcd(folder)
+    assert outcome.returncode == 1
+    assert ADVICE in outcome.stderr and INSTALL in outcome.stderr
+    assert not (folder / "installed").exists()
+
+
+def test_root_without_a_mirror_learns_the_same(folder: Path) -> None:
+    program(folder, "id", "echo 0")
+    for tool in ("mktemp", "rm", "touch"):
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / tool).symlink_to(found)
+    outcome = require_etcd(folder)
+    assert outcome.returncode == 1
+    assert (folder / "installed").exists()
+    assert ADVICE in outcome.stderr and INSTALL in outcome.stderr
