@@ -33,6 +33,8 @@ class RegisterStore:
         """How often a swap is applied only seconds later, when its sender has given up."""
         self.lost_answers = 0.0
         """How often a swap is applied and its answer is lost."""
+        self.swap_delay_s: Callable[[str, str, bytes], float] = lambda client, key, value: 0.0
+        """How much later a certain swap is applied."""
         self.watchers: list[tuple[str, Callable[[], None]]] = []
         self.on_swap: Callable[[str, str, bytes, Outcome], None] = lambda client, key, value, outcome: None
 
@@ -81,6 +83,7 @@ class RegisterClient:
     async def compare_and_swap(self, key: str, expected_revision: int, value: bytes) -> Outcome:
         store, rng = self._store, self._store.rng
         late_s = rng.random() * 5 if store.late and rng.random() < store.late else 0.0
+        late_s += store.swap_delay_s(str(self._host.name), key, value)
         lost = bool(store.lost_answers) and rng.random() < store.lost_answers
         client = str(self._host.name)
         try:

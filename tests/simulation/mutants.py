@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from metaq.ha import node_driver
-from metaq.ha.actions import Action, Stream
+from metaq.ha import node_driver, register_session
+from metaq.ha.actions import Action, SetRequired, Stream
 from metaq.ha.decisions import candidate, following, master, membership
 from metaq.ha.group_record import GroupRecord, Member
-from metaq.ha.view import Own, PendingSwap, Source
+from metaq.ha.view import Own, PendingSwap, Source, View
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,22 @@ def _without_truncation(own: Own, source: Source) -> Action:
     return Stream(own.appended_end)
 
 
+def _without_the_lagging(view: View, record: GroupRecord, joiner: Member | None) -> list[Action]:
+    required = record.members - master.lagging(view, record)
+    return [SetRequired(required)] if required != view.own.required else []
+
+
+async def _believing_one_read(self: register_session.RegisterSession) -> None:
+    await _FINISH_SWAP(self)
+    self.pending = None
+
+
 async def _without_intent(self: node_driver.NodeDriver, end: int) -> None:
     await self._node.truncate(end)
     await self.save(self.kept.with_history(self.kept.history.truncate(end)))
 
+
+_FINISH_SWAP = register_session.RegisterSession.finish_swap
 
 MUTANTS: dict[str, Mutant] = {
     "fsync_dropped": Mutant(("fsync_dropped",), scenarios=("power_loss_of_all",)),
@@ -60,6 +72,14 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "union_skipped": Mutant(
         patches=((master, "must_acknowledge", _without_union),), scenarios=("expand_answer_lost",)
+    ),
+    "late_swap_forgotten": Mutant(
+        patches=((register_session.RegisterSession, "finish_swap", _believing_one_read),),
+        scenarios=("expand_applied_late",),
+    ),
+    "acknowledged_before_the_set_shrank": Mutant(
+        patches=((master, "_required", _without_the_lagging),),
+        scenarios=("register_stopped_and_replica_killed",),
     ),
     "truncation_skipped": Mutant(
         patches=((following, "next_copy_step", _without_truncation),),

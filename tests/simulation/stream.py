@@ -95,7 +95,7 @@ class SimNode:
 
     def facts(self) -> NodeFacts:
         links = {
-            replica.member: LinkFacts(replica.member, replica.flushed, 0, replica.contact_at)
+            replica.member: LinkFacts(replica.member, replica.flushed, (0, 0), replica.contact_at)
             for replica in self.replicas.values()
             if replica.streaming
         }

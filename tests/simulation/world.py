@@ -141,6 +141,7 @@ class World:
         self.network.heal()
         self.register.up = True
         self.register.late = self.register.lost_answers = 0.0
+        self.register.swap_delay_s = lambda client, key, value: 0.0
         self.truncation_step = lambda host: None
         for host in self.hosts.values():
             host.disk.hangs = host.disk.fails = False

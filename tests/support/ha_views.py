@@ -39,7 +39,7 @@ def link(member: Member, *, behind_s: float = 0.0, **fields: Any) -> Link:
     values: dict[str, Any] = {
         "connected": True,
         "flushed_end": 100,
-        "state_version": 0,
+        "state_version": (0, 0),
         "contact_at": at,
         "caught_up_at": at,
         **fields,
@@ -60,7 +60,7 @@ def own(role: Role, member: Member = TWO, **fields: Any) -> Own:
         "appended_end": 100,
         "flushed_end": 100,
         "confirmed_end": 100,
-        "state_version": 0,
+        "state_version": (0, 0),
         "disk": Disk.HEALTHY,
         "required": RECORD.members if role is Role.MASTER else frozenset(),
         "gate": SendGate.OPEN if role is Role.MASTER else SendGate.REFUSE,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from metaq.ha.group_record import Member
 from metaq.ha.node import LinkFacts
-from metaq.ha.view import Link
+from metaq.ha.view import Link, StateVersion
 
 _SAMPLES_MAX = 64
 _SAMPLE_INTERVAL_S = 0.05
@@ -21,7 +21,7 @@ class CatchUp:
     """
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, int, int]] = deque(maxlen=_SAMPLES_MAX)
+        self._samples: deque[tuple[float, int, StateVersion]] = deque(maxlen=_SAMPLES_MAX)
         self._links: dict[Member, Link] = {}
 
     def reset(self) -> None:
@@ -30,7 +30,11 @@ class CatchUp:
         self._links.clear()
 
     def observe(
-        self, now: float, appended_end: int, state_version: int, connected: Mapping[Member, LinkFacts]
+        self,
+        now: float,
+        appended_end: int,
+        state_version: StateVersion,
+        connected: Mapping[Member, LinkFacts],
     ) -> Mapping[Member, Link]:
         """Takes in the state of now, and returns every replica that was ever connected to this master."""
         for member, link in self._links.items():

@@ -13,7 +13,7 @@ from typing import Protocol
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member
 from metaq.ha.node_files import NodeRecord
-from metaq.ha.view import Disk, SendGate, Source
+from metaq.ha.view import Disk, SendGate, Source, StateVersion
 
 
 class Clock(Protocol):
@@ -64,7 +64,7 @@ class LinkFacts:
 
     member: Member
     flushed_end: int
-    state_version: int
+    state_version: StateVersion
     contact_at: float
 
 
@@ -83,7 +83,7 @@ class NodeFacts:
     appended_end: int
     flushed_end: int
     confirmed_end: int
-    state_version: int = 0
+    state_version: StateVersion = (0, 0)
     disk: Disk = Disk.HEALTHY
     links: Mapping[Member, LinkFacts] = field(default_factory=dict)
     offers: Mapping[Member, Offer] = field(default_factory=dict)

@@ -14,6 +14,9 @@ from metaq.ha.epochs import History
 from metaq.ha.group_record import Beat, GroupRecord, Member
 from metaq.ha.settings import HaSettings
 
+StateVersion = tuple[int, int]
+"""The epoch and the version of the newest entry of the control state."""
+
 
 class Role(enum.Enum):
     """The part that a node plays in its group at the moment."""
@@ -98,7 +101,7 @@ class Link:
     member: Member
     connected: bool
     flushed_end: int
-    state_version: int
+    state_version: StateVersion
     contact_at: float
     caught_up_at: float
     """The latest time at which the replica had flushed everything that the master had appended by then."""
@@ -159,7 +162,7 @@ class Own:
     appended_end: int
     flushed_end: int
     confirmed_end: int
-    state_version: int
+    state_version: StateVersion
     disk: Disk
     required: frozenset[Member]
     """Those who must flush a record before it is confirmed, as in force now."""

@@ -77,6 +77,32 @@ def expand_answer_lost(world: World) -> None:
 
 
 @scenario(8)
+def expand_applied_late(world: World) -> None:
+    """The master gives up on adding a replica and reads the old record; only then its change is applied."""
+    master = master_of(world)
+    joiner, other = world.replicas()
+    joiner.kill()
+    world.run_until(lambda: joiner.name not in world.in_sync(), 5, "the dead replica leaves the set")
+
+    def delay_s(client: str, key: str, value: bytes) -> float:
+        expands = key == KEYS.group and GroupRecord.decode(value).member(joiner.name) is not None
+        if not expands or client != str(master.name):
+            return 0.0
+        world.loop.after(1.3, world.network.block, master.name, REGISTER)
+        world.loop.after(0.01, world.network.block, master.name, joiner.name)
+        return 2.0
+
+    world.register.swap_delay_s = delay_s
+    joiner.start()
+    world.run_until(lambda: joiner.name in world.in_sync(), 10, "the replica enters the set")
+    world.run(0.5 + world.rng.random() * 0.5)
+    master.kill()
+    other.kill()
+    until_new_master(world, master, 15)
+    world.run(1)
+
+
+@scenario(8)
 def late_and_lost_swaps(world: World) -> None:
     """Swaps are applied seconds after their sender gave up, or their answers are lost."""
     world.register.late, world.register.lost_answers = 0.4, 0.2

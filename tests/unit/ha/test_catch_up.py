@@ -11,8 +11,8 @@ TWO = Member(2, "b")
 
 
 def observe(catch_up: CatchUp, now: float, appended_end: int, flushed_end: int, contact_at: float) -> Link:
-    facts = LinkFacts(TWO, flushed_end, 0, contact_at)
-    return catch_up.observe(now, appended_end, 0, {TWO: facts})[TWO]
+    facts = LinkFacts(TWO, flushed_end, (1, 0), contact_at)
+    return catch_up.observe(now, appended_end, (1, 0), {TWO: facts})[TWO]
 
 
 def test_under_load_a_replica_a_little_behind_keeps_up() -> None:
@@ -40,14 +40,14 @@ def test_a_replica_that_was_never_caught_up_is_not() -> None:
 def test_a_lost_link_is_remembered() -> None:
     catch_up = CatchUp()
     observe(catch_up, 1.0, 100, 100, 0.9)
-    lost = catch_up.observe(5.0, 100, 0, {})[TWO]
+    lost = catch_up.observe(5.0, 100, (1, 0), {})[TWO]
     assert (lost.connected, lost.caught_up_at, lost.contact_at) == (False, 0.9, 0.9)
     catch_up.reset()
-    assert catch_up.observe(6.0, 100, 0, {}) == {}
+    assert catch_up.observe(6.0, 100, (1, 0), {}) == {}
 
 
 def test_state_counts_like_the_log() -> None:
     catch_up = CatchUp()
-    facts = {TWO: LinkFacts(TWO, 100, 3, 1.0)}
-    assert catch_up.observe(1.0, 100, 4, facts)[TWO].caught_up_at == float("-inf")
-    assert catch_up.observe(1.1, 100, 3, facts)[TWO].caught_up_at == 1.0
+    facts = {TWO: LinkFacts(TWO, 100, (1, 3), 1.0)}
+    assert catch_up.observe(1.0, 100, (2, 0), facts)[TWO].caught_up_at == float("-inf")
+    assert catch_up.observe(1.1, 100, (1, 3), facts)[TWO].caught_up_at == 1.0

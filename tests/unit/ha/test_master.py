@@ -100,8 +100,8 @@ def test_a_replica_that_lacks_something_does_not_join(late: Any) -> None:
 
 
 def test_a_replica_without_the_newest_state_does_not_join() -> None:
-    node = master(required=PAIR.members, state_version=4)
-    assert decided(node, record=PAIR, links={TWO: link(TWO, state_version=4), THREE: link(THREE)}) == []
+    node = master(required=PAIR.members, state_version=(5, 4))
+    assert decided(node, record=PAIR, links={TWO: link(TWO, state_version=(5, 4)), THREE: link(THREE)}) == []
 
 
 def test_the_union_must_acknowledge_until_the_outcome_is_certain() -> None:
