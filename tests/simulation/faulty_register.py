@@ -33,6 +33,8 @@ class RegisterStore:
         """How often a swap is applied only seconds later, when its sender has given up."""
         self.lost_answers = 0.0
         """How often a swap is applied and its answer is lost."""
+        self.duplicates = 0.0
+        """How often a request arrives twice."""
         self.swap_delay_s: Callable[[str, str, bytes], float] = lambda client, key, value: 0.0
         """How much later a certain swap is applied."""
         self.watchers: list[tuple[str, Callable[[], None]]] = []
@@ -130,6 +132,8 @@ class RegisterClient:
             if not store.up:
                 return
             result = apply()
+            if store.duplicates and store.rng.random() < store.duplicates:
+                store.loop.after(store.rng.random() * 3, apply)
             if not lost and not network.is_blocked(NAME, host.name):
                 store.loop.after(network.delay(), host.run_as, generation, finish, result)
 

@@ -225,7 +225,6 @@ class SimNode:
             self._acknowledge()
 
     async def truncate(self, end: int) -> None:
-        self._pause_stream()
         await self._sync_all()
         self.world.note(f"node {self.host.name} cuts its log from {self.disk.end} to {end}")
         self.world.oracle.truncated(self.host.name, end, self.confirmed)
@@ -241,7 +240,6 @@ class SimNode:
         self.world.truncation_step(self.host)
 
     async def start_over(self, log_start: int) -> None:
-        self._pause_stream()
         self.world.note(f"node {self.host.name} drops its log of {self.disk.end} records")
         await self.host.sleep(0.002)
         self.disk.start_over(log_start)
@@ -255,9 +253,6 @@ class SimNode:
         if self._to_master is not None:
             self._to_master.close(self.host)
             self._to_master = None
-
-    def _pause_stream(self) -> None:
-        """The log must not grow while it is cut. The connection has not been asked for data yet."""
 
     def _connect(self) -> None:
         source, attempt = self.source, self._attempt

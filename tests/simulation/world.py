@@ -140,7 +140,7 @@ class World:
         self.note("everything heals")
         self.network.heal()
         self.register.up = True
-        self.register.late = self.register.lost_answers = 0.0
+        self.register.late = self.register.lost_answers = self.register.duplicates = 0.0
         self.register.swap_delay_s = lambda client, key, value: 0.0
         self.truncation_step = lambda host: None
         for host in self.hosts.values():

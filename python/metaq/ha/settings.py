@@ -42,7 +42,7 @@ class HaSettings:
     resign_after_s: float = 3.0
     """A master that cannot acknowledge anything for this long resigns."""
     stand_back_s: float = 10.0
-    """How long a node that resigned lets others go first."""
+    """How long a node that resigned lets others go first, and a master without any replica stays."""
     async_lease_s: float = 2.0
     """With `replicas=async`, a master acknowledges for this long after it sent its last successful beat."""
     switch_timeout_s: float = 5.0

@@ -48,6 +48,16 @@ def one_way_drop_in_a_pair(world: World) -> None:
     expect(world.oracle.elections == elections, "no flapping")
 
 
+@scenario(4)
+def nodes_reach_only_the_register(world: World) -> None:
+    """No node reaches another one: whoever is master cannot acknowledge, and the mastership hardly moves."""
+    elections = world.oracle.elections
+    for host in world.hosts.values():
+        isolate(world, host, register=False)
+    world.run(60)
+    expect(world.oracle.elections <= elections + 8, f"no flapping, not {world.oracle.elections} masters")
+
+
 @scenario(5)
 def master_reaches_only_the_register(world: World) -> None:
     """The master's beat goes on, but no replica hears it: it resigns."""

@@ -38,6 +38,7 @@ def random_faults(world: World, destroy: bool = True) -> None:
                 world.register.up = not world.register.up
             case 9:
                 world.register.late, world.register.lost_answers = rng.random() * 0.5, rng.random() * 0.5
+                world.register.duplicates = rng.random() * 0.3
             case 10:
                 host.lose_power()
             case 11:

@@ -104,8 +104,8 @@ def expand_applied_late(world: World) -> None:
 
 @scenario(8)
 def late_and_lost_swaps(world: World) -> None:
-    """Swaps are applied seconds after their sender gave up, or their answers are lost."""
-    world.register.late, world.register.lost_answers = 0.4, 0.2
+    """Swaps are applied seconds after their sender gave up, or twice, or their answers are lost."""
+    world.register.late, world.register.lost_answers, world.register.duplicates = 0.4, 0.2, 0.2
     for _ in range(4):
         victim = world.rng.choice(list(world.hosts.values()))
         victim.kill()

@@ -152,6 +152,8 @@ def test_it_resigns_when_others_could_acknowledge() -> None:
     resign = [Swap(SwapPurpose.RESIGN, 7, RECORD.replace(master=0))]
     assert decided(node, links=CUT_OFF) == resign
     assert decided(replace(node, progress_at=NOW - 2.9), links=CUT_OFF) == []
+    assert decided(node, links={}) == []
+    assert decided(replace(node, progress_at=NOW - 10), links={}) == resign
     assert decided(master(disk=Disk.HANGING, gate=SendGate.REFUSE)) == resign
     assert decided(master(disk=Disk.FAILED))[0].gate is SendGate.REFUSE
 

@@ -166,8 +166,10 @@ def _why_not_switched(view: View) -> str:
 
 def _should_resign(view: View, record: GroupRecord) -> bool:
     """Whether others could acknowledge where this master cannot."""
-    own = view.own
-    stuck = view.now - own.progress_at >= view.settings.resign_after_s
+    own, settings = view.own, view.settings
+    # A master that no replica ever reached has no reason to think that others are better off.
+    patience_s = settings.resign_after_s if view.links else settings.stand_back_s
+    stuck = view.now - own.progress_at >= patience_s
     if own.disk is Disk.HEALTHY and not stuck:
         return False
     beating = {
