@@ -41,6 +41,7 @@ class Outcome:
     failed: int
     skipped: int = 0
     complaints: tuple[str, ...] = ()
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,13 @@ def run(suite: Suite, show: Callable[[str], None]) -> Outcome:
             for line in process.stdout:
                 show(line)
                 lines.append(line)
+            # Unlike Popen.wait, this also tells how much CPU the suite and its children took.
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
     except OSError as error:
         show(f"cannot run {suite.command[0]}: {error}\n")
         return Outcome(0, 1)
-    outcome = suite.read(process.returncode, lines)
+    outcome = replace(suite.read(process.returncode, lines), cpu_s=usage.ru_utime + usage.ru_stime)
     if outcome.failed:
         complaints = [line.strip()[:200] for line in lines if COMPLAINT.search(line)]
         outcome = replace(outcome, complaints=tuple(complaints[:MAX_COMPLAINTS]))
@@ -181,7 +185,7 @@ def report(suite: Suite, show: Callable[[str], None]) -> Report:
     skipped = f", {outcome.skipped} skipped" if outcome.skipped else ""
     lines = [
         f"  {suite.name:<20} {outcome.passed:>5} passed, {outcome.failed} failed{skipped}"
-        f"  ({time.monotonic() - started:.1f} s)"
+        f"  ({time.monotonic() - started:.0f} s, {outcome.cpu_s:.0f} s of CPU)"
     ]
     lines.extend(f"      {complaint}" for complaint in outcome.complaints)
     return Report(outcome, "\n".join(lines))

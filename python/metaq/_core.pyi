@@ -307,16 +307,14 @@ class BrokerPlane:
     def load_offsets(self, offsets: Mapping[str, Mapping[int, int]]) -> None:
         """`topic@group` → queue → committed offset. Load them before `start`."""
     def offsets(self) -> dict[str, dict[int, int]]: ...
-    def offsets_version(self) -> int:
-        """Grows with every change, so that an unchanged table need not be written."""
+    def take_changed_offsets(self) -> dict[str, tuple[dict[int, int], dict[int, int]]]:
+        """The `topic@group` keys that changed since the last call. Each has its committed offsets by queue
+        and the resets that its consumers have not followed yet; a removed key has neither."""
     def assign_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
         """Sets the committed offset of a group whose consumers do not run."""
     def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Moves a group to another offset of a queue, whether or not its consumers run. The answer to their
         next pull sends them there. Offsets that they commit before they have moved are ignored."""
-    def resets(self) -> dict[str, dict[int, int]]:
-        """`topic@group` → queue → the offset it was moved to, for resets that consumers have not followed
-        yet."""
     def remove_offsets(self, group: str | None = None, topic: str | None = None) -> None: ...
     def load_delay_offsets(self, offsets: Mapping[int, int]) -> None:
         """Level → the queue offset at which its delivery goes on. Load them before `start`."""

@@ -20,10 +20,10 @@ def replace_file(path: Path, content: bytes, before: Callable[[], None] = lambda
         os.fsync(file.fileno())
     before()
     fresh.replace(path)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
     """Makes renamed and new files in a directory durable."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -1,4 +1,4 @@
-"""Small files whose state must not be lost: of brokers (under `config/`), name servers and pipelines.
+"""Small files whose state must not be lost: of name servers and pipelines, and of brokers before the journal.
 
 The previous state stays as `.bak`. Apache's servers use the same files with the same names, so either program
 can take over the files of the other.
@@ -6,7 +6,6 @@ can take over the files of the other.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -86,34 +85,3 @@ class MetadataFile:
         except FileNotFoundError:
             return
         second_name.replace(self.backup)
-
-
-class Keeper:
-    """Writes a state that changes in memory to its file, many changes with one write.
-
-    After a change, call `touch` and then await `keep`, which returns when the change is on disk. Callers that
-    come during a write share the next one.
-    """
-
-    def __init__(self, file: MetadataFile, encode: Callable[[], bytes]) -> None:
-        self._file = file
-        self._encode = encode
-        self._touched = 0
-        self._kept = 0
-        self._writing = asyncio.Lock()
-
-    def touch(self) -> None:
-        """Marks the state as changed."""
-        self._touched += 1
-
-    async def keep(self) -> None:
-        """Writes the state if it has changed. Raises OSError; the next call then tries again."""
-        mine = self._touched
-        while self._kept < mine:
-            async with self._writing:
-                if self._kept >= mine:
-                    return
-                newest = self._touched
-                content = self._encode()
-                await asyncio.to_thread(self._file.write, content, newest)
-                self._kept = newest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from pathlib import Path
 
@@ -180,7 +181,6 @@ def test_topics_messages_and_offsets_survive_a_restart(tmp_path: Path) -> None:
             await client.heartbeat("g", "orders")
             commit = UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=7)
             (await client.connection.call(commit)).check()
-        assert (tmp_path / "config" / "consumerOffset.json").exists()
         async with started_broker(options) as broker, connected(broker.address) as client:
             assert broker.master.state.topics.get("orders") is not None
             assert broker.master.state.topics.get("%RETRY%g") is not None
@@ -202,8 +202,7 @@ def test_offsets_reach_the_disk_by_themselves(tmp_path: Path) -> None:
             await client.heartbeat("g", "orders")
             commit = UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=1)
             await client.connection.send_oneway(commit)
-            file = tmp_path / "config" / "consumerOffset.json"
-            await until(lambda: file.exists() and b'"orders@g":{0:1}' in file.read_bytes())
+            await until(lambda: broker.node.journal.get("offsets", "orders@g@0") == b'{"0":1}')
             reply = await client.connection.call(GetAllConsumerOffset())
             assert ConsumerOffsets.decode(reply.body).offset_table == {"orders@g": {0: 1}}
 
@@ -319,13 +318,12 @@ def test_a_failed_start_leaves_nothing_open(tmp_path: Path) -> None:
         options = broker_options(tmp_path)
         async with started_broker(options):
             pass
-        for name in ("topics.json", "topics.json.bak"):
-            (tmp_path / "config" / name).write_bytes(b"?")
+        for path in (tmp_path / "journal").iterdir():
+            path.write_bytes(b"?")
         broker = Broker(options, Clock())
         with pytest.raises(MetadataDamaged):
             await broker.start()
-        for name in ("topics.json", "topics.json.bak"):
-            (tmp_path / "config" / name).unlink()
+        shutil.rmtree(tmp_path / "journal")
         async with started_broker(options):
             with pytest.raises(StoreFailure):
                 await Broker(options, Clock()).start()

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Awaitable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metaq._core import Clock, FrameDecoder, encode_frame
 from metaq.broker import Broker
 from metaq.broker.background import registration
-from metaq.protocol.bodies import TopicRouteData
-from metaq.protocol.routes import GetRouteInfoByTopic
+from metaq.nameserver import NameServer
+from metaq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicRouteData
+from metaq.protocol.cluster import RegisterBroker
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Request
+from metaq.protocol.errors import Unreachable
+from metaq.protocol.routes import GetRouteInfoByTopic, RegisterTopicInNameServer
 from metaq.protocol.topics import DeleteTopicInBroker, UpdateAndCreateTopic
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker, started_nameserver
 from tests.support.processes import free_port
 from tests.support.waiting import run, until
+
+REGISTER_BROKER = RegisterBroker.code
+REGISTER_TOPIC = RegisterTopicInNameServer.code
 
 
 async def route(client: Client, topic: str) -> TopicRouteData | None:
@@ -128,7 +139,7 @@ def test_a_name_server_that_restarts_learns_everything_again(tmp_path: Path) -> 
     run(scenario)
 
 
-def test_many_new_topics_make_few_registrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_new_topics_make_few_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The count must not depend on how long three hundred topics take.
     monkeypatch.setattr(registration, "GATHER_S", 0.5)
 
@@ -139,15 +150,15 @@ def test_many_new_topics_make_few_registrations(tmp_path: Path, monkeypatch: pyt
             connected(broker.address) as client,
             connected(nameserver.address) as ask,
         ):
-            bodies = 0
-            encode = broker.master.registration._body
+            attempts = 0
+            attempt = broker.master.registration._attempt
 
-            def counted() -> bytes:
-                nonlocal bodies
-                bodies += 1
-                return encode()
+            async def counted(*arguments: Any) -> None:
+                nonlocal attempts
+                attempts += 1
+                await attempt(*arguments)
 
-            broker.master.registration._body = counted  # type: ignore[method-assign]
+            broker.master.registration._attempt = counted  # type: ignore[method-assign]
             calls = [
                 client.connection.call(UpdateAndCreateTopic(topic=f"t{number}"), timeout=60)
                 for number in range(300)
@@ -156,7 +167,7 @@ def test_many_new_topics_make_few_registrations(tmp_path: Path, monkeypatch: pyt
                 reply.check()
             await route_appears(ask, "t299")
             assert await route(ask, "t0") is not None
-            assert bodies <= 30
+            assert attempts <= 30
 
     run(scenario)
 
@@ -183,5 +194,214 @@ def test_the_old_port_answers_too(tmp_path: Path) -> None:
             async with connected(broker.old_address) as client:
                 await client.heartbeat("g", "orders")
                 await until(lambda: client.notified("g") == 1)
+
+    run(scenario)
+
+
+class Watched:
+    """A name server that notes the requests of brokers: code, size of the body, and the topics in it."""
+
+    def __init__(self, nameserver: NameServer, unknown: Collection[int] = ()) -> None:
+        self.requests: list[tuple[int, int]] = []
+        self.bodies: list[bytes] = []
+        begin = nameserver._handlers.begin
+
+        def noted(request: Request) -> Awaitable[None] | None:
+            if request.code in (REGISTER_BROKER, REGISTER_TOPIC):
+                self.requests.append((request.code, len(request.body)))
+                self.bodies.append(request.body)
+            if request.code in unknown:
+                request.respond(3, remark="request code not supported")
+                return None
+            return begin(request)
+
+        nameserver._handlers.begin = noted  # type: ignore[method-assign]
+
+
+def test_a_new_topic_registers_itself_and_no_other(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+            connected(broker.address) as client,
+            connected(nameserver.address) as ask,
+        ):
+            watched = Watched(nameserver)
+            (await client.connection.call(UpdateAndCreateTopic(topic="orders"))).check()
+            assert [code for code, _ in watched.requests] == [REGISTER_TOPIC]
+            assert watched.requests[0][1] < 500
+            change = UpdateAndCreateTopic(topic="orders", read_queue_nums=3, write_queue_nums=2, perm=4)
+            (await client.connection.call(change)).check()
+            found = await route(ask, "orders")
+            assert found is not None
+            queues = found.queue_datas[0]
+            assert (queues.read_queue_nums, queues.write_queue_nums, queues.perm) == (3, 2, 4)
+
+    run(scenario)
+
+
+def test_changes_that_are_written_together_are_each_registered(tmp_path: Path) -> None:
+    """One caller's write also holds another caller's topic. Each announces only its own."""
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+        ):
+            topics = broker.master.state.topics
+            for turn in range(20):
+                names = [f"t{turn}-{number}" for number in range(3)]
+                for queues in (1, 2):
+                    works = []
+                    for name in names:
+                        topics.put(
+                            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+                        )
+                        works.append(asyncio.create_task(topics.publish([name])))
+                        await asyncio.sleep(0)
+                    await asyncio.gather(*works)
+                    for name in names:
+                        found = nameserver.routes.route(name)
+                        assert found is not None and found.queue_datas[0].read_queue_nums == queues
+
+    run(scenario)
+
+
+def test_a_topic_that_did_not_change_is_not_registered_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+        ):
+            topics = broker.master.state.topics
+            topics.put(TopicConfig(topic_name="orders"))
+            watched = Watched(nameserver)
+            for _ in range(3):
+                await topics.publish(["orders"])
+            assert len(watched.requests) == 1
+
+    run(scenario)
+
+
+def test_a_name_server_before_5_0_gets_the_changed_topics_as_a_registration(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+            connected(broker.address) as client,
+            connected(nameserver.address) as ask,
+        ):
+            watched = Watched(nameserver, unknown=[REGISTER_TOPIC])
+            for topic in ("orders", "bills"):
+                (await client.connection.call(UpdateAndCreateTopic(topic=topic))).check()
+                assert await route(ask, topic) is not None
+            assert [code for code, _ in watched.requests] == [
+                REGISTER_TOPIC,
+                REGISTER_BROKER,
+                REGISTER_BROKER,
+            ]
+            table = RegisterBrokerBody.decode(watched.bodies[-1]).topic_config_serialize_wrapper
+            assert set(table.topic_config_table) == {"bills"}
+            assert await route(ask, "TBW102") is not None
+
+    run(scenario)
+
+
+def test_a_registration_that_fails_is_followed_by_a_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "FIRST_RETRY_S", 0.01)
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)) as broker,
+            connected(broker.address) as client,
+            connected(nameserver.address) as ask,
+        ):
+            link = broker.master.registration._links[0]
+            call = link.call
+
+            async def fails_once(command: Command, body: bytes, timeout_s: float) -> None:
+                link.call = call  # type: ignore[method-assign]
+                raise Unreachable("gone")
+
+            link.call = fails_once  # type: ignore[method-assign]
+            watched = Watched(nameserver)
+            (await client.connection.call(UpdateAndCreateTopic(topic="orders"))).check()
+            await route_appears(ask, "orders")
+            assert [code for code, _ in watched.requests] == [REGISTER_BROKER]
+
+    run(scenario)
+
+
+def test_a_table_too_large_for_a_frame_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "PLAIN_BODY_BYTES_MAX", 100)
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            started_broker(broker_options(tmp_path, nameserver.address)),
+            connected(nameserver.address) as ask,
+        ):
+            found = await route(ask, "BenchmarkTest")
+            assert found is not None
+            assert (found.queue_datas[0].write_queue_nums, found.queue_datas[0].perm) == (1024, 6)
+
+    run(scenario)
+
+
+def test_a_new_topic_costs_the_same_however_many_there_are(tmp_path: Path) -> None:
+    """Counts what is written and sent, and how many Python functions are called, not how long it takes."""
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            # However busy the machine is, a full registration of all topics ends in time.
+            started_broker(broker_options(tmp_path, nameserver.address, register_timeout_s=600.0)) as broker,
+        ):
+            topics, journal = broker.master.state.topics, broker.node.journal
+            watched = Watched(nameserver)
+
+            async def cost_of_one_more(name: str) -> tuple[int, int, int]:
+                written, requests = journal.appended_bytes, len(watched.requests)
+                calls = 0
+
+                def count(frame: object, event: str, argument: object) -> None:
+                    nonlocal calls
+                    calls += event in ("call", "c_call")
+
+                sys.setprofile(count)
+                try:
+                    topics.update(TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4), {})
+                    await topics.publish([name])
+                finally:
+                    sys.setprofile(None)
+                sent = sum(size for code, size in watched.requests[requests:] if code == REGISTER_TOPIC)
+                return journal.appended_bytes - written, sent, calls
+
+            async def least_cost(name: str) -> tuple[int, int, int]:
+                # The regular registration of all topics may come in between.
+                costs = [await cost_of_one_more(f"{name}{number}") for number in range(5)]
+                on_their_own = [cost for cost in costs if cost[1] > 0]
+                assert on_their_own, "no topic was registered on its own"
+                written, sent, calls = map(min, zip(*on_their_own, strict=True))
+                return written, sent, calls
+
+            async def grow(to: int) -> None:
+                names = [f"topic-{number:05}" for number in range(len(topics), to)]
+                for name in names:
+                    topics.put(TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4))
+                await topics.publish(names)
+                # All of them are registered at once. That is over before one is counted.
+                await until(lambda: nameserver.routes.route(names[-1]) is not None)
+
+            await grow(100)
+            few = await least_cost("few-")
+            await grow(50_000)
+            many = await least_cost("many")
+            assert many[0] <= 1.2 * few[0], f"bytes written: {few[0]}, then {many[0]}"
+            assert many[1] <= 1.2 * few[1], f"bytes sent: {few[1]}, then {many[1]}"
+            assert many[2] <= 3 * few[2], f"calls: {few[2]}, then {many[2]}"
 
     run(scenario)

@@ -238,16 +238,14 @@ def test_a_master_that_cannot_load_leaves_the_broker_without_a_role(tmp_path: Pa
             await _make_topics(broker)
             await client.send("orders", b"first")
             await broker.step_down()
-            tables = [tmp_path / "config" / name for name in ("topics.json", "topics.json.bak")]
-            good = [table.read_bytes() for table in tables]
-            for table in tables:
-                table.write_bytes(b"{")
-            with pytest.raises(MetadataDamaged):
+            journal = broker.node.journal
+            good = journal.get("topics", "orders")
+            await journal.write([("topics", "orders", b"{")])
+            with pytest.raises(MetadataDamaged, match="orders"):
                 await broker.become_master()
             assert not broker.is_master
             await _assert_refuses(client)
-            for table, content in zip(tables, good, strict=True):
-                table.write_bytes(content)
+            await journal.write([("topics", "orders", good)])
             await broker.become_master()
             assert (await client.send("orders", b"second")).queue_offset == 1
 

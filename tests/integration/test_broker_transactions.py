@@ -12,6 +12,7 @@ import pytest
 
 from metaq._core import Clock, Frame, Record, decode_records
 from metaq.broker import Broker
+from metaq.broker.state.journal import Journal
 from metaq.protocol import names
 from metaq.protocol.messages import (
     EndTransaction,
@@ -482,16 +483,18 @@ def test_stored_offsets_may_disagree_with_the_log(tmp_path: Path) -> None:
         async with opened(tmp_path, clock) as (broker, client):
             done, left = [await begin(client, body, clock) for body in (b"done", b"left")]
             await end(client, done, COMMIT)
-        offsets = tmp_path / "config" / "consumerOffset.json"
-        for path in offsets.parent.glob("consumerOffset.json*"):
-            path.unlink()
+        key = f"{names.HALF_TOPIC}@{names.TRANSACTION_GROUP}@0"
+        done_key = f"{names.HALF_DONE_TOPIC}@{names.TRANSACTION_GROUP}@0"
+        journal = Journal.open(tmp_path / "journal")
+        await journal.write([("offsets", key, None), ("offsets", done_key, None)])
+        await journal.close()
         async with opened(tmp_path, clock) as (broker, client):
             assert open_count(broker) == 1
             assert (await end(client, left, COMMIT)).code == 0
-        at_end = f'"{names.HALF_TOPIC}@{names.TRANSACTION_GROUP}":{{0:2}}'
-        content = offsets.read_text()
-        assert at_end in content
-        offsets.write_text(content.replace(at_end, at_end.replace("2", "99")))
+        journal = Journal.open(tmp_path / "journal")
+        assert journal.get("offsets", key) == b'{"0":2}'
+        await journal.write([("offsets", key, b'{"0":99}')])
+        await journal.close()
         async with opened(tmp_path, clock) as (broker, client):
             assert await kept(broker) == (2, broker.store.max_offset(names.HALF_DONE_TOPIC, 0))
             assert (await end(client, await begin(client, b"new", clock), COMMIT)).code == 0

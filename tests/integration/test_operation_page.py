@@ -105,7 +105,7 @@ def test_backup_and_restore(tmp_path: Path) -> None:
     # The two folders that the page says are enough.
     shutil.rmtree(data)
     data.mkdir()
-    for folder in ("commitlog", "config"):
+    for folder in ("commitlog", "journal"):
         shutil.copytree(tmp_path / "backup" / folder, data / folder)
     assert served() == before
 

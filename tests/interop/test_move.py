@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,11 @@ from pathlib import Path
 import pytest
 
 import metaq
+from metaq.broker.background import registration
+from metaq.protocol.bodies import TopicRouteData
+from metaq.protocol.routes import GetRouteInfoByTopic
 from tests.support import apache
+from tests.support.broker_cluster import broker_options, connected, started_broker
 from tests.support.metaq import Metaq, run
 from tests.support.processes import free_port
 from tests.support.servers import uses_apache
@@ -85,6 +90,22 @@ def test_brokers_beside_each_other(tmp_path: Path, nameserver: str, old: apache.
         assert new.stop() == 0, new.child.tail()
 
 
+def test_apaches_name_server_reads_a_compressed_registration(
+    tmp_path: Path, nameserver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "PLAIN_BODY_BYTES_MAX", 100)
+
+    async def scenario() -> None:
+        options = broker_options(tmp_path, nameserver)
+        async with started_broker(options) as broker, connected(nameserver) as ask:
+            assert broker.master.registration.registered == {nameserver}
+            reply = await ask.connection.call(GetRouteInfoByTopic(topic="broker-a"))
+            queues = TopicRouteData.decode(reply.check().body).queue_datas[0]
+            assert (queues.broker_name, queues.write_queue_nums, queues.perm) == ("broker-a", 1, 7)
+
+    asyncio.run(scenario())
+
+
 def test_the_store_of_a_stopped_broker(tmp_path: Path, nameserver: str, old: apache.ApacheServer) -> None:
     create_topic(nameserver, "Store")
     with metaq.Client(nameserver) as client, client.producer("moving") as producer:
@@ -96,5 +117,31 @@ def test_the_store_of_a_stopped_broker(tmp_path: Path, nameserver: str, old: apa
     try:
         assert consume(nameserver, "Store") == [b"waiting"] * 10
         assert brokers_of(nameserver, "Store") == {OLD}
+        create_topic(nameserver, "Made")
+        assert brokers_of(nameserver, "Made") == {OLD}
     finally:
         assert new.stop() == 0, new.child.tail()
+
+    # And back: Apache's broker has the topics, the messages and the offsets.
+    exported = run("config", "export", "--config", str(old.home / "broker.conf"))
+    assert exported.returncode == 0, exported.stderr
+    old.restart()
+    eventually(lambda: routed(nameserver, "Made"), bool, 60, "in the route")
+    assert consume(nameserver, "Store") == [b"new"] * 20
+    assert consume(nameserver, "Made") == [b"new"] * 20
+    with metaq.Client(nameserver) as client, client.producer("moving") as producer:
+        producer.send_many([metaq.Message("Store", b"apache") for _ in range(5)])
+    assert consume(nameserver, "Store") == [b"apache"] * 5
+    old.stop()
+
+    # A second time: what Apache's broker wrote meanwhile counts.
+    new = Metaq("broker", "--config", str(old.home / "broker.conf"), home=tmp_path)
+    try:
+        assert consume(nameserver, "Store") == []
+        assert routed(nameserver, "Made")
+    finally:
+        assert new.stop() == 0, new.child.tail()
+
+
+def routed(nameserver: str, topic: str) -> bool:
+    return run("topic", "show", topic, "--namesrv", nameserver).returncode == 0

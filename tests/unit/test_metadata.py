@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaq.metadata import Keeper, MetadataDamaged, MetadataFile
+from metaq.metadata import MetadataDamaged, MetadataFile
 
 
 def decode(content: bytes) -> bytes:
@@ -152,54 +151,3 @@ def test_a_cut_file_is_never_taken_for_a_whole_one(tmp_path: Path, kept: int, te
     file.path.write_bytes(content[:kept])
     expected = texts[-1] if kept >= len(content) else texts[-2]
     assert MetadataFile(tmp_path / "a.json").load(decode) == expected
-
-
-class SlowFile(MetadataFile):
-    """Counts writes and can refuse them."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.written: list[bytes] = []
-        self.refuses = False
-
-    def write(self, content: bytes, version: int = 0) -> None:
-        if self.refuses:
-            raise OSError(28, "no space left")
-        self.written.append(content)
-
-
-def test_many_changes_share_few_writes(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        state = 0
-        file = SlowFile(tmp_path / "a.json")
-        keeper = Keeper(file, lambda: str(state).encode())
-
-        async def change() -> None:
-            nonlocal state
-            state += 1
-            mine = state
-            keeper.touch()
-            await keeper.keep()
-            assert int(file.written[-1]) >= mine, "returned before its own change was written"
-
-        await asyncio.gather(*(change() for _ in range(200)))
-        assert len(file.written) <= 3
-        await keeper.keep()
-        assert len(file.written) <= 3, "nothing new, nothing written"
-
-    asyncio.run(scenario())
-
-
-def test_a_refused_write_is_tried_again_by_the_next(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        file = SlowFile(tmp_path / "a.json")
-        keeper = Keeper(file, lambda: b"state")
-        keeper.touch()
-        file.refuses = True
-        with pytest.raises(OSError, match="no space"):
-            await keeper.keep()
-        file.refuses = False
-        await keeper.keep()
-        assert file.written == [b"state"]
-
-    asyncio.run(scenario())

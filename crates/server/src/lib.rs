@@ -9,13 +9,15 @@
 //! 3. [`replicate`] copies the log to replicas, and from a master.
 //! 4. [`broker`] puts the rooms together, [`plane`] gives them threads and a lifetime.
 //!
-//! [`codes`] names the numbers of the protocol. [`policy`] holds Python's decisions about topics and groups, [`settings`] its
-//! configuration; Rust applies both per message and owns neither. [`rounds`] is the sleep of a thread that looks for work.
+//! [`codes`] names the numbers of the protocol. [`policy`] holds Python's decisions about topics and groups, over the map in
+//! [`by_name`], [`settings`] its configuration; Rust applies both per message and owns neither. [`rounds`] is the sleep of a
+//! thread that looks for work.
 //!
 //! `tests/support` runs all of this in one process, over loopback, with a clock and a disk that the test controls;
 //! `examples/hot_requests.rs` counts the instructions of a request.
 
 mod broker;
+mod by_name;
 mod codes;
 mod limits;
 mod net;

@@ -1,13 +1,12 @@
 //! Topics, groups and permissions as Python decided them: one immutable snapshot, read without locks.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use foldhash::fast::RandomState;
 use metaq_store::Filter;
 use parking_lot::Mutex;
 
+use crate::by_name::{ByName, Named};
 use crate::limits::rate::Limit;
 use crate::net::route::Refusal;
 
@@ -53,44 +52,44 @@ pub struct Group {
     pub consume_limit: Option<Arc<Limit>>,
 }
 
-type Table<T> = HashMap<String, Arc<T>, RandomState>;
+impl Named for Topic {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Named for Group {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
 
 /// One version of the policy; it never changes once it is published.
 #[derive(Clone)]
 pub struct Snapshot {
-    topics: Arc<Table<Topic>>,
-    groups: Arc<Table<Group>>,
+    topics: ByName<Topic>,
+    groups: ByName<Group>,
     pub permission: u8,
-    /// If false, pulls need not look for their group's limit.
-    pub has_limited_groups: bool,
+    limited_groups: usize,
 }
 
 impl Snapshot {
     pub fn topic(&self, name: &str) -> Option<&Topic> {
-        self.topics.get(name).map(Arc::as_ref)
+        self.topics.get(name)
     }
 
     pub fn group(&self, name: &str) -> Option<&Group> {
-        self.groups.get(name).map(Arc::as_ref)
+        self.groups.get(name)
     }
 
-    /// Whether a message that the group failed `reconsume_times` times already goes to its dead letters instead of its
-    /// retry topic. A client may bring its own limit. None if there is no such limit and the group is unknown.
-    pub fn retries_exhausted(
-        &self,
-        group: &str,
-        reconsume_times: i32,
-        times_max: Option<i32>,
-    ) -> Option<bool> {
-        let times_max = match times_max {
-            Some(times_max) => times_max,
-            None => self.group(group)?.retry_times_max,
-        };
-        Some(reconsume_times >= times_max)
+    /// If false, pulls need not look for their group's limit.
+    pub fn has_limited_groups(&self) -> bool {
+        self.limited_groups > 0
     }
 }
 
-/// The published snapshot. A change replaces it whole, one change at a time.
+/// The published snapshot. A change replaces it, one change at a time; the new snapshot shares with the old one all that did
+/// not change.
 pub struct Policy {
     current: ArcSwap<Snapshot>,
     change: Mutex<()>,
@@ -99,10 +98,10 @@ pub struct Policy {
 impl Policy {
     pub fn new() -> Self {
         let empty = Snapshot {
-            topics: Arc::default(),
-            groups: Arc::default(),
+            topics: ByName::default(),
+            groups: ByName::default(),
             permission: PERMISSION_READ | PERMISSION_WRITE,
-            has_limited_groups: false,
+            limited_groups: 0,
         };
         Policy { current: ArcSwap::from_pointee(empty), change: Mutex::new(()) }
     }
@@ -113,36 +112,35 @@ impl Policy {
 
     pub fn put_topics(&self, topics: Vec<Topic>) {
         self.replace(|next| {
-            let table = Arc::make_mut(&mut next.topics);
             for mut topic in topics {
-                let old = table.get(&topic.name).and_then(|old| old.send_limit.as_ref());
+                let old = next.topics.get(&topic.name).and_then(|old| old.send_limit.as_ref());
                 topic.send_limit = Limit::succeed(topic.send_limit, old);
-                table.insert(topic.name.clone(), Arc::new(topic));
+                next.topics.insert(topic);
             }
         });
     }
 
     pub fn remove_topic(&self, name: &str) {
-        self.replace(|next| {
-            Arc::make_mut(&mut next.topics).remove(name);
-        });
+        self.replace(|next| next.topics.remove(name));
     }
 
     pub fn put_groups(&self, groups: Vec<Group>) {
         self.replace(|next| {
-            let table = Arc::make_mut(&mut next.groups);
             for mut group in groups {
-                let old = table.get(&group.name).and_then(|old| old.consume_limit.as_ref());
+                let old = next.groups.get(&group.name).and_then(|old| old.consume_limit.as_ref());
+                next.limited_groups -= usize::from(old.is_some());
                 group.consume_limit = Limit::succeed(group.consume_limit, old);
-                table.insert(group.name.clone(), Arc::new(group));
+                next.limited_groups += usize::from(group.consume_limit.is_some());
+                next.groups.insert(group);
             }
-            next.has_limited_groups = next.groups.values().any(|group| group.consume_limit.is_some());
         });
     }
 
     pub fn remove_group(&self, name: &str) {
         self.replace(|next| {
-            Arc::make_mut(&mut next.groups).remove(name);
+            let limited = next.groups.get(name).is_some_and(|old| old.consume_limit.is_some());
+            next.limited_groups -= usize::from(limited);
+            next.groups.remove(name);
         });
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -109,8 +110,8 @@ class Master:
         if change is Change.SHARES:
             self.notices.consumers_changed(group)
 
-    async def _announce(self) -> None:
-        await self.registration.announce()
+    async def _announce(self, topics: Collection[str]) -> None:
+        await self.registration.announce(topics)
 
     async def _persist(self) -> None:
         try:

@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from metaq._core import Clock, Closed, Listener, Store
 from metaq.broker.functions import Functions
 from metaq.broker.options import BrokerOptions
+from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.clients import Change, Clients, ConsumerGroup
+from metaq.broker.state.journal import Journal
 from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
 from metaq.protocol.dispatch import Unavailable
@@ -30,6 +33,7 @@ class Node:
     clock: Clock
     functions: Functions
     store: Store
+    journal: Journal
     listener: Listener
     clients: Clients
     pump: Pump
@@ -63,12 +67,14 @@ async def open_node(
     consumers_changed: Callable[[ConsumerGroup, Change], None],
     undo: AsyncExitStack,
 ) -> Node:
-    """Opens the store and binds the ports. `undo` collects the steps that close them again.
+    """Opens the store and the journal and binds the ports. `undo` collects the steps that close them again.
 
-    Raises StoreFailure or OSError.
+    Raises StoreFailure, MetadataDamaged or OSError.
     """
     store = await asyncio.to_thread(Store, options.store, clock)
     undo.push_async_callback(asyncio.to_thread, store.close)
+    journal = await open_journal(Path(options.store.directory))
+    undo.push_async_callback(journal.close)
     listener = Listener(options.server, serves_broker=True)
     undo.push_async_callback(asyncio.to_thread, listener.stop)
     clients = Clients(clock, options.client_expiry_s, consumers_changed)
@@ -78,4 +84,4 @@ async def open_node(
 
     pump = Pump(listener, NO_ROLE, on_closed=forget)
     undo.push_async_callback(pump.stop)
-    return Node(options, clock, functions, store, listener, clients, pump, started_ms=clock.now_ms())
+    return Node(options, clock, functions, store, journal, listener, clients, pump, started_ms=clock.now_ms())

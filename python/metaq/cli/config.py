@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from metaq.cli.flags import Assignments, ConfigFile, Format, Output
+from metaq.cli.flags import Assignments, ConfigFile, Format, Output, flag
 
-app = typer.Typer(help="Show the configuration.", no_args_is_help=True)
+app = typer.Typer(help="Show the configuration, or hand a store back to RocketMQ.", no_args_is_help=True)
 
 
 @app.callback()
 def config() -> None:
-    """Show the configuration."""
+    """Show the configuration, or hand a store back to RocketMQ."""
 
 
 @app.command()
@@ -40,6 +42,35 @@ def show(config: ConfigFile = None, assignments: Assignments = None, output: Out
         ("option", "value", "from"),
         [(name, _text(setting.value), setting.origin) for name, setting in loaded.settings.items()],
     )
+
+
+@app.command()
+def export(
+    data: Annotated[str | None, flag("data", metavar="DIR")] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    output: Output = Format.text,
+) -> None:
+    """Write a stopped broker's topics, groups and offsets as RocketMQ's files.
+
+    The files in config/ are then what counts: Apache's broker can take over the directory, and MetaQ reads
+    them when it starts again. The journal is moved aside.
+    """
+    import asyncio
+    from pathlib import Path
+
+    from metaq.broker.state.apache_files import export_config
+    from metaq.cli.output import print_json
+    from metaq.config import load
+
+    directory = Path(load({"data": data}, assignments=assignments or (), file=config)["data"])
+    written = [str(path) for path in asyncio.run(export_config(directory))]
+    if output is Format.json:
+        print_json({"written": written})
+    elif written:
+        typer.echo("\n".join(written))
+    else:
+        typer.echo(f"{directory} has no journal: its files in config/ are up to date")
 
 
 def _text(value: object) -> str:

@@ -11,7 +11,7 @@ from metaq._core import Clock, Closed, Listener
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
-from metaq.nameserver.routes import EXPIRY_MS, RouteTable
+from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.pump import Pump
 from metaq.settings import ServerSettings

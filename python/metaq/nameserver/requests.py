@@ -7,8 +7,8 @@ from typing import Final
 from metaq._core import Clock
 from metaq.nameserver.key_values import ORDER_TOPIC_CONFIG, KeyValues
 from metaq.nameserver.options import Options
-from metaq.nameserver.registration import QUEUES_MAX, check_name, read_topics
-from metaq.nameserver.routes import Registration, RouteTable, keep_zone
+from metaq.nameserver.registration_body import QUEUES_MAX, check_name, read_topics
+from metaq.nameserver.route_table import Registration, RouteTable, keep_zone
 from metaq.protocol.bodies import (
     BrokerMemberGroup,
     BrokerMemberGroupBody,

@@ -84,9 +84,9 @@ class DeleteTopicInNameServer(
 
 
 class RegisterTopicInNameServer(
-    Command, code=217, permission="admin", resources={"topic": "topic"}, to="nameserver"
+    Command, code=217, permission="cluster", resources={"topic": "topic"}, to="nameserver"
 ):
-    """Body: TopicRouteData; only its queues count."""
+    """Sent by a broker with a changed topic. Body: TopicRouteData; only its queues count."""
 
     topic: str
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 
 from metaq._core import Clock
 from metaq.broker.options import BrokerOptions
+from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.groups import Groups
+from metaq.broker.state.journal import Journal
 from metaq.broker.state.topics import Topics
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 from tests.support.fake_request import FakeRequest
@@ -33,6 +36,7 @@ class Tables:
 
     topics: Topics
     groups: Groups
+    journal: Journal
     clock: Clock
     published: list[str]
 
@@ -59,9 +63,11 @@ def make_tables(tmp_path: Path, clock: Clock) -> Callable[..., Tables]:
             published.extend(touched)
 
         options = options_for(tmp_path, **changes)
+        journal = asyncio.run(open_journal(tmp_path))
         tables = Tables(
-            Topics(options, clock, tmp_path / "config", publish),
-            Groups(options, clock, tmp_path / "config", published.extend),
+            Topics(options, clock, journal, publish),
+            Groups(options, clock, journal, published.extend),
+            journal,
             clock,
             published,
         )

@@ -11,7 +11,7 @@ from metaq._core import Clock
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
-from metaq.nameserver.routes import RouteTable
+from metaq.nameserver.route_table import RouteTable
 from metaq.protocol.bodies import (
     DataVersion,
     RegisterBrokerBody,

@@ -17,6 +17,9 @@ use crate::server::listener::Listener;
 use crate::server::settings::{BrokerSettings, GroupPolicy, TopicPolicy, call_filter};
 use crate::server::store::Store;
 
+/// `topic@group` → committed offsets and open resets, both by queue.
+type ChangedOffsets = BTreeMap<String, (BTreeMap<i32, i64>, BTreeMap<i32, i64>)>;
+
 #[pyclass(frozen, module = "metaq._core")]
 pub struct BrokerPlane {
     inner: metaq_server::BrokerPlane,
@@ -104,8 +107,9 @@ impl BrokerPlane {
         self.inner.broker.offsets.snapshot().into_iter().collect()
     }
 
-    fn offsets_version(&self) -> u64 {
-        self.inner.broker.offsets.version()
+    fn take_changed_offsets(&self) -> ChangedOffsets {
+        let changes = self.inner.broker.offsets.take_changed();
+        changes.into_iter().map(|(key, committed, resets)| (key, (committed, resets))).collect()
     }
 
     fn assign_offset(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
@@ -115,10 +119,6 @@ impl BrokerPlane {
     fn reset_offset(&self, py: Python<'_>, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let broker = &self.inner.broker;
         enter_infallible(py, || broker.pulls.reset_offset(group, topic, queue_id, queue_offset));
-    }
-
-    fn resets(&self) -> BTreeMap<String, BTreeMap<i32, i64>> {
-        self.inner.broker.offsets.resets().into_iter().collect()
     }
 
     #[pyo3(signature = (group=None, topic=None))]

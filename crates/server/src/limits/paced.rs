@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
-use crate::pull::hold::Held;
+use crate::pull::held_pulls::Held;
 
 /// Queues of a group for which the last turn is remembered.
 const TURNS_MAX: usize = 100_000;

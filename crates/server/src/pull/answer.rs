@@ -9,7 +9,7 @@ use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 use crate::pull::handler::Pull;
-use crate::pull::hold::Held;
+use crate::pull::held_pulls::Held;
 
 /// Answers a held pull, from any thread.
 pub(super) fn post_answer(held: &Held, code: i32, got: Got) {

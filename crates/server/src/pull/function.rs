@@ -11,7 +11,7 @@ use crate::net::answers::Answers;
 use crate::pull::Puller;
 use crate::pull::answer::post_answer;
 use crate::pull::handler::Pull;
-use crate::pull::hold::Held;
+use crate::pull::held_pulls::Held;
 
 /// Candidates for a function to judge, and the pull that wants them.
 pub struct Batch {

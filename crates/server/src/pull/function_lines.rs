@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::net::peer::Peer;
-use crate::pull::hold::Held;
+use crate::pull::held_pulls::Held;
 
 struct Waiting {
     held: Held,

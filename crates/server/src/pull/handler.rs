@@ -17,7 +17,7 @@ use crate::pull::answer::{add_answer, pull_code};
 use crate::pull::expressions::Expressions;
 use crate::pull::function::{is_function, is_unjudged, without_candidates};
 use crate::pull::function_lines::FunctionLines;
-use crate::pull::hold::Holds;
+use crate::pull::held_pulls::Holds;
 use crate::pull::offsets::Offsets;
 use crate::settings::PullSettings;
 
@@ -130,15 +130,6 @@ impl Puller {
         let got =
             self.store.get(&pull.topic, pull.queue_id, pull.queue_offset, count_max, bytes_max, &pull.filter);
         if is_function(&pull.filter) { without_candidates(got, pull.queue_offset) } else { got }
-    }
-
-    /// The time for which a pull is held that asks for `suspend_ms`.
-    fn suspension(&self, suspend_ms: u64) -> Duration {
-        Duration::from_millis(if self.settings.long_polling {
-            suspend_ms.min(self.settings.hold_ms_max)
-        } else {
-            self.settings.short_polling_ms
-        })
     }
 
     /// Forgets the pulls of a peer that has left.

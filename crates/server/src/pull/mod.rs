@@ -1,8 +1,8 @@
 //! Reading messages: pulls, held pulls, filters, and the offsets that consumers commit.
 //!
 //! [`Puller`] in `handler` answers PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361). `admit` decides whether a pull is served
-//! and through which filter, `answer` encodes the result of the store. A pull that finds nothing waits: `hold` is the table of
-//! such pulls, `waiting` serves or ends them. A pull whose group has a limit goes through `pacing`; one that a function
+//! and through which filter, `answer` encodes the result of the store. A pull that finds nothing waits: `held_pulls` is the table
+//! of such pulls, `waiting` decides for how long, and serves or ends them. A pull whose group has a limit goes through `pacing`; one that a function
 //! filters stands in `function_lines` until Python takes it (`function`). `expressions` keeps the filters that Python
 //! compiled for pulls that bring their own. `offsets` is the table of committed offsets, `offset_requests` answers the
 //! requests about it (14, 15) and about a queue's ends (29, 30, 31), `reset` sends running consumers elsewhere.
@@ -16,7 +16,7 @@ pub(crate) mod expressions;
 pub(crate) mod function;
 pub(crate) mod function_lines;
 pub(crate) mod handler;
-pub(crate) mod hold;
+pub(crate) mod held_pulls;
 pub(crate) mod offset_requests;
 pub(crate) mod offsets;
 pub(crate) mod pacing;

@@ -1,7 +1,9 @@
 //! Committed offsets: one number per group, topic and queue. They live here because every consumer reads and writes them.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::mem;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use foldhash::fast::RandomState;
 use parking_lot::RwLock;
@@ -16,17 +18,29 @@ struct Reset {
     sent: bool,
 }
 
+/// The offsets of one group in one topic.
 #[derive(Default)]
-struct Table {
-    committed: HashMap<String, Queues, RandomState>,
-    resets: HashMap<String, BTreeMap<i32, Reset>, RandomState>,
+struct Committed {
+    queues: Queues,
+    /// It is on the list of changes.
+    changed: bool,
 }
 
-/// `topic@group` → queue → committed offset. Python writes the table to disk and reads it back.
+#[derive(Default)]
+struct Table {
+    committed: HashMap<String, Committed, RandomState>,
+    resets: HashMap<String, BTreeMap<i32, Reset>, RandomState>,
+    /// The keys that changed since Python last took them. Removed ones and resets may be here twice.
+    changed: Vec<String>,
+}
+
+/// One `topic@group` with its committed offsets and with the resets that its consumers have not followed yet.
+pub type Change = (String, Queues, Queues);
+
+/// `topic@group` → queue → committed offset. Python writes the changes to disk and reads them back.
 #[derive(Default)]
 pub struct Offsets {
     table: RwLock<Table>,
-    version: AtomicU64,
     /// The number of resets under way. Read before the lock, because it is nearly always 0.
     resets: AtomicUsize,
 }
@@ -41,7 +55,7 @@ fn key(group: &str, topic: &str) -> String {
 
 impl Offsets {
     pub fn get(&self, group: &str, topic: &str, queue_id: i32) -> Option<i64> {
-        self.table.read().committed.get(&key(group, topic))?.get(&queue_id).copied()
+        self.table.read().committed.get(&key(group, topic))?.queues.get(&queue_id).copied()
     }
 
     /// Commits an offset for a consumer. While a reset is under way, commits are ignored: they are from before it.
@@ -51,12 +65,12 @@ impl Offsets {
         if table.resets.get(&key).is_some_and(|queues| queues.contains_key(&queue_id)) {
             return;
         }
-        self.put(&mut table, key, queue_id, committed_offset);
+        table.put(key, queue_id, committed_offset);
     }
 
     /// Sets the offset of a group that does not run, for an administrator.
     pub fn assign(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
-        self.put(&mut self.table.write(), key(group, topic), queue_id, committed_offset);
+        self.table.write().put(key(group, topic), queue_id, committed_offset);
     }
 
     /// Moves a group, running or not, to another offset. Commits are ignored until its consumer pulls from there.
@@ -64,9 +78,9 @@ impl Offsets {
         let key = key(group, topic);
         let mut table = self.table.write();
         table.resets.entry(key.clone()).or_default().insert(queue_id, Reset { queue_offset, sent: false });
-        self.put(&mut table, key, queue_id, queue_offset);
+        table.changed.push(key.clone());
+        table.put(key, queue_id, queue_offset);
         self.count_resets(&table);
-        self.version.fetch_add(1, Relaxed);
     }
 
     /// The offset to send a pull to; None if no reset is under way, or if this pull ends it. A consumer that was sent
@@ -87,8 +101,8 @@ impl Offsets {
         if queues.is_empty() {
             table.resets.remove(&key);
         }
+        table.changed.push(key);
         self.count_resets(&table);
-        self.version.fetch_add(1, Relaxed);
         None
     }
 
@@ -102,27 +116,24 @@ impl Offsets {
         queues.and_then(|queues| queues.get(&queue_id)).is_some_and(|reset| !reset.sent)
     }
 
-    /// The resets that consumers have not followed yet. They must survive a restart, or a late commit would undo them.
-    pub fn resets(&self) -> Vec<(String, Queues)> {
-        let table = self.table.read();
-        let places = |queues: &BTreeMap<i32, Reset>| {
-            queues.iter().map(|(queue_id, reset)| (*queue_id, reset.queue_offset)).collect()
-        };
-        table.resets.iter().map(|(key, queues)| (key.clone(), places(queues))).collect()
+    /// Takes the keys that changed since the last call, each with its offsets and its open resets as they are now. A key
+    /// without either was removed. Resets must survive a restart, or a late commit would undo them.
+    pub fn take_changed(&self) -> Vec<Change> {
+        let mut table = self.table.write();
+        let mut keys = mem::take(&mut table.changed);
+        keys.sort_unstable();
+        keys.dedup();
+        keys.into_iter().map(|key| table.take(key)).collect()
     }
 
-    /// Grows with every change.
-    pub fn version(&self) -> u64 {
-        self.version.load(Relaxed)
-    }
-
-    pub fn load(&self, table: HashMap<String, Queues>) {
-        self.table.write().committed.extend(table);
+    pub fn load(&self, offsets: HashMap<String, Queues>) {
+        let committed = offsets.into_iter().map(|(key, queues)| (key, Committed { queues, changed: false }));
+        self.table.write().committed.extend(committed);
     }
 
     pub fn snapshot(&self) -> Vec<(String, Queues)> {
         let table = self.table.read();
-        table.committed.iter().map(|(key, queues)| (key.clone(), queues.clone())).collect()
+        table.committed.iter().map(|(key, committed)| (key.clone(), committed.queues.clone())).collect()
     }
 
     /// Removes the offsets of the group, of the topic, or of the group on the topic.
@@ -139,17 +150,17 @@ impl Offsets {
             !fits
         };
         let mut table = self.table.write();
-        table.committed.retain(|key, _| stays(key));
-        table.resets.retain(|key, _| stays(key));
+        let Table { committed, resets, changed } = &mut *table;
+        let mut keeps = |key: &String| {
+            let stays = stays(key);
+            if !stays {
+                changed.push(key.clone());
+            }
+            stays
+        };
+        committed.retain(|key, _| keeps(key));
+        resets.retain(|key, _| keeps(key));
         self.count_resets(&table);
-        self.version.fetch_add(1, Relaxed);
-    }
-
-    fn put(&self, table: &mut Table, key: String, queue_id: i32, committed_offset: i64) {
-        let before = table.committed.entry(key).or_default().insert(queue_id, committed_offset);
-        if before != Some(committed_offset) {
-            self.version.fetch_add(1, Relaxed);
-        }
     }
 
     fn count_resets(&self, table: &Table) {
@@ -157,9 +168,66 @@ impl Offsets {
     }
 }
 
+impl Table {
+    fn put(&mut self, key: String, queue_id: i32, committed_offset: i64) {
+        // The key is copied once between two writes to disk, however often a consumer commits.
+        let Table { committed, changed, .. } = self;
+        let entry = match committed.entry(key) {
+            Entry::Occupied(found) if found.get().changed => found.into_mut(),
+            Entry::Occupied(found) => {
+                if found.get().queues.get(&queue_id) == Some(&committed_offset) {
+                    return;
+                }
+                changed.push(found.key().clone());
+                found.into_mut()
+            }
+            Entry::Vacant(vacant) => {
+                changed.push(vacant.key().clone());
+                vacant.insert(Committed::default())
+            }
+        };
+        entry.changed = true;
+        entry.queues.insert(queue_id, committed_offset);
+    }
+
+    fn take(&mut self, key: String) -> Change {
+        let committed = self.committed.get_mut(&key).map_or_else(Queues::new, |committed| {
+            committed.changed = false;
+            committed.queues.clone()
+        });
+        let resets = self.resets.get(&key).map_or_else(Queues::new, |queues| {
+            queues.iter().map(|(queue_id, reset)| (*queue_id, reset.queue_offset)).collect()
+        });
+        (key, committed, resets)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn change(key: &str, committed: &[(i32, i64)], resets: &[(i32, i64)]) -> Change {
+        (key.to_owned(), committed.iter().copied().collect(), resets.iter().copied().collect())
+    }
+
+    #[test]
+    fn only_what_changed_is_taken() {
+        let offsets = Offsets::default();
+        offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
+        assert_eq!(offsets.take_changed(), [], "what was loaded is on disk");
+        offsets.commit("g", "t", 0, 5);
+        assert_eq!(offsets.take_changed(), [], "an unchanged offset is no change");
+        offsets.commit("g", "t", 0, 6);
+        offsets.commit("g", "t", 0, 7);
+        offsets.commit("h", "t", 3, 1);
+        assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 7)], &[]), change("t@h", &[(3, 1)], &[])]);
+        offsets.commit("h", "t", 3, 2);
+        offsets.remove(Some("h"), None);
+        assert_eq!(offsets.take_changed(), [change("t@h", &[], &[])]);
+        offsets.commit("h", "t", 3, 2);
+        assert_eq!(offsets.take_changed(), [change("t@h", &[(3, 2)], &[])]);
+        assert_eq!(offsets.take_changed(), []);
+    }
 
     #[test]
     fn commits_are_read_back_and_removed_by_group_or_topic() {
@@ -169,9 +237,6 @@ mod tests {
         offsets.commit("h", "t", 0, 7);
         assert_eq!(offsets.get("g", "t", 0), Some(5));
         assert_eq!(offsets.get("g", "t", 1), None);
-        let before = offsets.version();
-        offsets.commit("g", "t", 0, 5);
-        assert_eq!(offsets.version(), before, "an unchanged offset does not count as a change");
         offsets.remove(Some("g"), Some("t"));
         assert_eq!(offsets.get("g", "t", 0), None);
         assert_eq!(offsets.get("g", "u", 1), Some(6));
@@ -192,14 +257,13 @@ mod tests {
         offsets.commit("g", "t", 1, 7);
         assert_eq!(offsets.get("g", "t", 1), Some(7), "other queues are not touched");
         assert!(offsets.awaits_reset("g", "t", 0) && !offsets.awaits_reset("h", "t", 0));
-        assert_eq!(offsets.resets(), [("t@g".to_owned(), Queues::from([(0, 5)]))]);
+        assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 5), (1, 7)], &[(0, 5)])]);
         assert_eq!(offsets.follow_reset("g", "t", 0, 51), Some(5));
         offsets.commit("g", "t", 0, 52);
         assert_eq!(offsets.get("g", "t", 0), Some(5));
-        let before = offsets.version();
+        assert_eq!(offsets.take_changed(), []);
         assert_eq!(offsets.follow_reset("g", "t", 0, 5), None, "it has followed");
-        assert!(offsets.resets().is_empty());
-        assert!(offsets.version() > before, "that it has followed is to be kept");
+        assert_eq!(offsets.take_changed(), [change("t@g", &[(0, 5), (1, 7)], &[])]);
         offsets.commit("g", "t", 0, 6);
         assert_eq!(offsets.get("g", "t", 0), Some(6));
     }
@@ -210,9 +274,9 @@ mod tests {
         offsets.reset("g", "t", 0, 5);
         assert_eq!(offsets.follow_reset("g", "t", 0, 9), Some(5));
         assert_eq!(offsets.follow_reset("g", "t", 0, 9), None, "a consumer that insists is served");
-        let before = offsets.version();
+        offsets.take_changed();
         offsets.reset("g", "t", 0, 5);
-        assert!(offsets.version() > before, "a reset to where the group is already is to be kept too");
+        assert_eq!(offsets.take_changed().len(), 1, "a reset to where the group is already counts too");
         offsets.remove(Some("g"), None);
         assert_eq!(offsets.follow_reset("g", "t", 0, 9), None);
         offsets.assign("g", "t", 0, 3);

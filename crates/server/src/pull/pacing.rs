@@ -10,7 +10,7 @@ use crate::net::peer::Peer;
 use crate::net::route::Ask;
 use crate::pull::Puller;
 use crate::pull::handler::Pull;
-use crate::pull::hold::Held;
+use crate::pull::held_pulls::Held;
 
 impl Puller {
     /// Reads as much for a pull as its group's limit has room for; None if the pull has to wait. Pulls that wait already
@@ -46,7 +46,7 @@ impl Puller {
 
     fn consume_limit(&self, group: &str) -> Option<Arc<Limit>> {
         let policy = self.policy.read();
-        if !policy.has_limited_groups {
+        if !policy.has_limited_groups() {
             return None;
         }
         policy.group(group)?.consume_limit.clone()

@@ -12,12 +12,21 @@ use crate::pull::Puller;
 use crate::pull::answer::{post_answer, pull_code};
 use crate::pull::function::is_unjudged;
 use crate::pull::handler::Pull;
-use crate::pull::hold::Held;
+use crate::pull::held_pulls::Held;
 
 /// Looks at one pull on a foreign thread, before it is answered as it stands.
 const LOOKS_MAX: usize = 8;
 
 impl Puller {
+    /// The time for which a pull is held that asks for `suspend_ms`.
+    pub(super) fn suspension(&self, suspend_ms: u64) -> Duration {
+        Duration::from_millis(if self.settings.long_polling {
+            suspend_ms.min(self.settings.hold_ms_max)
+        } else {
+            self.settings.short_polling_ms
+        })
+    }
+
     /// Lets the pull wait for a message or for a function's verdict. A second look after the registration sees messages
     /// that arrived in between, so that no wake-up is missed.
     pub(super) fn hold(

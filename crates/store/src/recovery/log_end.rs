@@ -1,10 +1,4 @@
-//! Finds the end of the commit log at start, and decides from where the queues have to be rebuilt.
-//!
-//! Recovery reads the log from a *lower bound* on: a physical offset below which every record and its queue entry are
-//! known to be on the disk. The checkpoint holds it, so the work does not grow with the log. The bound is trusted only
-//! if its checksum holds, which it does not after Apache's store wrote the directory, and the record before it is still
-//! there. Otherwise the store times in the checkpoint name the file to begin with, as in Apache's store, less three
-//! seconds. Otherwise the log is read from its start.
+//! Finds the end of the commit log at start: reads it from the start of the replay on and cuts off a torn tail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,21 +11,10 @@ use crate::log::commit_log::{LogEnd, directory, file_name};
 use crate::log::gate::Reports;
 use crate::log::mapped::MappedFile;
 use crate::queue::dispatch::Replay;
-use crate::recovery::checkpoint::{Bound, Saved};
+use crate::recovery::checkpoint::Saved;
 use crate::recovery::log_walk::{Content, content_at, resume};
+use crate::recovery::replay_start::{Evidence, ReplayStart, file_at, replay_start};
 use crate::settings::StoreSettings;
-
-/// Records may be missing from the queues that are up to this much older than the checkpoint's times.
-const TIMES_SLACK_MS: i64 = 3_000;
-
-/// Everything that is known before the log is read.
-pub(crate) struct Evidence<'a> {
-    pub(crate) saved: &'a Saved,
-    /// Some queues, or all of them, have lost their directories.
-    pub(crate) queues_missing: bool,
-    /// The machine was restarted since the checkpoint: what was not synced may be gone, in any order.
-    pub(crate) is_rebooted: bool,
-}
 
 pub(crate) struct Recovered {
     pub(crate) end: LogEnd,
@@ -52,12 +35,7 @@ pub(crate) fn recover(
 ) -> Result<Recovered, StoreError> {
     let directory = directory(&settings.directory);
     let files = open_files(settings, disk, &directory)?;
-    let kept = kept_bound(&files, evidence);
-    let is_bound_kept = kept.is_some();
-    let (replay_from, replay) = match kept {
-        Some(replay_from) => (replay_from, Replay::Tail),
-        None => replay_start(&files, evidence),
-    };
+    let ReplayStart { replay_from, replay, is_bound_kept } = replay_start(&files, evidence);
     let scan = Scan::run(&files, replay_from, evidence, disk)?;
     let store_timestamp_ms = scan.last_time_ms(&files, evidence.saved);
     let files = cut(settings, disk, files, scan.end, reports)?;
@@ -114,52 +92,6 @@ pub(crate) fn parse_file_name(name: &str) -> Option<i64> {
     let is_name = name.len() == 20 && name.bytes().all(|byte| byte.is_ascii_digit());
     // An offset near the limit, with no room for further files, is not a log of ours.
     name.parse().ok().filter(|start_offset: &i64| is_name && *start_offset < i64::MAX / 2)
-}
-
-/// The checkpoint's bound, if it can be trusted.
-fn kept_bound(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> Option<i64> {
-    let bound = evidence.saved.bound.as_ref().filter(|_| !evidence.queues_missing)?;
-    let log_start = files.first().map_or(0, |file| file.start_offset);
-    if bound.lower_bound <= log_start {
-        return Some(log_start);
-    }
-    is_proven(files, bound).then_some(bound.lower_bound)
-}
-
-/// Decides from where to read the log again if there is no bound.
-fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> (i64, Replay) {
-    let log_start = files.first().map_or(0, |file| file.start_offset);
-    if evidence.queues_missing {
-        return (log_start, Replay::Everything);
-    }
-    let times = &evidence.saved.times;
-    let safe_ms = times.log_ms.min(times.queues_ms) - TIMES_SLACK_MS;
-    let begins_before = |file: &&Arc<MappedFile>| match content_at(file.readable(), file.start_offset, true) {
-        Content::Record(record) => record.store_timestamp_ms <= safe_ms,
-        _ => false,
-    };
-    match files.iter().rev().find(begins_before) {
-        Some(file) => (file.start_offset, Replay::Tail),
-        None => (log_start, Replay::Everything),
-    }
-}
-
-/// Whether the record before the bound is still there and ends at it, or at the blank that closes its file.
-fn is_proven(files: &[Arc<MappedFile>], bound: &Bound) -> bool {
-    let Some(file) = file_at(files, bound.last_record) else { return false };
-    let rest = |at: i64| file.readable().get((at - file.start_offset) as usize..).unwrap_or_default();
-    let Content::Record(record) = content_at(rest(bound.last_record), bound.last_record, true) else {
-        return false;
-    };
-    let end = bound.last_record + record.size as i64;
-    end == bound.lower_bound
-        || (bound.lower_bound == file.end_offset()
-            && matches!(content_at(rest(end), end, true), Content::Blank))
-}
-
-fn file_at(files: &[Arc<MappedFile>], physical_offset: i64) -> Option<&Arc<MappedFile>> {
-    let after = files.partition_point(|file| file.start_offset <= physical_offset);
-    files.get(after.checked_sub(1)?).filter(|file| physical_offset < file.end_offset())
 }
 
 /// A pass over the log from the start of the replay to the end of the log.

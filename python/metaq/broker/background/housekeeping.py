@@ -70,6 +70,7 @@ class Housekeeping:
     async def persist_offsets(self) -> None:
         await self._transactions.keep_offsets()
         await self._state.offsets.persist()
+        await self._state.locks.keep()
 
     def _every(self, interval_s: float, work: Callable[[], Awaitable[object]]) -> None:
         async def repeat() -> None:

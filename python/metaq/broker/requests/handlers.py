@@ -13,7 +13,7 @@ from metaq.broker.requests.recall import Recalls
 from metaq.broker.requests.relays import Relays
 from metaq.broker.requests.replies import Replies
 from metaq.broker.requests.resets import ResetParts, Resets
-from metaq.broker.requests.retry import Retries
+from metaq.broker.requests.send_back import Retries
 from metaq.broker.requests.topics import TopicRequests
 from metaq.broker.requests.unsupported import Unsupported
 from metaq.broker.state.groups import GroupDeletion

@@ -8,7 +8,7 @@ import logging
 from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.functions.call import Call
-from metaq.broker.requests.retry import ensure_dead_letters
+from metaq.broker.requests.send_back import ensure_dead_letters
 from metaq.broker.state.filters import Filters, carried_key
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from pathlib import Path
 
 from metaq._core import BrokerPlane, Clock
-from metaq.broker.state.offsets import quoted_keys
-from metaq.metadata import MetadataFile
+from metaq.broker.state.journal import Change, Journal
+from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.protocol.bodies import DataVersion, DelayOffsets
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllDelayOffset
+
+TABLE = "delay"
+"""In the journal: level → the queue offset at which its delivery goes on."""
 
 _LEVEL = re.compile(r"(\d+)([smhd])")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -29,33 +31,36 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 class DelayProgress:
-    """The file delayOffset.json."""
+    """The progress of all levels."""
 
-    def __init__(self, plane: BrokerPlane, clock: Clock, directory: Path) -> None:
+    def __init__(self, plane: BrokerPlane, clock: Clock, journal: Journal) -> None:
         self._plane = plane
         self._clock = clock
-        self._file = MetadataFile(directory / "delayOffset.json")
+        self._journal = journal
         self._data_version = DataVersion(timestamp=clock.now_ms())
-        self._kept: dict[int, int] | None = None
         self._writing = asyncio.Lock()
 
     def load(self) -> None:
-        """Loads the file into a plane that has not started."""
-        stored = self._file.load(lambda content: DelayOffsets.decode(quoted_keys(content)))
-        if stored is not None:
-            self._data_version = stored.data_version or self._data_version
-            self._plane.load_delay_offsets(stored.offset_table)
+        """Loads the journal into a plane that has not started. Raises MetadataDamaged."""
+        self._data_version = stored_version(self._journal, TABLE) or self._data_version
+        offsets = self._journal.decoded(TABLE, int)
+        self._plane.load_delay_offsets({int(level): offset for level, offset in offsets.items()})
 
     async def persist(self) -> bool:
         """Writes the offsets if they have changed; True if it did. Deliveries are flushed first, so a power
         failure can repeat a delivery but never lose one."""
         async with self._writing:
             offsets = await asyncio.to_thread(self._plane.delay_offsets)
-            if offsets is None or offsets == self._kept:
+            changes: list[Change] = [
+                (TABLE, str(level), b"%d" % queue_offset)
+                for level, queue_offset in (offsets or {}).items()
+                if self._journal.get(TABLE, str(level)) != b"%d" % queue_offset
+            ]
+            if not changes:
                 return False
-            self._data_version = self._data_version.next(self._clock.now_ms())
-            await asyncio.to_thread(self._file.write, self._encode(offsets), self._data_version.counter)
-            self._kept = offsets
+            version = self._data_version.next(self._clock.now_ms())
+            await self._journal.write([*changes, (VERSIONS, TABLE, version.encode())])
+            self._data_version = version
             return True
 
     @handles(GetAllDelayOffset)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -12,7 +11,8 @@ from metaq._core import BrokerPlane, Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import GROUP_KEYS, altered
-from metaq.metadata import Keeper, MetadataFile
+from metaq.broker.state.journal import Journal, Unwritten
+from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.protocol import names
 from metaq.protocol.bodies import (
     DataVersion,
@@ -37,6 +37,10 @@ from metaq.protocol.names import SYSTEM_GROUPS as SYSTEM_GROUPS
 
 _log = logging.getLogger(__name__)
 
+TABLE = "groups"
+"""In the journal: name → SubscriptionGroupConfig."""
+FORBIDDEN = "forbidden"
+"""In the journal: group → topic → bits that forbid something."""
 GROUPS_MAX = 100_000
 LIST_MAX = 10_000
 RETRY_QUEUES_MAX = 1_000
@@ -47,13 +51,13 @@ NO_READING = 1 << 2
 
 
 class Groups:
-    """The table of groups and its file, subscriptionGroup.json."""
+    """The table of groups."""
 
     def __init__(
         self,
         options: BrokerOptions,
         clock: Clock,
-        directory: Path,
+        journal: Journal,
         changed: Callable[[Collection[str]], None],
     ) -> None:
         self._clock = clock
@@ -61,23 +65,29 @@ class Groups:
         self._table: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, dict[str, int]] = {}
         self._data_version = DataVersion(timestamp=clock.now_ms())
-        self._file = MetadataFile(directory / "subscriptionGroup.json")
-        self._keeper = Keeper(self._file, self.encode)
+        self._journal = journal
+        self._unwritten = Unwritten(journal, self._value_of)
         self.auto_create = options.auto_create_group
 
     def load(self) -> None:
-        stored = self._file.load(SubscriptionGroupTable.decode)
-        if stored is not None:
-            self._data_version = stored.data_version
-            self._forbidden = stored.forbidden_table
-            for name, config in stored.subscription_group_table.items():
-                self._table[name] = msgspec.structs.replace(config, group_name=name)
+        """Reads the journal and adds missing system groups. Raises MetadataDamaged."""
+        self._data_version = stored_version(self._journal, TABLE) or self._data_version
+        self._forbidden = self._journal.decoded(FORBIDDEN, decode_forbidden)
+        self._table = self._journal.decoded(TABLE, SubscriptionGroupConfig.decode)
         for name in SYSTEM_GROUPS:
-            self._table.setdefault(name, SubscriptionGroupConfig(group_name=name))
+            if name not in self._table:
+                self._table[name] = SubscriptionGroupConfig(group_name=name)
+                self._unwritten.touch(TABLE, name)
         self._advance()
 
-    def encode(self) -> bytes:
-        return msgspec.json.format(self.table().encode(), indent=2)
+    def _value_of(self, table: str, key: str) -> bytes | None:
+        if table == VERSIONS:
+            return self._data_version.encode()
+        if table == FORBIDDEN:
+            topics = self._forbidden.get(key)
+            return None if topics is None else msgspec.json.encode(topics)
+        config = self._table.get(key)
+        return None if config is None else config.encode()
 
     def table(self, of: Collection[str] | None = None) -> SubscriptionGroupTable:
         """All groups, or only the named ones."""
@@ -111,13 +121,13 @@ class Groups:
 
     def put(self, config: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
         self._table[config.group_name] = config
-        self._advance()
+        self._advance(config.group_name)
         return config
 
     async def publish(self, touched: Collection[str]) -> None:
         """Sends the change to the data plane at once, and returns when it is on disk as well."""
         self._changed(touched)
-        await self._keeper.keep()
+        await self._unwritten.keep()
 
     @handles(UpdateAndCreateSubscriptionGroup)
     async def update_and_create_group(
@@ -199,7 +209,7 @@ class Groups:
         self._forbidden[group] = topics
         if not topics:
             del self._forbidden[group]
-        self._advance()
+        self._advance(group)
 
     async def _update(self, wanted: list[SubscriptionGroupConfig], request: Request) -> None:
         for config in wanted:
@@ -230,12 +240,15 @@ class Groups:
         self._forbidden.pop(name, None)
         if self._table.pop(name, None) is None:
             return False
-        self._advance()
+        self._advance(name)
         return True
 
-    def _advance(self) -> None:
+    def _advance(self, changed: str | None = None) -> None:
         self._data_version = self._data_version.next(self._clock.now_ms())
-        self._keeper.touch()
+        self._unwritten.touch(VERSIONS, TABLE)
+        if changed is not None:
+            self._unwritten.touch(TABLE, changed)
+            self._unwritten.touch(FORBIDDEN, changed)
 
 
 class GroupDeletion:
@@ -256,6 +269,10 @@ class GroupDeletion:
         if command.clean_offset or command.remove_offset:
             self._plane.remove_offsets(group=command.group_name)
         await self._groups.publish([command.group_name])
+
+
+def decode_forbidden(content: bytes) -> dict[str, int]:
+    return msgspec.json.decode(content, type=dict[str, int])
 
 
 def missing_group(name: str) -> str:

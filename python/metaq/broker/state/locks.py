@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaq._core import Clock
 from metaq.broker.options import LEASE_MS
+from metaq.broker.state.journal import Journal, NotWritten, Unwritten
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
@@ -16,6 +18,11 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 
+_log = logging.getLogger(__name__)
+
+TABLE = "locks"
+"""In the journal: `group@topic@queue` → the client that may read it. When the lease ends is not there: the
+next master gives every owner a whole one."""
 QUEUES_PER_REQUEST_MAX = 10_000
 
 QueueKey = tuple[str, int]
@@ -35,23 +42,38 @@ Leases = dict[str, dict[QueueKey, Lease]]
 
 
 class QueueLocks:
-    """Leases by group and queue. They live in memory: after a restart every consumer simply asks again."""
+    """Leases by group and queue. A new owner is in the journal before it hears of it, so that the next
+    master knows it too; renewals are not written."""
 
     def __init__(
-        self, clock: Clock, topics: Topics, leases: Leases | None = None, lease_ms: int = LEASE_MS
+        self,
+        clock: Clock,
+        topics: Topics,
+        journal: Journal,
+        leases: Leases | None = None,
+        lease_ms: int = LEASE_MS,
     ) -> None:
         self._clock = clock
         self._topics = topics
+        self._journal = journal
         self._leases: Leases = {} if leases is None else leases
         self._lease_ms = lease_ms
+        self._unwritten = Unwritten(journal, self._value_of)
 
-    def restart_leases(self) -> None:
+    def load(self) -> None:
         """Gives every owner a whole lease from now on. Nobody could renew while there was no master, and a
-        queue whose lease ran out meanwhile may still have its reader."""
+        queue whose lease ran out meanwhile may still have its reader. Raises MetadataDamaged."""
+        for key, client_id in self._journal.decoded(TABLE, bytes.decode).items():
+            group, queue_key = _read_key(key)
+            self._leases.setdefault(group, {})[queue_key] = Lease(client_id, 0)
         ends_ms = self._clock.now_ms() + self._lease_ms
         for leases in self._leases.values():
             for lease in leases.values():
                 lease.ends_ms = ends_ms
+
+    async def keep(self) -> None:
+        """Writes the changes. Raises NotWritten."""
+        await self._unwritten.keep()
 
     def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Locks or renews the queues that are free, expired or the client's own, and returns these. A queue
@@ -65,6 +87,8 @@ class QueueLocks:
             is_taken = lease is not None and lease.client_id != client_id and lease.ends_ms > now_ms
             if is_taken or not self._exists(queue_key):
                 continue
+            if lease is None or lease.client_id != client_id:
+                self._touch(group, queue_key)
             leases[queue_key] = Lease(client_id, now_ms + self._lease_ms)
             granted.append(queue)
         if not leases:
@@ -79,6 +103,7 @@ class QueueLocks:
             lease = leases.get(queue_key)
             if lease is not None and lease.client_id == client_id:
                 del leases[queue_key]
+                self._touch(group, queue_key)
         if not leases:
             self._leases.pop(group, None)
 
@@ -93,6 +118,7 @@ class QueueLocks:
             for queue_key, lease in list(leases.items()):
                 if lease.ends_ms <= now_ms:
                     del leases[queue_key]
+                    self._touch(group, queue_key)
             if not leases:
                 del self._leases[group]
 
@@ -103,9 +129,14 @@ class QueueLocks:
                 lease.ends_ms += by_ms
 
     @handles(LockBatchQueues)
-    def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
+    async def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
         asked = self._read(request)
         granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set)
+        try:
+            await self.keep()
+        except NotWritten as error:
+            # A full disk must not keep anybody from reading.
+            _log.error("locks of group %s are not written yet: %s", asked.consumer_group, error)
         return Response(body=LockBatchResponseBody(lock_ok_mq_set=granted).encode())
 
     @handles(UnlockBatchQueues)
@@ -122,6 +153,19 @@ class QueueLocks:
             raise Refused(ResponseCode.INVALID_PARAMETER, fault)
         return asked
 
+    def _touch(self, group: str, queue_key: QueueKey) -> None:
+        self._unwritten.touch(TABLE, f"{group}@{queue_key[0]}@{queue_key[1]}")
+
+    def _value_of(self, table: str, key: str) -> bytes | None:
+        group, queue_key = _read_key(key)
+        lease = self._leases.get(group, {}).get(queue_key)
+        return None if lease is None else lease.client_id.encode()
+
     def _exists(self, queue_key: QueueKey) -> bool:
         topic = self._topics.get(queue_key[0])
         return topic is not None and 0 <= queue_key[1] < max(topic.read_queue_nums, topic.write_queue_nums)
+
+
+def _read_key(key: str) -> tuple[str, QueueKey]:
+    group, topic, queue_id = key.split("@")
+    return group, (topic, int(queue_id))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from pathlib import Path
 
 from metaq._core import BrokerPlane
 from metaq.broker.node import Node
@@ -24,14 +23,15 @@ _log = logging.getLogger(__name__)
 class MasterState:
     """Topics, groups, offsets and progress, and the policy that the data plane makes of them."""
 
-    def __init__(self, node: Node, plane: BrokerPlane, announce: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, node: Node, plane: BrokerPlane, announce: Callable[[Collection[str]], Awaitable[None]]
+    ) -> None:
         """`announce` returns once the name servers know of changed topics."""
-        options, clock, store = node.options, node.clock, node.store
-        directory = Path(options.store.directory) / "config"
+        options, clock, store, journal = node.options, node.clock, node.store, node.journal
         self._announce = announce
-        self.topics = Topics(options, clock, directory, self._topics_changed)
-        self.groups = Groups(options, clock, directory, self._groups_changed)
-        self.locks = QueueLocks(clock, self.topics, node.leases, int(options.queue_lease_s * 1000))
+        self.topics = Topics(options, clock, journal, self._topics_changed)
+        self.groups = Groups(options, clock, journal, self._groups_changed)
+        self.locks = QueueLocks(clock, self.topics, journal, node.leases, int(options.queue_lease_s * 1000))
         self.filters = Filters(options.enable_property_filter, node.functions.known)
         self.policy = PolicyFeed(
             plane,
@@ -42,17 +42,17 @@ class MasterState:
             send_default=options.send_default,
             consume_default=options.consume_default,
         )
-        self.offsets = Offsets(plane, store, clock, directory, self.groups)
-        self.delays = DelayProgress(plane, clock, directory)
+        self.offsets = Offsets(plane, store, clock, journal, self.groups)
+        self.delays = DelayProgress(plane, clock, journal)
         self.statistics = Statistics(plane, node.listener, store, clock, options.broker.cluster)
 
     def load(self) -> None:
-        """Reads the files into this state and a plane that has not started. Raises MetadataDamaged."""
+        """Reads the journal into this state and a plane that has not started. Raises MetadataDamaged."""
         self.topics.load()
         self.groups.load()
         self.offsets.load()
         self.delays.load()
-        self.locks.restart_leases()
+        self.locks.load()
 
     async def publish(self) -> None:
         """Gives the plane its policy, writes what the load changed and tells the store what to keep."""
@@ -70,6 +70,7 @@ class MasterState:
             self.delays.persist(),
             self.topics.publish(()),
             self.groups.publish(()),
+            self.locks.keep(),
             return_exceptions=True,
         )
         for error in results:
@@ -78,7 +79,7 @@ class MasterState:
 
     async def _topics_changed(self, touched: Collection[str]) -> None:
         self.policy.send_topics(touched)
-        await self._announce()
+        await self._announce(touched)
 
     def _groups_changed(self, touched: Collection[str]) -> None:
         self.policy.send_groups(touched)

@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from metaq._core import BrokerPlane, Clock, Store
 from metaq.broker.state.groups import Groups
-from metaq.metadata import MetadataFile
+from metaq.broker.state.journal import Change, Journal
+from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllConsumerOffset
+
+OFFSETS = "offsets"
+"""In the journal: `topic@group@part` → queue → committed offset. A part is 64 queues of a topic, so that a
+commit to one queue of many does not write all of them."""
+RESETS = "resets"
+"""In the journal, with the same keys: the resets that consumers have not followed yet."""
+PART_QUEUES = 64
 
 OffsetTable = Mapping[str, Mapping[int, int]]
 """`topic@group` → queue → committed offset."""
@@ -23,49 +32,56 @@ _BARE_KEY = re.compile(rb"([{,]\s*)(-?\d+)(\s*:)")
 
 
 class Offsets:
-    """The file consumerOffset.json, and the offsets below which retention may delete."""
+    """Writes the offsets that have changed, and tells retention below which offsets it may delete."""
 
     def __init__(
-        self, plane: BrokerPlane, store: Store, clock: Clock, directory: Path, groups: Groups
+        self, plane: BrokerPlane, store: Store, clock: Clock, journal: Journal, groups: Groups
     ) -> None:
         self._plane = plane
         self._store = store
         self._clock = clock
         self._groups = groups
-        self._file = MetadataFile(directory / "consumerOffset.json")
+        self._journal = journal
         self._data_version = DataVersion(timestamp=clock.now_ms())
-        self._version_kept = -1
+        self._parts: dict[str, int] = {}
+        """How many parts a key may have in the journal, where it is more than one."""
+        self._unwritten: dict[str, tuple[Mapping[int, int], Mapping[int, int]]] = {}
+        """Taken from the data plane, and not in the journal yet."""
         self._writing = asyncio.Lock()
 
     def load(self) -> None:
-        """Loads the file into a plane that has not started."""
-        stored = self._file.load(decode_offsets)
-        if stored is not None:
-            self._data_version = stored.data_version or self._data_version
-            self._plane.load_offsets(stored.offset_table)
-            for key, queues in (stored.reset_table or {}).items():
-                topic, group = topic_and_group(key)
-                for queue_id, queue_offset in queues.items():
-                    self._plane.reset_offset(group, topic, queue_id, queue_offset)
-            self._version_kept = self._plane.offsets_version()
+        """Loads the journal into a plane that has not started. Raises MetadataDamaged."""
+        self._data_version = stored_version(self._journal, OFFSETS) or self._data_version
+        offsets, resets = offsets_in(self._journal, OFFSETS), offsets_in(self._journal, RESETS)
+        self._parts = {key: parts for key, queues in offsets.items() if (parts := _part_count(queues)) > 1}
+        self._plane.load_offsets(offsets)
+        for key, queues in resets.items():
+            topic, group = topic_and_group(key)
+            for queue_id, queue_offset in queues.items():
+                self._plane.reset_offset(group, topic, queue_id, queue_offset)
 
     async def persist(self) -> bool:
-        """Writes the table if it has changed since the last time; True if it did."""
+        """Writes what has changed since the last time; False if nothing has."""
         async with self._writing:
-            version = self._plane.offsets_version()
-            if version == self._version_kept:
+            changes = await asyncio.to_thread(self._changes)
+            if not changes:
                 return False
-            self._data_version = self._data_version.next(self._clock.now_ms())
-            await asyncio.to_thread(self._write, version)
-            self._version_kept = version
+            version = self._data_version.next(self._clock.now_ms())
+            await self._journal.write([*changes, (VERSIONS, OFFSETS, version.encode())])
+            self._data_version = version
+            self._unwritten.clear()
             return True
 
-    def _write(self, version: int) -> None:
-        # In this order: if a consumer follows a reset in between, the file must not keep the reset together
-        # with the offsets that came after it.
-        offsets = self._plane.offsets()
-        content = encode_offsets(offsets, self._data_version, self._plane.resets())
-        self._file.write(content, version)
+    def _changes(self) -> list[Change]:
+        self._unwritten.update(self._plane.take_changed_offsets())
+        changes: list[Change] = []
+        for key, (committed, resets) in self._unwritten.items():
+            parts = max(self._parts.get(key, 1), _part_count(committed))
+            if parts > 1:
+                self._parts[key] = parts
+            changes += offset_changes(OFFSETS, key, committed, parts)
+            changes += offset_changes(RESETS, key, resets, parts)
+        return changes
 
     async def protect(self) -> None:
         """Tells the store which messages nobody has consumed, so that it does not delete them to make
@@ -91,6 +107,33 @@ class Offsets:
     async def get_all_consumer_offset(self, command: GetAllConsumerOffset, request: Request) -> Response:
         version = self._data_version
         return Response(body=await asyncio.to_thread(lambda: encode_offsets(self._plane.offsets(), version)))
+
+
+def offset_changes(table: str, key: str, queues: Mapping[int, int], parts: int) -> Iterable[Change]:
+    """The changes that give a key of the journal these queues, and no others, if it has up to `parts`
+    parts."""
+    of_part: dict[int, dict[int, int]] = {}
+    for queue_id, queue_offset in queues.items():
+        of_part.setdefault(queue_id // PART_QUEUES, {})[queue_id] = queue_offset
+    for part in {*of_part, *range(parts)}:
+        chosen = of_part.get(part)
+        yield table, f"{key}@{part}", msgspec.json.encode(chosen) if chosen else None
+
+
+def offsets_in(journal: Journal, table: str) -> dict[str, dict[int, int]]:
+    """`topic@group` → queue → offset. Raises MetadataDamaged."""
+    offsets: dict[str, dict[int, int]] = {}
+    for key, queues in journal.decoded(table, _decode_part).items():
+        offsets.setdefault(key.rpartition("@")[0], {}).update(queues)
+    return offsets
+
+
+def _decode_part(content: bytes) -> dict[int, int]:
+    return msgspec.json.decode(content, type=dict[int, int])
+
+
+def _part_count(queues: Mapping[int, int]) -> int:
+    return max(queues, default=0) // PART_QUEUES + 1
 
 
 def encode_offsets(table: OffsetTable, version: DataVersion, resets: OffsetTable | None = None) -> bytes:

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
-from pathlib import Path
 
 import msgspec
 
 from metaq._core import Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.attributes import altered
-from metaq.metadata import Keeper, MetadataFile
+from metaq.broker.state.journal import Journal, Unwritten
+from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.protocol import names
 from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, TopicConfig, TopicConfigTable
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
-TOPICS_MAX = 30_000
+TABLE = "topics"
+"""In the journal: name → TopicConfig."""
+TOPICS_MAX = 100_000
 """All of them go to a name server in one frame, whose size is limited."""
 QUEUES_MAX = 10_000
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class Topics:
-    """The table of topics and its file, topics.json.
+    """The table of topics.
 
     A change is made in two steps: `put` or `remove` changes the table, and `publish` returns once the change
     is on disk and the data plane and the name servers know it. So no message is ever acknowledged for a topic
@@ -34,7 +36,7 @@ class Topics:
         self,
         options: BrokerOptions,
         clock: Clock,
-        directory: Path,
+        journal: Journal,
         changed: Callable[[Collection[str]], Awaitable[None]],
     ) -> None:
         self._options = options
@@ -44,31 +46,32 @@ class Topics:
         self._unserved: set[str] = set()
         """New topics that are not on disk yet. The data plane does not know them."""
         self._system: frozenset[str] = frozenset()
-        self._file = MetadataFile(directory / "topics.json")
-        self._keeper = Keeper(self._file, self.encode)
+        self._journal = journal
+        self._unwritten = Unwritten(journal, self._value_of)
         self.auto_create = options.auto_create_topic
         self.data_version = DataVersion(timestamp=clock.now_ms())
 
     def load(self) -> None:
-        """Reads the file and adds missing system topics."""
-        stored = self._file.load(TopicConfigTable.decode)
-        if stored is not None:
-            self.data_version = stored.data_version
-            for name, config in stored.topic_config_table.items():
-                self._table[name] = msgspec.structs.replace(config, topic_name=name)
+        """Reads the journal and adds missing system topics. Raises MetadataDamaged."""
+        self.data_version = stored_version(self._journal, TABLE) or self.data_version
+        self._table = self._journal.decoded(TABLE, TopicConfig.decode)
         system = {config.topic_name: config for config in system_topics(self._options)}
         self._system = frozenset(system) | names.RESERVED
         for name, config in system.items():
             # The template follows the configuration at every start; the others keep their settings.
             if name == names.TEMPLATE_TOPIC or name not in self._table:
                 self._table[name] = config
-        if names.TEMPLATE_TOPIC not in system:
-            self._table.pop(names.TEMPLATE_TOPIC, None)
+                self._unwritten.touch(TABLE, name)
+        if names.TEMPLATE_TOPIC not in system and names.TEMPLATE_TOPIC in self._table:
+            del self._table[names.TEMPLATE_TOPIC]
+            self._unwritten.touch(TABLE, names.TEMPLATE_TOPIC)
         self._advance()
 
-    def encode(self) -> bytes:
-        """The file's content, in Apache's format."""
-        return msgspec.json.format(self.table().encode(), indent=2)
+    def _value_of(self, table: str, key: str) -> bytes | None:
+        if table == VERSIONS:
+            return self.data_version.encode()
+        config = self._table.get(key)
+        return None if config is None else config.encode()
 
     def table(self, of: Collection[str] | None = None) -> TopicConfigTable:
         """All topics, or only the named ones."""
@@ -80,6 +83,10 @@ class Topics:
     def served(self) -> TopicConfigTable:
         """The topics that may be in a route. A client that finds a topic there may use it at once."""
         return self.table([name for name in self._table if name not in self._unserved])
+
+    def served_topic(self, name: str) -> TopicConfig | None:
+        """The topic if it may be in a route."""
+        return None if name in self._unserved else self._table.get(name)
 
     def __iter__(self) -> Iterator[TopicConfig]:
         return iter(list(self._table.values()))
@@ -109,21 +116,21 @@ class Topics:
         if config.topic_name not in self._table:
             self._unserved.add(config.topic_name)
         self._table[config.topic_name] = config
-        self._advance()
+        self._advance(config.topic_name)
         return config
 
     def remove(self, name: str) -> bool:
         if self._table.pop(name, None) is None:
             return False
         self._unserved.discard(name)
-        self._advance()
+        self._advance(name)
         return True
 
     async def publish(self, touched: Collection[str]) -> None:
-        """Writes the change and passes it on. Raises OSError if it cannot be written; the next call tries
+        """Writes the change and passes it on. Raises NotWritten if it cannot be written; the next call tries
         again."""
         fresh = frozenset(self._unserved)
-        await self._keeper.keep()
+        await self._unwritten.keep()
         if fresh & self._unserved:
             # A new version, because name servers may have got the last one without them.
             self._unserved -= fresh
@@ -140,7 +147,7 @@ class Topics:
             self.remove(names.TEMPLATE_TOPIC)
 
     def version_changed(self) -> None:
-        """Marks a change that goes to the name servers with the topics: the broker's permission."""
+        """Gives the table a new version for the name servers, although no topic has changed."""
         self._advance()
 
     def create_from_template(self, name: str, template_name: str, queues_wanted: int) -> TopicConfig:
@@ -222,9 +229,11 @@ class Topics:
         if fault is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"topic {wanted.topic_name}: {fault}")
 
-    def _advance(self) -> None:
+    def _advance(self, changed: str | None = None) -> None:
         self.data_version = self.data_version.next(self._clock.now_ms())
-        self._keeper.touch()
+        self._unwritten.touch(VERSIONS, TABLE)
+        if changed is not None:
+            self._unwritten.touch(TABLE, changed)
 
 
 def missing_topic(name: str) -> str:

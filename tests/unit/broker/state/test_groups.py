@@ -53,7 +53,7 @@ def test_apaches_file_is_read_and_ours_has_its_form(tmp_path: Path, make_tables:
     billing = groups.get("billing")
     assert billing is not None
     assert (billing.consume_enable, billing.retry_max_times, billing.retry_queue_nums) == (False, 3, 2)
-    ours, theirs = json.loads(groups.encode()), json.loads(APACHE_FILE)
+    ours, theirs = json.loads(groups.table().encode()), json.loads(APACHE_FILE)
     del theirs["subscriptionGroupTable"]["billing"]["subscriptionDataSet"]
     assert ours["subscriptionGroupTable"]["billing"] == theirs["subscriptionGroupTable"]["billing"]
     assert ours["forbiddenTable"] == theirs["forbiddenTable"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ ALL = [MessageQueue("broker-a", queue_id, "orders") for queue_id in range(4)]
 @pytest.fixture
 def locks(tables: Any) -> QueueLocks:
     tables.topics.put(TopicConfig(topic_name="orders", read_queue_nums=4, write_queue_nums=4))
-    return QueueLocks(tables.clock, tables.topics)
+    return QueueLocks(tables.clock, tables.topics, tables.journal)
 
 
 def test_a_queue_has_one_owner(locks: QueueLocks) -> None:
@@ -62,7 +64,7 @@ def test_a_queue_that_is_not_here_is_not_granted(locks: QueueLocks) -> None:
 
 def test_over_the_wire(locks: QueueLocks, request_with: Any) -> None:
     body = LockBatchRequestBody(client_id="a", consumer_group="g", mq_set=ALL).encode()
-    answer = locks.lock_batch_queues(LockBatchQueues(), request_with(body))
+    answer = asyncio.run(locks.lock_batch_queues(LockBatchQueues(), request_with(body)))
     assert answer.body.startswith(b'{"lockOKMQSet":[')
     assert LockBatchResponseBody.decode(answer.body).lock_ok_mq_set == ALL
     locks.unlock_batch_queues(UnlockBatchQueues(), request_with(body))
@@ -81,6 +83,44 @@ def test_bad_requests_say_why(
     locks: QueueLocks, request_with: Any, asked: LockBatchRequestBody, says: str
 ) -> None:
     with pytest.raises(Refused) as raised:
-        locks.lock_batch_queues(LockBatchQueues(), request_with(asked.encode()))
+        asyncio.run(locks.lock_batch_queues(LockBatchQueues(), request_with(asked.encode())))
     assert raised.value.code == 29
     assert says in raised.value.remark
+
+
+def lock_over_the_wire(locks: QueueLocks, request_with: Any, client_id: str) -> list[MessageQueue]:
+    body = LockBatchRequestBody(client_id=client_id, consumer_group="g", mq_set=ALL).encode()
+    answer = asyncio.run(locks.lock_batch_queues(LockBatchQueues(), request_with(body)))
+    return LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+
+
+def test_the_next_master_knows_the_owners_and_gives_them_a_whole_lease(
+    locks: QueueLocks, tables: Any, request_with: Any
+) -> None:
+    assert lock_over_the_wire(locks, request_with, "a@1") == ALL
+    written = tables.journal.appended_bytes
+    assert lock_over_the_wire(locks, request_with, "a@1") == ALL
+    assert tables.journal.appended_bytes == written, "a renewal is not written"
+    locks.unlock("g", "a@1", ALL[:1])
+    asyncio.run(locks.keep())
+    tables.clock.advance_ms(10 * LEASE_MS)
+    following = QueueLocks(tables.clock, tables.topics, tables.journal)
+    following.load()
+    assert following.lock("g", "b", ALL) == ALL[:1]
+    tables.clock.advance_ms(LEASE_MS)
+    assert following.lock("g", "b", ALL) == ALL
+
+
+def test_a_full_disk_keeps_nobody_from_reading(
+    locks: QueueLocks, tables: Any, request_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", full)
+        assert lock_over_the_wire(locks, request_with, "a") == ALL
+    asyncio.run(locks.keep())
+    following = QueueLocks(tables.clock, tables.topics, tables.journal)
+    following.load()
+    assert following.lock("g", "b", ALL) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from pathlib import Path
+import os
 from typing import Any, cast
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq._core import BrokerPlane, Store
+from metaq.broker.state.journal import NotWritten
 from metaq.broker.state.offsets import (
     Offsets,
     decode_offsets,
@@ -137,10 +138,10 @@ class FakeStore:
         self.protected = consumed
 
 
-def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any, tmp_path: Path) -> None:
+def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any) -> None:
     store = FakeStore()
     offsets = Offsets(
-        cast(BrokerPlane, FakePlane()), cast(Store, store), tables.clock, tmp_path, tables.groups
+        cast(BrokerPlane, FakePlane()), cast(Store, store), tables.clock, tables.journal, tables.groups
     )
     asyncio.run(offsets.protect())
     assert store.protected == {
@@ -150,3 +151,85 @@ def test_the_store_learns_what_is_consumed_and_what_nobody_needs(tables: Any, tm
         ("RMQ_SYS_TRANS_HALF_TOPIC", 0): 11,
         ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0): 12,
     }
+
+
+class ChangingPlane:
+    """Keeps offsets and resets as the data plane does, and gives every change out once."""
+
+    def __init__(self) -> None:
+        self.changed: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
+        self.loaded: dict[str, dict[int, int]] = {}
+        self.resets: list[tuple[str, str, int, int]] = []
+
+    def take_changed_offsets(self) -> dict[str, tuple[dict[int, int], dict[int, int]]]:
+        changed, self.changed = self.changed, {}
+        return changed
+
+    def load_offsets(self, offsets: dict[str, dict[int, int]]) -> None:
+        self.loaded = offsets
+
+    def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        self.resets.append((group, topic, queue_id, queue_offset))
+
+
+class Kept:
+    """Offsets over a plane, and what a restart finds of them."""
+
+    def __init__(self, tables: Any) -> None:
+        self.tables = tables
+        self.plane = ChangingPlane()
+        self.offsets = self.made(self.plane)
+
+    def made(self, plane: ChangingPlane) -> Offsets:
+        store = cast(Store, FakeStore())
+        return Offsets(
+            cast(BrokerPlane, plane), store, self.tables.clock, self.tables.journal, self.tables.groups
+        )
+
+    def persist(self, **changed: tuple[dict[int, int], dict[int, int]]) -> bool:
+        self.plane.changed.update({key.replace("_at_", "@"): value for key, value in changed.items()})
+        return asyncio.run(self.offsets.persist())
+
+    def restarted(self) -> ChangingPlane:
+        plane = ChangingPlane()
+        self.made(plane).load()
+        return plane
+
+
+@pytest.fixture
+def kept(tables: Any) -> Kept:
+    return Kept(tables)
+
+
+def test_changes_survive_a_restart(kept: Kept) -> None:
+    assert not kept.persist()
+    assert kept.persist(t_at_g=({0: 5, 70: 6}, {}), t_at_h=({1: 1}, {1: 1}))
+    plane = kept.restarted()
+    assert plane.loaded == {"t@g": {0: 5, 70: 6}, "t@h": {1: 1}}
+    assert plane.resets == [("h", "t", 1, 1)]
+    assert kept.persist(t_at_g=({}, {}), t_at_h=({1: 2}, {}))
+    plane = kept.restarted()
+    assert (plane.loaded, plane.resets) == ({"t@h": {1: 2}}, [])
+
+
+def test_a_write_is_as_large_as_the_change(kept: Kept) -> None:
+    many = dict.fromkeys(range(10000), 1)
+    kept.persist(t_at_g=(many, {}), **{f"u{number}_at_g": ({0: 1}, {}) for number in range(1_000)})
+    before = kept.tables.journal.appended_bytes
+    kept.persist(t_at_g=({**many, 5_000: 2}, {}))
+    assert kept.tables.journal.appended_bytes - before < 2_000
+
+
+def test_what_could_not_be_written_is_written_the_next_time(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "pwrite", full)
+        with pytest.raises(NotWritten):
+            kept.persist(t_at_g=({0: 5}, {}))
+    assert kept.restarted().loaded == {}
+    assert kept.persist(u_at_g=({0: 1}, {}))
+    assert kept.restarted().loaded == {"t@g": {0: 5}, "u@g": {0: 1}}

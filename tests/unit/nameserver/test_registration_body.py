@@ -9,8 +9,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from metaq.nameserver import registration
-from metaq.nameserver.registration import TOPICS_MAX, check_name, read_topics
+from metaq.nameserver import registration_body
+from metaq.nameserver.registration_body import TOPICS_MAX, check_name, read_topics
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker
 from metaq.protocol.errors import ProtocolError
@@ -100,7 +100,7 @@ def test_a_damaged_compressed_body_is_refused(body: bytes, words: str) -> None:
 
 
 def test_a_bomb_is_not_inflated() -> None:
-    bomb = zlib.compress(b"\0" * (registration.INFLATED_BYTES_MAX + 1), 9)
+    bomb = zlib.compress(b"\0" * (registration_body.INFLATED_BYTES_MAX + 1), 9)
     with pytest.raises(ProtocolError, match="larger than"):
         read_topics(command(compressed=True), 513, bomb)
 
@@ -112,7 +112,7 @@ def test_a_plain_body_with_too_many_objects_is_not_decoded() -> None:
 
 
 def test_a_plain_body_with_too_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "TOPICS_MAX", 1)
+    monkeypatch.setattr(registration_body, "TOPICS_MAX", 1)
     with pytest.raises(ProtocolError, match="more than 1 topics"):
         read_topics(command(), 513, PLAIN)
 

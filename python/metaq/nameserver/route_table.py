@@ -194,10 +194,12 @@ class RouteTable:
     # Topics
 
     def put_queues(self, topic: str, queues: list[QueueData]) -> None:
-        """Sets the topic's queues on the named brokers; unknown brokers are left out."""
-        for data in queues:
-            if data.broker_name in self._replicas:
-                self._put(topic, data)
+        """Sets the topic's queues on the named brokers; unknown brokers are left out. The cost does not
+        depend on how many other topics there are."""
+        known = [data for data in queues if data.broker_name in self._replicas]
+        self._check_room(sum(data.broker_name not in self._topics.get(topic, ()) for data in known))
+        for data in known:
+            self._put(topic, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forgets the topic on all brokers, or on the brokers of one cluster."""
@@ -304,6 +306,9 @@ class RouteTable:
         if (new.cluster, new.address) not in self._by_address and len(self._by_address) >= BROKERS_MAX:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"there are already {BROKERS_MAX} brokers")
         added = sum(new.name not in self._topics.get(topic, ()) for topic in new.topics.topic_config_table)
+        self._check_room(added)
+
+    def _check_room(self, added: int) -> None:
         if added and self._queue_entries + added > QUEUE_ENTRIES_MAX:
             raise Refused(
                 ResponseCode.SYSTEM_BUSY, f"{added} more topics would be more than {QUEUE_ENTRIES_MAX} in all"

@@ -9,8 +9,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from metaq.nameserver import routes
-from metaq.nameserver.routes import EXPIRY_MS, Registration, RouteTable, keep_zone
+from metaq.nameserver import route_table
+from metaq.nameserver.route_table import EXPIRY_MS, Registration, RouteTable, keep_zone
 from metaq.protocol.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 from metaq.protocol.errors import Refused
 
@@ -366,7 +366,7 @@ def test_the_cluster_s_picture() -> None:
 
 
 def test_the_number_of_brokers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "BROKERS_MAX", 1)
+    monkeypatch.setattr(route_table, "BROKERS_MAX", 1)
     table = registered(BASE)
     with pytest.raises(Refused, match="already 1 brokers"):
         table.register(REPLICA, NOW)
@@ -374,11 +374,14 @@ def test_the_number_of_brokers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_number_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "QUEUE_ENTRIES_MAX", 3)
+    monkeypatch.setattr(route_table, "QUEUE_ENTRIES_MAX", 3)
     table = registered(BASE)
     table.register(with_(topics=topics("C", counter=2)), NOW)
     with pytest.raises(Refused, match="more than 3 in all"):
         table.register(with_(topics=topics("D", counter=3)), NOW)
+    with pytest.raises(Refused, match="more than 3 in all"):
+        table.put_queues("D", [QueueData("b", 6, 1, 0, 1)])
+    table.put_queues("C", [QueueData("b", 6, 1, 0, 1)])
     table.register(with_(topics=topics("A", "B", "C", counter=3)), NOW)
     table.delete_topic("A")
     table.register(with_(topics=topics("D", counter=4)), NOW)

@@ -1,0 +1,180 @@
+"""RocketMQ's files of topics, groups, offsets and delay progress: where a journal begins, and how to go back.
+
+A broker that finds no journal reads the files in `config/` and makes them its first snapshot. From then on
+the journal counts and the files are not touched. `export_config` writes them again and removes the journal,
+so that whichever broker starts next finds one truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from metaq.broker.state import delay_progress, groups, offsets, topics
+from metaq.broker.state.journal import Change, Entry, Journal, Point, Snapshot
+from metaq.broker.state.versions import VERSIONS, stored_version
+from metaq.durable import sync_directory
+from metaq.errors import CommandError
+from metaq.held_file import HeldFile
+from metaq.metadata import MetadataFile
+from metaq.protocol.bodies import (
+    DataVersion,
+    DelayOffsets,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+)
+
+_log = logging.getLogger(__name__)
+
+TOPICS_FILE = "topics.json"
+GROUPS_FILE = "subscriptionGroup.json"
+OFFSETS_FILE = "consumerOffset.json"
+DELAY_FILE = "delayOffset.json"
+
+
+async def open_journal(directory: Path, epoch: int = 1) -> Journal:
+    """Opens the journal of a store. A new one begins with the files in `config/`, if there are any.
+
+    Raises MetadataDamaged or OSError.
+    """
+    await asyncio.to_thread(_warn_of_newer_files, directory)
+    journal = await asyncio.to_thread(Journal.open, directory / "journal", epoch)
+    try:
+        if journal.is_new:
+            changes = await asyncio.to_thread(read_files, directory / "config")
+            entries = [
+                Entry(journal.epoch, version, *change) for version, change in enumerate(changes, start=1)
+            ]
+            await journal.reset(Snapshot(Point(journal.epoch, len(entries)), entries))
+    except BaseException:
+        await journal.close()
+        raise
+    return journal
+
+
+def _warn_of_newer_files(directory: Path) -> None:
+    """Apache's broker writes its files and knows nothing of the journal."""
+    written_ns = max(
+        (path.stat().st_mtime_ns for path in (directory / "journal").glob("*.log")), default=None
+    )
+    for name in (TOPICS_FILE, GROUPS_FILE, OFFSETS_FILE, DELAY_FILE):
+        path = directory / "config" / name
+        if written_ns is not None and path.exists() and path.stat().st_mtime_ns > written_ns:
+            _log.warning(
+                "%s is newer than the journal and is not read; if another broker has used the store since, "
+                "stop this one, move %s away and start it again",
+                path,
+                directory / "journal",
+            )
+
+
+def read_files(directory: Path) -> list[Change]:
+    """The content of the files as changes of an empty journal. Raises MetadataDamaged."""
+    return [
+        *_read_topics(MetadataFile(directory / TOPICS_FILE)),
+        *_read_groups(MetadataFile(directory / GROUPS_FILE)),
+        *_read_offsets(MetadataFile(directory / OFFSETS_FILE)),
+        *_read_delays(MetadataFile(directory / DELAY_FILE)),
+    ]
+
+
+def _read_topics(file: MetadataFile) -> Iterable[Change]:
+    stored = file.load(TopicConfigTable.decode)
+    if stored is not None:
+        yield VERSIONS, topics.TABLE, stored.data_version.encode()
+        for name, config in stored.topic_config_table.items():
+            yield topics.TABLE, name, msgspec.structs.replace(config, topic_name=name).encode()
+
+
+def _read_groups(file: MetadataFile) -> Iterable[Change]:
+    stored = file.load(SubscriptionGroupTable.decode)
+    if stored is not None:
+        yield VERSIONS, groups.TABLE, stored.data_version.encode()
+        for name, config in stored.subscription_group_table.items():
+            yield groups.TABLE, name, msgspec.structs.replace(config, group_name=name).encode()
+        for name, forbidden in stored.forbidden_table.items():
+            yield groups.FORBIDDEN, name, msgspec.json.encode(forbidden)
+
+
+def _read_offsets(file: MetadataFile) -> Iterable[Change]:
+    stored = file.load(offsets.decode_offsets)
+    if stored is not None:
+        yield VERSIONS, offsets.OFFSETS, (stored.data_version or DataVersion()).encode()
+        for table, kept in ((offsets.OFFSETS, stored.offset_table), (offsets.RESETS, stored.reset_table)):
+            for key, queues in (kept or {}).items():
+                yield from offsets.offset_changes(table, key, queues, parts=0)
+
+
+def _read_delays(file: MetadataFile) -> Iterable[Change]:
+    stored = file.load(lambda content: DelayOffsets.decode(offsets.quoted_keys(content)))
+    if stored is not None:
+        yield VERSIONS, delay_progress.TABLE, (stored.data_version or DataVersion()).encode()
+        for level, queue_offset in stored.offset_table.items():
+            yield delay_progress.TABLE, str(level), b"%d" % queue_offset
+
+
+async def export_config(directory: Path) -> list[Path]:
+    """Turns the journal of a stopped broker into RocketMQ's files and moves it aside; returns the files.
+    Without a journal it changes nothing.
+
+    Raises CommandError if the broker runs or there is no store, MetadataDamaged or OSError.
+    """
+    if not (directory / "lock").exists():
+        raise CommandError(f"{directory} is not the directory of a broker: it has no lock file")
+    try:
+        held = HeldFile(directory / "lock")
+    except BlockingIOError:
+        raise CommandError(f"a broker is using {directory}: stop it first") from None
+    try:
+        if not (directory / "journal").is_dir():
+            return []
+        journal = await asyncio.to_thread(Journal.open, directory / "journal")
+        try:
+            if journal.is_new:
+                return []
+            written = _write_files(journal, directory / "config")
+        finally:
+            await journal.close()
+        (directory / "journal").rename(directory / f"journal.exported-{time.time_ns()}")
+        sync_directory(directory)
+        return written
+    finally:
+        held.close()
+
+
+def _write_files(journal: Journal, directory: Path) -> list[Path]:
+    def version(table: str) -> DataVersion:
+        return stored_version(journal, table) or DataVersion()
+
+    topic_table = TopicConfigTable(
+        data_version=version(topics.TABLE),
+        topic_config_table=journal.decoded(topics.TABLE, TopicConfig.decode),
+    )
+    group_table = SubscriptionGroupTable(
+        data_version=version(groups.TABLE),
+        subscription_group_table=journal.decoded(groups.TABLE, SubscriptionGroupConfig.decode),
+        forbidden_table=journal.decoded(groups.FORBIDDEN, groups.decode_forbidden),
+    )
+    levels = {int(level): offset for level, offset in journal.decoded(delay_progress.TABLE, int).items()}
+    contents = {
+        TOPICS_FILE: msgspec.json.format(topic_table.encode(), indent=2),
+        GROUPS_FILE: msgspec.json.format(group_table.encode(), indent=2),
+        OFFSETS_FILE: offsets.encode_offsets(
+            offsets.offsets_in(journal, offsets.OFFSETS),
+            version(offsets.OFFSETS),
+            offsets.offsets_in(journal, offsets.RESETS),
+        ),
+        DELAY_FILE: DelayOffsets(data_version=version(delay_progress.TABLE), offset_table=levels).encode(
+            bare_integer_keys=True
+        ),
+    }
+    for name, content in contents.items():
+        MetadataFile(directory / name).write(content)
+    return [directory / name for name in contents]

@@ -1,0 +1,362 @@
+"""The journal: the control state of a broker, written in proportion to its changes.
+
+Topics, groups, committed offsets, progress and locks are tables of keys and values. A change of one key is
+one entry `(epoch, version, table, key, value)`; without a value, the key is removed. The version grows by
+one with every entry, over all epochs. The epoch is given by whoever opens the journal and never falls.
+
+`write` returns when the change is on disk. Changes of the same turn of the event loop share one sync, and
+so do those that come while another sync runs. If the disk is full, `write` raises NotWritten and nothing
+has changed. After a failed sync every further change is refused: the kernel may have dropped what it should
+have kept, so a sync is never tried again. `journal_files` describes the files, and what is damage and what
+is not.
+
+When the log has outgrown the live entries, they are written to a snapshot in a thread, and the old files are
+removed. Changes go on meanwhile.
+
+A replica holds the same journal, entry for entry:
+
+- `entries_after(point)` returns the entries that follow a point of this journal's history. It returns None
+  if the point is not in the history, because another master wrote it, or if it is too long ago.
+- `snapshot()` then returns all live entries and the point that they stand for.
+- `apply(entries)` appends entries of a master as they are, with their epochs and versions. They must follow
+  this journal's point.
+- `reset(snapshot)` replaces everything in one step. Observers are not called for it.
+- `observe(observer)` calls the observer with every batch of new entries, on the event loop, once they are
+  on disk and before `write` or `apply` returns. It returns a function that ends this.
+
+A replica that follows therefore asks for `entries_after(its point)`, applies them, or resets itself to a
+snapshot, and goes on with what the observer gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final, TypeVar
+
+from metaq.broker.state.journal_files import START, Entry, JournalDamaged, JournalFiles, NotWritten, Point
+from metaq.metadata import MetadataDamaged
+from metaq.protocol.errors import ProtocolError
+
+_log = logging.getLogger(__name__)
+
+__all__ = [
+    "Change",
+    "Entry",
+    "Journal",
+    "JournalDamaged",
+    "NotWritten",
+    "Observer",
+    "Point",
+    "Snapshot",
+    "Unwritten",
+]
+
+COMPACTION_BYTES_MIN: Final = 1024 * 1024
+HISTORY_ENTRIES_MAX: Final = 10_000
+"""The newest entries stay in memory for replicas that lag behind, across compactions."""
+
+Change = tuple[str, str, bytes | None]
+"""Table, key and value; without a value the key is removed."""
+Observer = Callable[[Sequence[Entry]], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All live entries, and the point of the history that they stand for."""
+
+    point: Point
+    entries: Sequence[Entry]
+
+
+class Journal:
+    """The journal in one directory. All methods belong to the event loop, except `open`."""
+
+    def __init__(self, files: JournalFiles, epoch: int) -> None:
+        self._files = files
+        self._epoch = epoch
+        self._tables: dict[str, dict[str, Entry]] = {}
+        self._live_bytes = 0
+        self._log_bytes = 0
+        self._compact_at_bytes = 0
+        self._recent: deque[Entry] = deque()
+        self._recent_after = START
+        """The point before the first of the recent entries."""
+        self._waiting: list[tuple[Sequence[Change], asyncio.Future[None]]] = []
+        self._writing = asyncio.Lock()
+        self._flushing: asyncio.Task[None] | None = None
+        self._compacting: asyncio.Task[None] | None = None
+        self._observers: list[Observer] = []
+        self.appended_bytes = 0
+        """Written since it was opened, snapshots not counted."""
+
+    @classmethod
+    def open(cls, directory: Path, epoch: int = 1) -> Journal:
+        """Reads the files. Raises JournalDamaged or OSError.
+
+        If the journal already holds entries of a higher epoch, it goes on with that one.
+        """
+        files = JournalFiles(directory)
+        loaded = files.load()
+        journal = cls(files, epoch)
+        journal._restart_from(Snapshot(loaded.point, loaded.live))
+        journal._take(loaded.entries)
+        journal._log_bytes = loaded.log_bytes
+        journal._epoch = max(epoch, journal.point.epoch)
+        return journal
+
+    @property
+    def point(self) -> Point:
+        """The newest entry."""
+        return self._recent[-1].point if self._recent else self._recent_after
+
+    @property
+    def is_new(self) -> bool:
+        """Nothing was ever written to it."""
+        return self.point == START
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next entry."""
+        return self._epoch
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Lets the next entries have this epoch. Raises ValueError for a lower one than before."""
+        if epoch < max(self._epoch, self.point.epoch):
+            raise ValueError(f"epoch {epoch} is lower than {max(self._epoch, self.point.epoch)}")
+        self._epoch = epoch
+
+    # Reading
+
+    def get(self, table: str, key: str) -> bytes | None:
+        entry = self._tables.get(table, {}).get(key)
+        return None if entry is None else entry.value
+
+    def decoded(self, table: str, decode: Callable[[bytes], T]) -> dict[str, T]:
+        """One table. Raises MetadataDamaged, which names the key whose value cannot be read."""
+        values: dict[str, T] = {}
+        for key, entry in self._tables.get(table, {}).items():
+            try:
+                values[key] = decode(entry.value or b"")
+            except (ValueError, ProtocolError) as error:
+                raise MetadataDamaged(
+                    f"the journal {self._files.directory} holds a value of {table} {key!a} that "
+                    f"cannot be read: {error}",
+                    hint="it was written by another version; start that one, or restore a backup",
+                ) from error
+        return values
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(self.point, [entry for table in self._tables.values() for entry in table.values()])
+
+    def entries_after(self, point: Point) -> list[Entry] | None:
+        """The entries that follow this point of the history; None if it is not in it or too long ago."""
+        index = point.version - self._recent_after.version
+        if index == 0:
+            return list(self._recent) if point == self._recent_after else None
+        if not 0 < index <= len(self._recent) or self._recent[index - 1].point != point:
+            return None
+        return list(islice(self._recent, index, None))
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Calls the observer with every batch of new entries; returns a function that ends this."""
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    # Writing
+
+    async def write(self, changes: Sequence[Change]) -> None:
+        """Returns when the changes are on disk; those that change nothing are not written. All of them are
+        written in one step, or none. Raises NotWritten."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # A caller that was cancelled does not look at the outcome.
+        done.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._waiting.append((changes, done))
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush())
+        await asyncio.shield(done)
+
+    async def apply(self, entries: Sequence[Entry]) -> None:
+        """Appends the entries of a master as they are. Raises ValueError if they do not follow this journal's
+        point, and NotWritten."""
+        await self._to_its_end(self._apply(entries))
+
+    async def reset(self, snapshot: Snapshot) -> None:
+        """Replaces everything in one step. Raises OSError, and then nothing has changed."""
+        await self._to_its_end(self._reset(snapshot))
+
+    async def close(self) -> None:
+        """Returns when everything that was given to `write` has its outcome. Safe to call twice."""
+        while self._flushing is not None and not self._flushing.done():
+            await asyncio.wait([self._flushing])
+        async with self._writing:
+            await self._compaction_ended()
+            self._files.close()
+
+    async def _to_its_end(self, work: Coroutine[object, object, None]) -> None:
+        """Runs the work even if the caller is cancelled: memory must follow the disk."""
+        await asyncio.shield(asyncio.create_task(work))
+
+    async def _apply(self, entries: Sequence[Entry]) -> None:
+        async with self._writing:
+            point = self.point
+            for entry in entries:
+                if entry.version != point.version + 1 or entry.epoch < point.epoch:
+                    raise ValueError(f"{entry.point} does not follow {point}")
+                point = entry.point
+            await self._append(entries)
+            self._epoch = max(self._epoch, self.point.epoch)
+
+    async def _reset(self, snapshot: Snapshot) -> None:
+        async with self._writing:
+            await self._compaction_ended()
+            await asyncio.to_thread(self._files.replace, snapshot.point, snapshot.entries)
+            self._restart_from(snapshot)
+            self._log_bytes = 0
+            self._compact_at_bytes = 0
+            self._epoch = max(self._epoch, snapshot.point.epoch)
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            async with self._writing:
+                batch, self._waiting = self._waiting, []
+                try:
+                    await self._append(self._entries_of(change for changes, _ in batch for change in changes))
+                except Exception as error:
+                    for _, done in batch:
+                        done.set_exception(error)
+                else:
+                    for _, done in batch:
+                        done.set_result(None)
+
+    def _entries_of(self, changes: Iterable[Change]) -> list[Entry]:
+        """The entries that these changes need; a change to the same value needs none."""
+        entries: list[Entry] = []
+        newest: dict[tuple[str, str], bytes | None] = {}
+        version = self.point.version
+        for table, key, value in changes:
+            before = newest[table, key] if (table, key) in newest else self.get(table, key)
+            if value != before:
+                version += 1
+                entries.append(Entry(self._epoch, version, table, key, value))
+                newest[table, key] = value
+        return entries
+
+    async def _append(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        size_bytes = await asyncio.to_thread(self._files.append, entries)
+        self._take(entries)
+        self._log_bytes += size_bytes
+        self.appended_bytes += size_bytes
+        for observer in list(self._observers):
+            try:
+                observer(entries)
+            except Exception:
+                _log.exception("an observer of the journal failed")
+        await self._compact()
+
+    # The content in memory
+
+    def _restart_from(self, snapshot: Snapshot) -> None:
+        self._tables.clear()
+        self._live_bytes = 0
+        for entry in snapshot.entries:
+            self._put(entry)
+        self._recent.clear()
+        self._recent_after = snapshot.point
+
+    def _take(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._put(entry)
+            self._recent.append(entry)
+        while len(self._recent) > HISTORY_ENTRIES_MAX:
+            self._recent_after = self._recent.popleft().point
+
+    def _put(self, entry: Entry) -> None:
+        table = self._tables.setdefault(entry.table, {})
+        before = table.pop(entry.key, None)
+        if before is not None:
+            self._live_bytes -= before.size_bytes
+        if entry.value is not None:
+            table[entry.key] = entry
+            self._live_bytes += entry.size_bytes
+
+    # Compaction
+
+    async def _compact(self) -> None:
+        """Begins a snapshot if the log is larger than two snapshots would be. So the snapshots cost less than
+        the changes that made them necessary."""
+        limit_bytes = max(2 * self._live_bytes + COMPACTION_BYTES_MIN, self._compact_at_bytes)
+        if self._log_bytes <= limit_bytes or self._compacting is not None:
+            return
+        try:
+            number = await asyncio.to_thread(self._files.begin_log, self.point)
+        except OSError as error:
+            self._compact_later(error)
+            return
+        self._compacting = asyncio.create_task(self._write_snapshot(number, self.snapshot(), self._log_bytes))
+
+    async def _write_snapshot(self, number: int, snapshot: Snapshot, replaced_bytes: int) -> None:
+        try:
+            await asyncio.to_thread(self._files.write_snapshot, number, snapshot.point, snapshot.entries)
+            self._log_bytes -= replaced_bytes
+            self._compact_at_bytes = 0
+            await asyncio.to_thread(self._files.remove_before, number)
+        except OSError as error:
+            self._compact_later(error)
+        finally:
+            self._compacting = None
+
+    def _compact_later(self, error: OSError) -> None:
+        _log.warning("the journal was not compacted and stays as large as it is for now: %s", error)
+        self._compact_at_bytes = self._log_bytes + self._live_bytes + COMPACTION_BYTES_MIN
+
+    async def _compaction_ended(self) -> None:
+        if self._compacting is not None:
+            await asyncio.wait([self._compacting])
+
+
+class Unwritten:
+    """The keys whose values have changed in memory and are not in the journal yet.
+
+    After a change, call `touch`, then await `keep`, which returns when the change is on disk. If that
+    fails, the next `keep` tries again.
+    """
+
+    def __init__(self, journal: Journal, encode: Callable[[str, str], bytes | None]) -> None:
+        """`encode` returns the current value of a key of a table, or None if it is gone."""
+        self._journal = journal
+        self._encode = encode
+        self._keys: dict[tuple[str, str], None] = {}
+        self._touched = 0
+        self._kept = 0
+        self._writing = asyncio.Lock()
+
+    def touch(self, table: str, key: str) -> None:
+        self._touched += 1
+        self._keys[table, key] = None
+
+    async def keep(self) -> None:
+        """Callers that come during a write share the next one. Raises NotWritten."""
+        mine = self._touched
+        while self._kept < mine:
+            async with self._writing:
+                if self._kept < mine:
+                    await self._write()
+
+    async def _write(self) -> None:
+        keys, self._keys = self._keys, {}
+        newest = self._touched
+        try:
+            await self._journal.write([(table, key, self._encode(table, key)) for table, key in keys])
+        except BaseException:
+            self._keys = {**keys, **self._keys}
+            raise
+        self._kept = newest

@@ -1,0 +1,110 @@
+"""RocketMQ's files: they become the journal's first snapshot, and an export writes them again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from metaq.broker.state.apache_files import export_config, open_journal, read_files
+from metaq.broker.state.journal import Journal
+from metaq.errors import CommandError
+from metaq.held_file import HeldFile
+from metaq.metadata import MetadataDamaged
+from metaq.protocol.bodies import DelayOffsets
+
+VERSION = '"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000}'
+FILES = {
+    "topics.json": f'{{{VERSION},"topicConfigTable":{{"orders":{{"attributes":{{}},"order":false,"perm":6,'
+    '"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"orders","topicSysFlag":0,'
+    '"writeQueueNums":4}}}',
+    "subscriptionGroup.json": f'{{{VERSION},"forbiddenTable":{{"billing":{{"orders":4}}}},'
+    '"subscriptionGroupTable":{"billing":{"groupName":"billing","retryMaxTimes":3}}}',
+    "consumerOffset.json": f'{{{VERSION},"offsetTable":{{"orders@billing":{{0:5,1:6,130:7}}}},'
+    '"resetTable":{"orders@billing":{1:6}}}',
+    "delayOffset.json": f'{{{VERSION},"offsetTable":{{1:12,18:3}}}}',
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """The directory of a stopped broker, with the files of RocketMQ."""
+    (tmp_path / "config").mkdir()
+    for name, content in FILES.items():
+        (tmp_path / "config" / name).write_text(content)
+    (tmp_path / "lock").touch()
+    return tmp_path
+
+
+def opened(store: Path) -> Journal:
+    async def scenario() -> Journal:
+        journal = await open_journal(store)
+        await journal.close()
+        return journal
+
+    return asyncio.run(scenario())
+
+
+def test_the_files_become_the_first_snapshot(store: Path, caplog: pytest.LogCaptureFixture) -> None:
+    journal = opened(store)
+    assert journal.point == (1, 12)
+    assert journal.get("offsets", "orders@billing@0") == b'{"0":5,"1":6}'
+    assert journal.get("offsets", "orders@billing@2") == b'{"130":7}'
+    assert journal.get("delay", "18") == b"3"
+    opened(store)
+    assert caplog.messages == []
+    (store / "config" / "topics.json").write_text("?")
+    os.utime(store / "config" / "topics.json", (2**32, 2**32))
+    assert opened(store).snapshot() == journal.snapshot(), "from then on the journal counts"
+    assert "topics.json is newer than the journal" in caplog.text
+
+
+def test_a_start_that_was_killed_before_the_snapshot_reads_the_files_again(store: Path) -> None:
+    Journal.open(store / "journal")
+    assert opened(store).point == (1, 12)
+
+
+def test_damaged_files_are_refused(store: Path) -> None:
+    (store / "config" / "topics.json").write_text("?")
+    with pytest.raises(MetadataDamaged, match=r"topics\.json"):
+        opened(store)
+    (store / "config" / "topics.json").write_text(FILES["topics.json"])
+    assert opened(store).point == (1, 12), "nothing was taken over before"
+
+
+def test_a_broker_without_files_begins_with_an_empty_journal(tmp_path: Path) -> None:
+    assert opened(tmp_path).snapshot().entries == []
+    assert not opened(tmp_path).is_new
+
+
+def test_an_export_writes_what_was_read_and_retires_the_journal(store: Path) -> None:
+    before = read_files(store / "config")
+    opened(store)
+    for name in FILES:
+        (store / "config" / name).unlink()
+    written = asyncio.run(export_config(store))
+    assert {path.name for path in written} == set(FILES)
+    assert read_files(store / "config") == before
+    topics = json.loads((store / "config" / "topics.json").read_bytes())
+    assert topics["topicConfigTable"] == json.loads(FILES["topics.json"])["topicConfigTable"]
+    assert b'"orders@billing":{0:5,1:6,130:7}' in (store / "config" / "consumerOffset.json").read_bytes()
+    assert b"{1:12,18:3}" in (store / "config" / "delayOffset.json").read_bytes()
+    assert not (store / "journal").exists()
+    # Apache's broker goes on with the files, and MetaQ takes over from there again.
+    (store / "config" / "delayOffset.json").write_bytes(
+        DelayOffsets(offset_table={1: 99}).encode(bare_integer_keys=True)
+    )
+    assert opened(store).get("delay", "1") == b"99"
+    assert asyncio.run(export_config(store)) and asyncio.run(export_config(store)) == []
+
+
+def test_a_running_broker_is_not_exported(store: Path, tmp_path: Path) -> None:
+    held = HeldFile(store / "lock")
+    with pytest.raises(CommandError, match="stop it first"):
+        asyncio.run(export_config(store))
+    held.close()
+    with pytest.raises(CommandError, match="not the directory of a broker"):
+        asyncio.run(export_config(tmp_path / "elsewhere"))
