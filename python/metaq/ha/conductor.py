@@ -18,6 +18,7 @@ from metaq.ha.decisions.incarnation import is_behind_its_beat
 from metaq.ha.group_record import NO_MASTER, Beat, GroupKeys, NodeState
 from metaq.ha.node import Clock, Files, Node
 from metaq.ha.node_driver import NodeDriver, Peer
+from metaq.ha.node_files import FIXED_GROUP
 from metaq.ha.register import Register
 from metaq.ha.register_session import RegisterSession
 from metaq.ha.settings import HaSettings
@@ -80,7 +81,10 @@ class Conductor:
         self.session = RegisterSession(register, identity.keys, settings, clock, self.driver.wake.set)
 
     async def run(self) -> None:
-        """Takes part in the group until it is cancelled. Raises WrongRegister, MetadataDamaged or OSError."""
+        """Takes part in the group until it is cancelled.
+
+        Raises WrongRegister, MetadataDamaged or OSError at the start; later errors come as an ExceptionGroup.
+        """
         await self._open()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -108,7 +112,7 @@ class Conductor:
         opened = await self.driver.open()
         cluster_id = await self.session.first_read()
         kept = self.driver.kept
-        if kept.cluster_id not in (None, cluster_id):
+        if kept.cluster_id not in (None, FIXED_GROUP, cluster_id):
             raise WrongRegister(
                 f"this store belongs to register {kept.cluster_id}, but the register is {cluster_id}",
                 hint="check the register's address; a restored register may have a new id",
@@ -154,10 +158,8 @@ class Conductor:
         now, facts, driver = self._clock.now(), self._node.facts(), self.driver
         session = self.session
         # The session refuses a record that is older than what this node promised.
-        session.promised_epoch, session.joined = (
-            driver.kept.promised_epoch,
-            driver.kept.cluster_id is not None,
-        )
+        session.promised_epoch = driver.kept.promised_epoch
+        session.joined = driver.kept.cluster_id == session.cluster_id
         links = (
             driver.catch_up.observe(now, facts.appended_end, facts.state_version, facts.links)
             if driver.role is Role.MASTER

@@ -8,11 +8,9 @@ from metaq.ha.actions import Action
 from metaq.ha.decisions.fixed import FixedView, decide_fixed
 from metaq.ha.node import Clock, Files, Node
 from metaq.ha.node_driver import NodeDriver, Peer
+from metaq.ha.node_files import FIXED_GROUP
 from metaq.ha.settings import HaSettings
 from metaq.ha.view import Role, Source
-
-GROUP_ID = "fixed"
-"""Marks a store that belongs to a group without a register."""
 
 
 class FixedConductor:
@@ -38,7 +36,7 @@ class FixedConductor:
         self._started_at = clock.now()
         self._source: Source | None = None
         self.driver = NodeDriver(node_id, node, files, settings, clock, new_incarnation, self._find_peer)
-        self.driver.group_id = GROUP_ID
+        self.driver.group_id = FIXED_GROUP
 
     async def run(self) -> None:
         """Plays its role until it is cancelled. Raises MetadataDamaged or OSError."""

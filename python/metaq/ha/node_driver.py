@@ -180,7 +180,8 @@ class NodeDriver:
             epoch=self.epoch,
             following=self._following,
             promised_epoch=self.kept.promised_epoch,
-            joined=self.kept.cluster_id is not None,
+            joined=self.kept.cluster_id == self.group_id,
+            may_create=self.kept.cluster_id is None or self.kept.served_last,
             history=self.kept.history,
             appended_end=facts.appended_end,
             flushed_end=facts.flushed_end,
@@ -247,7 +248,7 @@ class NodeDriver:
 
     async def _promise(self, epoch: int) -> None:
         promised_epoch = max(epoch, self.kept.promised_epoch)
-        await self.save(self.kept.change(promised_epoch=promised_epoch, cluster_id=self.group_id))
+        await self.save(self.kept.change(promised_epoch=promised_epoch))
 
     async def _truncate(self, end: int) -> None:
         await self.save(self.kept.change(truncate_to=end))
@@ -275,7 +276,8 @@ class NodeDriver:
     async def _stream(self, end: int, source: Source | None) -> None:
         if source is not None:
             history = self.kept.history.continue_with(source.history, end)
-            await self.save(self.kept.with_history(history))
+            kept = self.kept.with_history(history)
+            await self.save(kept.change(cluster_id=self.group_id, served_last=False))
             await self._node.stream(end)
 
     async def _fetch_tail(self, action: FetchTail) -> None:
@@ -290,7 +292,9 @@ class NodeDriver:
         end = self._node.facts().appended_end
         history = self.kept.history.truncate(end).begin(epoch, end)
         kept = self.kept.with_history(history)
-        await self.save(kept.change(promised_epoch=epoch, cluster_id=self.group_id, incomplete=False))
+        await self.save(
+            kept.change(promised_epoch=epoch, cluster_id=self.group_id, incomplete=False, served_last=True)
+        )
         self.catch_up.reset()
         await self._node.become_master(epoch, required)
         self._required, self._gate = required, SendGate.REFUSE

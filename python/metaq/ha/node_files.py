@@ -20,6 +20,8 @@ from metaq.metadata import MetadataDamaged
 
 FILE_NAME = "replication.json"
 FORMAT_VERSION = 1
+FIXED_GROUP = "fixed"
+"""Stands for the register's identity in a store that belongs to a group without a register."""
 FILE_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -39,6 +41,8 @@ class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The log is being dropped, to start again at this end."""
     incomplete: bool = False
     """The store may lack records that were acknowledged, until it serves as master again."""
+    served_last: bool = False
+    """Its last role was that of a master."""
     cluster_id: Annotated[str, msgspec.Meta(max_length=256)] | None = None
     """The identity of the register whose group the store belongs to."""
 

@@ -157,7 +157,9 @@ class Own:
     promised_epoch: int
     """The highest epoch that it served or followed. It never accepts a lower one."""
     joined: bool
-    """Its store has belonged to a group of this register before."""
+    """Its log is known to belong to this group. Otherwise nothing of it may be cut."""
+    may_create: bool
+    """It may write the first record of the group: its store is no replica of another group."""
     history: History
     appended_end: int
     flushed_end: int

@@ -53,6 +53,19 @@ def fixed_master_loses_its_tail(world: World) -> None:
     world.run(5)
 
 
+@scenario(0, fixed=True, nodes=3)
+def from_fixed_roles_to_a_register(world: World) -> None:
+    """A group with fixed roles gets a register: it keeps all records, and somebody becomes master."""
+    for host in world.shuffle():
+        host.kill()
+        world.run(world.rng.random())
+    world.fixed = False
+    for host in world.shuffle():
+        host.start()
+        world.run(world.rng.random() * 0.5)
+    world.run_until(lambda: len(world.in_sync()) == 3, 20, "everybody is in sync")
+
+
 @scenario(0, fixed=True, nodes=3, settings=HaSettings(min_in_sync=1))
 def fixed_replicas_away(world: World) -> None:
     """With a minimum of one, a fixed master goes on alone."""

@@ -108,6 +108,7 @@ def test_the_longest_log_creates_the_group() -> None:
     settings = HaSettings(min_in_sync=2)
     created = GroupRecord(epoch=1, master=2, in_sync=(TWO,), min_in_sync=2)
     assert decided(node, record=None, beats={}, settings=settings) == Swap(SwapPurpose.CREATE, 0, created)
+    assert isinstance(decided(replace(node, may_create=False), record=None, beats={}), Wait)
     promised = {3: beat(THREE, promised_epoch=8)}
     assert decided(node, record=None, beats=promised).record.epoch == 9
     longer = view(node, record=None, beats={3: beat(THREE, flushed_end=900)})

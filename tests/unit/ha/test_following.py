@@ -73,7 +73,11 @@ def test_a_restarted_master_that_lost_its_store_waits() -> None:
 
 
 def test_a_log_from_elsewhere_is_not_cut() -> None:
-    assert "does not belong" in decided(replica(joined=False)).reason
+    parts = connected(log_end=80, agrees_below=(80, True))
+    assert "does not belong" in decided(replica(joined=False), source=parts).reason
+    differs = connected(agrees_below=(100, False))
+    assert "does not belong" in decided(replica(joined=False), source=differs).reason
+    assert decided(replica(joined=False), source=connected(agrees_below=(100, True))) == Stream(100)
 
 
 def test_a_new_group_needs_a_candidate() -> None:

@@ -50,6 +50,8 @@ def _create(view: View) -> Action:
     own, settings = view.own, view.settings
     if not view.register.readable:
         return _wait(view, "the register cannot be read")
+    if not own.may_create:
+        return _wait(view, "the group has no record yet, and only its former master may write one")
     others = [seen.beat for node_id, seen in view.beats.items() if node_id != own.member.id]
     longer = sum(_standing(beat) > _own_standing(view) for beat in others)
     ask_at = view.register.readable_since + settings.beat_interval_s + longer * settings.stagger_s

@@ -15,7 +15,7 @@ from metaq.ha.actions import (
     SetRequired,
     Wait,
 )
-from metaq.ha.decisions.following import next_copy_step
+from metaq.ha.decisions.following import FOREIGN_LOG, may_take, next_copy_step
 from metaq.ha.epochs import common_end
 from metaq.ha.group_record import Member
 from metaq.ha.node import Offer
@@ -53,8 +53,6 @@ def decide_fixed(view: FixedView) -> list[Action]:
 
 def _follow(view: FixedView) -> Action:
     own, source = view.own, view.source
-    if not own.joined and own.appended_end > 0:
-        return _wait(view, "its log does not belong to this group: empty its data directory to let it join")
     if own.following != view.master:
         return Follow(view.master, own.promised_epoch)
     if source is None or source.state is not SourceState.CONNECTED:
@@ -65,7 +63,8 @@ def _follow(view: FixedView) -> Action:
         )
     if source.epoch > own.promised_epoch:
         return Promise(source.epoch)
-    return next_copy_step(own, source)
+    step = next_copy_step(own, source)
+    return step if may_take(step, own) else _wait(view, FOREIGN_LOG)
 
 
 def _begin(view: FixedView) -> Action:

@@ -8,6 +8,8 @@ from metaq.ha.epochs import common_end
 from metaq.ha.group_record import NO_MASTER, GroupRecord
 from metaq.ha.view import Disk, Own, Source, SourceState, View
 
+FOREIGN_LOG = "its log does not belong to this group: empty its data directory to let it join"
+
 
 def decide_following(view: View) -> list[Action]:
     """Returns what a replica should do now."""
@@ -24,8 +26,6 @@ def decide_following(view: View) -> list[Action]:
         return [_wait(view, "its store lost what the group acknowledged, so others must take over")]
     if record.master == NO_MASTER:
         return [_wait(view, "the group has no master")]
-    if not own.joined and own.appended_end > 0:
-        return [_wait(view, "its log does not belong to this group: empty its data directory to let it join")]
     if (own.following, own.epoch) != (record.master, record.epoch):
         return [Follow(record.master, record.epoch)]
     return rejoin(view, record)
@@ -36,7 +36,13 @@ def rejoin(view: View, record: GroupRecord) -> list[Action]:
     source = view.source
     if source is None or source.state is not SourceState.CONNECTED or source.epoch != record.epoch:
         return [_wait(view, "following")]
-    return [next_copy_step(view.own, source)]
+    step = next_copy_step(view.own, source)
+    return [step if may_take(step, view.own) else _wait(view, FOREIGN_LOG)]
+
+
+def may_take(step: Action, own: Own) -> bool:
+    """Whether a step is allowed: a log that is not known to belong to the group is never cut."""
+    return own.joined or own.appended_end == 0 or not isinstance(step, Truncate | StartOver)
 
 
 def next_copy_step(own: Own, source: Source) -> Action:
