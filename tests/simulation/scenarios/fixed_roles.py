@@ -55,11 +55,17 @@ def fixed_master_loses_its_tail(world: World) -> None:
 
 @scenario(0, fixed=True, nodes=3)
 def from_fixed_roles_to_a_register(world: World) -> None:
-    """A group with fixed roles gets a register: it keeps all records, and somebody becomes master."""
+    """A group with fixed roles gets a register: a replica that is behind creates no group."""
+    late = world.hosts[world.rng.choice((2, 3))]
+    late.kill()
+    world.run(world.rng.random() * 4)
     for host in world.shuffle():
         host.kill()
         world.run(world.rng.random())
     world.fixed = False
+    late.start()
+    world.run(world.rng.random() * 5)
+    expect(world.record() is None, "only the former master creates the group")
     for host in world.shuffle():
         host.start()
         world.run(world.rng.random() * 0.5)
