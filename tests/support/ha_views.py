@@ -67,6 +67,7 @@ def own(role: Role, member: Member = TWO, **fields: Any) -> Own:
         "gate": SendGate.OPEN if role is Role.MASTER else SendGate.REFUSE,
         "acknowledge_until": float("-inf"),
         "beat_sent_at": NOW - 0.5,
+        "renewed_at": float("-inf"),
         "progress_at": NOW,
         "resigned_at": None,
         "peer_epoch": 0,

@@ -160,6 +160,7 @@ class Conductor:
         # The session refuses a record that is older than what this node promised.
         session.promised_epoch = driver.kept.promised_epoch
         session.joined = driver.kept.cluster_id == session.cluster_id
+        driver.renewed_at = session.renewed_at
         links = (
             driver.catch_up.observe(now, facts.appended_end, facts.state_version, facts.links)
             if driver.role is Role.MASTER

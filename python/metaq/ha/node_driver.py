@@ -80,6 +80,7 @@ class NodeDriver:
         self.group_id = ""
         """The identity of the group's register, once that is known."""
         self.beat_sent_at = float("-inf")
+        self.renewed_at = float("-inf")
         self.resigned_at: float | None = None
         self.catch_up = CatchUp()
         self.wake = asyncio.Event()
@@ -192,6 +193,7 @@ class NodeDriver:
             gate=self._gate,
             acknowledge_until=self._acknowledge_until,
             beat_sent_at=self.beat_sent_at,
+            renewed_at=self.renewed_at,
             progress_at=self._progress_at,
             resigned_at=self.resigned_at,
             peer_epoch=facts.peer_epoch,

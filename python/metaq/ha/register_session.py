@@ -13,7 +13,7 @@ from metaq.ha.group_record import Beat, GroupKeys, GroupRecord, RecordInvalid
 from metaq.ha.node import Clock
 from metaq.ha.register import Outcome, Register, RegisterUnavailable, Stored
 from metaq.ha.settings import HaSettings
-from metaq.ha.view import PendingSwap, RegisterView, SeenBeat
+from metaq.ha.view import PendingSwap, RegisterView, SeenBeat, SwapPurpose
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,9 @@ class RegisterSession:
         self._readable_since = clock.now()
         self._complaint = ""
         self._uncertain = False
+        self._swap_began_at = float("-inf")
+        self.renewed_at = float("-inf")
+        """The time at which the last successful renewal of a lease was sent."""
         self._nothing = asyncio.Event()
         self.cluster_id = ""
         self.beats: dict[int, SeenBeat] = {}
@@ -114,6 +117,8 @@ class RegisterSession:
             self._record, self._revision = record, revision
             if self.pending is not None and revision != self.pending.expected_revision:
                 # Whatever happened, a change that expects the old revision can no longer be applied.
+                if self.pending.purpose is SwapPurpose.RENEW and self.pending.record == record:
+                    self.renewed_at = self._swap_began_at
                 self.pending = None
                 moved = True
             self._note_beats(found, now)
@@ -165,6 +170,8 @@ class RegisterSession:
     def begin_swap(self, action: Swap) -> None:
         """Marks a change of the record as pending. From now on it may be applied at any time."""
         self._uncertain = self.pending is not None
+        if not self._uncertain:
+            self._swap_began_at = self._clock.now()
         self.pending = PendingSwap(action.purpose, action.expected_revision, action.record, in_flight=True)
 
     async def finish_swap(self) -> None:

@@ -57,6 +57,8 @@ class SwapPurpose(enum.Enum):
     EXPAND = "add a member"
     RESIGN = "resign"
     HAND_OVER = "hand over"
+    RENEW = "renew a lease that ended"
+    """Writes the same record again, so that elections on their way fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,8 @@ class Own:
     """The end of the lease as in force now; only for `replicas=async`."""
     beat_sent_at: float
     """The time at which the last successful beat was sent."""
+    renewed_at: float
+    """The time at which the last successful renewal of a lease was sent."""
     progress_at: float
     """The last time at which this master acknowledged something or had nothing to acknowledge."""
     resigned_at: float | None

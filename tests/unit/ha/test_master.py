@@ -219,13 +219,24 @@ def test_another_election_ends_a_switch_with_an_error() -> None:
 
 # ---- replicas=async
 
+REFUSED = [SetGate(SendGate.REFUSE, "the register does not answer, so another node may be master")]
+
 
 def test_with_async_replicas_the_lease_follows_the_beat() -> None:
     node = master(required=frozenset((ONE,)), beat_sent_at=NOW - 0.5)
-    assert decided(node, settings=ASYNC) == [AcknowledgeUntil(NOW + 1.5)]
+    assert decided(node, settings=ASYNC) == [AcknowledgeUntil(NOW + 1.5), *REFUSED]
     late = master(required=frozenset((ONE,)), beat_sent_at=NOW - 2, acknowledge_until=NOW)
     (action,) = decided(late, settings=ASYNC)
     assert action.gate is SendGate.REFUSE
+
+
+def test_a_lease_that_ended_needs_a_beat_and_a_swap() -> None:
+    node = master(required=frozenset((ONE,)), gate=SendGate.REFUSE, acknowledge_until=NOW - 1)
+    assert decided(replace(node, beat_sent_at=NOW - 3), settings=ASYNC) == []
+    fresh = replace(node, beat_sent_at=NOW - 0.1)
+    assert decided(fresh, settings=ASYNC) == [Swap(SwapPurpose.RENEW, 7, RECORD)]
+    renewed = replace(fresh, renewed_at=NOW - 0.05)
+    assert decided(renewed, settings=ASYNC) == [AcknowledgeUntil(NOW + 1.9)]
 
 
 def test_with_async_replicas_the_master_alone_confirms() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metaq.ha.actions import Action, BecomeMaster, Follow, Swap, Wait
 from metaq.ha.decisions.membership import can_stand, is_beating, is_electable, must_acknowledge
 from metaq.ha.group_record import NO_MASTER, Beat, GroupRecord, NodeState
+from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import SwapPurpose, View
 
 
@@ -71,13 +72,15 @@ def _has_master(view: View, record: GroupRecord) -> bool:
         return False
     if record.epoch > own.promised_epoch:
         return True
-    # A beat just before the master's end may be noticed a little later.
+    # A beat just before the master's end may be noticed a little later. With a lease it counts all the same.
+    leased = view.settings.replicas is ReplicaMode.ASYNC
+    doubt_s = 0.0 if leased else view.settings.beat_interval_s
     seen = view.beats.get(record.master)
     return (
         seen is not None
         and seen.beat.state is NodeState.MASTER
         and is_electable(record, seen.beat.member)
-        and seen.changed_at > own.role_since + view.settings.beat_interval_s
+        and seen.changed_at > own.role_since + doubt_s
     )
 
 

@@ -67,10 +67,19 @@ def _step_down(view: View, record: GroupRecord, reason: str) -> list[Action]:
 
 
 def _lease(view: View) -> list[Action]:
-    if view.settings.replicas is not ReplicaMode.ASYNC:
+    """Moves the lease of `replicas=async` with every beat, unless it ended in between."""
+    own = view.own
+    if view.settings.replicas is not ReplicaMode.ASYNC or _lease_to_renew(view):
         return []
-    deadline = view.own.beat_sent_at + view.settings.async_lease_s
-    return [AcknowledgeUntil(deadline)] if deadline != view.own.acknowledge_until else []
+    deadline = own.beat_sent_at + view.settings.async_lease_s
+    return [AcknowledgeUntil(deadline)] if deadline > own.acknowledge_until else []
+
+
+def _lease_to_renew(view: View) -> bool:
+    """Whether the lease ended, so that another node may have been elected or may be just now."""
+    own = view.own
+    ended = own.acknowledge_until != float("-inf") and view.now >= own.acknowledge_until
+    return ended and min(own.renewed_at, own.beat_sent_at) < own.acknowledge_until
 
 
 def _required(view: View, record: GroupRecord, joiner: Member | None) -> list[Action]:
@@ -115,6 +124,13 @@ def _swap(view: View, record: GroupRecord, joiner: Member | None) -> Swap | EndS
         return answer
     if not view.register.readable:
         return None
+    if (
+        view.settings.replicas is ReplicaMode.ASYNC
+        and _lease_to_renew(view)
+        and view.own.beat_sent_at >= view.own.acknowledge_until
+    ):
+        # First a beat, which stops new candidates; then this, which stops those that have asked already.
+        return Swap(SwapPurpose.RENEW, revision, record)
     if _should_resign(view, record):
         return Swap(SwapPurpose.RESIGN, revision, record.replace(master=NO_MASTER))
     if (remaining := _shrunk(view, record)) is not None:
@@ -191,7 +207,7 @@ def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
     if own.disk is not Disk.HEALTHY:
         return SendGate.REFUSE, f"the disk of the master is {own.disk.value}"
     if settings.replicas is ReplicaMode.ASYNC:
-        if view.now >= own.beat_sent_at + settings.async_lease_s:
+        if view.now >= own.acknowledge_until:
             return SendGate.REFUSE, "the register does not answer, so another node may be master"
     else:
         if len(record.members) < record.min_in_sync:
