@@ -216,7 +216,7 @@ mod tests {
         offsets.load(HashMap::from([("t@g".to_owned(), Queues::from([(0, 5)]))]));
         assert_eq!(offsets.take_changed(), [], "what was loaded is on disk");
         offsets.commit("g", "t", 0, 5);
-        assert_eq!(offsets.take_changed(), [], "an unchanged offset is no change");
+        assert_eq!(offsets.take_changed(), [], "the same offset again changes nothing");
         offsets.commit("g", "t", 0, 6);
         offsets.commit("g", "t", 0, 7);
         offsets.commit("h", "t", 3, 1);

@@ -83,7 +83,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
     version: int
     entry_count: int = 0
-    """Of a snapshot."""
+    """The number of entries in a snapshot."""
     is_first: bool = False
     """A snapshot that replaced everything before it. A crash can leave it without its log."""
 
@@ -137,7 +137,7 @@ class Loaded:
     """The content of the files."""
 
     point: Point
-    """Of the snapshot; START without one."""
+    """The point that the snapshot stands for, or START if there is none."""
     live: list[Entry] = field(default_factory=list)
     """The entries of the snapshot."""
     entries: list[Entry] = field(default_factory=list)
