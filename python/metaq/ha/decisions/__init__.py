@@ -1,0 +1,29 @@
+"""The decisions of the master switch, as pure functions from a view to actions.
+
+`following.py` decides for a replica, `candidate.py` for a node that wants to become master, `master.py` for a
+master. `membership.py` holds the questions that several of them ask. `fixed.py` decides for groups without a
+register, `forced.py` builds the record for an operator who accepts losses, `incarnation.py` decides at the
+start whether a store is still the one that its group knows.
+
+Two rules carry the rest. A record is acknowledged when every member of the in-sync set has flushed it. Only a
+member of the in-sync set, with the same incarnation, can be elected, and it stops following before it asks.
+"""
+
+from __future__ import annotations
+
+from metaq.ha.actions import Action
+from metaq.ha.decisions.candidate import decide_candidate
+from metaq.ha.decisions.following import decide_following
+from metaq.ha.decisions.master import decide_master
+from metaq.ha.view import Role, View
+
+_DECIDE = {
+    Role.REPLICA: decide_following,
+    Role.CANDIDATE: decide_candidate,
+    Role.MASTER: decide_master,
+}
+
+
+def decide(view: View) -> list[Action]:
+    """Returns what the node should do now, in order."""
+    return _DECIDE[view.own.role](view)

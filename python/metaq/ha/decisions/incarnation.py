@@ -1,0 +1,36 @@
+"""Whether a store is still the one that its group knows."""
+
+from __future__ import annotations
+
+from metaq.ha.group_record import Beat
+from metaq.ha.node import Opened
+from metaq.ha.node_files import NodeRecord
+
+
+def why_new_incarnation(kept: NodeRecord | None, opened: Opened) -> str:
+    """Returns why the store may lack something that it once acknowledged, or an empty text if it cannot."""
+    if kept is None:
+        return "the directory is new"
+    if kept.start_over_at is not None:
+        return "its log was being dropped"
+    known_flushed = opened.flushed_mark
+    if kept.truncate_to is not None:
+        # The tail was not acknowledged to the group's present master, or it would not have been cut.
+        known_flushed = min(known_flushed, kept.truncate_to)
+    if opened.log_end < known_flushed:
+        return f"its log ends at {opened.log_end}, but {known_flushed} had been flushed"
+    if not opened.flush_is_sync and not opened.stopped_cleanly and opened.boot_id != kept.boot_id:
+        return "the machine was restarted, and with flush=async the end of the log may be lost"
+    return ""
+
+
+def is_behind_its_beat(kept: NodeRecord, opened: Opened, beat: Beat) -> bool:
+    """Whether the store lacks something that its own last beat claimed to have flushed.
+
+    The beat counts only if no truncation can have come after it.
+    """
+    return (
+        beat.incarnation == kept.incarnation
+        and beat.promised_epoch == kept.promised_epoch
+        and opened.log_end < beat.flushed_end
+    )

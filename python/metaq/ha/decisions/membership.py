@@ -1,0 +1,73 @@
+"""Questions about the group that more than one role asks."""
+
+from __future__ import annotations
+
+from metaq.ha.group_record import NO_MASTER, GroupRecord, Member, NodeState
+from metaq.ha.view import Disk, PendingSwap, SeenBeat, View
+
+
+def is_acceptable(record: GroupRecord | None, promised_epoch: int, joined: bool) -> bool:
+    """Whether a record from the register may be believed.
+
+    A lower epoch than one already seen means that the register went back in time, for example to a backup.
+    """
+    if record is None:
+        return not (joined and promised_epoch > 0)
+    return record.epoch >= promised_epoch
+
+
+def is_electable(record: GroupRecord, member: Member) -> bool:
+    """Whether a node holds everything that was acknowledged: it is in the set, with the same incarnation."""
+    return member in record.members
+
+
+def is_beating(view: View, seen: SeenBeat | None) -> bool:
+    """Whether a node is alive and well as far as the register shows."""
+    if seen is None or seen.beat.state is NodeState.FAILED:
+        return False
+    # One beat may be late by a poll, so a node is given up after two.
+    limit_s = view.settings.beat_interval_s * 2 + view.settings.poll_interval_s / 2
+    return view.now - seen.changed_at <= limit_s
+
+
+def is_master_gone(view: View, record: GroupRecord) -> bool:
+    """Whether the group needs another master: it resigned, its port refuses, or its beat stopped."""
+    if record.master in (NO_MASTER, view.own.member.id):
+        return True
+    source, settings = view.source, view.settings
+    if (
+        source is not None
+        and (source.node_id, source.epoch) == (record.master, record.epoch)
+        and source.refused_since is not None
+        and view.now - source.refused_since >= settings.refused_for_s
+    ):
+        return True
+    seen = view.beats.get(record.master)
+    if seen is not None and not is_electable(record, seen.beat.member):
+        return True
+    # While the register was away, nobody could beat. Only silence of a readable register counts.
+    heard_at = view.register.readable_since
+    if seen is not None:
+        heard_at = max(heard_at, seen.changed_at)
+    return view.now - heard_at >= settings.election_after_s
+
+
+def can_stand(view: View, record: GroupRecord) -> bool:
+    """Whether this node may ask to become master."""
+    own = view.own
+    return view.register.readable and own.disk is Disk.HEALTHY and is_electable(record, own.member)
+
+
+def behind_s(view: View, member: Member) -> float:
+    """Returns for how many seconds a member has not held everything, or not been heard of."""
+    link = view.links.get(member)
+    # After a pause of its own, a master must hear from its replicas before it judges them.
+    good_at = max(view.own.role_since, view.own.awake_since)
+    if link is not None:
+        good_at = max(good_at, min(link.caught_up_at, link.contact_at))
+    return view.now - good_at
+
+
+def must_acknowledge(record: GroupRecord, pending: PendingSwap | None) -> frozenset[Member]:
+    """Returns everybody who may be electable now: the record's set, and the set of a change on its way."""
+    return record.members | (pending.record.members if pending is not None else frozenset())

@@ -1,0 +1,166 @@
+"""The record of a group and the beats of its nodes, as the register stores them in JSON.
+
+    metaq/<cluster>/<broker name>/group            GroupRecord
+    metaq/<cluster>/<broker name>/beat/<node id>   Beat
+
+Whatever the register returns is checked in full before anybody believes it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from metaq.errors import MetaqError
+
+NO_MASTER = 0
+"""The master's id in a record whose master resigned."""
+
+MEMBERS_MAX = 64
+RECORD_BYTES_MAX = 16_384
+
+_INT64_MAX = 2**63 - 1
+NodeId = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
+LogEnd = Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
+Incarnation = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+$")]
+Address = Annotated[str, msgspec.Meta(max_length=256)]
+
+Strict = TypeVar("Strict", bound=msgspec.Struct)
+
+
+class RecordInvalid(MetaqError):
+    """A value in the register is not what a group's node writes there."""
+
+
+class Member(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """A node and the incarnation of its store. A store that lost something gets a new incarnation."""
+
+    id: NodeId
+    incarnation: Incarnation
+
+    def __str__(self) -> str:
+        return f"{self.id}/{self.incarnation[:8]}"
+
+
+class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is master of a group, since which epoch, and who holds everything that was acknowledged."""
+
+    epoch: Annotated[int, msgspec.Meta(ge=1, le=_INT64_MAX)]
+    master: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+    in_sync: Annotated[tuple[Member, ...], msgspec.Meta(min_length=1, max_length=MEMBERS_MAX)]
+    min_in_sync: Annotated[int, msgspec.Meta(ge=1, le=MEMBERS_MAX)]
+
+    @property
+    def members(self) -> frozenset[Member]:
+        """The in-sync set."""
+        return frozenset(self.in_sync)
+
+    def member(self, node_id: int) -> Member | None:
+        """Returns the member of the in-sync set with this id."""
+        return next((member for member in self.in_sync if member.id == node_id), None)
+
+    def replace(
+        self, *, epoch: int | None = None, master: int | None = None, in_sync: Iterable[Member] | None = None
+    ) -> GroupRecord:
+        """Returns a changed record. The set is sorted, so that equal records have equal bytes."""
+        return GroupRecord(
+            epoch=self.epoch if epoch is None else epoch,
+            master=self.master if master is None else master,
+            in_sync=self.in_sync if in_sync is None else tuple(sorted(in_sync)),
+            min_in_sync=self.min_in_sync,
+        )
+
+    def encode(self) -> bytes:
+        """Returns the JSON for the register."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def decode(value: bytes) -> GroupRecord:
+        """Parses a record. Raises RecordInvalid."""
+        record = _decode(value, GroupRecord, "the group's record")
+        ids = [member.id for member in record.in_sync]
+        if len(set(ids)) != len(ids):
+            raise RecordInvalid(f"the group's record names a node twice in its in-sync set: {sorted(ids)}")
+        if record.master != NO_MASTER and record.master not in ids:
+            raise RecordInvalid(
+                f"the group's record names master {record.master}, but its in-sync set is {sorted(ids)}"
+            )
+        return record
+
+
+class NodeState(enum.Enum):
+    """The state of a node as its beat shows it."""
+
+    MASTER = "master"
+    REPLICA = "replica"
+    CANDIDATE = "candidate"
+    FAILED = "failed"
+    """Its disk failed or hangs. It cannot become master."""
+
+
+class Beat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A sign of life. The sequence number changes every time; others time that on their own clock."""
+
+    id: NodeId
+    incarnation: Incarnation
+    client_address: Address
+    replication_address: Address
+    flushed_end: LogEnd
+    log_epoch: Epoch
+    """The epoch of the last byte in the node's log."""
+    promised_epoch: Epoch
+    sequence: Annotated[int, msgspec.Meta(ge=0, le=_INT64_MAX)]
+    state: NodeState
+
+    @property
+    def member(self) -> Member:
+        """The node and its incarnation."""
+        return Member(self.id, self.incarnation)
+
+    def encode(self) -> bytes:
+        """Returns the JSON for the register."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def decode(value: bytes) -> Beat:
+        """Parses a beat. Raises RecordInvalid."""
+        return _decode(value, Beat, "a node's beat")
+
+
+class GroupKeys(msgspec.Struct, frozen=True):
+    """The register's keys of one group."""
+
+    cluster: str
+    broker_name: str
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all keys of the group."""
+        return f"metaq/{self.cluster}/{self.broker_name}/"
+
+    @property
+    def group(self) -> str:
+        """The key of the group's record."""
+        return self.prefix + "group"
+
+    @property
+    def beats(self) -> str:
+        """The prefix of all beats."""
+        return self.prefix + "beat/"
+
+    def beat(self, node_id: int) -> str:
+        """Returns the key of a node's beat."""
+        return f"{self.beats}{node_id}"
+
+
+def _decode(value: bytes, kind: type[Strict], what: str) -> Strict:
+    if len(value) > RECORD_BYTES_MAX:
+        raise RecordInvalid(f"{what} in the register has {len(value)} bytes, more than {RECORD_BYTES_MAX}")
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordInvalid(f"{what} in the register cannot be read: {error}") from error

@@ -1,0 +1,199 @@
+"""A node's view of the world, from which every decision is made.
+
+All times are seconds on the node's own clock, which never jumps (CLOCK_BOOTTIME). A time that a node sees for
+another node is the time at which this node noticed it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from metaq.ha.epochs import History
+from metaq.ha.group_record import Beat, GroupRecord, Member
+from metaq.ha.settings import HaSettings
+
+StateVersion = tuple[int, int]
+"""The epoch and the version of the newest entry of the control state."""
+
+
+class Role(enum.Enum):
+    """The part that a node plays in its group at the moment."""
+
+    REPLICA = "replica"
+    """Follows a master, or waits until there is one to follow."""
+    CANDIDATE = "candidate"
+    """Follows nobody, has synced its log, and wants to become master."""
+    MASTER = "master"
+
+
+class Disk(enum.Enum):
+    """The health of a node's disk."""
+
+    HEALTHY = "healthy"
+    HANGING = "hanging"
+    """A sync has not returned for a long time."""
+    FAILED = "failed"
+    """A sync returned an error. The store takes no writes until it is opened again."""
+
+
+class SendGate(enum.Enum):
+    """How a master treats requests that append."""
+
+    OPEN = "open"
+    HOLD = "hold"
+    """A planned switch is under way: keep requests until it ends, then serve or relay them."""
+    REFUSE = "refuse"
+    """Too few members: refuse with code 14 before the append."""
+
+
+class SwapPurpose(enum.Enum):
+    """The reason for a change of the record."""
+
+    CREATE = "create the group"
+    ELECT = "become master"
+    SHRINK = "remove members that are behind"
+    EXPAND = "add a member"
+    RESIGN = "resign"
+    HAND_OVER = "hand over"
+    RENEW = "renew a lease that ended"
+    """Writes the same record again, so that elections on their way fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingSwap:
+    """A change of the record that was sent and whose outcome is not certain yet.
+
+    It stays pending until a read shows another revision than the expected one. Until then it may still be
+    applied, even if its sender gave up waiting long ago.
+    """
+
+    purpose: SwapPurpose
+    expected_revision: int
+    record: GroupRecord
+    in_flight: bool
+    """The register has not answered yet. False: no answer came, and the register was read since then."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterView:
+    """What the register said last."""
+
+    record: GroupRecord | None
+    revision: int
+    readable: bool
+    """The last read succeeded."""
+    readable_since: float
+    """The time of the first read of the current unbroken row of successful reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBeat:
+    """A node's last beat, and when this node saw it change."""
+
+    beat: Beat
+    changed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The progress of a replica, as its master sees it. It outlives the connection."""
+
+    member: Member
+    connected: bool
+    flushed_end: int
+    state_version: StateVersion
+    contact_at: float
+    caught_up_at: float
+    """The latest time at which the replica had flushed everything that the master had appended by then."""
+
+
+class SourceState(enum.Enum):
+    """How far a replica got with its connection to the master."""
+
+    CONNECTING = "connecting"
+    REFUSED = "refused"
+    """The master's port refuses connections: nobody listens there."""
+    CONNECTED = "connected"
+    """The master has answered with its history and waits to be told where to start."""
+    STREAMING = "streaming"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The connection of a replica to its master."""
+
+    node_id: int
+    epoch: int
+    state: SourceState
+    refused_since: float | None = None
+    history: History = field(default_factory=History)
+    log_start: int = 0
+    log_end: int = 0
+    agrees_below: tuple[int, bool] | None = None
+    """An end, and whether both logs have the same bytes below it, once they were compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRequest:
+    """A planned switch that an operator asked for."""
+
+    target: int
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The node itself."""
+
+    member: Member
+    role: Role
+    role_since: float
+    awake_since: float
+    """The end of the last pause in which the process did not run, for example while it was stopped."""
+    epoch: int
+    """The epoch that it serves as master, or follows as replica; 0 if neither."""
+    following: int
+    """The id of the master that it follows, or 0."""
+    promised_epoch: int
+    """The highest epoch that it served or followed. It never accepts a lower one."""
+    joined: bool
+    """Its log is known to belong to this group. Otherwise nothing of it may be cut."""
+    may_create: bool
+    """It may write the first record of the group: its store is no replica of another group."""
+    history: History
+    appended_end: int
+    flushed_end: int
+    confirmed_end: int
+    state_version: StateVersion
+    disk: Disk
+    required: frozenset[Member]
+    """Those who must flush a record before it is confirmed, as in force now."""
+    gate: SendGate
+    acknowledge_until: float
+    """The end of the lease as in force now; only for `replicas=async`."""
+    beat_sent_at: float
+    """The time at which the last successful beat was sent."""
+    renewed_at: float
+    """The time at which the last successful renewal of a lease was sent."""
+    progress_at: float
+    """The last time at which this master acknowledged something or had nothing to acknowledge."""
+    resigned_at: float | None
+    peer_epoch: int
+    """The highest epoch that a peer showed on a connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a decision depends on."""
+
+    now: float
+    settings: HaSettings
+    own: Own
+    register: RegisterView
+    beats: Mapping[int, SeenBeat] = field(default_factory=dict)
+    links: Mapping[Member, Link] = field(default_factory=dict)
+    source: Source | None = None
+    pending: PendingSwap | None = None
+    switch: SwitchRequest | None = None

@@ -1,0 +1,113 @@
+"""Mistakes that the checks must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from metaq.ha import node_driver, register_session
+from metaq.ha.actions import Action, SetRequired, Stream
+from metaq.ha.decisions import candidate, following, master, membership
+from metaq.ha.group_record import GroupRecord, Member
+from metaq.ha.view import Own, PendingSwap, Source, View
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A mistake: switches of the simulated store and stream, and patches of the decisions."""
+
+    switches: tuple[str, ...] = ()
+    patches: tuple[tuple[Any, str, Any], ...] = ()
+    scenarios: tuple[str, ...] = ()
+    """The scenarios that should catch it."""
+
+
+def _without_union(record: GroupRecord, pending: PendingSwap | None) -> frozenset[Member]:
+    return record.members
+
+
+def _by_id(record: GroupRecord, member: Member) -> bool:
+    return record.member(member.id) is not None
+
+
+def _without_truncation(own: Own, source: Source) -> Action:
+    return Stream(own.appended_end)
+
+
+def _without_the_lagging(view: View, record: GroupRecord, joiner: Member | None) -> list[Action]:
+    required = record.members - master.lagging(view, record)
+    return [SetRequired(required)] if required != view.own.required else []
+
+
+async def _believing_one_read(self: register_session.RegisterSession) -> None:
+    await _FINISH_SWAP(self)
+    self.pending = None
+
+
+async def _without_intent(self: node_driver.NodeDriver, end: int) -> None:
+    await self._node.truncate(end)
+    await self.save(self.kept.with_history(self.kept.history.truncate(end)))
+
+
+_FINISH_SWAP = register_session.RegisterSession.finish_swap
+
+MUTANTS: dict[str, Mutant] = {
+    "fsync_dropped": Mutant(("fsync_dropped",), scenarios=("power_loss_of_all",)),
+    "acknowledged_when_appended": Mutant(
+        ("acknowledged_when_appended",), scenarios=("power_loss_with_slow_disks",)
+    ),
+    "master_acknowledges_appended": Mutant(
+        ("master_acknowledges_appended",), scenarios=("consumer_before_a_failover", "isolate_the_master")
+    ),
+    "visible_early": Mutant(
+        ("visible_early",), scenarios=("consumer_before_a_failover", "isolate_the_master")
+    ),
+    "epoch_check_skipped": Mutant(
+        ("epoch_check_skipped",),
+        ((membership, "is_acceptable", lambda record, promised_epoch, joined: True),),
+        scenarios=("register_restored",),
+    ),
+    "union_skipped": Mutant(
+        patches=((master, "must_acknowledge", _without_union),), scenarios=("expand_answer_lost",)
+    ),
+    "late_swap_forgotten": Mutant(
+        patches=((register_session.RegisterSession, "finish_swap", _believing_one_read),),
+        scenarios=("expand_applied_late",),
+    ),
+    "acknowledged_before_the_set_shrank": Mutant(
+        patches=((master, "_required", _without_the_lagging),),
+        scenarios=("register_stopped_and_replica_killed",),
+    ),
+    "truncation_skipped": Mutant(
+        patches=((following, "next_copy_step", _without_truncation),),
+        scenarios=("kill_during_truncation", "isolate_the_master"),
+    ),
+    "truncation_intent_skipped": Mutant(
+        patches=((node_driver.NodeDriver, "_truncate", _without_intent),),
+        scenarios=("stale_tail_behind_a_hole",),
+    ),
+    "wiped_replica_electable": Mutant(
+        patches=(
+            (membership, "is_electable", _by_id),
+            (candidate, "is_electable", _by_id),
+            (following, "is_electable", _by_id),
+        ),
+        scenarios=("wiped_replica",),
+    ),
+}
+
+
+@contextmanager
+def mutated(name: str | None) -> Iterator[tuple[str, ...]]:
+    """Makes the mistake, and yields the switches for the simulated world."""
+    if name is None:
+        yield ()
+        return
+    mutant = MUTANTS[name]
+    with ExitStack() as undo:
+        for target, attribute, replacement in mutant.patches:
+            undo.enter_context(patch.object(target, attribute, replacement))
+        yield mutant.switches

@@ -1,0 +1,22 @@
+"""The scenarios of the design, by their numbers, and random ones.
+
+Every scenario begins with a whole group under load. When it returns, everything heals, and all promises are
+checked.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.scenarios import (
+    crashes,
+    disk_faults,
+    fixed_roles,
+    partitions,
+    random_faults,
+    register_faults,
+    switches,
+)
+from tests.simulation.scenarios.catalogue import SCENARIOS, Scenario, run_scenario
+
+ROOMS = (crashes, disk_faults, fixed_roles, partitions, random_faults, register_faults, switches)
+
+__all__ = ["ROOMS", "SCENARIOS", "Scenario", "run_scenario"]

@@ -1,0 +1,159 @@
+"""Disks are emptied, damaged, slow to cut, or fail."""
+
+from __future__ import annotations
+
+from tests.simulation.host import Host
+from tests.simulation.scenarios.catalogue import expect, isolate, master_of, pause, scenario, until_new_master
+from tests.simulation.world import World
+
+
+@scenario(13)
+def wiped_replica(world: World) -> None:
+    """A replica comes back empty under the same id and is the only one alive: it is not elected."""
+    victim = world.rng.choice(world.replicas())
+    victim.kill()
+    victim.disk.wipe()
+    others = [host for host in world.hosts.values() if host is not victim]
+    if world.rng.random() < 0.5:
+        # Before the set shrinks: its id is still in the set.
+        for host in others:
+            host.kill()
+        victim.start()
+        world.run(10)
+        expect(world.master() is not victim, "an empty node is not elected")
+    else:
+        victim.start()
+        world.run(world.rng.random() * 0.3)
+        for host in others:
+            host.kill()
+        world.run(6)
+
+
+@scenario(13, nodes=2)
+def wiped_replica_of_a_pair(world: World) -> None:
+    """In a group of two, the empty replica copies everything and replaces its old self in the set."""
+    victim = world.replicas()[0]
+    victim.kill()
+    victim.disk.wipe()
+    world.run(world.rng.random() * 3)
+    victim.start()
+    oks = world.oks
+    world.run_until(lambda: world.oks > oks + 3, 15, "the pair acknowledges again")
+    if world.rng.random() < 0.5:
+        until = master_of(world)
+        until.kill()
+        world.run(5)
+
+
+@scenario(14)
+def bit_flip(world: World) -> None:
+    """A record on one disk is damaged, and the node restarts: it is repaired and not elected before."""
+    world.run(1)
+    victim = world.rng.choice(list(world.hosts.values()))
+    victim.kill()
+    victim.disk.flip_bit(world.rng)
+    world.run(world.rng.random() * 4)
+    victim.start()
+    world.run(world.rng.random() * 4)
+
+
+def _leave_a_stale_tail(world: World) -> Host:
+    """Cuts the master off while clients still write to it, until another master has written other records."""
+    old = master_of(world)
+    isolate(world, old)
+    world.run(0.2)
+    if world.rng.random() < 0.5 and old.node is not None:
+        # Records that nobody else has: they are on its disk, but never acknowledged.
+        for _ in range(world.rng.randrange(30)):
+            old.node.send(world.next_record(), lambda code, queue_offset, epoch: None)
+    until_new_master(world, old)
+    world.run(world.rng.random() * 6)
+    return old
+
+
+@scenario(15)
+def kill_during_truncation(world: World) -> None:
+    """A node is killed at any step of a truncation; its stale tail stays dead."""
+    old = _leave_a_stale_tail(world)
+    kills = 0
+
+    def kill(host: Host) -> None:
+        nonlocal kills
+        if kills < 4 and world.rng.random() < 0.5:
+            kills += 1
+            power = world.rng.random() < 0.3
+            world.loop.after(0, host.lose_power if power else host.kill)
+            world.loop.after(0.5 + world.rng.random(), host.start)
+
+    world.truncation_step = kill
+    world.network.heal()
+    world.run(10)
+    old.kill()
+    world.run(1)
+    old.start()
+    world.run(2)
+
+
+@scenario(15)
+def stale_tail_behind_a_hole(world: World) -> None:
+    """A node is killed after the first step of a truncation; then its log grows to where its old tail was."""
+    old = master_of(world)
+    pause(world)
+    isolate(world, old)
+    for _ in range(24):
+        if old.node is not None:
+            old.node.send(world.next_record(), lambda code, queue_offset, epoch: None)
+    new = until_new_master(world, old)
+    pause(world, False)
+    grown = new.disk.end + world.rng.randrange(1, 20)
+    world.run_until(lambda: new.disk.end >= grown, 10, "the new master has written")
+    pause(world)
+    steps = 0
+
+    def kill(host: Host) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            world.loop.after(0, host.lose_power if world.rng.random() < 0.3 else host.kill)
+            world.loop.after(0.5, host.start)
+
+    world.truncation_step = kill
+    world.network.heal()
+    world.run_until(lambda: old.name in world.in_sync(), 15, "the old master is in sync")
+    old.kill()
+    world.run(0.2)
+    old.start()
+    world.run(1)
+    pause(world, False)
+
+
+@scenario(26)
+def sync_hangs(world: World) -> None:
+    """The master's disk hangs: it hands over."""
+    old = master_of(world)
+    old.disk.hangs = True
+    until_new_master(world, old, 12)
+    world.run(world.rng.random() * 5)
+
+
+@scenario(26)
+def sync_fails(world: World) -> None:
+    """The master's disk fails: it acknowledges nothing more and hands over."""
+    old = master_of(world)
+    old.disk.fails = True
+    until_new_master(world, old, 12)
+    world.run(world.rng.random() * 5)
+
+
+@scenario(0)
+def replica_behind_the_minimum(world: World) -> None:
+    """The master has deleted what a replica needs next: the replica starts over."""
+    world.run(1)
+    late = world.rng.choice(world.replicas())
+    late.kill()
+    world.run(3)
+    for host in world.hosts.values():
+        if host is not late and host.node is not None:
+            host.disk.log_start = max(host.node.confirmed - 5, host.disk.log_start)
+    late.start()
+    world.run(3)

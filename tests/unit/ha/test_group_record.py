@@ -1,0 +1,92 @@
+"""The register's values are checked in full before anybody believes them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from metaq.ha.group_record import (
+    RECORD_BYTES_MAX,
+    Beat,
+    GroupKeys,
+    GroupRecord,
+    Member,
+    NodeState,
+    RecordInvalid,
+)
+
+RECORD = GroupRecord(epoch=3, master=1, in_sync=(Member(1, "a"), Member(2, "b")), min_in_sync=2)
+BEAT = Beat(
+    id=2,
+    incarnation="b",
+    client_address="host:10911",
+    replication_address="host:10912",
+    flushed_end=100,
+    log_epoch=3,
+    promised_epoch=3,
+    sequence=7,
+    state=NodeState.REPLICA,
+)
+
+
+def record_with(**fields: Any) -> bytes:
+    return json.dumps({**json.loads(RECORD.encode()), **fields}).encode()
+
+
+def test_records_and_beats_survive_the_register() -> None:
+    assert GroupRecord.decode(RECORD.encode()) == RECORD
+    assert Beat.decode(BEAT.encode()) == BEAT
+    assert BEAT.member in RECORD.members
+
+
+def test_equal_sets_have_equal_bytes() -> None:
+    backwards = RECORD.replace(in_sync=reversed(RECORD.in_sync))
+    assert backwards.encode() == RECORD.encode()
+
+
+def test_keys_are_those_of_the_design() -> None:
+    keys = GroupKeys("prod", "broker-a")
+    assert keys.group == "metaq/prod/broker-a/group"
+    assert keys.beat(7) == "metaq/prod/broker-a/beat/7"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (b"", "cannot be read"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"[]", "Expected `object`"),
+        (b"{}", "missing required field"),
+        (record_with(epoch=0), "epoch"),
+        (record_with(epoch=-1), "epoch"),
+        (record_with(epoch=2**63), "epoch"),
+        (record_with(epoch="3"), "Expected `int`"),
+        (record_with(epoch=1.5), "Expected `int`"),
+        (record_with(master=-1), "master"),
+        (record_with(in_sync=[]), "in_sync"),
+        (record_with(in_sync=[{"id": 0, "incarnation": "a"}]), "id"),
+        (record_with(in_sync=[{"id": 1, "incarnation": ""}]), "incarnation"),
+        (record_with(in_sync=[{"id": 1, "incarnation": "a b"}]), "incarnation"),
+        (record_with(in_sync=[{"id": n, "incarnation": "a"} for n in range(1, 70)]), "length"),
+        (record_with(min_in_sync=0), "min_in_sync"),
+        (record_with(surprise=1), "unknown field"),
+        (record_with(master=9), "names master 9"),
+        (record_with(in_sync=[{"id": 1, "incarnation": "a"}, {"id": 1, "incarnation": "b"}]), "twice"),
+        (b" " * (RECORD_BYTES_MAX + 1), f"more than {RECORD_BYTES_MAX}"),
+    ],
+)
+def test_a_bad_record_is_refused_with_a_reason(value: bytes, why: str) -> None:
+    with pytest.raises(RecordInvalid, match=why):
+        GroupRecord.decode(value)
+
+
+def test_a_resigned_master_is_no_member() -> None:
+    assert GroupRecord.decode(record_with(master=0)).master == 0
+
+
+@pytest.mark.parametrize("change", [{"sequence": -1}, {"state": "king"}, {"flushed_end": -5}, {"id": 0}])
+def test_a_bad_beat_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(RecordInvalid):
+        Beat.decode(json.dumps({**json.loads(BEAT.encode()), **change}).encode())
