@@ -1,4 +1,4 @@
-"""What must hold in every run: the oracle sees every acknowledgement, and compares all logs at the end."""
+"""The invariants of every run: the oracle sees every acknowledgement, and compares all logs at the end."""
 
 from __future__ import annotations
 

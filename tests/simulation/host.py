@@ -163,7 +163,7 @@ class Host:
                 connection.close(self)
 
     def lose_power(self) -> None:
-        """The machine is gone: only what was synced is left, and nobody is told."""
+        """The machine is gone: only what was synced is left, and nobody hears of it."""
         self.world.note(
             f"node {self.name} loses power; {self.disk.synced} of {self.disk.end} records were synced"
         )

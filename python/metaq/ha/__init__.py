@@ -11,7 +11,7 @@ both of them changed one. Nothing else may be assumed: a watch is only a hint, a
 `decisions/` holds every decision as a pure function: it takes a view of the world (`view.py`) and returns
 actions (`actions.py`). `conductor.py` builds the view, asks for a decision and acts; `fixed_conductor.py`
 does so for groups without a register. Both act through `node_driver.py` on a `Node` (`node.py`): the store
-and the stream of one broker. The simulation in `tests/simulation` runs the same conductors and the same decisions.
+and the stream of one broker. The simulation in `tests/simulation` runs the same conductors and decisions.
 
 `epochs.py` says which master wrote which part of a log, and where two logs part. `node_files.py` keeps what a
 node must not forget. `catch_up.py` measures how far replicas are behind. `handshake.py` is how a master and a

@@ -43,7 +43,7 @@ class SwitchRefused(MetaqError):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who a node is in its group and where others reach it."""
+    """The identity of a node in its group, and the addresses where others reach it."""
 
     node_id: int
     client_address: str

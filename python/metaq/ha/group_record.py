@@ -47,7 +47,7 @@ class Member(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True
 
 
 class GroupRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is master of a group, since which epoch, and who holds everything that was acknowledged."""
+    """The master of a group, its epoch, and the members that hold everything that was acknowledged."""
 
     epoch: Annotated[int, msgspec.Meta(ge=1, le=_INT64_MAX)]
     master: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]

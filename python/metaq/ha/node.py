@@ -1,4 +1,4 @@
-"""What a broker offers to the conductor: the store and the stream of one node.
+"""The interface between the conductor and one node: its store and its stream.
 
 The simulation implements `Node` over a simulated disk and network.
 """

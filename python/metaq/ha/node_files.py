@@ -26,7 +26,7 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 
 
 class NodeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a node must not forget."""
+    """The identity of a node, its promises, and the history of its log."""
 
     incarnation: Incarnation
     boot_id: str

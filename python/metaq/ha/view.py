@@ -78,7 +78,7 @@ class PendingSwap:
 
 @dataclass(frozen=True, slots=True)
 class RegisterView:
-    """What the register said last."""
+    """The last answer of the register."""
 
     record: GroupRecord | None
     revision: int
@@ -116,7 +116,7 @@ class SourceState(enum.Enum):
     REFUSED = "refused"
     """The master's port refuses connections: nobody listens there."""
     CONNECTED = "connected"
-    """The master has answered with its history and waits to be told where to start."""
+    """The master has answered with its history and waits for the offset to start from."""
     STREAMING = "streaming"
 
 
@@ -161,7 +161,7 @@ class Own:
     joined: bool
     """Its log is known to belong to this group. Otherwise nothing of it may be cut."""
     may_create: bool
-    """It may write the first record of the group: its store is no replica of another group."""
+    """It may write the first record of the group, because its store does not come from another group."""
     history: History
     appended_end: int
     flushed_end: int
@@ -169,7 +169,7 @@ class Own:
     state_version: StateVersion
     disk: Disk
     required: frozenset[Member]
-    """Those who must flush a record before it is confirmed, as in force now."""
+    """The members that must flush a record before it is confirmed, as in force now."""
     gate: SendGate
     acknowledge_until: float
     """The end of the lease as in force now; only for `replicas=async`."""

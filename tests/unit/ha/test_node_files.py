@@ -1,4 +1,4 @@
-"""What a node must not forget survives, and a damaged file is refused."""
+"""The file of a node keeps its promises, and a damaged one is refused."""
 
 from __future__ import annotations
 
