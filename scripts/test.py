@@ -24,13 +24,31 @@ TOOLS = Path(sys.executable).parent
 # Repeat these lines at the end, so that a reader knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
-# The longest suites run beside the others and share nothing with them. The interop tests mostly wait, so they
-# run in two lines: the newest Java client, and everything else.
+# Tests that build whole pipelines on Spark; the rest of tests/spark tests source and sink.
+SPARK_PIPELINES = tuple(
+    f"tests/spark/test_{name}.py"
+    for name in (
+        "lake_batches",
+        "log_lake",
+        "mirror",
+        "mirror_delta",
+        "mirror_jdbc",
+        "pipeline_pages",
+        "stream_sql",
+    )
+)
+# The longest suites run beside the others and share nothing with them. Most of them wait more than they
+# compute, so there are more of them than cores.
 APART = {
-    "pytest spark": ("tests/spark",),
+    "pytest integration": ("tests/integration", "--ignore=tests/integration/pipelines"),
+    "pytest pipelines": ("tests/integration/pipelines",),
+    "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in SPARK_PIPELINES)),
+    "pytest spark pipelines": SPARK_PIPELINES,
     "pytest interop 5.5.0": ("tests/interop", "-k", "5.5.0"),
     "pytest interop": ("tests/interop", "-k", "not 5.5.0"),
 }
+# Folders whose tests run in the suites above; all other tests run in the first suite.
+APART_FOLDERS = ("tests/integration", "tests/interop", "tests/spark")
 
 
 @dataclass(frozen=True)
@@ -135,8 +153,7 @@ def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
     checks = [*lint_suites(), rust_suite()]
     if arguments:
         return [[*checks, pytest_suite(arguments)]]
-    folders = {arguments[0] for arguments in APART.values()}
-    rest = pytest_suite([*(f"--ignore={folder}" for folder in sorted(folders)), "tests"])
+    rest = pytest_suite([*(f"--ignore={folder}" for folder in APART_FOLDERS), "tests"])
     apart = [
         replace(pytest_suite(["-p", "no:cacheprovider", *arguments]), name=name)
         for name, arguments in APART.items()

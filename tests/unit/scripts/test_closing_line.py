@@ -84,3 +84,16 @@ def test_failures_are_repeated_at_the_end(runner: ModuleType) -> None:
         runner.Suite("cargo", (sys.executable, "-c", script), runner.read_cargo), lambda text: None
     )
     assert outcome.complaints == ("test it_holds ... FAILED", "(signal: 7, SIGBUS)")
+
+
+def test_every_suite_that_runs_apart_names_tests_that_exist(runner: ModuleType) -> None:
+    root = SCRIPTS.parent
+    named = [
+        argument.removeprefix("--ignore=")
+        for arguments in runner.APART.values()
+        for argument in arguments
+        if "tests/" in argument
+    ]
+    assert [path for path in (*named, *runner.APART_FOLDERS) if not (root / path).exists()] == []
+    covered = {argument.split("/")[1] for argument in named}
+    assert covered == {folder.split("/")[1] for folder in runner.APART_FOLDERS}
