@@ -40,15 +40,13 @@ SPARK_PIPELINES = tuple(
 # The longest suites run beside the others and share nothing with them. Most of them wait more than they
 # compute, so there are more of them than cores.
 APART = {
-    "pytest integration": ("tests/integration", "--ignore=tests/integration/pipelines"),
-    "pytest pipelines": ("tests/integration/pipelines",),
     "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in SPARK_PIPELINES)),
     "pytest spark pipelines": SPARK_PIPELINES,
     "pytest interop 5.5.0": ("tests/interop", "-k", "5.5.0"),
     "pytest interop": ("tests/interop", "-k", "not 5.5.0"),
 }
 # Folders whose tests run in the suites above; all other tests run in the first suite.
-APART_FOLDERS = ("tests/integration", "tests/interop", "tests/spark")
+APART_FOLDERS = ("tests/interop", "tests/spark")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from metaq.admin import Admin
 from metaq.client.producer.row_sender import HalfBatch
 from metaq.protocol.admin import GetBrokerRuntimeInfo
 from metaq.protocol.bodies import KVTable
@@ -64,6 +65,9 @@ class Query:
             }
         )
         self.session = session_of(client_of(cluster.namesrv))
+        # Created by the first message, it would be on one broker alone.
+        with Admin(cluster.namesrv) as admin:
+            admin.topics.create(self.topic)
 
     def identity(self, batch: int) -> Identity:
         return Identity(self.name, batch)

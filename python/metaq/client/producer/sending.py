@@ -235,7 +235,8 @@ class Sender:
             if broker:
                 self._selector.faults.failed(broker)
                 tried.add(broker)
-            pause_s = tries.next_pause_s(at_once=not _all_tried(route, tried))
+            # Without a broker to send to, only time can help.
+            pause_s = tries.next_pause_s(at_once=bool(broker) and not _all_tried(route, tried))
             if pause_s is None or refusals >= REFUSALS_MAX:
                 raise _not_sent(topic, tries.tries, timeout_s, last) from last
             _log.info("a message to %s was not sent and is tried again: %s", topic, last)
