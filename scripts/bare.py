@@ -62,6 +62,8 @@ def make_folder(folder: Path) -> None:
         subprocess.run(["apt-get", "install", "-qq", "-y", "debootstrap"], check=True)
     command = ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", SUITE, str(folder), mirror()]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    # Servers that refuse to run as root must reach their libraries; a temporary folder is closed to them.
+    folder.chmod(0o755)
     for name in NETWORK_FILES:
         source, target = Path(name), folder / name.lstrip("/")
         if source.is_dir():

@@ -131,7 +131,7 @@ impl<'a> FrameEncoder<'a> {
             return Err(WireError::FrameTooLong { length: size, limit: FRAME_BYTES_MAX });
         }
         self.patch(self.start, size - 4);
-        self.patch(self.start + 4, usize::from(self.encoding.code()) << 24 | header_length);
+        self.patch(self.start + 4, (usize::from(self.encoding.code()) << 24) | header_length);
         Ok(size)
     }
 

@@ -71,7 +71,7 @@ pub fn parse_message_id(text: &str) -> Option<(SocketAddr, i64)> {
     for (byte, pair) in used.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
         for &digit in pair {
             let digit = char::from(digit).to_digit(16)?;
-            *byte = *byte << 4 | u8::try_from(digit).ok()?;
+            *byte = (*byte << 4) | u8::try_from(digit).ok()?;
         }
     }
     let mut reader = Reader::new(used);

@@ -99,12 +99,12 @@ impl Span {
         let start = text.bytes.as_ptr().addr().wrapping_sub(header.as_ptr().addr());
         Span {
             start: start as u32,
-            length_and_escaped: (text.bytes.len() as u32) << 1 | u32::from(text.escaped),
+            length_and_escaped: ((text.bytes.len() as u32) << 1) | u32::from(text.escaped),
         }
     }
 
     #[inline(always)]
-    fn text<'a>(self, header: &'a [u8]) -> RawText<'a> {
+    fn text(self, header: &[u8]) -> RawText<'_> {
         let start = self.start as usize;
         let end = start + (self.length_and_escaped >> 1) as usize;
         RawText {

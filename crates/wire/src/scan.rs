@@ -162,7 +162,7 @@ impl<'a> Scanner<'a> {
                         return Err("the JSON header is nested too deeply");
                     }
                     depth += 1;
-                    open = open << 1 | u32::from(bracket == b'{');
+                    open = (open << 1) | u32::from(bracket == b'{');
                 }
                 bracket @ (b'}' | b']') => {
                     if open & 1 != u32::from(bracket == b'}') {

@@ -143,7 +143,7 @@ pub(crate) fn hex_unit(bytes: &[u8]) -> Option<(u32, &[u8])> {
     let (digits, rest) = bytes.split_first_chunk::<4>()?;
     let mut unit = 0;
     for &digit in digits {
-        unit = unit << 4 | char::from(digit).to_digit(16)?;
+        unit = (unit << 4) | char::from(digit).to_digit(16)?;
     }
     Some((unit, rest))
 }
