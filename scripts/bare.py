@@ -36,9 +36,9 @@ NETWORK_FILES = (
     "/etc/pip.conf",
     "/etc/apt/apt.conf.d",
     "/usr/local/share/ca-certificates",
-    "/root/.m2/settings.xml",
-    "/root/.cargo/config.toml",
 )
+# The same for Maven and Cargo, in the home of whoever runs this.
+HOME_FILES = (".m2/settings.xml", ".cargo/config.toml")
 NETWORK_VARIABLES = re.compile(
     r"https?_proxy|no_proxy|ssl_cert_(file|dir)|pip_(cert|index_url|default_timeout)|goproxy", re.IGNORECASE
 )
@@ -64,8 +64,9 @@ def make_folder(folder: Path) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     # Servers that refuse to run as root must reach their libraries; a temporary folder is closed to them.
     folder.chmod(0o755)
-    for name in NETWORK_FILES:
-        source, target = Path(name), folder / name.lstrip("/")
+    copies = [(Path(name), folder / name.lstrip("/")) for name in NETWORK_FILES]
+    copies += [(Path.home() / name, folder / "root" / name) for name in HOME_FILES]
+    for source, target in copies:
         if source.is_dir():
             shutil.copytree(source, target, symlinks=True, dirs_exist_ok=True)
         elif source.is_file():
