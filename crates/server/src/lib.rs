@@ -21,6 +21,7 @@ mod by_name;
 mod codes;
 mod limits;
 mod net;
+mod notice;
 mod plane;
 mod policy;
 mod pull;

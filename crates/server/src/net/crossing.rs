@@ -1,17 +1,17 @@
 //! The bounded way up: requests that the data plane does not answer itself wait here for Python's event loop.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use metaq_wire::{Encoding, Frame, FrameEncoder, Header, WireError};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
+use crate::notice::Notice;
 
 /// A request for Python; it owns its bytes.
 pub struct Crossed {
@@ -96,7 +96,7 @@ struct Waiting {
 /// The queue and the descriptor that is readable while it holds something.
 pub struct Crossing {
     waiting: Mutex<Waiting>,
-    signal: OwnedFd,
+    notice: Notice,
     requests_max: usize,
     bytes_max: usize,
     age_ms_max: u64,
@@ -104,12 +104,12 @@ pub struct Crossing {
 
 impl Crossing {
     pub fn new(requests_max: usize, bytes_max: usize, age_ms_max: u64) -> std::io::Result<Self> {
-        let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Crossing { waiting: Mutex::default(), signal, requests_max, bytes_max, age_ms_max })
+        let notice = Notice::new()?;
+        Ok(Crossing { waiting: Mutex::default(), notice, requests_max, bytes_max, age_ms_max })
     }
 
     pub fn fileno(&self) -> RawFd {
-        self.signal.as_fd().as_raw_fd()
+        self.notice.fileno()
     }
 
     /// Queues an event. A request or answer past the limits is refused; the end of a connection never is.
@@ -130,8 +130,7 @@ impl Crossing {
         let first = waiting.events.len() == 1;
         drop(waiting);
         if first {
-            // The counter of an eventfd only fills up after 2^64 − 2 unread signals.
-            let _full = rustix::io::write(&self.signal, &1u64.to_ne_bytes());
+            self.notice.set();
         }
         Ok(())
     }
@@ -149,8 +148,7 @@ impl Crossing {
             }
         }
         if waiting.events.is_empty() {
-            let mut counter = [0u8; 8];
-            let _empty = rustix::io::read(&self.signal, &mut counter);
+            self.notice.clear();
         }
         drop(waiting);
         taken.into_iter().filter(|event| !self.answer_late(event)).collect()

@@ -4,15 +4,15 @@
 //! bytes for each pull that waits for it, and nobody else anything.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::net::peer::Peer;
+use crate::notice::Notice;
 use crate::pull::held_pulls::Held;
 
 struct Waiting {
@@ -30,7 +30,7 @@ struct Lines {
 pub struct FunctionLines {
     lines: Mutex<Lines>,
     /// Becomes readable when a pull comes to an empty line.
-    signal: OwnedFd,
+    notice: Notice,
     count_max: usize,
     /// A pull that has waited this long is answered, and asks again.
     wait_max: Duration,
@@ -38,12 +38,12 @@ pub struct FunctionLines {
 
 impl FunctionLines {
     pub fn new(count_max: usize, wait_max: Duration) -> std::io::Result<Self> {
-        let signal = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(FunctionLines { lines: Mutex::default(), signal, count_max, wait_max })
+        let notice = Notice::new()?;
+        Ok(FunctionLines { lines: Mutex::default(), notice, count_max, wait_max })
     }
 
     pub fn fileno(&self) -> RawFd {
-        self.signal.as_fd().as_raw_fd()
+        self.notice.fileno()
     }
 
     /// Puts the pull at the end of the function's line; returns it if there is no room.
@@ -61,16 +61,14 @@ impl FunctionLines {
         let first = line.len() == 1;
         drop(lines);
         if first {
-            // The counter of an eventfd only fills up after 2^64 − 2 unread signals.
-            let _full = rustix::io::write(&self.signal, &1u64.to_ne_bytes());
+            self.notice.set();
         }
         Ok(())
     }
 
     /// The functions that pulls wait for. A pull that comes to an empty line after this signals again.
     pub fn wanted(&self) -> Vec<String> {
-        let mut counter = [0u8; 8];
-        let _nothing_new = rustix::io::read(&self.signal, &mut counter);
+        self.notice.clear();
         self.lines.lock().by_function.keys().cloned().collect()
     }
 

@@ -13,9 +13,9 @@ use bytes::Bytes;
 use metaq_store::Store;
 use parking_lot::{Condvar, Mutex};
 
+use crate::notice::Notice;
 use crate::replicate::frame::{Frame, bad};
 use crate::replicate::hub::why;
-use crate::replicate::notice::Notice;
 use crate::replicate::{ReplicationSettings, StatePosition};
 
 const READ_BUFFER_BYTES: usize = 256 << 10;

@@ -16,8 +16,8 @@ use bytes::Bytes;
 use metaq_store::Store;
 use parking_lot::Mutex;
 
+use crate::notice::Notice;
 use crate::replicate::frame::{Frame, bad};
-use crate::replicate::notice::Notice;
 use crate::replicate::{ReplicationSettings, StatePosition};
 
 /// While records wait for confirmation, an idle sender looks this often whether there is news for its replica.

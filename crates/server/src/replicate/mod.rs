@@ -13,7 +13,6 @@
 pub(crate) mod follower;
 mod frame;
 pub(crate) mod hub;
-mod notice;
 pub(crate) mod socket;
 
 use std::time::Duration;
