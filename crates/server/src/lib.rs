@@ -11,7 +11,7 @@
 //!
 //! [`codes`] names the numbers of the protocol. [`policy`] holds Python's decisions about topics and groups, over the map in
 //! [`by_name`], [`settings`] its configuration; Rust applies both per message and owns neither. [`rounds`] is the sleep of a
-//! thread that looks for work.
+//! thread that looks for work, [`notice`] wakes the event loop of Python.
 //!
 //! `tests/support` runs all of this in one process, over loopback, with a clock and a disk that the test controls;
 //! `examples/hot_requests.rs` counts the instructions of a request.
