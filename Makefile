@@ -44,7 +44,7 @@ run: setup ## Start name server and broker in the foreground; make run ARGS="--d
 	@exec $(BIN)/metaq serve $(ARGS)
 
 .PHONY: test
-test: setup setup-test peers $(SPARK_INSTALLED) ## Set up and run every test and check; make test ARGS="pytest arguments"
+test: setup-test ## Set up and run every test and check; make test ARGS="pytest arguments"
 	@exec $(BIN)/python scripts/test.py all $(ARGS)
 
 .PHONY: test-unit
@@ -77,13 +77,13 @@ docs: setup ## Write docs/configuration.md anew from the table of options
 	@exec $(BIN)/python scripts/configuration.py
 
 .PHONY: bench
-bench: setup setup-test peers $(BENCH_INSTALLED) $(SPARK_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
+bench: setup-test $(BENCH_INSTALLED) ## Measure against RocketMQ and Kafka in alternating rounds; ARGS="--help" tells how
 	@exec $(BIN)/python -m bench $(ARGS)
 
 .PHONY: soak
-soak: setup setup-test peers $(SPARK_INSTALLED) ## Clients and broker at full rate for an hour, then hundreds of kills; ARGS="--seconds 60"
+soak: setup-test ## Clients and broker at full rate for an hour, then hundreds of kills; ARGS="--seconds 60" or "--faults"
 	@$(BIN)/python -m bench.soak $(ARGS)
-	@METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests
+	@$(if $(findstring --faults,$(ARGS)),:,METAQ_LONG=1 exec $(BIN)/python -m pytest -m kill_loop tests)
 
 FUZZ_SECONDS ?= 60
 .PHONY: fuzz
@@ -108,24 +108,36 @@ clean: ## Remove everything that was built (data/ stays)
 	rm -rf $(VENV) target build dist python/metaq/_core*.so .pytest_cache .mypy_cache .ruff_cache
 	find python tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# Only the tests need these: they run unmodified Java and Go clients against MetaQ and mirror real databases.
+# The tests run unmodified Java and Go clients against MetaQ and mirror real databases. Most of this set-up is waiting
+# for downloads, so its steps run side by side while the compiler builds the native module.
 .PHONY: setup-test
 setup-test:
+	@$(MAKE) --no-print-directory --jobs=8 setup $(SPARK_INSTALLED) mysql java-peers go-peers spark-peers
+
+.PHONY: tools mysql java-peers go-peers spark-peers
+tools:
 	@PYTHON=$(PYTHON) scripts/require.sh python rust_lint java maven go mariadb postgresql etcd
+
+mysql:
 	@$(PYTHON) scripts/mysql.py || echo 'the tests on MySQL will be skipped' >&2
+
+# Apache's servers and tools, Delta's jars and drivers, as Maven artefacts: fetched here, where a slow network breaks no
+# time-out. One after the other, because they write into one local repository.
+java-peers: tools $(INSTALLED)
+	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
+	@$(BIN)/python -c "from tests.support.spark_jars import delta_jars; delta_jars()"
+	@$(BIN)/python -c "from tests.interop.programs import build_java; build_java(['5.5.0', '4.9.8'])"
+
+go-peers: tools $(INSTALLED)
+	@$(BIN)/python -c "from tests.interop.programs import build_go; build_go()"
+
+spark-peers: tools $(SPARK_INSTALLED)
+	@$(BIN)/python -m tests.support.spark_home
 
 .PHONY: setup-etcd
 setup-etcd: ## Find etcd, the register of an automatic master switch, or install it from Debian's package (as root)
 	@scripts/require.sh etcd
 	@etcd --version | sed -n 1p
-
-# Apache's servers and tools, Delta's jars and drivers, as Maven artefacts: fetched here, where a slow network breaks no time-out.
-.PHONY: peers
-peers: setup setup-test $(SPARK_INSTALLED)
-	@$(BIN)/python -c "from tests.support.apache import apache_classpath; apache_classpath()"
-	@$(BIN)/python -c "from tests.support.spark_jars import delta_jars; delta_jars()"
-	@$(BIN)/python -m tests.support.spark_home
-	@$(BIN)/python -c "from tests.interop.programs import build_all; build_all(['5.5.0', '4.9.8'])"
 
 $(BIN)/python:
 	@PYTHON=$(PYTHON) scripts/require.sh python

@@ -28,12 +28,15 @@ from bench.clients.task import READ_COUNT
 from bench.clients.workloads import CLIENT_WORKLOADS
 from bench.page_cache import filled_page_cache
 from bench.servers import Options
+from bench.switch import switch
 from bench.workloads import WORKLOADS as BROKER_WORKLOADS
 from bench.workloads import Plan, say
+from metaq.dev.plan import find_etcd
+from metaq.errors import CommandError
 from tests.support.apache import VERSION, apache_classpath
 from tests.support.maven import REPOSITORY_ROOT
 
-WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS, "binlog": binlog}
+WORKLOADS = {**BROKER_WORKLOADS, **CLIENT_WORKLOADS, "binlog": binlog, "switch": switch}
 _PEER_CLIENTS = ("confluent-kafka", "aiokafka", "pyspark")
 _ROUND_S_MIN = 13
 """A tool needs ten seconds for its first report, and a few to start."""
@@ -55,6 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{', '.join(missing)} not installed: see requirements/bench.txt and spark.txt", file=sys.stderr
         )
         return 2
+    if "switch" in names:
+        try:
+            find_etcd()
+        except CommandError as error:
+            print(f"{error}\n{error.hint}", file=sys.stderr)
+            return 2
     say("servers and tools of the peers: asking Maven, which downloads them the first time")
     apache_classpath()
     if with_clients:
@@ -131,6 +140,7 @@ def _plan(chosen: argparse.Namespace, home: Path) -> Plan:
         * READ_COUNT,
         binlog_rows=50_000 if chosen.quick else 200_000,
         mirror_s=30 if chosen.quick else 120,
+        switches=chosen.rounds or (3 if chosen.quick else 20),
         options=Options(flush=chosen.flush, metaq=chosen.metaq, peer_heap=chosen.peer_heap),
         home=home,
     )
@@ -141,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--only", action="append", choices=list(WORKLOADS), help="only this workload (may be given again)")
     add("--flush", choices=["async", "sync"], default="async", help="on both sides (default: async)")
-    add("--rounds", type=int, help="per side and workload (default: 5)")
+    add("--rounds", type=int, help="per side and workload (default: 5; of kills and of switches 20)")
     add("--round-seconds", type=float, help="of which the last ten count (default: 22, of clients 8)")
     add(
         "--warmup-seconds",

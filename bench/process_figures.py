@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -41,7 +42,7 @@ def disk_bytes(directory: Path) -> int:
 class CpuWatch:
     """Samples the CPU time of processes, and returns it for any period in the past."""
 
-    def __init__(self, pids: dict[str, int]) -> None:
+    def __init__(self, pids: Mapping[str, Sequence[int]]) -> None:
         self._pids = pids
         self._samples: list[tuple[float, dict[str, float]]] = []
         self._ended = threading.Event()
@@ -56,7 +57,7 @@ class CpuWatch:
         self._thread.join()
 
     def spent_s(self, name: str, begin: float, end: float) -> float:
-        """CPU seconds of that process between two moments of `time.monotonic`."""
+        """CPU seconds of these processes between two moments of `time.monotonic`."""
         return self._at(name, end) - self._at(name, begin)
 
     def _at(self, name: str, moment: float) -> float:
@@ -64,6 +65,7 @@ class CpuWatch:
 
     def _watch(self) -> None:
         while True:
-            self._samples.append((time.monotonic(), {name: cpu_s(pid) for name, pid in self._pids.items()}))
+            spent = {name: sum(map(cpu_s, pids)) for name, pids in self._pids.items()}
+            self._samples.append((time.monotonic(), spent))
             if self._ended.wait(_SAMPLE_EVERY_S):
                 return

@@ -36,6 +36,7 @@ _GOALS = {
     ("batch", "per_second"): "≥ 3 ×",
     ("transaction", "per_second"): "≥ 1 ×",
     ("consumer", "per_second"): "≥ 1 ×",
+    ("replicated", "per_second"): "> 1 ×, ≥ 0.6 × alone",
     ("producer", "broker_cpu_us"): "≤ 6 µs",
     ("consumer", "broker_cpu_us"): "≤ 0.25 ×",
     ("start", "start_to_ready_s"): "≤ 1 s",
@@ -52,6 +53,10 @@ _GOALS = {
     ("binlog", "inserts_per_second"): "≥ 30,000",
     ("binlog", "updates_per_second"): "≥ 30,000",
     ("binlog", "mirror_behind_s"): "≤ 30 s",
+    ("switch", "killed_p50_s"): "≤ 1 s",
+    ("switch", "killed_p99_s"): "≤ 3 s",
+    ("switch", "switched_max_s"): "≤ 1 s",
+    ("switch", "switched_errors"): "0",
     ("client-send", "p50_ms"): "≤ 0.3 ms",
     ("client-send", "p99_ms"): "≤ 2 ms",
 }
@@ -74,6 +79,12 @@ _FORMS = {
     "updates_per_second": ("updates into the topic per second", "{:,.0f}", 1.0),
     "single_per_second": ("… of one row each", "{:,.0f}", 1.0),
     "mirror_behind_s": ("mirror behind at 5,000 a second, s", "{:,.1f}", 1.0),
+    "killed_p50_s": ("pause when the master dies, p50, s", "{:.2f}", 1.0),
+    "killed_p99_s": ("… p99, s", "{:.2f}", 1.0),
+    "killed_errors": ("… errors", "{:.0f}", 1.0),
+    "switched_p50_s": ("pause of a planned switch, p50, s", "{:.2f}", 1.0),
+    "switched_max_s": ("… the longest, s", "{:.2f}", 1.0),
+    "switched_errors": ("… errors", "{:.0f}", 1.0),
     "delivered_own_bytes": ("own memory when all came, MB", "{:,.1f}", _MB),
 }
 

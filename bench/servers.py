@@ -6,7 +6,6 @@ import json
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +18,7 @@ _GIB = 1024**3
 
 # The options that Apache's start script gives its broker, except the heap size (a flag of ours) and touching
 # every page of it at the start, which would count memory that was never used.
-_PEER_JVM_FLAGS = (
+PEER_JVM_FLAGS = (
     "-server",
     "-XX:+UseG1GC",
     "-XX:G1HeapRegionSize=16m",
@@ -31,7 +30,7 @@ _PEER_JVM_FLAGS = (
     "-XX:-UseLargePages",
 )
 # Upstream's defaults, spelled out because the tests' own starter prefers small files.
-_PEER_SETTINGS: dict[str, object] = {
+PEER_SETTINGS: dict[str, object] = {
     "mappedFileSizeCommitLog": _GIB,
     "maxIndexNum": 20_000_000,
     "maxHashSlotNum": 5_000_000,
@@ -55,6 +54,8 @@ class BrokerUnderTest(ABC):
     nameserver: str
     broker: str
     pid: int
+    pids: tuple[int, ...]
+    """All processes whose CPU time counts."""
     store: Path
     start_to_ready_s: float
 
@@ -80,11 +81,12 @@ class MetaqBroker(BrokerUnderTest):
             ],
             home / "console.log",
         )
-        line = self._child.wait_for(_ready_line, READY_TIMEOUT_S, "METAQ_READY line")
+        line = self._child.wait_for(ready_line, READY_TIMEOUT_S, "METAQ_READY line")
         self.start_to_ready_s = time.monotonic() - began
         ready = json.loads(line)
         self.nameserver, self.broker = ready["nameserver"], ready["broker"]
         self.pid = self._child.process.pid
+        self.pids = (self.pid,)
 
     def stop(self) -> None:
         self._child.stop(timeout_s=60)
@@ -103,8 +105,8 @@ class ApacheBroker(BrokerUnderTest):
                 [self._nameserver.address],
                 flush=options.flush,
                 heap=options.peer_heap,
-                jvm_flags=_PEER_JVM_FLAGS,
-                settings=_PEER_SETTINGS,
+                jvm_flags=PEER_JVM_FLAGS,
+                settings=PEER_SETTINGS,
             )
         except BaseException:
             self._nameserver.stop()
@@ -112,6 +114,7 @@ class ApacheBroker(BrokerUnderTest):
         self.start_to_ready_s = time.monotonic() - began
         self.nameserver, self.broker = self._nameserver.address, self._broker.address
         self.pid = self._broker.pid
+        self.pids = (self.pid,)
         self.store = home / "broker" / "store"
 
     def stop(self) -> None:
@@ -134,20 +137,10 @@ class Nothing(BrokerUnderTest):
         self.nameserver = self.broker = self._child.wait_for(_nothing_address, READY_TIMEOUT_S, "READY line")
         self.start_to_ready_s = time.monotonic() - began
         self.pid = self._child.process.pid
+        self.pids = (self.pid,)
 
     def stop(self) -> None:
         self._child.kill()
-
-
-_KINDS: dict[str, Callable[[str, Path, Options], BrokerUnderTest]] = {
-    "metaq": MetaqBroker,
-    "apache": ApacheBroker,
-    "nothing": Nothing,
-}
-
-
-def start(kind: str, name: str, home: Path, options: Options) -> BrokerUnderTest:
-    return _KINDS[kind](name, home, options)
 
 
 def create_topic(server: BrokerUnderTest, topic: str, queues: int, home: Path) -> None:
@@ -199,7 +192,7 @@ def _nothing_address(text: str) -> str | None:
     return None
 
 
-def _ready_line(text: str) -> str | None:
+def ready_line(text: str) -> str | None:
     for line in text.splitlines(keepends=True):
         if line.startswith("METAQ_READY ") and line.endswith("\n"):
             return line.removeprefix("METAQ_READY ")

@@ -61,7 +61,7 @@ class Measured:
     average_ms: float
     failed: int
     broker_cpu_us: float
-    """CPU time of the broker, per message."""
+    """CPU time of the broker, or of both nodes of a pair, per message."""
     others_cpu_cores: float
     """CPU time of the brokers that were idle in this round."""
 
@@ -85,7 +85,7 @@ def measure(
     extra: Sequence[str] = (),
 ) -> Measured:
     """Runs the tool for `round_s`, of which all but the last ten seconds warm its own virtual machine up."""
-    watched = {one.name: one.pid for one in (server, *others)}
+    watched = {one.name: one.pids for one in (server, *others)}
     with CpuWatch(watched) as watch:
         reports = _run(tool, server, home, topic, round_s, extra)
     chosen = max(reports, key=lambda report: report.per_second) if tool.takes_peak else reports[-1]

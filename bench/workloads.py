@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import delay as waiting
-from bench import servers, tools
+from bench import pairs, servers, tools
 from bench.process_figures import disk_bytes, memory_bytes
 from bench.servers import BrokerUnderTest, Options
 from tests.support.plain_client import PlainClient, queue_end
@@ -45,6 +45,8 @@ class Plan:
     """Changes of each kind."""
     mirror_s: float
     """For how long rows are changed at a steady rate."""
+    switches: int
+    """How often a master is killed, and how often it is switched by plan."""
     options: Options
     home: Path
 
@@ -66,24 +68,39 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+_KINDS: dict[str, Callable[[str, Path, Options], BrokerUnderTest]] = {
+    "metaq": servers.MetaqBroker,
+    "apache": servers.ApacheBroker,
+    "nothing": servers.Nothing,
+    "metaq-pair": pairs.MetaqPair,
+    "apache-pair": pairs.ApachePair,
+}
+_PAIRS = {"metaq-pair": "metaq-pair", "rocketmq-pair": "apache-pair", "metaq alone": "metaq"}
+
+
 def producer(plan: Plan) -> Outcome:
     """64 threads, one message of 128 bytes a call, each waiting for its answer."""
-    return _alternate(plan, "producer", tools.PRODUCER, limit=True)
+    return _alternate(plan, "producer", tools.PRODUCER, {**plan.kinds, LIMIT: "nothing"})
 
 
 def batch(plan: Plan) -> Outcome:
     """10 threads, 32 messages of 128 bytes a call."""
-    return _alternate(plan, "batch", tools.BATCH_PRODUCER, limit=True)
+    return _alternate(plan, "batch", tools.BATCH_PRODUCER, {**plan.kinds, LIMIT: "nothing"})
 
 
 def transaction(plan: Plan) -> Outcome:
     """64 threads, one message of 128 bytes a transaction, all of them committed."""
-    return _alternate(plan, "transaction", tools.TRANSACTION_PRODUCER)
+    return _alternate(plan, "transaction", tools.TRANSACTION_PRODUCER, plan.kinds)
 
 
 def consumer(plan: Plan) -> Outcome:
     """A backlog, read by a group that has never read before; a new group every round."""
-    return _alternate(plan, "consumer", tools.CONSUMER, backlog=True)
+    return _alternate(plan, "consumer", tools.CONSUMER, plan.kinds, backlog=True)
+
+
+def replicated(plan: Plan) -> Outcome:
+    """The work of `producer`; both nodes of a pair hold a message before it is answered."""
+    return _alternate(plan, "replicated", tools.PRODUCER, _PAIRS)
 
 
 def start(plan: Plan) -> Outcome:
@@ -92,7 +109,7 @@ def start(plan: Plan) -> Outcome:
     for number in range(1, plan.start_rounds + 1):
         for side, kind in plan.kinds.items():
             home = plan.home / f"start-{side}-{number}"
-            server = servers.start(kind, side, home, plan.options)
+            server = _KINDS[kind](side, home, plan.options)
             try:
                 time.sleep(IDLE_S)
                 memory = memory_bytes(server.pid)
@@ -118,7 +135,7 @@ def delay(plan: Plan) -> Outcome:
     outcome = Outcome("delay")
     home = plan.home / "delay"
     for number in range(1, plan.start_rounds + 1):
-        server = servers.start("metaq", "metaq", home / str(number), plan.options)
+        server = servers.MetaqBroker("metaq", home / str(number), plan.options)
         try:
             figures = waiting.measure(server, plan.delayed_messages)
         finally:
@@ -140,24 +157,23 @@ WORKLOADS: dict[str, Callable[[Plan], Outcome]] = {
     "batch": batch,
     "transaction": transaction,
     "consumer": consumer,
+    "replicated": replicated,
     "delay": delay,
 }
 
 
 def _alternate(
-    plan: Plan, workload: str, tool: tools.Tool, *, backlog: bool = False, limit: bool = False
+    plan: Plan, workload: str, tool: tools.Tool, kinds: Mapping[str, str], *, backlog: bool = False
 ) -> Outcome:
-    """The brokers run all the time and take turns, a round each. The one whose turn it is not gets no
-    request, and what CPU it takes all the same is printed. With `limit` a third one takes its turn that does
-    nothing.
+    """The brokers, by side and kind, run all the time and take turns, a round each. The one whose turn it is
+    not gets no request, and what CPU it takes all the same is printed.
     """
     outcome = Outcome(workload)
-    kinds = {**plan.kinds, LIMIT: "nothing"} if limit else plan.kinds
     home = plan.home / workload
     running: list[BrokerUnderTest] = []
     try:
         for side, kind in kinds.items():
-            running.append(servers.start(kind, side, home / side, plan.options))
+            running.append(_KINDS[kind](side, home / side, plan.options))
             servers.create_topic(running[-1], _TOPIC, QUEUES, home)
         for server in running:
             _warm_up(plan, workload, tool, server, home, backlog=backlog)
@@ -170,6 +186,9 @@ def _alternate(
                 say(_round_line(workload, number, measured))
                 if backlog and measured.per_second * tools.WINDOW_S > 0.9 * plan.backlog_messages:
                     say(f"{workload:<8} the backlog ran out: {server.name} is faster than that")
+        for server in running:
+            if isinstance(server, pairs.Pair):
+                server.wait_copied(_TOPIC, QUEUES)
         outcome.memory = {server.name: memory_bytes(server.pid) for server in running}
     finally:
         for server in running:

@@ -39,8 +39,9 @@ commit_log_file_bytes = "256MiB"
 ```
 
 A file that ends in `.conf` or `.properties` is read as a `broker.conf` of Apache RocketMQ; the last table
-lists the keys that are understood. Other keys are reported and have no effect. A `brokerRole` other than
-`ASYNC_MASTER` stops the start, since there is no replication yet.
+lists the keys that are understood. Other keys are reported and have no effect. With
+`brokerRole=SLAVE` the file must have `haMasterAddress`; with `SYNC_MASTER`, name the replicas with
+`--replica-ids`.
 
 No role listens beyond this machine unless `insecure_listen` says so, since there is no access control yet.
 """

@@ -100,9 +100,15 @@ for tool in "$@"; do
         rustup component add clippy rustfmt >&2 && "have_$tool" && continue
     fi
     if [ -n "${!packages}" ] && can_install; then
-        echo "installing ${!packages} …" >&2
-        # shellcheck disable=SC2086 # a list of packages on purpose
-        { install_tool "$tool" ${!packages} || { apt-get update -qq && install_tool "$tool" ${!packages}; }; } >/dev/null
+        # `make` runs this script several times at once, but only one may use the package manager. A daemon that a
+        # package starts must not inherit the lock.
+        exec 9<"$0" && flock 9
+        if ! "have_$tool"; then
+            echo "installing ${!packages} …" >&2
+            # shellcheck disable=SC2086 # a list of packages on purpose
+            { install_tool "$tool" ${!packages} || { apt-get update -qq && install_tool "$tool" ${!packages}; }; } >/dev/null 9<&-
+        fi
+        exec 9<&-
         hash -r
         "have_$tool" && continue
     fi

@@ -37,16 +37,27 @@ SPARK_PIPELINES = tuple(
         "stream_sql",
     )
 )
-# The longest suites run beside the others and share nothing with them. Most of them wait more than they
-# compute, so there are more of them than cores.
+# Suites that run side by side and share nothing, the longest first. All other tests are a suite of their own.
 APART = {
-    "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in SPARK_PIPELINES)),
     "pytest spark pipelines": SPARK_PIPELINES,
+    "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in SPARK_PIPELINES)),
     "pytest interop 5.5.0": ("tests/interop", "-k", "5.5.0"),
     "pytest interop": ("tests/interop", "-k", "not 5.5.0"),
+    "pytest client": ("tests/integration/client", "tests/integration/admin"),
+    "pytest pipelines": ("tests/integration/pipelines",),
+    "pytest faults": ("tests/faults",),
 }
-# Folders whose tests run in the suites above; all other tests run in the first suite.
-APART_FOLDERS = ("tests/interop", "tests/spark")
+APART_FOLDERS = (
+    "tests/faults",
+    "tests/integration/admin",
+    "tests/integration/client",
+    "tests/integration/pipelines",
+    "tests/interop",
+    "tests/spark",
+)
+"""Folders whose tests run in the suites above."""
+AT_ONCE = 6
+"""Most suites wait more than they compute, so more of them run at once than there are cores."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +142,9 @@ def lint_suites() -> list[Suite]:
 
 
 def rust_suite() -> Suite:
-    # The PyO3 crate links only into an interpreter; the Python tests exercise it.
-    command = ("cargo", "test", "--workspace", "--exclude", "metaq-python", "--no-fail-fast")
+    # The PyO3 crate links only into an interpreter; the Python tests exercise it. `--tests` leaves out the
+    # examples, which clippy compiles, and code in doc comments, of which no crate has any.
+    command = ("cargo", "test", "--workspace", "--exclude", "metaq-python", "--tests", "--no-fail-fast")
     return Suite("cargo test", command, read_cargo)
 
 
@@ -156,6 +168,7 @@ def plan(what: str, arguments: list[str]) -> list[list[Suite]]:
         replace(pytest_suite(["-p", "no:cacheprovider", *arguments]), name=name)
         for name, arguments in APART.items()
     ]
+    # The rest is shown while it runs, so it comes first.
     return [[rest], checks, *([suite] for suite in apart)]
 
 
@@ -207,14 +220,17 @@ def report(suite: Suite, show: Callable[[str], None]) -> Report:
 
 
 def run_all(plan: list[list[Suite]]) -> list[Report]:
-    """Runs the lines side by side; prints the first line's output live and the others' when they end."""
+    """Runs the lines side by side, in this order if there are too many to begin at once.
+
+    Prints the first line's output live and the others' when they end.
+    """
 
     def reports(line: list[Suite], show: Callable[[str], None]) -> list[Report]:
         return [report(suite, show) for suite in line]
 
     first, *others = plan
     held: list[list[str]] = [[] for _ in others]
-    with ThreadPoolExecutor(max_workers=max(len(others), 1)) as pool:
+    with ThreadPoolExecutor(max_workers=AT_ONCE - 1) as pool:
         under_way = [pool.submit(reports, line, told.append) for line, told in zip(others, held, strict=True)]
         done = reports(first, lambda text: print(text, end="", flush=True))
         for future, told in zip(under_way, held, strict=True):

@@ -74,6 +74,7 @@ class KafkaBroker(BrokerUnderTest):
             raise
         self.start_to_ready_s = time.monotonic() - began
         self.pid = self._child.process.pid
+        self.pids = (self.pid,)
 
     def _settings(self, port: int) -> dict[str, object]:
         return {

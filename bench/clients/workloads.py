@@ -115,7 +115,7 @@ def _alternate(plan: Plan, workload: str, sides: Sequence[Side], *, backlog: boo
     home = plan.home / workload
     running: dict[str, BrokerUnderTest] = {}
     try:
-        running["metaq"] = servers.start("metaq", "metaq", home / "metaq", plan.options)
+        running["metaq"] = servers.MetaqBroker("metaq", home / "metaq", plan.options)
         servers.create_topic(running["metaq"], _TOPIC, QUEUES, home)
         running["kafka"] = peer = KafkaBroker("kafka", home / "kafka")
         kafka.create_topic(peer, _TOPIC, QUEUES)
@@ -168,7 +168,7 @@ def _measure(
         messages_max=plan.client_backlog_messages if backlog else 0,
         group=group,
     )
-    with CpuWatch({name: one.pid for name, one in running.items()}) as watch:
+    with CpuWatch({name: one.pids for name, one in running.items()}) as watch:
         result = run(task, home, task.warmup_s + round_s + _START_AND_FLUSH_S)
     if not backlog and (found := _stored(server) - before) < result.total:
         raise RuntimeError(f"{side.name} sent {result.total} messages, and {found} are stored")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.soak.client import FORMS
+from bench.soak.faults import run_faults
 from bench.soak.run import soak
 from bench.soak.watch import Bounds
 from bench.workloads import say
@@ -26,6 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scratch = chosen.scratch or REPOSITORY_ROOT / "build"
     scratch.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="soak-", dir=scratch))
+    if chosen.faults:
+        try:
+            return run_faults(home)
+        finally:
+            if not chosen.keep:
+                shutil.rmtree(home, ignore_errors=True)
     forms = chosen.form or FORMS
     say(f"{', '.join(forms)} for {chosen.seconds:g} s at full rate")
     try:
@@ -55,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--growth-mb", type=float, default=bounds.own_bytes / 1e6, help="allowed (default: 32)")
     add("--growth-descriptors", type=int, default=bounds.descriptors, help="allowed (default: 16)")
     add("--leak", action="store_true", help="let the clients leak, to see it found")
+    add("--faults", action="store_true", help="instead, every fault of a broker group, with counts")
     add("-o", "--output", choices=["table", "json"], default="table")
     add("--scratch", type=Path, help="where store and logs go meanwhile (default: build/)")
     add("--keep", action="store_true", help="leave them there")

@@ -39,6 +39,10 @@ __all__ = [
     "HOT_CODES",
     "WIRE_VERSION",
     "Answer",
+    "ApacheFollowerFigures",
+    "ApacheHaFollower",
+    "ApacheHaMaster",
+    "ApacheSlaveFigures",
     "AsyncSendFuture",
     "BrokerPlane",
     "Clock",
@@ -75,6 +79,7 @@ __all__ = [
     "Store",
     "StoreFailure",
     "StoreFigures",
+    "StoreOpened",
     "UniqueIds",
     "UnsentBatch",
     "Unsettled",
@@ -165,6 +170,19 @@ class Listener:
         oneway: bool = False,
     ) -> int:
         """Sends a request to a client and returns its opaque; raises ConnectionGone."""
+    def set_relay(self, address: str | None) -> None:
+        """The `host:port` of the present master, to which a replica's plane and `Request.relay` pass requests
+        on; None if there is none. Requests under way to another address are answered with
+        SERVICE_NOT_AVAILABLE. Raises ValueError if the address is malformed."""
+    def hold_appends(self, timeout_ms: int) -> None:
+        """Keeps hot requests back that append or commit an offset, in their order, with or without an
+        attached plane; pulls go on. Once it returns, no request that came before is still being handled.
+        After `timeout_ms` they are refused with SERVICE_NOT_AVAILABLE, and later ones are handled again. A
+        second call sets a new time."""
+    def release_appends(self) -> bool:
+        """Has everything that was kept back handled in order by the attached plane: a master serves it, a
+        replica relays it. Later requests come after it. False if nothing was kept back any more, because the
+        time was over."""
     def figures(self) -> ListenerFigures: ...
 
 @final
@@ -238,6 +256,9 @@ class Request:
     def retry(self) -> None:
         """Hands a hot request back to the data plane, after a policy change that lets it be handled there. It
         does not come up a second time."""
+    def relay(self) -> bool:
+        """Passes the request on to the master (`Listener.set_relay`), whose answer goes to the client; do not
+        answer it then. False if there is no master."""
 
 @final
 class Answer:
@@ -274,17 +295,33 @@ class BrokerPlane:
     store.
 
     Build it, load what it must know, start it, stop it. Then build another one on the same listener:
-    connections stay open in between."""
+    connections stay open in between.
 
-    def __new__(cls, listener: Listener, store: Store, settings: BrokerSettings) -> Self:
+    As replica it serves pulls and questions about offsets from its own copy of the log, as far as the master
+    has confirmed it. It appends and delivers nothing. Sends, ends of transactions and committed offsets go to
+    the master (`Listener.set_relay`). Without a master, sends and ends of transactions are refused with
+    SERVICE_NOT_AVAILABLE, and committed offsets stay in this plane's table, where they only move forward."""
+
+    def __new__(
+        cls,
+        listener: Listener,
+        store: Store,
+        settings: BrokerSettings,
+        *,
+        is_replica: bool = False,
+        has_replicas: bool = False,
+    ) -> Self:
         """Raises RuntimeError while another plane serves the listener, OSError if no descriptor is left."""
     def start(self) -> None:
         """Delivers what is due and answers the listener's hot requests from now on. Raises RuntimeError after
         `stop`."""
-    def stop(self) -> None:
+    def stop(self, *, wait_confirmed: bool = True) -> None:
         """Refuses hot requests, ends the plane's threads and answers everything that waits in it: held pulls,
         sends that wait for the disk or for a limit, pulls that wait for a filter function. Offsets and
-        progress can still be read. Safe to call twice."""
+        progress can still be read. Safe to call twice.
+
+        Without `wait_confirmed`, for a master that was replaced, sends that are not confirmed are answered
+        with FLUSH_SLAVE_TIMEOUT at once."""
     def put_topics(self, topics: Sequence[TopicPolicy]) -> None:
         """Adds or replaces these topics in one step."""
     def remove_topic(self, name: str) -> None: ...
@@ -560,6 +597,73 @@ class ReplicationFollower:
         """Ends the link; nothing more is appended through it. Safe to call twice."""
 
 @final
+class ApacheFollowerFigures:
+    """The link to an Apache master."""
+
+    @property
+    def received_offset(self) -> int:
+        """The end of everything that the master has sent."""
+    @property
+    def silent_ms(self) -> int:
+        """The time since the master was heard."""
+    @property
+    def closed(self) -> str | None:
+        """Why the link was closed; None while it lives."""
+
+@final
+class ApacheHaFollower:
+    """A slave's link to an Apache master: appends its log and reports what this disk holds."""
+
+    def __new__(cls, store: Store, socket: LinkSocket, *, silence_ms: int) -> Self:
+        """Follows from the end of the store's log on. Takes the socket. Raises OSError.
+
+        The end of the log is compared with the master's first. `silence_ms` must exceed the master's
+        haSendHeartbeatInterval.
+        """
+    def fileno(self) -> int:
+        """Becomes readable when the link was closed."""
+    def figures(self) -> ApacheFollowerFigures: ...
+    def stop(self) -> None:
+        """Ends the link; nothing more is appended through it. Safe to call twice."""
+
+@final
+class ApacheSlaveFigures:
+    """The link to one Apache slave."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def remote(self) -> str:
+        """The slave's `host:port`."""
+    @property
+    def sent_offset(self) -> int:
+        """The end of everything that was sent; -1 before the slave has said where to begin."""
+    @property
+    def reported_offset(self) -> int:
+        """The end of the slave's log as it reports it, flushed or not; -1 before its first report."""
+    @property
+    def silent_ms(self) -> int:
+        """The time since the slave was heard."""
+    @property
+    def closed(self) -> str | None:
+        """Why the link was closed; None while it lives."""
+
+@final
+class ApacheHaMaster:
+    """The links to Apache slaves. They get everything that is confirmed, and nobody waits for them."""
+
+    def __new__(cls, store: Store, *, silence_ms: int, bytes_per_second: int = 0) -> Self:
+        """`bytes_per_second` limits what each slave gets; 0 means no limit. Raises OSError."""
+    def fileno(self) -> int:
+        """Becomes readable when a link was closed. Call `links` then."""
+    def add_link(self, socket: LinkSocket) -> int:
+        """Serves a slave and returns the link's id. Takes the socket. Raises OSError, also for too many."""
+    def links(self) -> list[ApacheSlaveFigures]:
+        """Returns every link. A closed one is named once and then forgotten."""
+    def stop(self) -> None:
+        """Ends every link. Safe to call twice."""
+
+@final
 class Store:
     """An open store directory; exactly one process has it at a time."""
 
@@ -596,13 +700,17 @@ class Store:
     ) -> tuple[list[bytes], int, int]:
         """Records by key, newest first, then the index's last store time and physical offset."""
     def delete_topic(self, topic: str) -> None:
-        """Drops the topic's queues; its records stay in the commit log until they age out."""
+        """Drops the topic's queues; its records stay in the commit log until they age out.
+
+        The log records the deletion, so a replica drops the same entries when it comes to that record."""
     def protect(self, consumed: Mapping[tuple[str, int], int]) -> None:
         """The lowest committed offset of each (topic, queue): nothing above it is deleted to make room."""
     def clean(self, *, force: bool = False) -> int:
         """Applies retention now and returns how many commit-log files it deleted."""
     def start_offset(self) -> int:
         """The physical offset of the oldest byte of the log."""
+    def log_file_bytes(self) -> int:
+        """The size of a file of the log; logs are copied only between stores with the same size."""
     def end_offset(self) -> int:
         """The physical offset behind the last record, confirmed or not."""
     def held_offset(self) -> int:
@@ -611,10 +719,28 @@ class Store:
         """Everything below this physical offset is confirmed."""
     def raw_checksum(self, from_offset: int, to_offset: int) -> int | None:
         """Returns the CRC-32 of the log's bytes in that range, or None if the log lacks some of them."""
+    def opened(self) -> StoreOpened:
+        """How the store was found when it was opened."""
+    def accept_flushed_mark(self) -> None:
+        """Accepts that the log may end below an end that it was flushed to before. Until then every start
+        shows that end as `opened().flushed_mark`. Returns when the new mark is on the disk. Raises
+        StoreFailure."""
+    def sync(self) -> None:
+        """Returns when the log is synced up to its end, with either kind of flush. Raises StoreFailure."""
+    def sync_age_ms(self) -> int:
+        """How long the sync of the log that is under way has been running; 0 if there is none."""
+    def sync_failed(self) -> bool:
+        """Whether a sync of the log has failed: nothing more is acknowledged until a restart."""
     def gate_confirmation(self, end_offset: int) -> None:
         """Confirms nothing beyond that offset until it is moved. To be called between two roles."""
     def ungate_confirmation(self) -> None:
         """Confirms records without replicas again."""
+    def close_gate(self) -> None:
+        """Confirms nothing more, whatever is under way, until the gate is moved."""
+    def acknowledge_until(self, deadline_ms: int | None) -> None:
+        """After this time, in milliseconds of CLOCK_BOOTTIME, new records are refused (code 14) and nothing
+        is confirmed or acknowledged, until a later time is set. None or −1 takes the lease away. Set the
+        first lease before records are appended."""
     def wait_flushed(self, end_offset: int, timeout_ms: int) -> bool:
         """Waits until everything below the offset is on this disk; False after the timeout."""
     def wait_confirmed(self, end_offset: int, timeout_ms: int) -> bool:
@@ -625,6 +751,23 @@ class Store:
     def figures(self) -> StoreFigures: ...
     def take_reports(self) -> list[str]:
         """Reports for an operator since the last call: damage found, disk levels crossed."""
+
+@final
+class StoreOpened:
+    """How a store was found when it was opened."""
+
+    @property
+    def log_end(self) -> int:
+        """The end of the log after recovery. Of a replicated store all of it is synced."""
+    @property
+    def flushed_mark(self) -> int:
+        """An end that the log is known to have been flushed to. A log that ends below has lost something."""
+    @property
+    def stopped_cleanly(self) -> bool:
+        """The store was closed in order, with everything synced."""
+    @property
+    def boot_id(self) -> str:
+        """The identity of the machine's current boot."""
 
 @final
 class StoreFigures:
@@ -975,6 +1118,9 @@ class UnsentBatch:
     @property
     def queue(self) -> tuple[str, int] | None:
         """Broker and number of the only queue that it may go to; None for any queue."""
+    @property
+    def key(self) -> str | None:
+        """The sharding key of its first message, if every message has one."""
     @property
     def target(self) -> tuple[str, int] | None:
         """Broker and number of the queue that it was sent to; None if no broker was known."""

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from metaq._core import Clock, StoreFailure
 from metaq.config import Config
@@ -31,6 +31,9 @@ class Ready:
     broker: str | None = None
     broker_old: str | None = None
     data: str | None = None
+    replication: str | None = None
+    apache_master: str | None = None
+    """The Apache master that the broker copies, until it takes over."""
 
 
 async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> None:
@@ -52,9 +55,28 @@ async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> 
                 broker=broker.address if broker else None,
                 broker_old=broker.old_address if broker else None,
                 data=config["data"] if broker else None,
+                replication=broker.group.replication_address if broker and broker.group else None,
+                apache_master=broker.apache.master_address if broker and broker.apache else None,
             )
         )
-        await stop.wait()
+        await _wait(stop, broker)
+
+
+async def _wait(stop: asyncio.Event, broker: Broker | None) -> None:
+    """Returns at a signal, or when a broker that was drained is done.
+
+    Raises the error of a broker that can no longer take part in its group, or copy its Apache master.
+    """
+    asked = asyncio.create_task(stop.wait())
+    waits: list[asyncio.Future[Any]] = [asked]
+    if broker is not None and broker.ended is not None:
+        waits.append(broker.ended)
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
+    for ended in done:
+        ended.result()
 
 
 def _stop_on_signal() -> asyncio.Event:

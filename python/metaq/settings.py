@@ -43,6 +43,9 @@ class StoreSettings:
     again."""
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     """How long a message of each delay level waits, level 1 first. Empty: no message is delayed."""
+    replicated: bool = False
+    """Other nodes hold the log too. After opening, nothing is confirmed or shown beyond what was known to be
+    confirmed, until a hub or a follower says how far the others hold the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,14 @@ class ServerSettings:
     crossing_age_ms_max: int = 10_000
     connection_output_bytes_max: int = 64 * MIB
     worker_threads: int = 2
+    relay_timeout_ms: int = 3_000
+    """How long a replica waits for the answer of its master to a request that it relays; as long as a Java
+    client waits for a send."""
+    relay_requests_max: int = 10_000
+    relay_bytes_max: int = 64 * MIB
+    held_requests_max: int = 10_000
+    held_bytes_max: int = 64 * MIB
+    """Limits of the requests that are kept back while a planned switch moves the master."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,13 @@ class BrokerSettings:
     send_hold_max: int = 100_000
     long_polling: bool = True
     short_polling_ms: int = 1_000
+    id: int = 0
+    """The id under which this broker is known while it is a replica."""
+    slave_read: bool = True
+    """Whether consumers that are far behind are sent to a replica, if the group has one."""
+    in_memory_percent: int = 40
+    """The share of the machine's memory in which the newest messages are expected. A consumer that reads
+    older ones is far behind."""
     transaction_timeout_ms: int = 6_000
     """The age at which the producer of an open transaction may be asked about it."""
     transactions_open_max: int = 500_000
@@ -239,6 +257,9 @@ class GroupPolicy:
     broadcasting: bool = False
     """True while the group's live consumers are in broadcast mode."""
     broker_id: int = 0
+    """The broker that consumers should read from; 0 is the master."""
+    slow_broker_id: int = 1
+    """The same for consumers that are far behind."""
     retry_times_max: int = 16
     """After this many tries, a message that is sent to the group's retry topic goes to its dead letters."""
     forbidden_topics: tuple[str, ...] = ()

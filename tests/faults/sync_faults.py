@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
@@ -64,6 +65,8 @@ class SyncFaults:
     def __init__(self, mode: Sync = Sync.HONEST) -> None:
         self.mode = mode
         self.calls = 0
+        self.hang_when: Callable[[], bool] = lambda: False
+        """Is asked at every call; if it says so, the mode becomes HANGING."""
         self.hanging = False
         self._ended = threading.Event()
         # A name in the abstract namespace: no path that could be too long, and nothing to remove.
@@ -110,6 +113,8 @@ class SyncFaults:
                 continue
             self.calls += 1
             number = _NOTIFICATION.unpack(notification.raw)[0]
+            if self.hang_when():
+                self.mode = Sync.HANGING
             while self.mode is Sync.HANGING and not self._ended.is_set():
                 self.hanging = True
                 self._ended.wait(_POLL_MS / 1_000)

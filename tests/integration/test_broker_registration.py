@@ -12,7 +12,7 @@ import pytest
 
 from metaq._core import Clock, FrameDecoder, encode_frame
 from metaq.broker import Broker
-from metaq.broker.background import registration
+from metaq.broker.background import registration, registration_body
 from metaq.nameserver import NameServer
 from metaq.protocol.bodies import RegisterBrokerBody, TopicConfig, TopicRouteData
 from metaq.protocol.cluster import RegisterBroker
@@ -336,7 +336,7 @@ def test_a_registration_that_fails_is_followed_by_a_full_one(
 
 
 def test_a_table_too_large_for_a_frame_is_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "PLAIN_BODY_BYTES_MAX", 100)
+    monkeypatch.setattr(registration_body, "PLAIN_BODY_BYTES_MAX", 100)
 
     async def scenario() -> None:
         async with (

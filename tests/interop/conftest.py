@@ -19,7 +19,7 @@ import pytest
 from tests.interop.clients import Client, Clients
 from tests.interop.driver import Driver
 from tests.interop.kinds import JAVA_CLIENTS, java_id
-from tests.interop.programs import build_all, start_go, start_java
+from tests.interop.programs import build_go, build_java, start_go, start_java
 from tests.support.servers import Cluster, start_cluster, start_one_process, uses_apache
 
 Tail = Callable[[], str]
@@ -38,7 +38,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
     if fixtures & {"java_driver", "go_driver", "mqadmin"} and not session.config.option.collectonly:
         with contextlib.suppress(Exception):
-            build_all(version for version, encoding in JAVA_CLIENTS if encoding == "json")
+            build_java(version for version, encoding in JAVA_CLIENTS if encoding == "json")
+            build_go()
 
 
 @pytest.hookimpl(wrapper=True)

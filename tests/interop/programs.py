@@ -25,10 +25,14 @@ REBALANCE_INTERVAL_S = 14
 ENCODINGS = {"json": "JSON", "binary": "ROCKETMQ"}
 
 
-def build_all(java_versions: Iterable[str]) -> None:
-    """Fetches and builds everything that the drivers need, which takes minutes the first time."""
-    for version in java_versions:
+def build_java(versions: Iterable[str]) -> None:
+    """Fetches and builds everything that the Java drivers need, which takes minutes the first time."""
+    for version in versions:
         _java_classpath(version)
+
+
+def build_go() -> None:
+    """Fetches and builds the Go driver, which takes minutes the first time."""
     _go_program()
 
 

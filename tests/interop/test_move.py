@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import metaq
-from metaq.broker.background import registration
+from metaq.broker.background import registration_body
 from metaq.protocol.bodies import TopicRouteData
 from metaq.protocol.routes import GetRouteInfoByTopic
 from tests.support import apache
@@ -27,21 +27,27 @@ OLD, NEW = "broker-old", "broker-new"
 
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    server = apache.start_nameserver(tmp_path_factory.mktemp("nameserver"))
+    server = apache.start_nameserver(tmp_path_factory.mktemp("nameserver"), jvm_flags=apache.SHORT_LIVED)
     yield server.address
     server.stop()
 
 
 @pytest.fixture(scope="module")
 def old(tmp_path_factory: pytest.TempPathFactory, nameserver: str) -> Iterator[apache.ApacheServer]:
-    broker = apache.start_broker(tmp_path_factory.mktemp("old"), [nameserver], name=OLD, heap="512m")
+    broker = apache.start_broker(
+        tmp_path_factory.mktemp("old"), [nameserver], name=OLD, heap="512m", jvm_flags=apache.SHORT_LIVED
+    )
     yield broker
     broker.stop()
 
 
 def mqadmin(home: Path, *arguments: str) -> None:
     command = apache.java_command(
-        "org.apache.rocketmq.tools.command.MQAdminStartup", home, *arguments, heap="128m"
+        "org.apache.rocketmq.tools.command.MQAdminStartup",
+        home,
+        *arguments,
+        heap="128m",
+        jvm_flags=apache.SHORT_LIVED,
     )
     environment = {**os.environ, "ROCKETMQ_HOME": str(home)}
     subprocess.run(command, capture_output=True, timeout=120, check=True, env=environment)
@@ -93,7 +99,7 @@ def test_brokers_beside_each_other(tmp_path: Path, nameserver: str, old: apache.
 def test_apaches_name_server_reads_a_compressed_registration(
     tmp_path: Path, nameserver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registration, "PLAIN_BODY_BYTES_MAX", 100)
+    monkeypatch.setattr(registration_body, "PLAIN_BODY_BYTES_MAX", 100)
 
     async def scenario() -> None:
         options = broker_options(tmp_path, nameserver)

@@ -173,7 +173,7 @@ class SimNode:
         self.required = members
         self._confirm()
 
-    def set_gate(self, gate: SendGate) -> None:
+    async def set_gate(self, gate: SendGate, reason: str) -> None:
         self.gate = gate
         if gate is not SendGate.HOLD:
             held, self._held = self._held, []

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import metaq
-from tests.spark.support import SHORT_LIVED
+from tests.spark.support import JVM_OPTIONS
 from tests.support.spark_home import spark_home
 
 KEEP_S = 3_600
@@ -35,8 +35,8 @@ class Cluster:
             "spark.executor.memory": "512m",
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "2",
-            "spark.driver.extraJavaOptions": SHORT_LIVED,
-            "spark.executor.extraJavaOptions": SHORT_LIVED,
+            "spark.driver.extraJavaOptions": JVM_OPTIONS,
+            "spark.executor.extraJavaOptions": JVM_OPTIONS,
             "spark.local.dir": str(home),
             "spark.pyspark.python": str(_bare_python(home)),
             "spark.executorEnv.PYTHONPATH": str(_packages_of_others(home)),

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import metaq.spark
 from tests.spark.support import Topics
 from tests.support.metaq import Metaq
-from tests.support.spark_home import long_lived_options, spark_home
+from tests.support.spark_home import jvm_options, spark_home
 from tests.support.spark_jars import delta_jars, driver_jars
 
 ROOT = Path(__file__).parents[2]
@@ -42,12 +42,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_stderr: Path) -> Itera
         "spark.default.parallelism": "2",
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.local.dir": str(home),
-        # This JVM runs for many minutes, unlike those that tests start.
-        "spark.driver.extraJavaOptions": f"{long_lived_options()} -Dderby.system.home={home}",
+        "spark.driver.extraJavaOptions": f"{jvm_options()} -Dderby.system.home={home}",
         # Compiling a query takes longer than running it on a few rows. The sessions that tests start
         # compile, as those of users do.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Planning a query again after each of its stages takes longer, too.
+        "spark.sql.adaptive.enabled": "false",
         "spark.driver.memory": "1g",
         # Otherwise an idle query looks for messages all the time.
         "spark.sql.streaming.pollingDelay": "50ms",

@@ -13,7 +13,7 @@ from metaq.pipelines import Plan, Progress
 from metaq.pipelines.log_lake.pipeline import LogLake
 from tests.spark.patience import patiently
 from tests.spark.running import forget_last_commit
-from tests.spark.support import SHORT_LIVED
+from tests.spark.support import JVM_OPTIONS
 from tests.support.metaq import Metaq
 from tests.support.spark_jars import delta_jars
 
@@ -36,7 +36,7 @@ class Lake:
         settings = (
             "spark.ui.enabled=false",
             "spark.driver.memory=1g",
-            f"spark.driver.extraJavaOptions={SHORT_LIVED}",
+            f"spark.driver.extraJavaOptions={JVM_OPTIONS}",
         )
         self.config.write_text(
             f'[topic]\nnamesrv = "{self._nameserver}"\nname = "{self.topic}"\n[records]\n{records}\n'

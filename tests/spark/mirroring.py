@@ -20,7 +20,7 @@ from metaq.pipelines.binlog_mirror.pipeline import BinlogMirror
 from tests.integration.pipelines.test_binlog_kills import Writer
 from tests.spark.cluster import Cluster
 from tests.spark.running import RunningPipeline, batches_done
-from tests.spark.support import SHORT_LIVED
+from tests.spark.support import JVM_OPTIONS
 from tests.support.binlog import Running, write_config
 from tests.support.database import Database
 from tests.support.metaq import COMMAND, Metaq
@@ -49,7 +49,7 @@ class Mirroring:
         settings = (
             "spark.ui.enabled=false",
             "spark.driver.memory=1g",
-            f"spark.driver.extraJavaOptions={SHORT_LIVED}",
+            f"spark.driver.extraJavaOptions={JVM_OPTIONS}",
         )
         self.config.write_text(
             f'{text}[mirror]\npath = "mirror"\n{lines}\n[spark]\nmaster = "local[2]"\njars = {jars}\n'

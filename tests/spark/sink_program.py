@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import metaq.spark
 from metaq.spark.sink.stream import BATCH_ID
-from tests.spark.support import SHORT_LIVED
+from tests.spark.support import JVM_OPTIONS
 
 TASKS = 3
 
@@ -40,7 +40,7 @@ def main(name_servers: str, topic: str, source: str, checkpoint: str) -> None:
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", SHORT_LIVED)
+        .config("spark.driver.extraJavaOptions", JVM_OPTIONS)
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         # Compiling a query takes longer than running it on a few rows.
         .config("spark.sql.codegen.wholeStage", "false")

@@ -24,8 +24,7 @@ QUERY_TIMEOUT_S = 120
 STARTS_MAX = 10
 """Spark gives the Python process of a source ten seconds to start and has no setting for it. A busy
 machine may need more."""
-SHORT_LIVED = spark_home.short_lived_options()
-"""For a JVM that ends before optimised code would pay off."""
+JVM_OPTIONS = spark_home.jvm_options()
 
 
 class Topics:

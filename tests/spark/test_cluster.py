@@ -1,6 +1,6 @@
 """The source and the sink on a cluster whose workers have only the MetaQ that the driver sends.
 
-The kill tests of binlog-mirror and stream-sql use such a cluster, too.
+The kill tests of log-lake, binlog-mirror and stream-sql use such a cluster, too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 import metaq.spark
 from tests.spark.cluster import MASTER, Cluster
-from tests.spark.lake import Lake
 from tests.spark.support import BROKER, Topics, send_raw
 from tests.support.metaq import Metaq
 
@@ -44,25 +41,6 @@ def test_executors_need_nothing_but_the_archive(
     told = [(executor / "stderr").read_text(errors="replace") for executor in cluster.executors]
     line = f"going on without a body that cannot be decompressed: {topic}/{BROKER}/0 [100, 101)"
     assert any(line in text for text in told)
-
-
-def test_a_pipeline_on_another_master_than_its_file_says(
-    tmp_path: Path, spark: SparkSession, served: Metaq, topics: Topics, make_topic: Callable[..., str]
-) -> None:
-    lake = Lake(spark, served, tmp_path, make_topic(2))
-    lines = [f"line {number:03}" for number in range(100)]
-    topics.fill(lake.topic, lines[::2])
-    topics.fill(lake.topic, lines[1::2], queue=1)
-    cluster = Cluster(tmp_path)
-    config = cluster.file_for(lake.config)
-    assert "local-cluster" not in config.read_text()
-    run(
-        cluster,
-        *("-m", "metaq", "pipeline", "run", "log-lake", "--config", str(config)),
-        *("--master", MASTER),
-    )
-    assert sorted(row.line for row in lake.frame().collect()) == lines
-    assert len(cluster.executors) == 2, "each worker ran an executor"
 
 
 def test_the_archive_holds_the_package_and_what_it_needs(tmp_path: Path) -> None:

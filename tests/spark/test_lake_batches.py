@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,23 @@ pytestmark = pytest.mark.timeout(900)
 
 QUERY = "0a1b2c3d-0000-4000-8000-000000000000"
 STORED = datetime.datetime(2026, 3, 1, 12, tzinfo=datetime.UTC)
+DATED = "time = 'record'\ntime_pattern = '^(\\S+)'"
+FIRST = [f"{STORED:%Y-%m-%d} {number}" for number in range(4)]
 Make = Callable[..., LakeConfig]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     def write(lake: str = "", records: str = "", name: str = "lake") -> LakeConfig:
-        file = tmp_path / f"{name}.toml"
-        file.write_text(f"[topic]\nname = 't'\n[lake]\npath = '{name}'\n{lake}\n[records]\n{records}\n")
-        return read_lake_config(file)
+        return written_config(tmp_path, lake, records, name)
 
     return write
+
+
+def written_config(home: Path, lake: str, records: str, name: str) -> LakeConfig:
+    file = home / f"{name}.toml"
+    file.write_text(f"[topic]\nname = 't'\n[lake]\npath = '{name}'\n{lake}\n[records]\n{records}\n")
+    return read_lake_config(file)
 
 
 def messages(spark: SparkSession, bodies: list[str], *, first: int = 0) -> DataFrame:
@@ -110,16 +117,23 @@ class Failure(Exception):
     """Stands for a power failure."""
 
 
+@pytest.fixture(scope="module")
+def first_batch(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with one batch, to be copied."""
+    config = written_config(tmp_path_factory.mktemp("first"), "", DATED, "lake")
+    batches(spark, config).write(messages(spark, [*FIRST, "bad"]), BatchId(QUERY, 0))
+    return Path(config.path)
+
+
 @pytest.mark.parametrize("calls", [0, 1, 2, 3])
 def test_a_batch_that_failed_between_its_writes_is_stored_once(
-    spark: SparkSession, make: Make, monkeypatch: pytest.MonkeyPatch, calls: int
+    spark: SparkSession, first_batch: Path, make: Make, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     """The batch fails after `calls` of its three writes."""
-    config = make(records="time = 'record'\ntime_pattern = '^(\\S+)'")
-    first = [f"{STORED:%Y-%m-%d} {number}" for number in range(4)]
-    batches(spark, config).write(messages(spark, [*first, "bad"]), BatchId(QUERY, 0))
+    config = make(records=DATED)
+    shutil.copytree(first_batch, config.path)
     # The agent has sent its last line again, and continues.
-    second = messages(spark, [first[3], "bad", f"{STORED:%Y-%m-%d} new", "worse"], first=3)
+    second = messages(spark, [FIRST[3], "bad", f"{STORED:%Y-%m-%d} new", "worse"], first=3)
     done: list[str] = []
     append = DeltaTables.append
 

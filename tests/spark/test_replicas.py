@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +33,10 @@ from tests.support.waiting import wait_until
 TOPIC = "replicated"
 COPY = "copied"
 COUNT = 300
+LARGE = "large"
+LARGE_COUNT = 160
+LARGE_BYTES = 400_000
+"""Far more in all than a scan reads ahead."""
 RECORD_BYTES_MIN = 91
 
 
@@ -84,16 +89,46 @@ def test_a_replica_that_has_everything_is_read(pair: Pair) -> None:
     wait_until(lambda: pair.addresses(readFrom="replica") == {pair.slave.address})
     refuses_to_write_exactly_once(pair)
     measures_by_lines(pair)
+    survives_the_death_of_its_node(pair)
+    # Without a master, the slave plans and reads everything.
+    reader = pair.reader()
+    planned = reader.partitions()
+    assert {part.address for part in planned} == {pair.slave.address}
+    assert sorted(rows(reader, planned)) == sorted(expected), "the slave alone gives every row once"
+
+
+def rows(reader: BatchReader, parts: Iterable[RangePartition]) -> list[bytes]:
+    return [
+        body for part in parts for batch in reader.read(part) for body in batch.column("body").to_pylist()
+    ]
+
+
+def survives_the_death_of_its_node(pair: Pair) -> None:
+    """A task that has read a part goes on at another node, with the same messages. Ends without a master."""
+    expected = [os.urandom(LARGE_BYTES) for _ in range(LARGE_COUNT)]
+    with metaq.Client(pair.nameserver) as client, client.producer("tests") as producer:
+        queue = producer.send(LARGE, expected[0]).queue
+        for body in expected[1:]:
+            producer.send(LARGE, body, queue=queue)
     # A replica gets messages at once, but topics only every few seconds.
     known = pair.slave.home / "store" / "config" / "topics.json"
-    wait_until(lambda: known.exists() and TOPIC in known.read_text())
-    reader = pair.reader(readFrom="replica")
-    planned = reader.partitions()
-    pair.master.kill()
-    found = [
-        value.as_py() for part in planned for batch in reader.read(part) for value in batch.column("body")
-    ]
-    assert sorted(found) == sorted(expected), "the slave alone gives every row once"
+    wait_until(
+        lambda: known.exists() and {TOPIC, LARGE} <= json.loads(known.read_text())["topicConfigTable"].keys()
+    )
+    wait_until(lambda: pair.addresses(subscribe=LARGE, readFrom="replica") == {pair.slave.address})
+    for node, options in ((pair.slave, {"readFrom": "replica"}), (pair.master, {})):
+        reader = pair.reader(subscribe=LARGE, **options)
+        [part] = reader.partitions()
+        assert part.address == node.address
+        batches = reader.read(part)
+        found = next(batches).column("body").to_pylist()
+        assert len(found) < LARGE_COUNT, "the rest is not read yet"
+        node.kill()
+        found += [body for batch in batches for body in batch.column("body").to_pylist()]
+        assert found == expected
+        if node is pair.slave:
+            node.restart()
+            wait_until(lambda: pair.addresses(subscribe=LARGE, readFrom="replica") == {pair.slave.address})
 
 
 def refuses_to_write_exactly_once(pair: Pair) -> None:

@@ -7,7 +7,8 @@ The senders fill a `History` with every attempt before it leaves and every ackno
 - queue offsets have no gaps and no repetitions;
 - nothing is served that was never sent, or to another queue, or with other bytes;
 - a message is served at most as often as it was sent;
-- the first copies of one sender's messages are in the order in which they were sent;
+- the first copies of one sender's messages are in the order in which they were sent (`in_order` may say that
+  this holds for some messages only);
 - a message that was served once stays at its offset.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -82,6 +83,10 @@ class History:
         with self._lock:
             return sum(len(tried.acknowledged_at) for tried in self._tried.values())
 
+    def is_acknowledged(self, key: Key) -> bool:
+        with self._lock:
+            return key in self._tried and bool(self._tried[key].acknowledged_at)
+
     def snapshot(self) -> dict[Key, _Tried]:
         with self._lock:
             return {
@@ -94,14 +99,19 @@ Queues = Mapping[int, Sequence[Served]]
 """Everything that the broker serves, in its order, by queue id."""
 
 
-def violations(history: History, queues: Queues, earlier: Queues | None = None) -> list[str]:
+def violations(
+    history: History,
+    queues: Queues,
+    earlier: Queues | None = None,
+    in_order: Callable[[Key], bool] = lambda _: True,
+) -> list[str]:
     """Returns everything that is wrong, one sentence each; an empty list is a pass."""
     tried = history.snapshot()
     found = _lost(tried, queues)
     for queue_id in sorted(queues):
         found += _not_dense(queue_id, queues[queue_id])
         found += _unexpected(queue_id, queues[queue_id], tried)
-        found += _out_of_order(queue_id, queues[queue_id])
+        found += _out_of_order(queue_id, queues[queue_id], in_order)
     found += _repeated(queues, tried)
     if earlier is not None:
         found += _changed(earlier, queues)
@@ -166,13 +176,13 @@ def _repeated(queues: Queues, tried: Mapping[Key, _Tried]) -> list[str]:
     ]
 
 
-def _out_of_order(queue_id: int, messages: Sequence[Served]) -> list[str]:
+def _out_of_order(queue_id: int, messages: Sequence[Served], in_order: Callable[[Key], bool]) -> list[str]:
     found = []
     last: dict[int, int] = {}
     seen: set[Key] = set()
     for served in messages:
         key = key_of(served.body)
-        if key is None or key in seen:
+        if key is None or key in seen or not in_order(key):
             continue
         seen.add(key)
         before = last.get(key.sender, -1)

@@ -56,8 +56,9 @@ class Certificates:
 class Member:
     """One process of etcd. Its address stays the same over a restart."""
 
-    def __init__(self, home: Path, name: str, certificates: Certificates | None) -> None:
+    def __init__(self, home: Path, name: str, certificates: Certificates | None, host: str = _HOST) -> None:
         self.name = name
+        self._host = host
         self._home = home
         self._certificates = certificates
         self._scheme = "https" if certificates else "http"
@@ -70,11 +71,11 @@ class Member:
 
     @property
     def address(self) -> str:
-        return f"{_HOST}:{self.port}"
+        return f"{self._host}:{self.port}"
 
     @property
     def peer_url(self) -> str:
-        return f"http://{_HOST}:{self._peer_port}"
+        return f"http://{self._host}:{self._peer_port}"
 
     def start(self, flags: list[str] | None = None) -> None:
         """Starts it, or starts it again; `flags` are kept."""
@@ -141,10 +142,16 @@ class Etcd:
     """A cluster of members. Every call waits until it serves."""
 
     def __init__(
-        self, home: Path, members: int = 1, *, tls: Certificates | None = None, name: str = "m"
+        self,
+        home: Path,
+        members: int = 1,
+        *,
+        tls: Certificates | None = None,
+        name: str = "m",
+        host: str = _HOST,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        self.members = [Member(home, f"{name}{number}", tls) for number in range(members)]
+        self.members = [Member(home, f"{name}{number}", tls, host) for number in range(members)]
         peers = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
         for member in self.members:
             member.start(["--initial-cluster", peers, "--initial-cluster-token", home.name])

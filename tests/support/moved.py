@@ -65,7 +65,8 @@ class MovedClock:
         return [note for note in self._hand.parent.glob(f"{self._hand.name}.*") if note.suffix[1:].isdigit()]
 
     def _has_followed(self, note: Path, part: Callable[[str], int]) -> bool:
-        return part(note.read_text()) == self._ahead_ms or not _is_running(note.suffix[1:])
+        text = note.read_text()
+        return part(text) == self._ahead_ms or Followed.started(text) != _started(note.suffix[1:])
 
 
 class Followed:
@@ -75,6 +76,7 @@ class Followed:
         self._note = hand.with_name(f"{hand.name}.{os.getpid()}")
         self._lock = threading.Lock()
         self._told: list[int] = []
+        self._started = _started(str(os.getpid()))
         self.tell(ahead_ms, ahead_ms)
 
     @staticmethod
@@ -85,13 +87,17 @@ class Followed:
     def kept_ms(note: str) -> int:
         return int(note.split()[1])
 
+    @staticmethod
+    def started(note: str) -> str:
+        return note.split()[2]
+
     def tell(self, seen_ms: int | None = None, kept_ms: int | None = None) -> None:
         with self._lock:
             before = self._told or [0, 0]
             told = [before[0] if seen_ms is None else seen_ms, before[1] if kept_ms is None else kept_ms]
             if told != self._told:
                 self._told = told
-                _write(self._note, f"{told[0]} {told[1]}")
+                _write(self._note, f"{told[0]} {told[1]} {self._started}")
 
 
 def _write(path: Path, text: str) -> None:
@@ -100,13 +106,14 @@ def _write(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-def _is_running(pid: str) -> bool:
-    """Returns whether it runs; a zombie does not."""
+def _started(pid: str) -> str | None:
+    """Returns when the process started; None if it has ended. Another process may get its id later."""
     try:
-        state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+        fields = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+        return None
+    # Fields 3 and 22 of proc(5). A zombie has ended.
+    return None if fields[0] == "Z" else fields[19]
 
 
 def main() -> None:

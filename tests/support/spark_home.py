@@ -43,14 +43,13 @@ def archive() -> Path:
     return spark_home() / "classes.jsa"
 
 
-def long_lived_options() -> str:
-    """Returns options for a JVM that runs many tests; they name the archive if there is one."""
-    return f"{COLLECTOR} -XX:SharedArchiveFile={archive()}" if archive().exists() else COLLECTOR
+def jvm_options() -> str:
+    """Returns options for the JVMs of tests; they name the archive if there is one.
 
-
-def short_lived_options() -> str:
-    """The same for a JVM that ends before optimised code would pay off."""
-    return f"{long_lived_options()} {NO_OPTIMISER}"
+    Optimised code pays off for none of them, not even for the session that many tests share.
+    """
+    options = f"{COLLECTOR} {NO_OPTIMISER}"
+    return f"{options} -XX:SharedArchiveFile={archive()}" if archive().exists() else options
 
 
 def write_archive() -> None:

@@ -24,6 +24,9 @@ class WrittenBroker:
         self._loop = asyncio.new_event_loop()
         self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self.nodes = {0: self.address}
+        """The addresses by broker id in the routes; a test that switches masters changes them."""
+        self.route: Callable[[], dict[int, str]] = lambda: self.nodes
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
@@ -46,7 +49,7 @@ class WrittenBroker:
                 code, fields, body = 0, {}, b""
                 if frame.code == 105:
                     body = TopicRouteData(
-                        broker_datas=[BrokerData(broker_addrs={0: self.address}, broker_name="b")],
+                        broker_datas=[BrokerData(broker_addrs=self.route(), broker_name="b")],
                         queue_datas=[QueueData("b", read_queue_nums=1, write_queue_nums=1, perm=6)],
                     ).encode()
                 elif frame.code in SENDS:

@@ -76,7 +76,9 @@ impl From<Failure> for PyErr {
                 ServerError::SecondPlane | ServerError::PlaneStopped => {
                     PyRuntimeError::new_err(error.to_string())
                 }
-                ServerError::BadAddress { .. } => PyValueError::new_err(error.to_string()),
+                ServerError::BadAddress { .. } | ServerError::BadRelay(_) => {
+                    PyValueError::new_err(error.to_string())
+                }
                 ServerError::ConnectionGone(_) | ServerError::OutputFull { .. } => {
                     ConnectionGone::new_err(error.to_string())
                 }

@@ -24,6 +24,10 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ConnectionGone", py.get_type::<enter::ConnectionGone>())?;
     module.add("CompressionFailure", py.get_type::<enter::CompressionFailure>())?;
     // server
+    module.add_class::<server::apache_ha::ApacheFollowerFigures>()?;
+    module.add_class::<server::apache_ha::ApacheHaFollower>()?;
+    module.add_class::<server::apache_ha::ApacheHaMaster>()?;
+    module.add_class::<server::apache_ha::ApacheSlaveFigures>()?;
     module.add_class::<server::broker_plane::BrokerPlane>()?;
     module.add_class::<server::clock::Clock>()?;
     module.add_class::<server::event::Answer>()?;
@@ -42,6 +46,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::replication::ReplicationFollower>()?;
     module.add_class::<server::replication::ReplicationHub>()?;
     module.add_class::<server::store::Store>()?;
+    module.add_class::<server::store::StoreOpened>()?;
     module.add_function(wrap_pyfunction!(server::replication::truncate_store, module)?)?;
     // client
     module.add_class::<client::async_send_future::AsyncSendFuture>()?;

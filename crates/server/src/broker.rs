@@ -37,6 +37,8 @@ pub struct Broker {
     pub timers: Timers,
     pub(crate) flow: Arc<Flow>,
     pub(crate) flush_timeout_ms: u64,
+    /// The log belongs to a master elsewhere: this plane reads it and appends nothing.
+    pub(crate) is_replica: bool,
     confirmations: Confirmations,
 }
 
@@ -45,6 +47,8 @@ pub struct Broker {
 struct Confirmations {
     waiting: Mutex<Vec<Arc<Peer>>>,
     sync_failed: AtomicBool,
+    /// The plane stops and waits for no confirmation.
+    given_up: AtomicBool,
 }
 
 impl Broker {
@@ -52,6 +56,7 @@ impl Broker {
         store: Arc<Store>,
         settings: BrokerSettings,
         store_host: SocketAddr,
+        is_replica: bool,
     ) -> std::io::Result<Arc<Self>> {
         let flush_timeout = Duration::from_millis(settings.flush_timeout_ms);
         let (policy, offsets) = (Arc::new(Policy::new()), Arc::new(Offsets::default()));
@@ -83,6 +88,7 @@ impl Broker {
                 Arc::clone(&store),
                 Arc::clone(&policy),
                 Arc::clone(&offsets),
+                is_replica,
             ),
             sends: Sender::new(
                 Arc::clone(&store),
@@ -102,6 +108,7 @@ impl Broker {
                 Arc::clone(&policy),
                 Arc::clone(&offsets),
                 Arc::clone(&flow),
+                is_replica,
             )?,
             timers: Timers::new(Arc::clone(&store), store_host, settings.timer.roll_ms, flush_timeout),
             store: Arc::clone(&store),
@@ -112,15 +119,22 @@ impl Broker {
             delay_levels,
             flow,
             flush_timeout_ms: settings.flush_timeout_ms,
+            is_replica,
             confirmations: Confirmations::default(),
         });
-        // Until the timer log has been read, any record may still be needed.
-        store.pin(TIMERS_PIN, 0);
+        if is_replica {
+            // An earlier role on this store may have left it.
+            store.unpin(TIMERS_PIN);
+        } else {
+            // Until the timer log has been read, any record may still be needed.
+            store.pin(TIMERS_PIN, 0);
+        }
         Ok(broker)
     }
 
     /// Receives the store's events from now on. The last broker to ask for them gets them.
     pub(crate) fn follow_store(self: &Arc<Self>) {
+        self.pulls.note_log_end();
         self.store.set_events(Arc::new(Events { broker: Arc::downgrade(self) }));
     }
 
@@ -151,11 +165,23 @@ impl Broker {
     }
 
     /// Delivers everything that is due after a clock jump, so that consumers can read it; false if that takes longer
-    /// than `timeout`.
+    /// than `timeout`. A replica delivers nothing.
     pub fn catch_up(&self, timeout: Duration) -> bool {
+        if self.is_replica {
+            return true;
+        }
         self.timers.rounds.wait_for_one(timeout)
             && self.delay_levels.rounds.wait_for_one(timeout)
             && self.store.wait_confirmed(self.store.end_offset(), timeout)
+    }
+
+    /// Answers acknowledgements that are not confirmed when the plane stops as not confirmed by replicas.
+    pub(crate) fn give_up_confirmations(&self) {
+        self.confirmations.given_up.store(true, SeqCst);
+    }
+
+    pub(crate) fn gave_up_confirmations(&self) -> bool {
+        self.confirmations.given_up.load(SeqCst)
     }
 
     pub(crate) fn sync_failed(&self) -> bool {

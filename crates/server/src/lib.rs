@@ -42,6 +42,8 @@ pub use net::route::Refusal;
 pub use plane::{BrokerPlane, PlaneFigures};
 pub use policy::{Group, Subscription, Topic};
 pub use pull::function::Batch;
+pub use replicate::apache::master::{ApacheMaster, ApacheSlaveFigures};
+pub use replicate::apache::slave::{ApacheFollower, ApacheFollowerFigures};
 pub use replicate::follower::{Follower, FollowerFigures};
 pub use replicate::hub::{Hub, LinkFigures};
 pub use replicate::socket::{LinkListener, LinkSocket};
@@ -67,6 +69,8 @@ pub enum ServerError {
     PlaneStopped,
     #[error("{what} is not an ip:port address: {text}")]
     BadAddress { what: &'static str, text: String },
+    #[error("set_relay: {0:?} is not an address; give host:port of the master")]
+    BadRelay(String),
     #[error("connection {0} is closed")]
     ConnectionGone(u64),
     #[error("connection {id} has {queued} bytes waiting to be read by its peer; the limit is {limit}")]

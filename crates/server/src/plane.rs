@@ -4,6 +4,9 @@
 //! plane must know, and starts it; a process that is master no longer stops it. Connections live on meanwhile: until the
 //! next plane starts, their hot requests are refused. The plane's threads end with it, and everything that waits in it
 //! is answered.
+//!
+//! The plane of a replica serves reads from its own copy of the log and appends nothing: it delivers no delayed, timed
+//! or transactional message, and relays requests that would append to the master ([`crate::net`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -51,12 +54,13 @@ impl BrokerPlane {
         listener: &Listener,
         store: Arc<Store>,
         settings: BrokerSettings,
+        is_replica: bool,
     ) -> Result<Self, ServerError> {
         if !listener.shared.is_free() {
             return Err(ServerError::SecondPlane);
         }
         let store_host = address("store_host", &settings.store_host, listener.port())?;
-        let broker = Broker::new(store, settings, store_host).map_err(ServerError::Threads)?;
+        let broker = Broker::new(store, settings, store_host, is_replica).map_err(ServerError::Threads)?;
         Ok(BrokerPlane { broker, shared: Arc::clone(&listener.shared), life: Mutex::new(Life::New) })
     }
 
@@ -75,7 +79,7 @@ impl BrokerPlane {
         let started = self.spawn_all(&mut threads);
         *life = Life::Running(threads);
         drop(life);
-        started.inspect_err(|_| self.stop())
+        started.inspect_err(|_| self.stop(false))
     }
 
     pub fn figures(&self) -> PlaneFigures {
@@ -87,8 +91,10 @@ impl BrokerPlane {
     }
 
     fn spawn_all(&self, threads: &mut Vec<JoinHandle<()>>) -> Result<(), ServerError> {
-        threads.push(self.spawn("metaq-delay", |broker| broker.delay_levels.run())?);
-        threads.push(self.spawn("metaq-timer", |broker| broker.timers.run())?);
+        if !self.broker.is_replica {
+            threads.push(self.spawn("metaq-delay", |broker| broker.delay_levels.run())?);
+            threads.push(self.spawn("metaq-timer", |broker| broker.timers.run())?);
+        }
         threads.push(self.spawn("metaq-waits", Broker::run_waits)?);
         Ok(())
     }
@@ -101,7 +107,10 @@ impl BrokerPlane {
 
     /// Refuses hot requests from now on, ends the plane's threads and answers everything that waits in it. What was
     /// answered as stored is as safe as it was said to be; offsets and progress can still be read. Safe to call twice.
-    pub fn stop(&self) {
+    ///
+    /// Sends wait for their confirmation as usual. Without `wait_confirmed`, for a master that was replaced and can
+    /// confirm nothing, those that are not confirmed are answered with code 12 at once.
+    pub fn stop(&self, wait_confirmed: bool) {
         let mut life = self.life.lock();
         let Life::Running(threads) = std::mem::replace(&mut *life, Life::Stopped) else {
             return;
@@ -116,8 +125,12 @@ impl BrokerPlane {
             let _ = thread.join();
         }
         broker.answer_waits();
-        let patience = Duration::from_millis(broker.flush_timeout_ms);
-        let _answered_as_not_confirmed = broker.store.wait_confirmed(broker.store.end_offset(), patience);
+        if !wait_confirmed {
+            broker.give_up_confirmations();
+        } else if !broker.is_replica {
+            let patience = Duration::from_millis(broker.flush_timeout_ms);
+            let _answered_as_not_confirmed = broker.store.wait_confirmed(broker.store.end_offset(), patience);
+        }
         if was_attached {
             self.shared.answer_unconfirmed();
         }
@@ -128,7 +141,7 @@ impl BrokerPlane {
 
 impl Drop for BrokerPlane {
     fn drop(&mut self) {
-        self.stop();
+        self.stop(true);
     }
 }
 
@@ -157,8 +170,10 @@ impl Broker {
 
     fn end_overdue_waits(&self, now: Instant) {
         self.pulls.end_overdue(now);
-        // Nobody waits for the flush of a commit; without this it would wait for the next message's.
-        self.transactions.flush_ends();
+        if !self.is_replica {
+            // Nobody waits for the flush of a commit; without this it would wait for the next message's.
+            self.transactions.flush_ends();
+        }
     }
 
     /// Answers everything that waits here. From now on nothing waits.

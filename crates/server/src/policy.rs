@@ -43,7 +43,10 @@ pub struct Group {
     pub consume_enabled: bool,
     pub broadcast_enabled: bool,
     pub broadcasting: bool,
+    /// The broker of the group that consumers should read from; 0 is the master.
     pub broker_id: i64,
+    /// The same for consumers that are far behind.
+    pub slow_broker_id: i64,
     /// Tries after which a message sent to the group's retry topic goes to its dead letters.
     pub retry_times_max: i32,
     /// Topics that the group may not read for now.

@@ -18,6 +18,14 @@ pub struct ServerSettings {
     pub crossing_age_ms_max: u64,
     pub connection_output_bytes_max: usize,
     pub worker_threads: usize,
+    /// A request that a replica relays to its master waits at most this long for the answer.
+    pub relay_timeout_ms: u64,
+    /// Relayed requests without an answer, at one time.
+    pub relay_requests_max: usize,
+    pub relay_bytes_max: usize,
+    /// Requests that are kept back while the role changes.
+    pub held_requests_max: usize,
+    pub held_bytes_max: usize,
 }
 
 /// A broker plane: its identity, and the settings of each room.
@@ -65,6 +73,12 @@ pub struct PullSettings {
     pub limit_hold_ms: u64,
     /// A pull waits at most this long for a filter function, well below what clients wait for an answer.
     pub filter_hold_ms_max: u64,
+    /// Consumers that are far behind read from a replica.
+    pub slave_read: bool,
+    /// The share of the machine's memory in which the newest records are expected.
+    pub in_memory_percent: u64,
+    /// The id under which a replica is known; None if it has none.
+    pub own_broker_id: Option<i64>,
 }
 
 #[derive(Debug, Clone)]

@@ -17,6 +17,19 @@ pub trait StoreEvents: Send + Sync {
     fn confirmed(&self, physical_offset: i64, failed: bool);
 }
 
+/// How a store was found when it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreOpened {
+    /// The end of the log after recovery.
+    pub log_end: i64,
+    /// The log is known to have been flushed up to here before; if it ends below, it has lost something.
+    pub flushed_mark: i64,
+    /// The store was closed in order, with everything synced.
+    pub stopped_cleanly: bool,
+    /// The identity of the machine's current boot.
+    pub boot_id: String,
+}
+
 /// The position of a stored record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Appended {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Milliseconds since 1970, from the system or set by a test.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
@@ -58,6 +60,13 @@ impl Clock {
             }
         }
     }
+}
+
+/// Milliseconds since the machine was started. This clock (CLOCK_BOOTTIME) never jumps, and it counts while the machine
+/// sleeps.
+pub fn boot_time_ms() -> i64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec.saturating_mul(1_000).saturating_add(now.tv_nsec / 1_000_000)
 }
 
 fn system_ms() -> i64 {

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use crate::error::StoreError;
 use crate::log::flush::sync_files;
 use crate::log::gate::Refusal;
-use crate::queue::dispatch::Replay;
 use crate::store::OpenStore;
 
 impl OpenStore {
@@ -18,17 +17,20 @@ impl OpenStore {
     #[inline]
     pub(crate) fn dispatch_appended(&self) {
         if self.log.progress.is_confirmed_by_append() {
-            self.dispatch.run(&self.context(Replay::No));
+            self.dispatch.run(&self.context());
             self.index.notify();
         } else if self.settings.sync_flush {
             self.flush.request(self.log.appended_end());
+        } else {
+            // With asynchronous flush nobody else may come who confirms the records: replicas may hold them already.
+            self.confirm_safe();
         }
         self.followers.notify();
     }
 
     /// For records that were left behind: their appender died before it asked for dispatch, or dispatch failed.
     pub(crate) fn finish_dispatch(&self) {
-        self.dispatch.run(&self.context(Replay::No));
+        self.dispatch.run(&self.context());
         if self.log.progress.confirmed() < self.log.appended_end() {
             self.dispatch_appended();
         }
@@ -39,7 +41,7 @@ impl OpenStore {
         if !self.log.progress.is_confirmed_by_append() {
             self.sync_log()?;
         }
-        self.dispatch.run_to_end(&self.context(Replay::No))
+        self.dispatch.run_to_end(&self.context())
     }
 
     /// Syncs the log up to its end and confirms what that made safe.
@@ -52,7 +54,7 @@ impl OpenStore {
         if from >= end {
             return Ok(());
         }
-        let outcome = sync_files(&self.log, from, end);
+        let outcome = self.flush.timed(|| sync_files(&self.log, from, end));
         self.flush.syncs.fetch_add(1, Ordering::Relaxed);
         let is_moved = match &outcome {
             Ok(()) => {
@@ -76,6 +78,11 @@ impl OpenStore {
     /// Confirms what replicas hold by now, as far as it is also safe here.
     pub(crate) fn confirm_replicated(&self, end_offset: i64) {
         self.log.progress.set_replicated(end_offset);
+        self.confirm_safe();
+    }
+
+    /// Confirms what is safe by now.
+    pub(crate) fn confirm_safe(&self) {
         if self.confirm() {
             self.announce(false);
         }
@@ -95,7 +102,7 @@ impl OpenStore {
     /// the mark.
     fn confirm(&self) -> bool {
         let progress = &self.log.progress;
-        if progress.is_confirmed_by_append() {
+        if progress.is_confirmed_by_append() || progress.confirmable() <= progress.confirmed() {
             return false;
         }
         // A sync and a replica's acknowledgement may come at the same time.
@@ -104,11 +111,12 @@ impl OpenStore {
         if end <= progress.confirmed() {
             return false;
         }
-        if let Err(error) = self.dispatch.run_to_end(&self.context(Replay::No)) {
+        if let Err(error) = self.dispatch.run_to_end(&self.context()) {
             // The records are safe, so their senders get their answer; housekeeping tries the queues again.
             self.reports.add(format!("dispatch is blocked: {error}"));
         }
+        let confirmed = progress.confirmed();
         progress.set_confirmed(end);
-        true
+        progress.confirmed() > confirmed
     }
 }

@@ -33,6 +33,8 @@ pub enum StoreError {
     MixedBatch,
     #[error("the bytes for commit log {physical_offset} cannot be appended: {detail}")]
     BadRawBytes { physical_offset: i64, detail: String },
+    #[error("the copying of another log was ended")]
+    CopyEnded,
     #[error(
         "[PCBUSY] an append has been under way for more than {waited_ms} ms (append_wait_ms_max): the disk or the page cache cannot keep up; send slower or to another broker"
     )]

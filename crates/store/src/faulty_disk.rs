@@ -51,6 +51,7 @@ pub struct FaultyDisk {
     faults: Mutex<Vec<Fault>>,
     stalled: Mutex<Option<(Call, &'static str)>>,
     resumed: Condvar,
+    hanging: AtomicU64,
     space: Mutex<Option<Space>>,
     boot_id: Mutex<Option<[u8; 16]>>,
     syncs: AtomicU64,
@@ -154,6 +155,11 @@ impl FaultyDisk {
         self.syncs.load(Ordering::Relaxed)
     }
 
+    /// Calls that hang now.
+    pub fn hanging(&self) -> u64 {
+        self.hanging.load(Ordering::Relaxed)
+    }
+
     /// Calls that were made to fail.
     pub fn faults_met(&self) -> u64 {
         self.faults_met.load(Ordering::Relaxed)
@@ -161,9 +167,16 @@ impl FaultyDisk {
 
     fn check(&self, call: Call, path: &Path) -> io::Result<()> {
         let path = path.to_string_lossy();
-        self.resumed.wait_while(&mut self.stalled.lock(), |stalled| {
+        let hangs = |stalled: &mut Option<(Call, &'static str)>| {
             stalled.is_some_and(|(stalled, path_part)| stalled == call && path.contains(path_part))
-        });
+        };
+        let mut stalled = self.stalled.lock();
+        if hangs(&mut stalled) {
+            self.hanging.fetch_add(1, Ordering::Relaxed);
+            self.resumed.wait_while(&mut stalled, hangs);
+            self.hanging.fetch_sub(1, Ordering::Relaxed);
+        }
+        drop(stalled);
         let mut faults = self.faults.lock();
         for fault in faults.iter_mut() {
             if fault.call != call || !path.contains(fault.path_part) || fault.times == 0 {

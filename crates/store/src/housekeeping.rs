@@ -7,7 +7,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::StoreError;
 use crate::log::gate::Refusal;
-use crate::recovery::checkpoint::{Bound, Checkpoint, Times};
+use crate::queue::dispatch::Context;
+use crate::recovery::checkpoint::{Bound, Checkpoint, Saved, Times};
 use crate::store::OpenStore;
 
 /// Queue flushes between two checkpoints.
@@ -28,6 +29,10 @@ pub(crate) struct Housekeeping {
     checkpoint: Checkpoint,
     /// The bound in the last checkpoint, or −1.
     saved_end: AtomicI64,
+    /// The synced end in the last checkpoint.
+    saved_flushed: AtomicI64,
+    /// The least flushed mark for a checkpoint.
+    flushed_mark_min: AtomicI64,
     /// After a failed sync of queue files their content is unknown, so the bound stays where it is.
     queues_doubtful: AtomicBool,
     /// Nothing may be appended before the next checkpoint.
@@ -37,21 +42,28 @@ pub(crate) struct Housekeeping {
     /// The digest of the queues' files for the checkpoint; 0 except at an orderly stop.
     pub(crate) queue_files: AtomicI64,
     saving: Mutex<()>,
+    /// The content of the last checkpoint; held while the file is written.
+    saved: Mutex<Option<(Times, Bound)>>,
     stop: Mutex<bool>,
     wake: Condvar,
 }
 
 impl Housekeeping {
-    /// `saved_end` is the bound of an earlier checkpoint if it still holds, else −1.
-    pub(crate) fn new(checkpoint: Checkpoint, saved_end: i64) -> Self {
+    /// `saved_end` is the bound of the earlier checkpoint `saved` if it still holds, else −1. Checkpoints keep its flushed
+    /// mark until it is accepted that the log has lost something.
+    pub(crate) fn new(checkpoint: Checkpoint, saved: &Saved, saved_end: i64) -> Self {
+        let flushed_mark = saved.bound.as_ref().map_or(0, |bound| bound.flushed_mark);
         Self {
             checkpoint,
             saved_end: AtomicI64::new(saved_end),
+            saved_flushed: AtomicI64::new(-1),
+            flushed_mark_min: AtomicI64::new(flushed_mark),
             queues_doubtful: AtomicBool::new(false),
             must_save: AtomicBool::new(false),
             flush_failures: AtomicU32::new(0),
             queue_files: AtomicI64::new(0),
             saving: Mutex::new(()),
+            saved: Mutex::new(saved.bound.map(|bound| (saved.times, bound))),
             stop: Mutex::new(false),
             wake: Condvar::new(),
         }
@@ -60,6 +72,22 @@ impl Housekeeping {
     /// Records below this offset, and their queue entries, are on the disk.
     pub(crate) fn saved_end(&self) -> i64 {
         self.saved_end.load(Ordering::Acquire)
+    }
+
+    /// Forgets the flushed mark of earlier starts; the next checkpoint has this one's.
+    pub(crate) fn forget_flushed_mark(&self) {
+        self.flushed_mark_min.store(0, Ordering::Release);
+    }
+
+    /// Writes the last checkpoint again with a lower number of queues, because some are about to be deleted.
+    pub(crate) fn lower_queue_count(&self, with: &Context<'_>) -> Result<(), StoreError> {
+        let disk = &with.queues.disk;
+        let mut saved = self.saved.lock();
+        let Some((times, bound)) = saved.as_mut() else { return Ok(()) };
+        bound.queue_count = bound.queue_count.min(disk.directory_count.load(Ordering::Acquire));
+        // Valid only for the files of an orderly stop.
+        bound.queue_files = 0;
+        self.checkpoint.save(&*disk.disk, times, bound)
     }
 
     pub(crate) fn require_save(&self) {
@@ -148,7 +176,10 @@ impl OpenStore {
     pub(crate) fn save_checkpoint(&self, with_index: bool, forced: bool) -> Result<(), StoreError> {
         let _one_at_a_time = self.housekeeping.saving.lock();
         let (end, last_record) = self.dispatch.position();
-        let is_saved = end == self.housekeeping.saved_end();
+        // Whoever wanted to dispatch while the position was read has left that to this thread.
+        self.dispatch.run(&self.context());
+        let is_saved = end == self.housekeeping.saved_end()
+            && self.log.progress.flushed() == self.housekeeping.saved_flushed.load(Ordering::Acquire);
         if is_saved && !forced && !with_index && !self.housekeeping.must_save.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -166,25 +197,31 @@ impl OpenStore {
         if with_index {
             self.index.sync()?;
         }
+        let flushed = self.log.progress.flushed();
         let last_time_ms = self.reader().record_time_ms(last_record).unwrap_or(0);
         let times = Times {
             log_ms: last_time_ms,
             queues_ms: last_time_ms,
             index_ms: self.index.synced_time_ms(),
-            flushed_offset: self.log.progress.flushed(),
+            flushed_offset: flushed,
             confirmed_offset: end,
         };
+        let mut saved = self.housekeeping.saved.lock();
         let bound = Bound {
             lower_bound: end,
             last_record,
-            synced_end: self.log.progress.flushed(),
+            synced_end: flushed,
             index_synced_end: self.index.synced_end(),
             queue_count: self.queues.disk.directory_count.load(Ordering::Acquire),
             queue_files: self.housekeeping.queue_files.load(Ordering::Acquire),
+            flushed_mark: flushed.max(self.housekeeping.flushed_mark_min.load(Ordering::Acquire)),
             boot_id: self.boot_id,
         };
         self.housekeeping.checkpoint.save(&*self.disk, &times, &bound)?;
+        *saved = Some((times, bound));
+        drop(saved);
         self.housekeeping.saved_end.store(end, Ordering::Release);
+        self.housekeeping.saved_flushed.store(flushed, Ordering::Release);
         self.housekeeping.must_save.store(false, Ordering::Release);
         Ok(())
     }

@@ -43,13 +43,14 @@ pub mod settings;
 mod store;
 pub mod timer;
 
-pub use api::{Appended, AppendedBatch, Call, Filter, GetStatus, Got, QueryResult, StoreEvents};
-pub use clock::Clock;
+pub use api::{Appended, AppendedBatch, Call, Filter, GetStatus, Got, QueryResult, StoreEvents, StoreOpened};
+pub use clock::{Clock, boot_time_ms};
 pub use disk::{Disk, SystemDisk};
 pub use error::StoreError;
 pub use expression::Program;
 pub use figures::StoreFigures;
 pub use inspect::{Measured, QueueEntry};
+pub use log::copy_permit::CopyPermit;
 pub use queue::dispatch::SCHEDULE_TOPIC;
 pub use recovery::truncation::{Truncation, truncate};
 pub use settings::StoreSettings;

@@ -4,12 +4,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use metaq_wire::layout;
 
+use crate::api::StoreOpened;
+use crate::error::StoreError;
 use crate::log::gate::Refusal;
 use crate::log::raw_append::whole_records;
 use crate::store::Store;
 
 const CHECKSUM_STEP_BYTES: usize = 1 << 20;
+/// Room for records that were stored when the limit was higher than now.
+const RECORD_BYTES_EVER: usize = 16 << 20;
 
 impl Store {
     /// Confirms nothing beyond `end_offset` from now on, until [`Store::confirm_replicated`] moves that forward. What
@@ -18,8 +23,9 @@ impl Store {
         self.shared.log.progress.gate(end_offset);
     }
 
-    /// Confirms records without replicas again.
+    /// Confirms records without replicas and without a lease again.
     pub fn ungate_confirmation(&self) {
+        self.shared.log.progress.set_lease(None);
         self.shared.confirm_replicated(i64::MAX);
         self.dispatch();
         self.shared.announce(false);
@@ -29,6 +35,67 @@ impl Store {
     /// records back; what is confirmed stays so. Calls must not overlap.
     pub fn confirm_replicated(&self, end_offset: i64) {
         self.shared.confirm_replicated(end_offset);
+    }
+
+    /// Lets nothing more be confirmed, whatever is under way, until the gate moves again.
+    pub fn close_gate(&self) {
+        self.shared.log.progress.close_gate();
+    }
+
+    /// Moves the gate like [`Store::confirm_replicated`], but confirms nothing yet: [`Store::confirm_safe`] does, which
+    /// may have to wait for the disk.
+    pub fn move_gate(&self, end_offset: i64) {
+        self.shared.log.progress.set_replicated(end_offset);
+    }
+
+    /// Confirms what is safe by now and wakes whoever waits for it.
+    pub fn confirm_safe(&self) {
+        self.shared.confirm_safe();
+    }
+
+    /// After this time, in milliseconds of CLOCK_BOOTTIME, no new record is stored and none is confirmed or
+    /// acknowledged, until a later time is set; None takes the lease away. With asynchronous flush an append alone does
+    /// not confirm from the first lease on, which is to be set while nothing is appended, until
+    /// [`Store::ungate_confirmation`].
+    pub fn acknowledge_until(&self, deadline_ms: Option<i64>) {
+        self.shared.log.progress.set_lease(deadline_ms);
+        self.shared.confirm_safe();
+    }
+
+    /// How the store was found when it was opened.
+    pub fn opened(&self) -> StoreOpened {
+        let recovered = &self.shared.recovered;
+        StoreOpened {
+            log_end: recovered.end,
+            flushed_mark: recovered.flushed_mark,
+            stopped_cleanly: recovered.is_clean,
+            boot_id: self.shared.boot_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        }
+    }
+
+    /// Accepts that the log may end below an end that it was flushed to before: from now on, [`StoreOpened::flushed_mark`]
+    /// comes from what this process flushed. Until then every start shows the loss again. Returns when that is on
+    /// the disk.
+    pub fn accept_flushed_mark(&self) -> Result<(), StoreError> {
+        self.shared.gate.check_open()?;
+        self.shared.housekeeping.forget_flushed_mark();
+        self.shared.save_checkpoint(false, true)
+    }
+
+    /// How long the sync of the log that is under way has been running; 0 if there is none.
+    pub fn sync_age_ms(&self) -> i64 {
+        self.shared.flush.sync_age_ms()
+    }
+
+    /// Whether a sync of the log has failed: nothing more is acknowledged until a restart.
+    pub fn sync_failed(&self) -> bool {
+        self.shared.gate.is_shut(Refusal::FailedSync)
+    }
+
+    /// Syncs the log up to its end, with either kind of flush, and returns when that is done.
+    pub fn sync(&self) -> Result<(), StoreError> {
+        self.shared.gate.check_open()?;
+        self.shared.sync_log()
     }
 
     /// Refuses new records until [`Store::lift_fence`]; senders see the reason. Copies of another log are
@@ -58,6 +125,12 @@ impl Store {
         self.shared.log.start_offset()
     }
 
+    /// The most bytes that [`Store::raw_bytes`] returns if a single record, or the blank at the end of a file, has more
+    /// than was asked for. Records may be older than the present `message_size_bytes_max`.
+    pub fn record_bytes_max(&self) -> usize {
+        self.shared.settings.record_bytes_max().max(RECORD_BYTES_EVER) + layout::BLANK_BYTES
+    }
+
     /// Bytes of the log as [`Store::append_raw`] takes them: whole records, or one blank. At most `bytes_max` of them,
     /// but at least one record. None at the end of the log, and where no file holds the offset.
     pub fn raw_bytes(&self, physical_offset: i64, bytes_max: usize) -> Option<Bytes> {
@@ -68,6 +141,21 @@ impl Store {
         let available = (end.min(file.end_offset()) - physical_offset) as usize;
         let bytes = file.bytes(position, available)?;
         Some(bytes.slice(..whole_records(&bytes, bytes_max)))
+    }
+
+    /// Bytes of the log from any offset on, at most `bytes_max` and all of one file; they may end inside a record. None
+    /// at the end of the log, and where no file holds the offset.
+    pub fn log_bytes(&self, physical_offset: i64, bytes_max: usize) -> Option<Bytes> {
+        let log = &self.shared.log;
+        let end = log.appended_end();
+        let file = log.file_at(physical_offset).filter(|_| physical_offset < end)?;
+        let available = (end.min(file.end_offset()) - physical_offset) as usize;
+        file.bytes((physical_offset - file.start_offset) as u64, available.min(bytes_max))
+    }
+
+    /// The size of a file of the log. Logs can only be copied byte for byte between stores with the same size.
+    pub fn log_file_bytes(&self) -> i64 {
+        self.shared.settings.commit_log_file_bytes as i64
     }
 
     /// The checksum of the log's bytes between two offsets, by which two logs can be compared. None if this log does not

@@ -18,6 +18,9 @@ pub struct StoreSettings {
     /// True: a record is confirmed once it is synced. False: it is confirmed once it is appended, and data is synced
     /// every `flush_interval_ms`.
     pub sync_flush: bool,
+    /// The log is also kept elsewhere. An opened store confirms nothing beyond what was known to be confirmed, until
+    /// [`crate::Store::confirm_replicated`] says how far the others hold the log.
+    pub replicated: bool,
     pub commit_log_file_bytes: u64,
     pub consume_queue_file_entries: u64,
     pub index_slots: u32,
@@ -47,6 +50,7 @@ impl StoreSettings {
         Self {
             directory: directory.into(),
             sync_flush: true,
+            replicated: false,
             commit_log_file_bytes: GIB,
             consume_queue_file_entries: 300_000,
             index_slots: 5_000_000,

@@ -18,10 +18,12 @@ use crate::figures::StoreFigures;
 use crate::housekeeping::Housekeeping;
 use crate::index::key_index::Index;
 use crate::log::commit_log::CommitLog;
+use crate::log::copy_permit::CopyPermit;
 use crate::log::flush::Flush;
 use crate::log::followers::Followers;
 use crate::log::gate::{Gate, Refusal, Reports};
 use crate::pins::Pins;
+use crate::queue::deletion::deletion_of;
 use crate::queue::dispatch::{Context, Dispatch, Events, Replay};
 use crate::queue::table::Queues;
 use crate::read::{Damage, Reader, Wanted};
@@ -66,19 +68,35 @@ pub(crate) struct OpenStore {
     pub(crate) consumed: Mutex<Consumed>,
     pub(crate) pins: Pins,
     pub(crate) cleaning: Mutex<()>,
-    pub(crate) recovered_from: i64,
-    pub(crate) recovered_bytes: i64,
+    pub(crate) recovered: Recovery,
+}
+
+/// How the log was found at the start.
+pub(crate) struct Recovery {
+    /// The physical offset at which the start began to read the log.
+    pub(crate) from: i64,
+    /// The end of the log that was found.
+    pub(crate) end: i64,
+    /// How records below `end` are dispatched, now or once they are confirmed.
+    pub(crate) replay: Replay,
+    pub(crate) scanned_bytes: i64,
+    /// The log is known to have been flushed up to here before.
+    pub(crate) flushed_mark: i64,
+    /// The last process closed the store in order.
+    pub(crate) is_clean: bool,
 }
 
 impl OpenStore {
-    pub(crate) fn context(&self, replay: Replay) -> Context<'_> {
+    pub(crate) fn context(&self) -> Context<'_> {
+        let is_recovered = self.dispatch.dispatched_end() < self.recovered.end;
         Context {
             log: &self.log,
             queues: &self.queues,
+            housekeeping: &self.housekeeping,
             events: &self.events,
             gate: &self.gate,
             reports: &self.reports,
-            replay,
+            replay: if is_recovered { self.recovered.replay } else { Replay::No },
             delay_levels_ms: &self.settings.delay_levels_ms,
         }
     }
@@ -166,7 +184,17 @@ impl Store {
     /// and times, and the blank that closes a file. Returns the new end. On an error the log ends in front of the
     /// record that was refused.
     pub fn append_raw(&self, physical_offset: i64, bytes: &[u8]) -> Result<i64, StoreError> {
-        self.shared.log.append_raw(physical_offset, bytes, &self.shared.queues)
+        self.append_raw_while(&CopyPermit::default(), physical_offset, bytes)
+    }
+
+    /// Appends bytes of another log as long as the permit is valid.
+    pub fn append_raw_while(
+        &self,
+        permit: &CopyPermit,
+        physical_offset: i64,
+        bytes: &[u8],
+    ) -> Result<i64, StoreError> {
+        self.shared.log.append_raw(permit, physical_offset, bytes, &self.shared.queues)
     }
 
     /// To be called after one or several appends. With asynchronous flush it gives every record its queue entry and
@@ -178,10 +206,17 @@ impl Store {
     }
 
     /// Whether everything below `end_offset` is confirmed: as safe as the settings ask for, and in its queues. This
-    /// alone decides whether a record may be acknowledged.
+    /// alone decides whether a record may be acknowledged. No record may be after a lease is over.
     #[inline]
     pub fn is_confirmed(&self, end_offset: i64) -> bool {
-        self.confirmed_offset() >= end_offset
+        self.acknowledgeable_offset() >= end_offset
+    }
+
+    /// Records below this physical offset may be acknowledged now: confirmed ones, but none after a lease is over.
+    #[inline]
+    pub fn acknowledgeable_offset(&self) -> i64 {
+        let confirmed = self.confirmed_offset();
+        if self.shared.log.progress.is_lease_over() { -1 } else { confirmed }
     }
 
     /// Everything below this physical offset is confirmed.
@@ -284,9 +319,18 @@ impl Store {
     }
 
     /// Visits every sound, confirmed record of the log from there on, in the log's order.
-    pub fn each_record_from(&self, physical_offset: i64, mut visit: impl FnMut(&Record<'_>)) {
-        let from = physical_offset.max(self.shared.log.start_offset());
-        walk(&self.shared.log, from, self.shared.log.progress.confirmable(), false, |step| {
+    pub fn each_record_from(&self, physical_offset: i64, visit: impl FnMut(&Record<'_>)) {
+        self.each_record_within(physical_offset, self.shared.log.progress.confirmable(), visit);
+    }
+
+    /// The same, confirmed or not. For the broker's own bookkeeping, as [`Store::appended_record_at`].
+    pub fn each_appended_record_from(&self, physical_offset: i64, visit: impl FnMut(&Record<'_>)) {
+        self.each_record_within(physical_offset, self.shared.log.appended_end(), visit);
+    }
+
+    fn each_record_within(&self, from: i64, end: i64, mut visit: impl FnMut(&Record<'_>)) {
+        let from = from.max(self.shared.log.start_offset());
+        walk(&self.shared.log, from, end, false, |step| {
             if let Step::Record(record) = step {
                 visit(&record);
             }
@@ -300,31 +344,38 @@ impl Store {
     }
 
     /// Deletes the topic's queues; its records stay in the commit log until retention deletes them. Appends wait
-    /// meanwhile.
+    /// meanwhile. The log records the deletion, so replicas follow it by themselves.
     pub fn delete_topic(&self, topic: &str) -> Result<(), StoreError> {
-        self.shared.gate.check_open()?;
+        self.shared.gate.check_deletion()?;
         let shared = &self.shared;
         // Most of the syncing happens here, before appends have to wait.
         shared.save_checkpoint(false, false)?;
-        shared.log.while_paused(|| {
-            // Records already in the log belong to the deleted queues, later ones to new queues that start at 0.
-            shared.confirm_appended()?;
-            if !self.wait_confirmed(shared.log.appended_end(), DELETE_PATIENCE) {
-                return Err(StoreError::NotReplicated { waited_ms: DELETE_PATIENCE.as_millis() as u64 });
+        shared.log.while_paused(|appender| {
+            self.confirm_all()?;
+            if shared.queues.ids(topic)?.is_empty() {
+                return Ok(());
             }
+            // Dispatch deletes the queues when it comes to this record.
+            let queues = shared.queues.of_topic(topic)?;
+            let deletion = deletion_of(topic.as_bytes(), shared.clock.now_ms());
+            shared.log.append_unqueued(appender, &deletion)?;
+            // If replicas do not confirm the deletion in time, it happens later, and new records follow it.
+            for queue in queues {
+                queue.begin_again();
+            }
+            self.confirm_all()?;
             shared.queues.take_topic(topic);
-            let count = shared.queues.ids(topic)?.len() as i64;
-            // The count goes down first, because housekeeping may save a checkpoint in between. If a checkpoint counts
-            // more queues than there are, the next start does not trust it, and its replay brings the queues back.
-            let counted = &shared.queues.disk.directory_count;
-            counted.fetch_sub(count, Ordering::AcqRel);
-            // The checkpoint comes first: a replay after a kill must neither bring the queues back nor miss them.
-            if let Err(error) = shared.save_checkpoint(false, count > 0) {
-                counted.fetch_add(count, Ordering::AcqRel);
-                return Err(error);
-            }
-            shared.queues.delete_files(topic)
+            Ok(())
         })
+    }
+
+    /// Confirms everything appended so far, and waits for replicas.
+    fn confirm_all(&self) -> Result<(), StoreError> {
+        self.shared.confirm_appended()?;
+        if !self.wait_confirmed(self.shared.log.appended_end(), DELETE_PATIENCE) {
+            return Err(StoreError::NotReplicated { waited_ms: DELETE_PATIENCE.as_millis() as u64 });
+        }
+        Ok(())
     }
 
     /// Sets the lowest committed offset per (topic, queue): records from there on are not deleted to make room. A queue
@@ -381,8 +432,8 @@ impl Store {
             dispatched_offset: shared.dispatch.dispatched_end(),
             indexed_offset: shared.index.indexed_end(),
             disk_used_percent: shared.used_percent().map_or(-1, i64::from),
-            recovered_from_offset: shared.recovered_from,
-            recovered_bytes: shared.recovered_bytes,
+            recovered_from_offset: shared.recovered.from,
+            recovered_bytes: shared.recovered.scanned_bytes,
             damaged_records: (dispatch_damage + shared.damage.count.load(relaxed)) as i64,
             repaired_entries: shared.damage.repaired.load(relaxed) as i64,
             syncs: shared.flush.syncs.load(relaxed) as i64,

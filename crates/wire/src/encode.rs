@@ -3,7 +3,7 @@
 use crate::bytes::find_unescaped;
 use crate::error::WireError;
 use crate::frame::{Encoding, FRAME_BYTES_MAX};
-use crate::header::{FLAG_RESPONSE, LANGUAGE_JAVA};
+use crate::header::{FLAG_RESPONSE, Header, LANGUAGE_JAVA};
 
 /// The version number that clients see: that of RocketMQ 5.5.0, whose behaviour we follow.
 pub const WIRE_VERSION: i32 = 513;
@@ -69,6 +69,40 @@ impl<'a> FrameEncoder<'a> {
             }
         }
         FrameEncoder { out, start, encoding, stage: Stage::Start, fields_length_at: 0 }
+    }
+
+    /// Opens a copy of another frame, for a peer that passes frames on: everything but the fields is the same, except for
+    /// the opaque.
+    pub fn copy(out: &'a mut Vec<u8>, encoding: Encoding, header: &Header<'_>, opaque: i32) -> Self {
+        let start = out.len();
+        out.reserve(512);
+        out.extend_from_slice(&[0; PREFIX_BYTES]);
+        match encoding {
+            Encoding::Json => {
+                out.extend_from_slice(b"{\"code\":");
+                push_integer(out, header.code);
+                out.extend_from_slice(b",\"flag\":");
+                push_integer(out, header.flag);
+                out.extend_from_slice(b",\"language\":");
+                push_json_string(out, header.language_name());
+                out.extend_from_slice(b",\"opaque\":");
+                push_integer(out, opaque);
+                out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+                push_integer(out, header.version);
+            }
+            Encoding::Binary => {
+                out.extend_from_slice(&(header.code as i16).to_be_bytes());
+                out.push(header.language);
+                out.extend_from_slice(&(header.version as i16).to_be_bytes());
+                out.extend_from_slice(&opaque.to_be_bytes());
+                out.extend_from_slice(&header.flag.to_be_bytes());
+            }
+        }
+        let mut copy = FrameEncoder { out, start, encoding, stage: Stage::Start, fields_length_at: 0 };
+        if let Some(remark) = &header.remark {
+            copy.remark(remark);
+        }
+        copy
     }
 
     /// Writes the remark, which explains the code. It must come before the fields; a later or second one is ignored.
@@ -242,6 +276,39 @@ mod tests {
             0, 7, b'q', b'u', b'e', b'u', b'e', b'I', b'd', 0, 0, 0, 1, b'3',
         ];
         assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_copy_differs_in_its_opaque_only() {
+        let headers = [
+            (
+                Encoding::Json,
+                &br#"{"code":10,"flag":2,"language":"GO","opaque":5,"version":401,"remark":"\"why\"","extFields":{"a":"1"}}"#[..],
+            ),
+            (
+                Encoding::Binary,
+                &[
+                    0, 10, 9, 1, 145, 0, 0, 0, 5, 0, 0, 0, 2, // code, GO, 401, opaque, flag
+                    0, 0, 0, 5, b'"', b'w', b'h', b'y', b'"', // remark
+                    0, 0, 0, 8, 0, 1, b'a', 0, 0, 0, 1, b'1',
+                ][..],
+            ),
+        ];
+        for (encoding, bytes) in headers {
+            let original = Header::parse(encoding, bytes).unwrap();
+            let mut out = Vec::new();
+            let mut copy = FrameEncoder::copy(&mut out, encoding, &original, 7);
+            copy.field("a", "1");
+            let size = copy.finish(0).unwrap();
+            assert_eq!(size, out.len());
+            let copy = Header::parse(encoding, &out[PREFIX_BYTES..]).unwrap();
+            assert_eq!((copy.code, copy.flag, copy.opaque), (10, 2, 7));
+            assert_eq!((copy.language_name(), copy.version), ("GO", 401));
+            assert_eq!(
+                (copy.remark.as_deref(), copy.field("a").unwrap().as_deref()),
+                (Some("\"why\""), Some("1"))
+            );
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 `Admin` is for plain code and `metaq.admin.aio.Admin` for asyncio. Both have the same parts: `topics`,
 `groups`, `offsets`, `messages`, `dead_letters` and `brokers`. Each part is a file of that name on asyncio;
-`sync.py` is the plain face over them. They send their requests through `calls.py`, which finds brokers, asks
+`sync.py` is the plain face over them. `broker_groups.py`, which only commands use so far, looks at groups of
+brokers and orders switches. They send their requests through `calls.py`, which finds brokers, asks
 many at once and tries again. `results.py` has everything that is returned, `positions.py` the four kinds of
 positions.
 

@@ -118,14 +118,18 @@ class Calls:
         *,
         accept: Collection[int] = (),
         broker_id: int = MASTER_ID,
+        any_node: bool = False,
         timeout_s: float | None = None,
         retry_s: float | None = None,
     ) -> Reply:
         """Asks a broker, by its name or its address. Raises Unreachable, NoRoute, and Refused for a code that
-        is neither success nor accepted."""
+        is neither success nor accepted.
+
+        With `any_node`, a replica is asked while the broker has no master.
+        """
 
         async def once() -> Reply:
-            reply = await self._call_broker(broker, broker_id, command, b"", timeout_s)
+            reply = await self._call_broker(broker, broker_id, command, b"", timeout_s, any_node=any_node)
             return reply if reply.code in accept else reply.check()
 
         return await retry(once, self._retry_s if retry_s is None else retry_s)
@@ -137,10 +141,11 @@ class Calls:
         body: bytes = b"",
         *,
         accept: Collection[int] = (),
+        any_node: bool = False,
         timeout_s: float | None = None,
     ) -> Reply:
         """Sends a change to a broker, once. Raises as `ask`."""
-        reply = await self._call_broker(broker, MASTER_ID, command, body, timeout_s)
+        reply = await self._call_broker(broker, MASTER_ID, command, body, timeout_s, any_node=any_node)
         return reply if reply.code in accept else reply.check()
 
     async def from_each(
@@ -195,8 +200,11 @@ class Calls:
             self._metaq_addresses[address] = known
         return known
 
-    async def address(self, broker: str, broker_id: int = MASTER_ID) -> str:
-        """Returns where a broker is; an address is returned as it is. Raises NoRoute."""
+    async def address(self, broker: str, broker_id: int = MASTER_ID, *, any_node: bool = False) -> str:
+        """Returns where a broker is; an address is returned as it is. Raises NoRoute.
+
+        With `any_node`, that is the replica with the lowest id while the broker has no master.
+        """
         if ":" in broker:
             return broker
         is_known = broker_id in self._brokers.get(broker, {})
@@ -207,8 +215,11 @@ class Calls:
                 # Brokers work without name servers: the old address may still be right.
                 if not is_known:
                     raise
+        addresses = self._brokers.get(broker, {})
+        if any_node and addresses and broker_id not in addresses:
+            return addresses[min(addresses)]
         try:
-            return self._brokers[broker][broker_id]
+            return addresses[broker_id]
         except KeyError:
             which = "master" if broker_id == MASTER_ID else f"replica {broker_id}"
             error = NoRoute(
@@ -221,14 +232,25 @@ class Calls:
     # Inside
 
     async def _call_broker(
-        self, broker: str, broker_id: int, command: Command, body: bytes, timeout_s: float | None
+        self,
+        broker: str,
+        broker_id: int,
+        command: Command,
+        body: bytes,
+        timeout_s: float | None,
+        *,
+        any_node: bool,
     ) -> Reply:
         try:
-            return await self._call(await self.address(broker, broker_id), command, body, timeout_s)
+            address = await self.address(broker, broker_id, any_node=any_node)
+            reply = await self._call(address, command, body, timeout_s)
         except Unreachable:
             # It may have moved: the next call asks the name servers where it is.
             self._lost.add(broker)
             raise
+        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            self._lost.add(broker)  # Another node may be the master by now.
+        return reply
 
     async def _ask_brokers(self) -> ClusterInfo:
         info = ClusterInfo.decode((await self._ask_nameserver(GetBrokerClusterInfo())).body)

@@ -17,7 +17,6 @@ from metaq.client.session.routes import Queue
 from metaq.errors import NoSuchMessage, UsageError
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.messages import QueryMessage, ViewMessageById
-from metaq.protocol.names import MASTER_ID
 
 LIMIT: Final = 64
 """Messages that are returned unless more are asked for; brokers return no more of one key."""
@@ -48,10 +47,11 @@ class Messages:
         async def one(broker: str) -> list[Message]:
             # A broker that has no message at this place answers with a general error.
             codes = (ResponseCode.SYSTEM_ERROR, ResponseCode.QUERY_NOT_FOUND)
-            reply = await self._calls.ask(broker, command, accept=codes)
+            reply = await self._calls.ask(broker, command, accept=codes, any_node=True)
             return messages_of(broker, reply.body) if reply.code == ResponseCode.SUCCESS else []
 
-        found, _ = await self._calls.from_each(await self._calls.masters(), one)
+        names = sorted((await self._calls.brokers()).broker_addr_table)
+        found, _ = await self._calls.from_each(names, one)
         for messages in found.values():
             for message in messages:
                 if message.offset_id == offset_id.upper():
@@ -96,7 +96,6 @@ class Messages:
         self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int, *, is_id: bool
     ) -> tuple[Message, ...]:
         route = await self._calls.route(topic)
-        masters = [name for name, addresses in route.brokers.items() if MASTER_ID in addresses]
         command = QueryMessage(
             topic=topic,
             key=key,
@@ -107,14 +106,17 @@ class Messages:
         )
 
         async def one(broker: str) -> list[Message]:
-            reply = await self._calls.ask(broker, command, accept=(ResponseCode.QUERY_NOT_FOUND,))
+            reply = await self._calls.ask(
+                broker, command, accept=(ResponseCode.QUERY_NOT_FOUND,), any_node=True
+            )
             found = messages_of(broker, reply.body) if reply.code == ResponseCode.SUCCESS else []
             # The index knows keys by a hash: another key may have the same.
             return [message for message in found if (message.id == key if is_id else key in message.keys)]
 
-        found, _ = await self._calls.from_each(masters, one)
+        found, _ = await self._calls.from_each(route.brokers, one)
         messages = [message for of_broker in found.values() for message in of_broker]
-        messages.sort(key=lambda message: message.stored_at)
+        # Brokers answer with the newest first, and messages of one batch are stored at the same time.
+        messages.sort(key=lambda message: (message.stored_at, message.physical_offset))
         return tuple(messages[-limit:])
 
 

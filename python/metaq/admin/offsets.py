@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Final, TypeVar
 
@@ -15,6 +15,7 @@ from metaq.client.session.routes import Queue
 from metaq.errors import MetaqError, UsageError
 from metaq.protocol.bodies import ConsumeQueueLines
 from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
 from metaq.protocol.messages import MeasureQueue, QueryConsumeQueue, QueueMeasured
 from metaq.protocol.names import MASTER_ID
 from metaq.protocol.offsets import (
@@ -25,6 +26,7 @@ from metaq.protocol.offsets import (
     SearchOffsetByTimestamp,
     UpdateConsumerOffset,
 )
+from metaq.protocol.reply import Reply
 
 _T = TypeVar("_T")
 
@@ -37,7 +39,7 @@ _GONE: Final = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER)
 
 
 class Offsets:
-    """Reads and commits offsets. Results are by queue."""
+    """Reads and commits offsets. Results are by queue. While a broker has no master, a replica answers."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -85,7 +87,7 @@ class Offsets:
 
         async def one(queue: Queue) -> int:
             command = SearchOffsetByTimestamp(topic=queue.topic, queue_id=queue.id, timestamp=times_ms[queue])
-            return (await self._calls.ask(queue.broker, command)).header(QueueOffset).queue_offset
+            return (await self._ask(queue, command)).header(QueueOffset).queue_offset
 
         return await self._of_each(times_ms, one)
 
@@ -97,7 +99,7 @@ class Offsets:
             command = QueryConsumerOffset(
                 consumer_group=group, topic=queue.topic, queue_id=queue.id, set_zero_if_not_found=False
             )
-            reply = await self._calls.ask(queue.broker, command, accept=(ResponseCode.QUERY_NOT_FOUND,))
+            reply = await self._ask(queue, command, accept=(ResponseCode.QUERY_NOT_FOUND,))
             if reply.code == ResponseCode.QUERY_NOT_FOUND:
                 return None
             return reply.header(QueueOffset).queue_offset
@@ -118,7 +120,7 @@ class Offsets:
                 consumer_group=group, topic=queue.topic, queue_id=queue.id, commit_offset=offsets[queue]
             )
             try:
-                await self._calls.change(queue.broker, command)
+                await self._calls.change(queue.broker, command, any_node=True)
             except MetaqError as error:
                 return error
             return None
@@ -172,7 +174,7 @@ class Offsets:
                 topic=queue.topic, queue_id=queue.id, queue_offset=first, end_offset=end, size_bytes_max=most
             )
             codes = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, *_GONE)
-            reply = await self._calls.ask(queue.broker, command, accept=codes)
+            reply = await self._ask(queue, command, accept=codes)
             if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return await self._measure_lines(queue, first, end, most, reads_all=bytes_max is not None)
             if reply.code in _GONE:
@@ -208,18 +210,22 @@ class Offsets:
         command = QueryConsumeQueue(
             topic=queue.topic, queue_id=queue.id, queue_offset=queue_offset, count=count
         )
-        found = ConsumeQueueLines.decode((await self._calls.ask(queue.broker, command)).body)
+        found = ConsumeQueueLines.decode((await self._ask(queue, command)).body)
         if queue_offset < found.min_queue_index:
             return []
         return [(line.physic_offset, line.physic_size) for line in found.queue_data]
 
     async def _first(self, queue: Queue) -> int:
         command = GetMinOffset(topic=queue.topic, queue_id=queue.id)
-        return (await self._calls.ask(queue.broker, command)).header(QueueOffset).queue_offset
+        return (await self._ask(queue, command)).header(QueueOffset).queue_offset
 
     async def _end(self, queue: Queue) -> int:
         command = GetMaxOffset(topic=queue.topic, queue_id=queue.id)
-        return (await self._calls.ask(queue.broker, command)).header(QueueOffset).queue_offset
+        return (await self._ask(queue, command)).header(QueueOffset).queue_offset
+
+    async def _ask(self, queue: Queue, command: Command, *, accept: Collection[int] = ()) -> Reply:
+        """Asks a queue's master, or a replica while there is none: replicas have the same queues."""
+        return await self._calls.ask(queue.broker, command, accept=accept, any_node=True)
 
     async def _of_each(
         self, queues: Iterable[Queue], ask: Callable[[Queue], Awaitable[_T]]

@@ -72,7 +72,9 @@ async def pull(calls: Calls, cursor: QueueCursor, *, hold_s: float = 0.0) -> byt
         subscription=ALL_TAGS,
         expression_type=TAG,
     )
-    reply = await calls.ask(cursor.queue.broker, command, accept=_NOTHING, timeout_s=PULL_TIMEOUT_S)
+    reply = await calls.ask(
+        cursor.queue.broker, command, accept=_NOTHING, any_node=True, timeout_s=PULL_TIMEOUT_S
+    )
     cursor.next_offset = reply.header(Pulled).next_begin_offset
     return reply.body if reply.code == ResponseCode.SUCCESS else b""
 
@@ -99,8 +101,13 @@ async def _stored(calls: Calls, cursors: list[QueueCursor]) -> AsyncGenerator[Me
         heads = [number for number, messages in waiting.items() if messages]
         if not heads:
             return
-        earliest = min(heads, key=lambda number: waiting[number][0].stored_at)
+        earliest = min(heads, key=lambda number: _age(waiting[number][0]))
         yield waiting[earliest].pop(0)
+
+
+def _age(message: Message) -> tuple[int, int]:
+    """Orders messages as they were stored, also those that one broker stored in the same millisecond."""
+    return message.stored_at, message.physical_offset
 
 
 async def _arriving(calls: Calls, cursors: list[QueueCursor]) -> AsyncGenerator[Message, None]:

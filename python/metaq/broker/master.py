@@ -15,13 +15,13 @@ from typing import Final
 from metaq._core import BrokerPlane
 from metaq.broker.background.housekeeping import Housekeeping
 from metaq.broker.background.rebalance_notices import Notices
-from metaq.broker.background.registration import Registration
 from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import NO_ROLE, Node
+from metaq.broker.replication.apache_slaves import ApacheSlaves
 from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
+from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
-from metaq.broker.state.master_state import MasterState
 from metaq.protocol import names
 
 _log = logging.getLogger(__name__)
@@ -37,8 +37,12 @@ class Master:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._undo = AsyncExitStack()
-        self.plane = BrokerPlane(node.listener, node.store, node.options.broker)
-        self.state = MasterState(node, self.plane, self._announce)
+        self._is_deposed = False
+        self._leaves = True
+        self.plane = BrokerPlane(
+            node.listener, node.store, node.options.broker, has_replicas=node.group is not None
+        )
+        self.state = BrokerState(node, self.plane, self._announce)
         self.admin = Admin(
             AdminParts(
                 options=node.options,
@@ -60,8 +64,13 @@ class Master:
         self.handlers = master_handlers(node, self.plane, self.state, self.admin)
         self.handlers.add(self.transactions)
         self.notices = Notices(node.pump, node.clients, self.state.groups)
-        self.registration = Registration(
-            node.options, self.broker_id, self.state.topics, node.address, lambda: self.admin.permission
+        listen = node.options.apache_ha_listen
+        self.apache_slaves = None if listen is None else ApacheSlaves(listen, node.store)
+        self.registration = node.new_registration(
+            self.broker_id,
+            self.state.topics,
+            lambda: self.admin.permission,
+            None if self.apache_slaves is None else self.apache_slaves.port,
         )
         self.housekeeping = Housekeeping(node, self.state, self.transactions)
 
@@ -71,12 +80,15 @@ class Master:
         If it fails, `stop` undoes the steps that were done.
         """
         undo, node = self._undo, self._node
+        if self.apache_slaves is not None:
+            undo.push_async_callback(self.apache_slaves.stop)
+            self.apache_slaves.start()
         self.state.load()
         await self.transactions.load()
-        undo.push_async_callback(self._persist)
+        undo.push_async_callback(self._end)
         self.plane.set_permission(self.admin.permission)
         await self.state.publish()
-        undo.push_async_callback(asyncio.to_thread, self.plane.stop)
+        undo.push_async_callback(self._stop_plane)
         self.plane.start()
         undo.push_async_callback(node.pump.hand_over, NO_ROLE)
         await node.pump.hand_over(self.handlers)
@@ -85,15 +97,20 @@ class Master:
 
     async def announce(self) -> None:
         """Registers with the name servers, so that clients come, and starts the regular work."""
-        self._undo.push_async_callback(self.registration.stop)
+        self._undo.push_async_callback(self._end_registration)
         await self.registration.start()
         self._undo.callback(self.notices.stop)
         self._undo.push_async_callback(self.housekeeping.stop)
         self.housekeeping.start()
 
-    async def stop(self) -> None:
+    async def stop(self, *, deposed: bool = False, leaves: bool = True) -> None:
         """Undoes the start step by step: first the routes, so that clients go elsewhere; at last everything
-        is written. Safe to call twice."""
+        is written. Safe to call twice.
+
+        A `deposed` master waits for no confirmation and writes nothing: its successor decides from now on.
+        Unless the broker `leaves`, its next role goes on with its registration.
+        """
+        self._is_deposed, self._leaves = deposed, leaves
         undo, self._undo = self._undo, AsyncExitStack()
         await undo.aclose()
 
@@ -113,7 +130,18 @@ class Master:
     async def _announce(self, topics: Collection[str]) -> None:
         await self.registration.announce(topics)
 
-    async def _persist(self) -> None:
+    async def _end_registration(self) -> None:
+        await self._node.end_registration(self.registration, leaves=self._leaves)
+
+    async def _stop_plane(self) -> None:
+        await asyncio.to_thread(self.plane.stop, wait_confirmed=not self._is_deposed)
+
+    async def _end(self) -> None:
+        if not self._is_deposed:
+            await self.persist()
+
+    async def persist(self) -> None:
+        """Writes offsets, progress and locks, while nothing changes them."""
         try:
             await self.transactions.keep_offsets()
         except Exception as error:

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from metaq._core import Clock, Closed, Listener, Store
+from metaq.broker.background.name_server_link import NameServerLink
+from metaq.broker.background.registration import Registration
 from metaq.broker.functions import Functions
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.apache_files import open_journal
@@ -16,6 +19,8 @@ from metaq.broker.state.clients import Change, Clients, ConsumerGroup
 from metaq.broker.state.journal import Journal
 from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
+from metaq.broker.state.topics import Topics
+from metaq.ha.group_control import GroupControl
 from metaq.protocol.dispatch import Unavailable
 from metaq.protocol.pump import Pump
 
@@ -23,6 +28,32 @@ NO_ROLE = Unavailable(
     "[ROLE] this broker starts, stops or changes its role: try again later or ask another broker"
 )
 """Answers the requests that cross while the node has no role; the data plane refuses the others."""
+
+
+class Replicated(GroupControl, Protocol):
+    """The group, as the roles of this broker see it."""
+
+    @property
+    def broker_id(self) -> int:
+        """The id of this node while it is a replica."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that this node serves or follows."""
+        ...
+
+    @property
+    def replication_address(self) -> str: ...
+
+    @property
+    def has_fixed_roles(self) -> bool:
+        """No replica ever becomes master."""
+        ...
+
+    async def wait_replicated(self) -> None:
+        """Returns when the replicas that must hold the control state have all of it. Raises Refused."""
+        ...
 
 
 @dataclass(slots=True)
@@ -41,6 +72,15 @@ class Node:
     switches: Switches = field(default_factory=Switches)
     leases: Leases = field(default_factory=dict)
     """Connections outlast a role, so the locks that consumers hold do as well."""
+    group: Replicated | None = None
+    """The group whose node this broker is; None for a lone broker."""
+    name_servers: list[NameServerLink] = field(default_factory=list)
+    """The connections to name servers that the last role handed over to the next one."""
+
+    async def wait_replicated(self) -> None:
+        """Returns when the replicas that must hold the control state have all of it. Raises Refused."""
+        if self.group is not None:
+            await self.group.wait_replicated()
 
     @property
     def address(self) -> str:
@@ -53,6 +93,55 @@ class Node:
         """The same for clients up to 4.4; None if that second port is not open."""
         port = self.listener.old_port
         return None if port is None else f"{self.address.rpartition(':')[0]}:{port}"
+
+    def new_registration(
+        self,
+        broker_id: int,
+        topics: Topics,
+        permission: Callable[[], int],
+        apache_ha_port: int | None = None,
+    ) -> Registration:
+        """Returns the registration of a new role. With an `apache_ha_port`, name servers show that port to
+        Apache slaves, in place of the group's replication port."""
+        group, links = self.group, self.name_servers
+        self.name_servers = []
+        apache_ha_address = None
+        if apache_ha_port is not None:
+            apache_ha_address = f"{self.address.rpartition(':')[0]}:{apache_ha_port}"
+        if group is None:
+            return Registration(
+                self.options,
+                broker_id,
+                topics,
+                self.address,
+                permission,
+                replication_address=apache_ha_address,
+            )
+        return Registration(
+            self.options,
+            broker_id,
+            topics,
+            self.address,
+            permission,
+            state_version=lambda: group.epoch,
+            replication_address=apache_ha_address or group.replication_address,
+            acts_as_master=True,
+            links=links,
+        )
+
+    async def end_registration(self, registration: Registration, *, leaves: bool) -> None:
+        """Ends the registration of a role. Unless the broker `leaves` for good, the next role goes on with
+        its connections, and the group is never missing in the routes."""
+        if leaves or self.group is None:
+            await registration.stop()
+        else:
+            self.name_servers = await registration.hand_over()
+
+    async def leave_name_servers(self) -> None:
+        """Closes connections that no role has taken over, which removes this broker from the routes."""
+        links, self.name_servers = self.name_servers, []
+        for link in links:
+            await link.close()
 
     def let_clients_in(self) -> None:
         """Accepts connections from now on; safe to call again."""
@@ -72,7 +161,13 @@ async def open_node(
     Raises StoreFailure, MetadataDamaged or OSError.
     """
     store = await asyncio.to_thread(Store, options.store, clock)
-    undo.push_async_callback(asyncio.to_thread, store.close)
+    opened: list[Node] = []
+
+    async def close_store() -> None:
+        # A replica may have opened its store anew.
+        await asyncio.to_thread((opened[0].store if opened else store).close)
+
+    undo.push_async_callback(close_store)
     journal = await open_journal(Path(options.store.directory))
     undo.push_async_callback(journal.close)
     listener = Listener(options.server, serves_broker=True)
@@ -84,4 +179,6 @@ async def open_node(
 
     pump = Pump(listener, NO_ROLE, on_closed=forget)
     undo.push_async_callback(pump.stop)
-    return Node(options, clock, functions, store, journal, listener, clients, pump, started_ms=clock.now_ms())
+    node = Node(options, clock, functions, store, journal, listener, clients, pump, started_ms=clock.now_ms())
+    opened.append(node)
+    return node

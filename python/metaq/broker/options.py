@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from metaq.broker.functions.process import WorkerSettings
+from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.state.limits import NO_LIMIT, Rates
 from metaq.protocol.bodies import READ, WRITE
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
@@ -63,6 +64,12 @@ class BrokerOptions:
     send_default: Rates = NO_LIMIT
     """The limit for topics without a limit of their own."""
     consume_default: Rates = NO_LIMIT
+    replication: ReplicationOptions | None = None
+    """The group of the broker; None for a lone broker."""
+    apache_master: str | None = None
+    """The `host:port` for clients of the Apache master that this broker copies until it takes over."""
+    apache_ha_listen: str | None = None
+    """The `host:port` at which Apache slaves copy the log while this broker is master; None: nowhere."""
 
     @property
     def register_interval_clamped_s(self) -> float:

@@ -2,7 +2,9 @@
 
 Each file is one command or one group of commands. It reads arguments, calls `metaq.admin` (or the client, the
 servers or a pipeline) and prints; it asks no server itself. `flags.py` has the flags that commands share,
-`output.py` prints tables and JSON, `connection.py` finds the cluster, `limits.py` reads and prints limits.
+`output.py` prints tables and JSON, `connection.py` finds the cluster, `limits.py` reads and prints limits,
+`group_tables.py` prints broker groups, and `forced_switch.py` asks before it replaces a group's record.
+`take_over.py` ends a move from an Apache master.
 
 A command imports what it needs only when it runs, because `metaq --help` must start quickly; a test checks
 that. Expected errors are `MetaqError`: `main` prints one line with the hint and exits with 1, or with 2 for a
@@ -18,7 +20,20 @@ from typing import Annotated
 import typer
 
 from metaq import __version__
-from metaq.cli import config, dlq, filter, group, message, parked, pipeline, serve, topic
+from metaq.cli import (
+    broker,
+    cluster,
+    config,
+    dev,
+    dlq,
+    filter,
+    group,
+    message,
+    parked,
+    pipeline,
+    serve,
+    topic,
+)
 from metaq.errors import ConfigError, MetaqError
 
 app = typer.Typer(
@@ -48,7 +63,9 @@ def metaq(
 
 app.command("serve")(serve.serve)
 app.command("nameserver")(serve.nameserver)
-app.command("broker")(serve.broker)
+app.add_typer(broker.app, name="broker")
+app.add_typer(cluster.app, name="cluster")
+app.add_typer(dev.app, name="dev")
 app.add_typer(config.app, name="config")
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
@@ -67,7 +84,7 @@ def main() -> None:
     except MetaqError as error:
         # The text of some errors ends with their hint.
         text = error.args[0] if error.args else str(error)
-        hint = f"; {error.hint}" if error.hint else ""
+        hint = f"; {error.hint}" if error.hint and error.hint not in text else ""
         print(f"metaq: {text}{hint}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except BrokenPipeError:

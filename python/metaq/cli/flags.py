@@ -54,6 +54,19 @@ NameServers = Annotated[
         show_default=False,
     ),
 ]
+RegisterAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--register",
+        help="Register of the cluster (default METAQ_REGISTER); without one, name servers are asked.",
+        metavar="etcd://HOST:PORT,…",
+        show_default=False,
+    ),
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Name of the cluster (default DefaultCluster).", show_default=False),
+]
 MessagesPerSecond = Annotated[
     str | None,
     typer.Option(help="Messages per second; none removes the limit.", metavar="N|none", show_default=False),

@@ -6,7 +6,10 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from metaq.cli.flags import Assignments, ConfigFile, flag
+from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
     from metaq.config import Config
@@ -25,6 +28,14 @@ Namesrv = Annotated[str | None, flag("namesrv", metavar="HOST:PORT;…")]
 Name = Annotated[str | None, flag("name")]
 Cluster = Annotated[str | None, flag("cluster")]
 Id = Annotated[int | None, flag("id")]
+Register = Annotated[str | None, flag("register", metavar="etcd://HOST:PORT,…")]
+MasterAddress = Annotated[str | None, flag("master", metavar="HOST:PORT")]
+ApacheMaster = Annotated[str | None, flag("apache_master", metavar="HOST:PORT")]
+ReplicaIds = Annotated[str | None, flag("replica_ids", metavar="ID,…")]
+ReplicationListen = Annotated[str | None, flag("replication_listen", metavar="HOST:PORT")]
+ClusterKey = Annotated[str | None, flag("cluster_key", metavar="FILE")]
+Replicas = Annotated[str | None, flag("replicas", metavar="sync|async")]
+MinInSync = Annotated[int | None, flag("min_in_sync")]
 AdvertisedHost = Annotated[str | None, flag("advertised_host")]
 InsecureListen = Annotated[bool | None, flag("insecure_listen")]
 LogLevel = Annotated[str | None, flag("log_level")]
@@ -73,6 +84,7 @@ def nameserver(
 
 
 def broker(
+    context: typer.Context,
     name: Name = None,
     cluster: Cluster = None,
     id: Id = None,
@@ -80,13 +92,24 @@ def broker(
     namesrv: Namesrv = None,
     data: Data = None,
     flush: Flush = None,
+    register: Register = None,
+    master: MasterAddress = None,
+    replica_ids: ReplicaIds = None,
+    replication_listen: ReplicationListen = None,
+    cluster_key: ClusterKey = None,
+    replicas: Replicas = None,
+    min_in_sync: MinInSync = None,
+    apache_master: ApacheMaster = None,
     advertised_host: AdvertisedHost = None,
     insecure_listen: InsecureListen = None,
     log_level: LogLevel = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
 ) -> None:
-    """Run a broker."""
+    """Run a broker. Its commands, such as drain, work on brokers that run already."""
+    if context.invoked_subcommand is not None:
+        _refuse_flags(context)
+        return
     flags = {
         "name": name,
         "cluster": cluster,
@@ -95,11 +118,30 @@ def broker(
         "namesrv": namesrv,
         "data": data,
         "flush": flush,
+        "register": register,
+        "master": master,
+        "replica_ids": replica_ids,
+        "replication_listen": replication_listen,
+        "cluster_key": cluster_key,
+        "replicas": replicas,
+        "min_in_sync": min_in_sync,
+        "apache_master": apache_master,
         "advertised_host": advertised_host,
         "insecure_listen": insecure_listen,
         "log_level": log_level,
     }
     _run("broker", flags, assignments, config)
+
+
+def _refuse_flags(context: typer.Context) -> None:
+    """Raises ConfigError if a flag of the broker was given to one of its commands, which would ignore it."""
+    command = context.invoked_subcommand
+    for parameter in context.command.params:
+        if context.params.get(parameter.name or "") not in (None, [], ()):
+            raise ConfigError(
+                f"{parameter.opts[0]} is a flag of `metaq broker` itself, not of `metaq broker {command}`",
+                hint=f"write it after {command} if that has it, or leave it out",
+            )
 
 
 def _run(role: Role, flags: Mapping[str, object], assignments: list[str] | None, file: str | None) -> None:
@@ -141,6 +183,14 @@ def _greeting(ready: Ready, config: Config) -> list[str]:
         old = f" (clients up to 4.4: {ready.broker_old})" if ready.broker_old else ""
         lines.append(f"  broker       {ready.broker}{old}")
         lines.append(f"  store        {ready.data}, flush {config['flush']}")
+    if ready.replication:
+        lines.append(f"  replication  {ready.replication}, node {config['id']} of group {config['name']}")
+    if ready.broker and ready.apache_master:
+        lines.append(
+            f"  copies       {ready.apache_master}, an Apache master, and serves no clients until you run"
+        )
+        lines.append(f"               metaq broker take-over {ready.broker}")
+        return [*lines, "Ctrl-C stops it."]
     nameservers = ready.nameserver or ";".join(config["namesrv"])
     if ready.broker and nameservers:
         where = "" if nameservers == "127.0.0.1:9876" else f" --namesrv '{nameservers}'"

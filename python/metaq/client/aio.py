@@ -120,6 +120,7 @@ class Client(AsyncStartable):
           is read ahead
         - `on_rebalance` (None): called with the queues gained and the queues lost
         - `offsets_file` (None): where broadcast mode keeps its offsets
+        - `read_from` ("master"): read "replica" nodes if there are any, or only if the master is away
         - `on_failure` ("broker"): who retries, the "broker" or this machine with "local"
         - `local_after` (5), `local_retries_max` (16), `local_first_wait` (10.0), `local_directory` (None):
           how local retry works
@@ -157,6 +158,7 @@ class Client(AsyncStartable):
         - `start` ("latest"): where a queue without a committed offset starts: "earliest", "latest", a
           datetime or an offset
         - `buffer_count` (1000), `buffer_bytes` (100 MiB): how much is read ahead
+        - `read_from` ("master"): read "replica" nodes if there are any, or only if the master is away
 
         Raises UsageError.
         """

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from metaq.config.kinds import join_endpoint, split_endpoint, write_bytes
+from metaq.config.replication import apache_ha_listen, replication_options
 from metaq.config.sources import Config
 from metaq.errors import ConfigError
 from metaq.settings import KIB, BrokerSettings, ServerSettings, StoreSettings
@@ -50,11 +51,6 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         raise ConfigError(
             f"broker_port={server.port} is too low: old clients use the port {OLD_PORT_DISTANCE} below it"
         )
-    if config["id"] != 0:
-        raise ConfigError(
-            f"id={config['id']} asks for a replica, which MetaQ does not have yet",
-            hint="give every broker id 0 and a name of its own",
-        )
     return BrokerOptions(
         broker=BrokerSettings(
             store_host=join_endpoint(_advertised_host(config, server.host), server.port),
@@ -84,6 +80,11 @@ def broker_options(config: Config, nameservers: tuple[str, ...], *, alone: bool 
         transaction_renew_s=config["transaction_renew_s"],
         send_default=Rates(config["topic_messages_per_second"], config["topic_bytes_per_second"]),
         consume_default=Rates(config["group_messages_per_second"], config["group_bytes_per_second"]),
+        replication=replication_options(
+            config, server.host, server.port, _advertised_host(config, server.host)
+        ),
+        apache_master=config["apache_master"],
+        apache_ha_listen=apache_ha_listen(config, server.host),
     )
 
 
@@ -137,7 +138,7 @@ def store_settings(config: Config) -> StoreSettings:
     return StoreSettings(
         directory=directory,
         delay_levels_ms=_delay_levels(config["delay_levels"]),
-        **_fields(config, StoreSettings, without={"delay_levels_ms", "directory"}),
+        **_fields(config, StoreSettings, without={"delay_levels_ms", "directory", "replicated"}),
     )
 
 

@@ -156,6 +156,20 @@ class Listen:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """An address to connect to: `HOST:PORT` or `[V6]:PORT`."""
+
+    def parse(self, raw: object) -> object:
+        host, port = split_endpoint(str(raw))
+        if not host or not port:
+            raise ValueError("must be HOST:PORT")
+        return str(raw)
+
+    def describe(self) -> str:
+        return "HOST:PORT"
+
+
+@dataclass(frozen=True)
 class Endpoints:
     """Name servers: `HOST:PORT`, separated by `;`."""
 
@@ -170,6 +184,24 @@ class Endpoints:
 
     def describe(self) -> str:
         return "HOST:PORT;HOST:PORT…"
+
+
+@dataclass(frozen=True)
+class Ids:
+    """Ids of nodes, separated by commas."""
+
+    def parse(self, raw: object) -> object:
+        words = raw if isinstance(raw, list | tuple) else [word for word in str(raw).split(",") if word]
+        try:
+            ids = tuple(int(word) for word in words)
+        except ValueError:
+            raise ValueError(f"must be {self.describe()}") from None
+        if not all(0 < node_id < 2**31 - 1 for node_id in ids) or len(set(ids)) != len(ids):
+            raise ValueError(f"must be {self.describe()}")
+        return ids
+
+    def describe(self) -> str:
+        return "different ids from 1 on, separated by commas"
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,26 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from metaq.config.kinds import Bytes, Choice, Endpoints, Flag, Kind, Listen, Number, Seconds, Sources, Text
+from metaq.config.kinds import (
+    Bytes,
+    Choice,
+    Endpoint,
+    Endpoints,
+    Flag,
+    Ids,
+    Kind,
+    Listen,
+    Number,
+    Seconds,
+    Sources,
+    Text,
+)
 from metaq.settings import GIB, KIB, MIB, BrokerSettings, ServerSettings, StoreSettings
 
 SECTIONS: dict[str, str] = {
     "address": "The addresses that the roles listen on and advertise",
     "broker": "The broker's identity, and what it allows clients to do",
+    "replication": "The group of a broker: its replicas, and who becomes master",
     "store": "Where messages are stored, the sizes of files, and retention",
     "server": "Limits of one listener",
     "log": "Logging",
@@ -100,7 +114,12 @@ _ALL: list[Option] = [
         "broker",
         ("name", NAME, "broker-a", "Name of the broker, unique in the cluster; do not change it later."),
         ("cluster", NAME, "DefaultCluster", "Cluster of the broker."),
-        ("id", Number(0), 0, "Id of the broker in its group; 0 is the master, the only role so far."),
+        (
+            "id",
+            Number(0, 2**31 - 2),
+            0,
+            "Id of the broker in its group: 0 for a lone broker or a fixed master, otherwise 1 or more.",
+        ),
         ("region", NAME, "Region name in answers and traces."),
         ("permission", Number(0, 7), 6, "Permissions on all topics, as bits: 4 read, 2 write."),
         ("auto_create_topic", Flag(), True, "Create a topic when the first message is sent to it."),
@@ -185,6 +204,16 @@ _ALL: list[Option] = [
         ),
         ("group_bytes_per_second", Bytes(0, 2**40), 0, "Bytes that a group gets per second; 0: no limit."),
         ("long_polling", Flag(), "Hold a pull that finds nothing until messages arrive."),
+        (
+            "slave_read",
+            Flag(),
+            "Send consumers that are far behind to a replica, if the broker has one.",
+        ),
+        (
+            "in_memory_percent",
+            Number(0, 100),
+            "Share of the memory in which new messages are expected; consumers of older ones are far behind.",
+        ),
         ("short_polling_ms", Number(1), "How long a pull that finds nothing waits if long polling is off."),
         (
             "delay_levels",
@@ -284,6 +313,93 @@ _ALL: list[Option] = [
         ),
     ),
     *_section(
+        "replication",
+        (
+            "register",
+            Text(says="etcd://HOST:PORT,… or etcds://HOST:PORT,…"),
+            None,
+            "The register that decides who is master of the group.",
+        ),
+        (
+            "master",
+            Listen(),
+            None,
+            "Replication address of the fixed master that this replica copies; instead of a register.",
+        ),
+        (
+            "replica_ids",
+            Ids(),
+            (),
+            "Ids of the replicas of this fixed master; instead of a register.",
+        ),
+        (
+            "replication_listen",
+            Listen(),
+            None,
+            "Address of the replication port; default: the broker's host, and its port plus 1.",
+        ),
+        (
+            "apache_master",
+            Endpoint(),
+            None,
+            "Apache master, at its address for clients, that this broker copies until it takes over.",
+        ),
+        (
+            "apache_ha_listen",
+            Listen(),
+            None,
+            "Address at which Apache slaves copy the log of this master; it has no access control.",
+        ),
+        (
+            "cluster_key",
+            Text(says="a file"),
+            None,
+            "File with the secret that all nodes of a group hold; required beyond loopback.",
+        ),
+        (
+            "replicas",
+            Choice(("sync", "async")),
+            "sync",
+            "sync: acknowledge after every replica in sync has the message; async: after the master has it.",
+        ),
+        (
+            "min_in_sync",
+            Number(1, 64),
+            2,
+            "Nodes, with the master, that must be in sync, or messages are refused; sync only.",
+        ),
+        (
+            "behind_limit_s",
+            Seconds(0.2, 60),
+            1.0,
+            "A replica that is behind for this time leaves the set of nodes in sync.",
+        ),
+        (
+            "election_after_s",
+            Seconds(0.5, 300),
+            3.0,
+            "A master that shows no sign of life for this time is replaced.",
+        ),
+        (
+            "catch_up_bytes_per_second",
+            Bytes(0, 2**40),
+            0,
+            "Rate at which a replica that nobody waits for is sent the log; 0: no limit.",
+        ),
+        (
+            "state_timeout_s",
+            Seconds(0.1, 60),
+            5.0,
+            "How long a changed topic waits for the replicas to have it.",
+        ),
+        (
+            "relay_s",
+            Seconds(0, 3600),
+            35.0,
+            "How long a drained broker relays requests before it stops.",
+        ),
+    ),
+    *_section(
         "store",
         ("data", Text(says="a directory"), "data", "Directory of the store."),
         (
@@ -331,6 +447,19 @@ _ALL: list[Option] = [
         ("crossing_age_ms_max", Number(1), "Age at which a waiting request is answered with code 2."),
         ("connection_output_bytes_max", Bytes(64 * KIB, GIB), "Bytes that may wait to be sent to one peer."),
         ("worker_threads", Number(1, 256), "Threads that serve connections."),
+        (
+            "relay_timeout_ms",
+            Number(1, 600_000),
+            "How long a replica waits for its master to answer a request that it relays, before code 14.",
+        ),
+        ("relay_requests_max", Number(1), "Relayed requests that may wait for the master."),
+        ("relay_bytes_max", Bytes(MIB, 16 * GIB), "Bytes of relayed requests that may wait for the master."),
+        ("held_requests_max", Number(1), "Requests that may wait while a switch moves the master."),
+        (
+            "held_bytes_max",
+            Bytes(MIB, 16 * GIB),
+            "Bytes of requests that may wait while a switch moves the master.",
+        ),
     ),
     *_section(
         "log",

@@ -37,9 +37,12 @@ def _s_to_ms(value: str) -> object:
 
 # Apache's key → our option, and the function that translates the value.
 SAME: dict[str, tuple[str, Translate]] = {
+    "accessMessageInMemoryMaxRatio": ("in_memory_percent", _same),
     "autoCreateSubscriptionGroup": ("auto_create_group", _same),
     "autoCreateTopicEnable": ("auto_create_topic", _same),
     "bindAddress": ("host", _same),
+    "haListenPort": ("replication_listen", _same),
+    "haMasterAddress": ("master", _same),
     "brokerClusterName": ("cluster", _same),
     "brokerId": ("id", _same),
     "brokerIP1": ("advertised_host", _same),
@@ -75,6 +78,7 @@ SAME: dict[str, tuple[str, Translate]] = {
     "serverChannelMaxIdleTimeSeconds": ("idle_timeout_ms", _s_to_ms),
     "osPageCacheBusyTimeOutMills": ("append_wait_ms_max", _same),
     "shortPollingTimeMills": ("short_polling_ms", _same),
+    "slaveReadEnable": ("slave_read", _same),
     "storePathRootDir": ("data", _same),
     "syncFlushTimeout": ("flush_timeout_ms", _same),
     "timerMaxDelaySec": ("timer_max_delay_s", _same),
@@ -86,7 +90,6 @@ SAME: dict[str, tuple[str, Translate]] = {
 # Keys of Apache's example files and tuning guides that have no effect here.
 WITHOUT_EFFECT = frozenset(
     {
-        "accessMessageInMemoryMaxRatio",
         "aclEnable",
         "brokerFastFailureEnable",
         "brokerIP2",
@@ -99,8 +102,6 @@ WITHOUT_EFFECT = frozenset(
         "flushCommitLogLeastPages",
         "flushCommitLogThoroughInterval",
         "flushConsumeQueueLeastPages",
-        "haListenPort",
-        "haMasterAddress",
         "messageIndexEnable",
         "msgTraceTopicName",
         "pullMessageThreadPoolNums",
@@ -109,7 +110,6 @@ WITHOUT_EFFECT = frozenset(
         "sendThreadPoolQueueCapacity",
         "serverSelectorThreads",
         "serverWorkerThreads",
-        "slaveReadEnable",
         "storePathAbortFile",
         "storePathCommitLog",
         "storePathConsumeQueue",
@@ -134,11 +134,11 @@ def translate(text: str, path: str) -> tuple[dict[str, object], list[str]]:
     notes: list[str] = []
     for key, value in properties(text):
         if key == "brokerRole":
-            if value != "ASYNC_MASTER":
-                raise ConfigError(
-                    f"{path}: brokerRole={value} asks for replication, which MetaQ does not have yet",
-                    hint="use ASYNC_MASTER",
-                )
+            if value == "SYNC_MASTER":
+                # The file does not name the replicas: `--replica-ids` does.
+                entries["replicas"] = "sync"
+            elif value not in ("ASYNC_MASTER", "SLAVE"):
+                raise ConfigError(f"{path}: brokerRole={value} is not known", hint="use ASYNC_MASTER")
         elif key in SAME:
             name, rewrite = SAME[key]
             try:

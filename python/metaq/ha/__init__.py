@@ -17,6 +17,9 @@ and the stream of one broker. The simulation in `tests/simulation` runs the same
 node must not forget. `catch_up.py` measures how far replicas are behind. `handshake.py` is how a master and a
 replica find out who the other one is, before the log is streamed.
 
-Brokers do not use this folder yet: the next step implements `Node` over the store and the native stream
-(`crates/server/src/replicate`).
+`group_control.py` is what operators may ask of a node, and `group_status.py` the state that they see.
+`register_groups.py` reads all groups of a cluster from the register and writes a record that was forced.
+
+`metaq.broker.replication` implements `Node` over the store and the native stream, which is in
+`crates/server/src/replicate`.
 """

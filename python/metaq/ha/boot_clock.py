@@ -17,4 +17,5 @@ class BootClock:
     async def wait(self, event: asyncio.Event, until: float) -> None:
         """Returns when the event is set or the time has come."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), max(until - self.now(), 0))
+            async with asyncio.timeout(max(until - self.now(), 0)):
+                await event.wait()

@@ -22,7 +22,7 @@ from metaq.ha.node_files import FIXED_GROUP
 from metaq.ha.register import Register
 from metaq.ha.register_session import RegisterSession
 from metaq.ha.settings import HaSettings
-from metaq.ha.view import Disk, Role, SwitchRequest, View
+from metaq.ha.view import Disk, Role, SwapPurpose, SwitchRequest, View
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +70,7 @@ class Conductor:
         self._clock = clock
         self._beat_now = asyncio.Event()
         self._beat_sequence = 0
+        self._is_leaving = False
         self._switch: SwitchRequest | None = None
         self._switch_answer: asyncio.Future[str] | None = None
         self._tasks: asyncio.TaskGroup | None = None
@@ -79,6 +80,11 @@ class Conductor:
         )
         self.driver.role_changed = self._role_changed
         self.session = RegisterSession(register, identity.keys, settings, clock, self.driver.wake.set)
+
+    @property
+    def view(self) -> View | None:
+        """The view of the last decision; None before the first one."""
+        return self._view
 
     async def run(self) -> None:
         """Takes part in the group until it is cancelled.
@@ -107,6 +113,24 @@ class Conductor:
         self.driver.wake.set()
         if error := await self._switch_answer:
             raise SwitchRefused(error)
+
+    async def leave(self, timeout_s: float) -> bool:
+        """Asks the master to go on without this replica, so that nobody waits for it when it stops.
+
+        Returns False if this node is still in the set after that time.
+        """
+        self._is_leaving = True
+        self._beat_now.set()
+        ends_at = self._clock.now() + timeout_s
+        nothing = asyncio.Event()
+        while (record := self.session.view(self._clock.now()).record) is not None:
+            if self.driver.member not in record.members:
+                return True
+            if self._clock.now() >= ends_at:
+                return False
+            self.session.read_now.set()
+            await self._clock.wait(nothing, self._clock.now() + self._settings.urgent_poll_interval_s)
+        return True
 
     async def _open(self) -> None:
         opened = await self.driver.open()
@@ -147,8 +171,15 @@ class Conductor:
             log_epoch=kept.history.log_epoch(facts.flushed_end),
             promised_epoch=kept.promised_epoch,
             sequence=self._beat_sequence,
-            state=_STATES[self.driver.role] if facts.disk is Disk.HEALTHY else NodeState.FAILED,
+            state=self._node_state(facts.disk),
         )
+
+    def _node_state(self, disk: Disk) -> NodeState:
+        if disk is not Disk.HEALTHY:
+            return NodeState.FAILED
+        if self._is_leaving and self.driver.role is Role.REPLICA:
+            return NodeState.LEAVING
+        return _STATES[self.driver.role]
 
     def _decide(self) -> list[Action]:
         self._view = self._look()
@@ -183,6 +214,8 @@ class Conductor:
         match action:
             case Swap():
                 assert self._tasks is not None
+                if action.purpose is SwapPurpose.RESIGN:
+                    self._report_resignation(self._view)
                 self.session.begin_swap(action)
                 self._tasks.create_task(self.session.finish_swap())
             case EndSwitch(error):
@@ -194,6 +227,13 @@ class Conductor:
                 await self.driver.carry_out(action, None)
             case _:
                 await self.driver.carry_out(action, self._view.source)
+
+    def _report_resignation(self, view: View) -> None:
+        own = view.own
+        _log.warning(
+            "node %d resigns from epoch %d: its disk is %s, and it has confirmed nothing for %.1f s",
+            *(own.member.id, own.epoch, own.disk.value, view.now - own.progress_at),
+        )
 
     def _find_peer(self, node_id: int) -> Peer | None:
         seen = self.session.beats.get(node_id)

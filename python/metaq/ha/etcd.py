@@ -114,7 +114,8 @@ class EtcdRegister:
                         started, pause_s = True, _WATCH_PAUSE_S
                         yield
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._closing.wait()
             pause_s = min(2 * pause_s, _WATCH_PAUSE_S_MAX)
 
     async def close(self) -> None:

@@ -35,6 +35,8 @@ class FixedConductor:
         self._clock = clock
         self._started_at = clock.now()
         self._source: Source | None = None
+        self.view: FixedView | None = None
+        """The view of the last decision; None before the first."""
         self.driver = NodeDriver(node_id, node, files, settings, clock, new_incarnation, self._find_peer)
         self.driver.group_id = FIXED_GROUP
 
@@ -51,20 +53,19 @@ class FixedConductor:
             if driver.role is Role.MASTER
             else {}
         )
-        return decide_fixed(
-            FixedView(
-                now=now,
-                settings=self._settings,
-                own=driver.look(facts),
-                master=self._master.node_id,
-                replica_ids=self._replica_ids,
-                started_at=self._started_at,
-                incomplete=driver.kept.incomplete,
-                offers=facts.offers,
-                links=links,
-                source=facts.source,
-            )
+        self.view = FixedView(
+            now=now,
+            settings=self._settings,
+            own=driver.look(facts),
+            master=self._master.node_id,
+            replica_ids=self._replica_ids,
+            started_at=self._started_at,
+            incomplete=driver.kept.incomplete,
+            offers=facts.offers,
+            links=links,
+            source=facts.source,
         )
+        return decide_fixed(self.view)
 
     async def _carry_out(self, action: Action) -> None:
         await self.driver.carry_out(action, self._source)

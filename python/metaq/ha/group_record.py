@@ -19,6 +19,9 @@ from metaq.errors import MetaqError
 NO_MASTER = 0
 """The master's id in a record whose master resigned."""
 
+FIXED_MASTER_ID = 2**31 - 1
+"""Stands for a fixed master, whose id is 0 for everybody else, among the node ids of its group."""
+
 MEMBERS_MAX = 64
 RECORD_BYTES_MAX = 16_384
 
@@ -34,6 +37,11 @@ Strict = TypeVar("Strict", bound=msgspec.Struct)
 
 class RecordInvalid(MetaqError):
     """A value in the register is not what a group's node writes there."""
+
+
+def shown_id(node_id: int) -> int:
+    """Returns the id of a node as people know it."""
+    return 0 if node_id == FIXED_MASTER_ID else node_id
 
 
 class Member(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -98,6 +106,8 @@ class NodeState(enum.Enum):
     MASTER = "master"
     REPLICA = "replica"
     CANDIDATE = "candidate"
+    LEAVING = "leaving"
+    """It follows and is about to stop, so the set should go on without it."""
     FAILED = "failed"
     """Its disk failed or hangs. It cannot become master."""
 

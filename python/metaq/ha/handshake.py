@@ -1,14 +1,17 @@
 """The first words on a replication link, before the stream of the log begins.
 
     replica                                   master
-    Hello      who I am, a nonce      ──▶
+    Hello      who I am, my log, a nonce ──▶
                ◀──  who I am, a nonce, my proof        Challenge
     Proof      my proof               ──▶
-               ◀──  my epochs and the ends of my log   Welcome, or Refused
+               ◀──  my epochs and the ends of my log   Welcome, Refused or SendTail
     Compare    a range of the log     ──▶              as often as needed
                ◀──  its checksum                       Checksum
     Follow     where to begin         ──▶
                ◀──  the stream
+
+After SendTail the stream runs the other way: a fixed master that starts with a shorter log than its replica
+fetches the rest before it serves.
 
 Each end proves that it holds the group's key without sending it: an HMAC over both nonces and both
 identities, with a different label for each direction, so that no proof can be replayed or reflected. Every
@@ -27,6 +30,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from metaq.errors import MetaqError
+from metaq.ha.group_record import Incarnation, NodeId
 
 VERSION: Final = 1
 _MESSAGE_BYTES_MAX: Final = 1 << 20
@@ -51,8 +55,16 @@ class Identity(msgspec.Struct, frozen=True):
 
     cluster: str
     group: str
-    node_id: int
-    incarnation: str
+    node_id: NodeId
+    incarnation: Incarnation
+
+
+class OwnLog(msgspec.Struct, frozen=True):
+    """The log of a replica: the epoch that it follows, its history, and its end."""
+
+    epoch: int
+    epochs: list[tuple[int, int]]
+    end_offset: int
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
@@ -61,6 +73,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     version: int
     identity: Identity
     nonce: str
+    log: OwnLog
 
 
 class Challenge(msgspec.Struct, frozen=True, tag=True):
@@ -81,21 +94,27 @@ class Proof(msgspec.Struct, frozen=True, tag=True):
 class Welcome(msgspec.Struct, frozen=True, tag=True):
     """The master's log: its epochs with the physical offset where each begins, and its two ends."""
 
+    epoch: int
+    """The epoch of the master's own lifetime."""
     epochs: list[tuple[int, int]]
     start_offset: int
     end_offset: int
     file_bytes: int
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the master's own lifetime."""
-        return self.epochs[-1][0]
+    client_address: str
+    """The address of the master for clients. A replica relays their requests to it."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """The master does not serve this replica."""
 
     reason: str
+
+
+class SendTail(msgspec.Struct, frozen=True, tag=True):
+    """A starting master asks the replica for the log and the control state that it lacks."""
+
+    from_offset: int
+    state: tuple[int, int]
 
 
 class Compare(msgspec.Struct, frozen=True, tag=True):
@@ -122,16 +141,18 @@ _HELLO: Final = msgspec.json.Decoder(Hello)
 _PROOF: Final = msgspec.json.Decoder(Proof)
 _CHECKSUM: Final = msgspec.json.Decoder(Checksum)
 _CHALLENGE: Final[msgspec.json.Decoder[Challenge | Refused]] = msgspec.json.Decoder(Challenge | Refused)
-_WELCOME: Final[msgspec.json.Decoder[Welcome | Refused]] = msgspec.json.Decoder(Welcome | Refused)
+_WELCOME: Final[msgspec.json.Decoder[Welcome | Refused | SendTail]] = msgspec.json.Decoder(
+    Welcome | Refused | SendTail
+)
 _REQUEST: Final[msgspec.json.Decoder[Compare | Follow]] = msgspec.json.Decoder(Compare | Follow)
 
 
-def introduce(socket: Socket, identity: Identity, key: bytes) -> Welcome:
+def introduce(socket: Socket, identity: Identity, key: bytes, log: OwnLog) -> Welcome | SendTail:
     """Introduces a replica to the master at the other end and returns what the master says about its log.
 
     Raises LinkRefused if the master has another key, belongs to another group or refuses us, and OSError.
     """
-    hello = Hello(VERSION, identity, secrets.token_hex(_NONCE_BYTES))
+    hello = Hello(VERSION, identity, secrets.token_hex(_NONCE_BYTES), log)
     _send(socket, hello)
     challenge = _receive(socket, _CHALLENGE)
     if isinstance(challenge, Refused):
@@ -145,8 +166,6 @@ def introduce(socket: Socket, identity: Identity, key: bytes) -> Welcome:
     answer = _receive(socket, _WELCOME)
     if isinstance(answer, Refused):
         raise LinkRefused(f"the master refuses this node: {answer.reason}")
-    if not answer.epochs:
-        raise LinkRefused("the master named no epoch")
     return answer
 
 
@@ -165,12 +184,13 @@ def admit(
     socket: Socket,
     identity: Identity,
     key: bytes,
-    welcome: Callable[[Identity], Welcome | Refused],
+    welcome: Callable[[Identity, OwnLog], Welcome | Refused | SendTail],
     checksum: Callable[[int, int], int | None],
-) -> tuple[Identity, Follow]:
-    """Admits a replica to a master and returns who it is and where it wants to begin.
+) -> tuple[Identity, Follow | SendTail]:
+    """Admits a replica to a master and returns who it is and where the stream begins.
 
-    `welcome` is asked only after the replica has proved that it holds the key. Raises LinkRefused or OSError.
+    `welcome` is asked only after the replica has proved that it holds the key. If it answers with SendTail,
+    the replica sends its log to this node. Raises LinkRefused or OSError.
     """
     hello = _receive(socket, _HELLO)
     try:
@@ -183,14 +203,22 @@ def admit(
     draft = Challenge(VERSION, identity, secrets.token_hex(_NONCE_BYTES), b"")
     challenge = msgspec.structs.replace(draft, proof=_proof(key, "master", hello, draft))
     _send(socket, challenge)
-    proof = _receive(socket, _PROOF).proof
+    try:
+        proof = _receive(socket, _PROOF).proof
+    except ConnectionError:
+        raise LinkRefused(
+            f"node {hello.identity.node_id} left when it saw this node's proof, so it does not hold this "
+            "group's key (--cluster-key)"
+        ) from None
     if not hmac.compare_digest(proof, _proof(key, "replica", hello, challenge)):
         _send(socket, Refused("it does not hold this group's key (--cluster-key)"))
         raise LinkRefused(f"node {hello.identity.node_id} does not hold this group's key")
-    answer = welcome(hello.identity)
+    answer = welcome(hello.identity, hello.log)
     _send(socket, answer)
     if isinstance(answer, Refused):
         raise LinkRefused(f"node {hello.identity.node_id} is refused: {answer.reason}")
+    if isinstance(answer, SendTail):
+        return hello.identity, answer
     while True:
         request = _receive(socket, _REQUEST)
         if isinstance(request, Follow):

@@ -164,8 +164,11 @@ class Node(Protocol):
         """Sets who must flush a record before it is confirmed. In force when it returns."""
         ...
 
-    def set_gate(self, gate: SendGate) -> None:
-        """Accepts, holds or refuses requests that append. In force when it returns."""
+    async def set_gate(self, gate: SendGate, reason: str) -> None:
+        """Accepts, holds or refuses requests that append. In force when it returns.
+
+        With HOLD, the control state is complete in the journal then.
+        """
         ...
 
     def acknowledge_until(self, deadline: float) -> None:

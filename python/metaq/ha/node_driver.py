@@ -26,7 +26,7 @@ from metaq.ha.actions import (
 )
 from metaq.ha.catch_up import CatchUp
 from metaq.ha.decisions.incarnation import why_new_incarnation
-from metaq.ha.group_record import Member
+from metaq.ha.group_record import Member, shown_id
 from metaq.ha.node import Clock, Files, Node, NodeFacts, Opened
 from metaq.ha.node_files import NodeRecord
 from metaq.ha.settings import HaSettings
@@ -95,6 +95,16 @@ class NodeDriver:
         """The identity of this node in its group."""
         return self.kept.member(self._node_id)
 
+    @property
+    def gate(self) -> SendGate:
+        """How a master treats requests that append."""
+        return self._gate
+
+    @property
+    def required(self) -> frozenset[Member]:
+        """The members that must flush a record before it is confirmed."""
+        return self._required
+
     # ---- start
 
     async def open(self) -> Opened:
@@ -121,7 +131,7 @@ class NodeDriver:
         reason = why_new_incarnation(kept, opened)
         kept = kept.change(boot_id=opened.boot_id)
         if reason:
-            _log.warning("node %d is a new incarnation: %s", self._node_id, reason)
+            _log.warning("node %d is a new incarnation: %s", shown_id(self._node_id), reason)
             kept = kept.change(incarnation=self._new_incarnation(), incomplete=True)
         return kept
 
@@ -159,7 +169,7 @@ class NodeDriver:
             steps = steps + 1 if acted else 0
             if steps == _STEPS_MAX:
                 self.unsettled += 1
-                _log.error("node %d: decisions do not settle", self._node_id)
+                _log.error("node %d: decisions do not settle", shown_id(self._node_id))
             if not acted or steps >= _STEPS_MAX:
                 await self._clock.wait(self.wake, until)
 
@@ -206,7 +216,7 @@ class NodeDriver:
                 self._node.set_required(members)
                 self._required = members
             case SetGate(gate, reason):
-                self._node.set_gate(gate)
+                await self._node.set_gate(gate, reason)
                 self._gate, self.status = gate, reason
             case AcknowledgeUntil(deadline):
                 self._node.acknowledge_until(deadline)
@@ -257,7 +267,7 @@ class NodeDriver:
         await self._finish_truncation()
 
     async def _start_over(self, log_start: int, reason: str) -> None:
-        _log.warning("node %d copies everything anew: %s", self._node_id, reason)
+        _log.warning("node %d copies everything anew: %s", shown_id(self._node_id), reason)
         await self.save(
             self.kept.change(incarnation=self._new_incarnation(), epochs=(), start_over_at=log_start)
         )
@@ -283,7 +293,9 @@ class NodeDriver:
             await self._node.stream(end)
 
     async def _fetch_tail(self, action: FetchTail) -> None:
-        _log.warning("node %d fetches a longer log from node %d", self._node_id, action.member.id)
+        _log.warning(
+            "node %d fetches a longer log from node %d", shown_id(self._node_id), shown_id(action.member.id)
+        )
         history = self.kept.history.continue_with(action.history, action.start)
         await self._promise(history.last_epoch)
         await self.save(self.kept.with_history(history))
@@ -304,9 +316,12 @@ class NodeDriver:
         self.resigned_at = None
         self._progress_at = self._clock.now()
         self._take_role(Role.MASTER, epoch)
+        _log.warning("node %d is master of epoch %d, which begins at %d", shown_id(self._node_id), epoch, end)
 
     async def _step_down(self, reason: str) -> None:
-        _log.warning("node %d is no longer master of epoch %d: %s", self._node_id, self.epoch, reason)
+        _log.warning(
+            "node %d is no longer master of epoch %d: %s", shown_id(self._node_id), self.epoch, reason
+        )
         await self._node.step_down()
         self._required, self._gate = frozenset(), SendGate.REFUSE
         self._take_role(Role.REPLICA)

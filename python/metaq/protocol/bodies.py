@@ -296,6 +296,13 @@ class DelayOffsets(Body):
     offset_table: dict[int, int] = always(factory=_mapping)
 
 
+class TimerMetrics(Body):
+    """Topic → how many of its messages wait for their moment."""
+
+    data_version: DataVersion = always(factory=DataVersion)
+    timing_count: dict[str, int] = always(factory=_mapping)
+
+
 class OffsetWrapper(Body):
     """The progress of one group in one queue."""
 
@@ -456,9 +463,23 @@ class HaReplica(Body):
     transferred_byte_in_second: int = always(0)
 
 
-class HaStatus(Body):
-    """Apache's HARuntimeInfo."""
+class HaSource(Body):
+    """The master as its replica sees it; Apache's HAClientRuntimeInfo. -1 stands for a figure that is not
+    known."""
 
+    activated: bool = always(False)
+    last_read_timestamp: int = always(0)
+    last_write_timestamp: int = always(0)
+    master_addr: str = always("")
+    master_flush_offset: int = always(-1)
+    max_offset: int = always(0)
+    transferred_byte_in_second: int = always(0)
+
+
+class HaStatus(Body):
+    """Apache's HARuntimeInfo. A replica has `ha_client_runtime_info`, a master the rest."""
+
+    ha_client_runtime_info: HaSource | None = None
     ha_connection_info: list[HaReplica] = always(factory=_sequence)
     in_sync_slave_nums: int = always(0)
     master: bool = always(True)

@@ -84,6 +84,14 @@ class GetAllDelayOffset(Command, code=45, permission="cluster", resources={}):
     """Body of the answer: the offsets of the delay levels."""
 
 
+class GetTimerCheckPoint(Command, code=60, permission="cluster", resources={}):
+    """Body of the answer: seven long integers (`broker/requests/timer_progress.py`)."""
+
+
+class GetTimerMetrics(Command, code=61, permission="cluster", resources={}):
+    """Body of the answer: TimerMetrics."""
+
+
 class GetConsumeStats(
     Command, code=208, permission="describe", resources={"topic": "topic", "consumer_group": "group"}
 ):

@@ -42,6 +42,7 @@ class Pump:
         self._waiting: dict[int, dict[int, asyncio.Future[Reply]]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = False
+        self._held = False
 
     def start(self) -> None:
         """Begins to drain; safe to call again. The listener's owner starts and stops the listener."""
@@ -102,8 +103,19 @@ class Pump:
             return False
         return True
 
+    def hold(self) -> None:
+        """Leaves requests in the listener's bounded queue until `release`. Others wait as well: answers of
+        clients, and the ends of connections."""
+        self._held = True
+        self._pause()
+
+    def release(self) -> None:
+        """Drains again; safe to call without `hold`."""
+        self._held = False
+        self._resume()
+
     def _resume(self) -> None:
-        if self._loop is not None and not self._reading:
+        if self._loop is not None and not self._reading and not self._held:
             self._loop.add_reader(self._listener.fileno(), self._drain)
             self._reading = True
 

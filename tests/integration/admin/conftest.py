@@ -38,9 +38,11 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         finally:
             metaq.stop()
         return
-    names = apache.start_nameserver(home / "names")
+    names = apache.start_nameserver(home / "names", jvm_flags=apache.SHORT_LIVED)
     try:
-        broker = apache.start_broker(home / "broker", [names.address], settings=APACHE_SETTINGS)
+        broker = apache.start_broker(
+            home / "broker", [names.address], jvm_flags=apache.SHORT_LIVED, settings=APACHE_SETTINGS
+        )
         try:
             wait_until(lambda: _is_registered(names.address))
             yield Served("rocketmq", names.address, broker.address)

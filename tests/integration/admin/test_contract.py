@@ -260,6 +260,8 @@ def test_messages_are_found(cluster: Served, admin: Admin) -> None:
     with metaq.Client(cluster.nameserver) as client, client.producer() as producer:
         first = producer.send(topic, b"first", keys=["k"], tag="red", properties={"colour": "blue"})
         second = producer.send(topic, b"second", keys=["k", "other"])
+        # One batch is stored at one time.
+        producer.send_many([metaq.Message(topic, b"%d" % number, keys=["batch"]) for number in range(5)])
     # Apache's broker indexes a moment after it has acknowledged.
     wait_until(lambda: len(admin.messages.by_key(topic, "k")) == 2)
     [found] = admin.messages.by_id(topic, first.id)
@@ -269,9 +271,11 @@ def test_messages_are_found(cluster: Served, admin: Admin) -> None:
     assert admin.messages.by_offset_id(second.offset_id).body == b"second"
     assert [message.body for message in admin.messages.by_key(topic, "k")] == [b"first", b"second"]
     assert [message.body for message in admin.messages.by_key(topic, "other")] == [b"second"]
+    wait_until(lambda: len(admin.messages.by_key(topic, "batch")) == 5)
+    assert [int(message.body) for message in admin.messages.by_key(topic, "batch")] == [0, 1, 2, 3, 4]
     assert admin.messages.by_key(topic, "k", end=before) == ()
     after = datetime.now(UTC) + timedelta(minutes=5)
-    assert [m.body for m in admin.messages.by_time(topic, before, after)] == [b"first", b"second"]
+    assert [m.body for m in admin.messages.by_time(topic, before, after)][:2] == [b"first", b"second"]
     assert [m.body for m in admin.messages.by_time(topic, before, after, limit=1)] == [b"first"]
     assert admin.messages.by_time(topic, before - timedelta(hours=1), before) == ()
     with pytest.raises(NoSuchMessage):

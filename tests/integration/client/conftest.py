@@ -66,9 +66,11 @@ def apache_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Apache's servers, for tests that also hold there. They stop with the module, because after the end of a
     transaction one of the broker's threads runs without a pause."""
     home = tmp_path_factory.mktemp("apache")
-    names = apache.start_nameserver(home / "names")
+    names = apache.start_nameserver(home / "names", jvm_flags=apache.SHORT_LIVED)
     try:
-        broker = apache.start_broker(home / "broker", [names.address], settings=APACHE_SETTINGS)
+        broker = apache.start_broker(
+            home / "broker", [names.address], jvm_flags=apache.SHORT_LIVED, settings=APACHE_SETTINGS
+        )
         try:
             # The broker registers a little after it is up.
             wait_until(lambda: _registered(names.address))

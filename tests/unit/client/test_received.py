@@ -128,6 +128,7 @@ def test_bodies_past_the_inflation_limit_wait_for_the_next_pull(monkeypatch: pyt
         return Reply(0, None, header, b"".join(stored[command.queue_offset :]))
 
     session = Session("127.0.0.1:1")
+    session.routes._brokers = {QUEUE.broker: {0: "127.0.0.1:2"}}
     session.call = answer  # type: ignore[method-assign,assignment]
     requests = pulling.PullRequests(session, "g", carries_subscription=False)
 

@@ -103,3 +103,19 @@ def test_delay_levels_are_read_by_unit() -> None:
     options = broker_options(configured("delay_levels=2s 3m 1h 1d"), ())
     assert options.store.delay_levels_ms == (2_000, 180_000, 3_600_000, 86_400_000)
     assert broker_options(configured(), ()).store.delay_levels_ms == DELAY_LEVELS_MS
+
+
+def test_a_copy_of_an_apache_master_has_no_other_role() -> None:
+    options = broker_options(configured("apache_master=10.0.0.4:10911"), ())
+    assert (options.apache_master, options.replication) == ("10.0.0.4:10911", None)
+    for setting in ("register=etcd://127.0.0.1:2379", "master=127.0.0.1:10912", "replica_ids=1"):
+        with pytest.raises(ConfigError, match=f"and {setting.partition('=')[0]} cannot be used together"):
+            broker_options(configured("apache_master=10.0.0.4:10911", setting), ())
+    with pytest.raises(ConfigError, match="but its id is 2"):
+        broker_options(configured("apache_master=10.0.0.4:10911", "id=2"), ())
+
+
+@pytest.mark.parametrize("address", ["10911", "10.0.0.4", ":10911", "10.0.0.4:0", "10.0.0.4:70000"])
+def test_the_address_of_an_apache_master_names_host_and_port(address: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"):
+        configured(f"apache_master={address}")

@@ -12,7 +12,7 @@ from metaq.config.options import OPTIONS, SECTIONS, SETTINGS, Option
 
 # Fields that follow from options of another name, see derive.py.
 DERIVED = {
-    "store": {"delay_levels_ms", "directory"},
+    "store": {"delay_levels_ms", "directory", "replicated"},
     "server": {"host", "port", "also_old_port"},
     "broker": {"store_host"},
 }

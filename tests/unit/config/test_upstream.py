@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from metaq.config import load
+from metaq.config.derive import broker_options
 from metaq.config.options import OPTIONS
 from metaq.config.upstream import SAME, WITHOUT_EFFECT, properties
 from metaq.errors import ConfigError
@@ -86,12 +87,34 @@ def test_every_translation_leads_to_an_option() -> None:
     assert not WITHOUT_EFFECT & SAME.keys()
 
 
-@pytest.mark.parametrize("role", ["SLAVE", "SYNC_MASTER"])
-def test_a_role_that_needs_replicas_stops_the_start(tmp_path: Path, role: str) -> None:
-    with pytest.raises(
-        ConfigError, match=f"brokerRole={role} asks for replication, which MetaQ does not have yet"
-    ):
-        load_text(tmp_path, f"brokerRole={role}")
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("brokerRole=SYNC_MASTER", "needs replicas, but none are configured"),
+        ("brokerRole=SLAVE\nbrokerId=1", "nothing says which broker is its master"),
+    ],
+)
+def test_a_role_in_a_group_that_is_not_described_stops_the_start(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    config = load_text(tmp_path, text)
+    with pytest.raises(ConfigError, match=complaint):
+        broker_options(config, (), alone=True)
+
+
+def test_a_slave_becomes_a_replica_of_its_master(tmp_path: Path) -> None:
+    config = load_text(
+        tmp_path, "brokerRole=SLAVE\nbrokerId=1\nhaMasterAddress=127.0.0.1:10912\nhaListenPort=20912"
+    )
+    replication = broker_options(config, (), alone=True).replication
+    assert replication is not None and replication.fixed is not None
+    assert (replication.broker_id, replication.port) == (1, 20912)
+    assert replication.fixed.master_address == "127.0.0.1:10912"
+
+
+def test_an_unknown_role_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="brokerRole=LEADER is not known"):
+        load_text(tmp_path, "brokerRole=LEADER")
 
 
 def test_a_value_of_the_wrong_kind_names_the_key(tmp_path: Path) -> None:

@@ -48,14 +48,14 @@ class Node:
         self.listener.start()
         self._closing = closing
 
-    def build(self, group: GroupPolicy | None = None) -> _core.BrokerPlane:
-        plane = _core.BrokerPlane(self.listener, self.store, SETTINGS)
+    def build(self, group: GroupPolicy | None = None, *, is_replica: bool = False) -> _core.BrokerPlane:
+        plane = _core.BrokerPlane(self.listener, self.store, SETTINGS, is_replica=is_replica)
         plane.put_topics([TopicPolicy("orders", 4, 4, 6)])
         plane.put_groups([group or GroupPolicy("readers")])
         return plane
 
-    def serve(self, group: GroupPolicy | None = None) -> _core.BrokerPlane:
-        plane = self.build(group)
+    def serve(self, group: GroupPolicy | None = None, *, is_replica: bool = False) -> _core.BrokerPlane:
+        plane = self.build(group, is_replica=is_replica)
         plane.start()
         self._closing.callback(plane.stop)
         return plane
@@ -68,6 +68,12 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     with ExitStack() as closing:
         yield Node(tmp_path, closing)
+
+
+@pytest.fixture
+def other_node(tmp_path: Path) -> Iterator[Node]:
+    with ExitStack() as closing:
+        yield Node(tmp_path / "other", closing)
 
 
 def test_without_a_plane_hot_requests_are_refused_and_others_cross(node: Node) -> None:
@@ -154,6 +160,41 @@ def test_pulls_that_wait_for_a_function_are_answered(node: Node) -> None:
         # Nobody wants the message, so the pull would wait for another one; a stopped plane answers it.
         batch.answer(b"\0")
         assert (answer := wire.read()).opaque == first and answer.code == 20
+
+
+def test_a_replica_relays_to_the_master_that_it_was_given(node: Node, other_node: Node) -> None:
+    node.serve(is_replica=True)
+    other_node.serve()
+    with node.connect() as wire:
+        assert wire.send("orders", b"x").code == NOT_AVAILABLE
+        wire.write(41, {"name": "value"}, b"body")
+        (request,) = _drain(node.listener)
+        assert not request.relay(), "there is no master"
+        node.listener.set_relay(f"127.0.0.1:{other_node.listener.port}")
+        assert wire.send("orders", b"x").code == 0
+        assert request.relay()
+        (relayed,) = _drain(other_node.listener)
+        assert (relayed.code, relayed.body, relayed.fields["name"]) == (41, b"body", "value")
+        relayed.respond(0, remark="locked")
+        assert wire.read().remark == "locked"
+        node.listener.set_relay(None)
+        assert wire.send("orders", b"x").code == NOT_AVAILABLE
+    assert (node.store.max_offset("orders", 0), other_node.store.max_offset("orders", 0)) == (0, 1)
+    with pytest.raises(ValueError, match="nowhere"):
+        node.listener.set_relay("nowhere")
+
+
+def test_appends_wait_while_they_are_held(node: Node) -> None:
+    plane = node.serve()
+    with node.connect() as wire:
+        node.listener.hold_appends(60_000)
+        opaque = wire.write(310, send_fields("orders"), b"x")
+        assert wire.pull("orders", 0).code == 19, "reads go on"
+        plane.stop(wait_confirmed=False)
+        node.serve()
+        assert node.listener.release_appends()
+        assert (answer := wire.read()).opaque == opaque and answer.code == 0
+    assert not node.listener.release_appends(), "nothing was held any more"
 
 
 T = TypeVar("T")

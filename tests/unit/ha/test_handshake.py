@@ -14,15 +14,27 @@ from hypothesis import strategies as st
 
 from metaq._core import LinkListener, LinkSocket
 from metaq.ha import handshake
-from metaq.ha.handshake import Follow, Identity, LinkRefused, Refused, Welcome, admit, compare, introduce
+from metaq.ha.handshake import (
+    Follow,
+    Identity,
+    LinkRefused,
+    OwnLog,
+    Refused,
+    SendTail,
+    Welcome,
+    admit,
+    compare,
+    introduce,
+)
 
 TIMEOUT_MS = 20_000
 MASTER = Identity("cluster", "broker-a", 1, "a" * 32)
 REPLICA = Identity("cluster", "broker-a", 2, "b" * 32)
-WELCOME = Welcome([(1, 0), (4, 700)], 0, 900, 1 << 30)
+WELCOME = Welcome(4, [(1, 0), (4, 700)], 0, 900, 1 << 30, "127.0.0.1:10911")
+LOG = OwnLog(4, [(1, 0)], 800)
 KEY = b"a key that both hold"
 
-Admitted = tuple[Identity, Follow]
+Admitted = tuple[Identity, Follow | SendTail]
 
 
 @dataclass
@@ -31,7 +43,7 @@ class Master:
 
     listener: LinkListener
     pool: ThreadPoolExecutor
-    welcome: Callable[[Identity], Welcome | Refused]
+    welcome: Callable[[Identity, OwnLog], Welcome | Refused | SendTail]
 
     def admit(self, key: bytes = KEY) -> tuple[LinkSocket, Future[Admitted]]:
         """Connects a replica and returns its socket and the master's verdict."""
@@ -48,7 +60,7 @@ class Master:
 @pytest.fixture(scope="module")
 def master() -> Iterator[Master]:
     with ThreadPoolExecutor() as pool:
-        yield Master(LinkListener("127.0.0.1:0", TIMEOUT_MS), pool, lambda identity: WELCOME)
+        yield Master(LinkListener("127.0.0.1:0", TIMEOUT_MS), pool, lambda identity, log: WELCOME)
 
 
 def refusal(socket: LinkSocket) -> str:
@@ -59,8 +71,8 @@ def refusal(socket: LinkSocket) -> str:
 
 def test_a_replica_is_admitted_and_asks_for_the_stream(master: Master) -> None:
     socket, verdict = master.admit()
-    welcome = introduce(socket, REPLICA, KEY)
-    assert (welcome, welcome.epoch) == (WELCOME, 4)
+    welcome = introduce(socket, REPLICA, KEY, LOG)
+    assert welcome == WELCOME
     assert [compare(socket, 10, 30), compare(socket, 0, 5)] == [20, 5]
     handshake.ask_to_follow(socket, 800, (4, 17))
     assert verdict.result() == (REPLICA, Follow(800, (4, 17)))
@@ -70,7 +82,7 @@ def test_a_replica_is_admitted_and_asks_for_the_stream(master: Master) -> None:
 def test_a_replica_with_another_key_learns_nothing(master: Master, key: bytes) -> None:
     socket, verdict = master.admit()
     with pytest.raises(LinkRefused, match="does not hold this group's key") as caught:
-        introduce(socket, REPLICA, key)
+        introduce(socket, REPLICA, key, LOG)
     assert "--cluster-key" in caught.value.hint
     socket.close()
     with pytest.raises((LinkRefused, OSError)):
@@ -79,7 +91,7 @@ def test_a_replica_with_another_key_learns_nothing(master: Master, key: bytes) -
 
 def test_a_replica_that_ignores_the_masters_proof_must_prove_itself(master: Master) -> None:
     socket, verdict = master.admit()
-    handshake._send(socket, handshake.Hello(handshake.VERSION, REPLICA, "00"))
+    handshake._send(socket, handshake.Hello(handshake.VERSION, REPLICA, "00", LOG))
     challenge = handshake._receive(socket, handshake._CHALLENGE)
     assert isinstance(challenge, handshake.Challenge)
     # The master's own proof, reflected.
@@ -102,25 +114,52 @@ def test_a_stranger_is_refused_with_the_reason(
 ) -> None:
     socket, verdict = master.admit()
     with pytest.raises(LinkRefused, match=complaint):
-        introduce(socket, msgspec.structs.replace(REPLICA, **change), KEY)
+        introduce(socket, msgspec.structs.replace(REPLICA, **change), KEY, LOG)
     with pytest.raises(LinkRefused, match=complaint):
         verdict.result()
 
 
 def test_another_version_is_refused(master: Master) -> None:
     socket, verdict = master.admit()
-    handshake._send(socket, handshake.Hello(99, REPLICA, "00"))
+    handshake._send(socket, handshake.Hello(99, REPLICA, "00", LOG))
     assert "speaks version 99" in refusal(socket)
     with pytest.raises(LinkRefused):
         verdict.result()
 
 
+def test_a_starting_master_asks_for_the_records_that_it_lacks() -> None:
+    seen: list[tuple[Identity, OwnLog]] = []
+
+    def ask(peer: Identity, log: OwnLog) -> SendTail:
+        seen.append((peer, log))
+        return SendTail(700, (1, 3))
+
+    with ThreadPoolExecutor() as pool:
+        starting = Master(LinkListener("127.0.0.1:0", TIMEOUT_MS), pool, ask)
+        socket, verdict = starting.admit()
+        assert introduce(socket, REPLICA, KEY, LOG) == SendTail(700, (1, 3))
+        assert verdict.result() == (REPLICA, SendTail(700, (1, 3)))
+    assert seen == [(REPLICA, LOG)]
+
+
+def test_closing_a_socket_ends_a_read_that_waits() -> None:
+    listener = LinkListener("127.0.0.1:0", TIMEOUT_MS)
+    socket = LinkSocket.connect(f"127.0.0.1:{listener.port}", TIMEOUT_MS)
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(socket.receive, 1)
+        while not reading.running():
+            threading.Event().wait(0.001)
+        socket.close()
+        with pytest.raises(OSError):
+            reading.result(TIMEOUT_MS / 2000)
+
+
 def test_a_master_may_refuse_a_node_that_holds_the_key() -> None:
     with ThreadPoolExecutor() as pool:
-        strict = Master(LinkListener("127.0.0.1:0", TIMEOUT_MS), pool, lambda _: Refused("it was removed"))
+        strict = Master(LinkListener("127.0.0.1:0", TIMEOUT_MS), pool, lambda *_: Refused("it was removed"))
         socket, verdict = strict.admit()
         with pytest.raises(LinkRefused, match="it was removed"):
-            introduce(socket, REPLICA, KEY)
+            introduce(socket, REPLICA, KEY, LOG)
         with pytest.raises(LinkRefused, match="node 2 is refused: it was removed"):
             verdict.result()
 
@@ -148,5 +187,5 @@ def test_a_silent_peer_does_not_hold_a_thread_for_ever() -> None:
     while (accepted := listener.accept()) is None:
         threading.Event().wait(0.001)
     with pytest.raises(TimeoutError):
-        admit(accepted, MASTER, KEY, lambda _: WELCOME, lambda first, last: None)
+        admit(accepted, MASTER, KEY, lambda *_: WELCOME, lambda first, last: None)
     socket.close()

@@ -60,6 +60,26 @@ def test_a_dead_replica_of_an_idle_master_is_behind() -> None:
     assert isinstance(decided(master(), links=links)[0], Swap)
 
 
+def test_a_member_that_is_about_to_stop_leaves_at_once() -> None:
+    node = own(Role.MASTER, ONE)
+    leaving = beat(THREE, state=NodeState.LEAVING)
+    actions = decide(view(node, beats={1: beat(ONE), 2: beat(TWO), 3: leaving}))
+    assert actions == [Swap(SwapPurpose.SHRINK, 7, RECORD.replace(in_sync=(ONE, TWO)))]
+    without = RECORD.replace(in_sync=(ONE, TWO))
+    node = own(Role.MASTER, ONE, required=without.members)
+    beats = {1: beat(ONE), 2: beat(TWO), 3: leaving}
+    assert not any(isinstance(action, Swap) for action in decide(view(node, record=without, beats=beats)))
+
+
+def test_a_member_that_is_about_to_stop_stays_if_too_few_would_remain() -> None:
+    record = RECORD.replace(in_sync=(ONE, TWO))
+    node = own(Role.MASTER, ONE, required=record.members)
+    beats = {1: beat(ONE), 2: beat(TWO, state=NodeState.LEAVING)}
+    links = {TWO: link(TWO)}
+    actions = decide(view(node, record=record, beats=beats, links=links))
+    assert not any(isinstance(action, Swap | SetGate) for action in actions), "it still holds everything"
+
+
 def test_the_set_never_falls_below_its_minimum() -> None:
     behind = {TWO: link(TWO, behind_s=5), THREE: link(THREE, behind_s=5)}
     (action,) = decided(master(), links=behind)
@@ -189,7 +209,7 @@ def test_a_switch_drains_then_hands_over() -> None:
     links = {TWO: link(TWO, flushed_end=90), THREE: link(THREE)}
     assert decided(node, switch=switching(), links=links) == []
     done = decided(node, switch=switching(), record=handed_over)
-    assert done == [StepDown("node 2 is master of epoch 6"), EndSwitch()]
+    assert done == [EndSwitch(), StepDown("node 2 is master of epoch 6")]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +234,7 @@ def test_a_switch_does_not_wait_for_the_register_for_ever() -> None:
 
 def test_another_election_ends_a_switch_with_an_error() -> None:
     actions = decided(master(), switch=switching(), record=RECORD.replace(epoch=6, master=3))
-    assert "another change came first" in actions[1].error
+    assert isinstance(actions[0], EndSwitch) and "another change came first" in actions[0].error
 
 
 # ---- replicas=async

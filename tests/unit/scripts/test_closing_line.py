@@ -86,14 +86,23 @@ def test_failures_are_repeated_at_the_end(runner: ModuleType) -> None:
     assert outcome.complaints == ("test it_holds ... FAILED", "(signal: 7, SIGBUS)")
 
 
-def test_every_suite_that_runs_apart_names_tests_that_exist(runner: ModuleType) -> None:
+def test_every_test_runs_in_one_suite(runner: ModuleType) -> None:
     root = SCRIPTS.parent
-    named = [
-        argument.removeprefix("--ignore=")
-        for arguments in runner.APART.values()
-        for argument in arguments
-        if "tests/" in argument
-    ]
-    assert [path for path in (*named, *runner.APART_FOLDERS) if not (root / path).exists()] == []
-    covered = {argument.split("/")[1] for argument in named}
-    assert covered == {folder.split("/")[1] for folder in runner.APART_FOLDERS}
+    suites = [suite for line in runner.plan("all", []) for suite in line if suite.name.startswith("pytest")]
+    runs: dict[str, list[tuple[str, str]]] = {}
+    for suite in suites:
+        arguments = suite.command[3:]
+        ignored = [argument.removeprefix("--ignore=") for argument in arguments if "--ignore=" in argument]
+        named = [argument for argument in arguments if argument.startswith("tests")]
+        chosen = arguments[arguments.index("-k") + 1] if "-k" in arguments else ""
+        assert [path for path in (*named, *ignored) if not (root / path).exists()] == []
+        for path in named:
+            files = [root / path] if path.endswith(".py") else (root / path).rglob("test_*.py")
+            for file in (str(file.relative_to(root)) for file in files):
+                if not any(file == path or file.startswith(f"{path}/") for path in ignored):
+                    runs.setdefault(file, []).append((suite.name, chosen))
+    every = {str(file.relative_to(root)) for file in (root / "tests").rglob("test_*.py")}
+    assert every == runs.keys()
+    halves = [("pytest interop 5.5.0", "5.5.0"), ("pytest interop", "not 5.5.0")]
+    strange = {file: ran for file, ran in runs.items() if len(ran) != 1 and ran != halves}
+    assert strange == {}

@@ -23,13 +23,17 @@ def program(folder: Path, name: str, script: str) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The only folder on the PATH: the tools that the script itself needs, and a user who is not root."""
-    for tool in ("bash", "sort", "head", "grep", "sh"):
-        found = shutil.which(tool)
-        assert found is not None
-        (tmp_path / tool).symlink_to(found)
+    link(tmp_path, "bash", "sort", "head", "grep", "sh")
     program(tmp_path, "id", "echo 1000")
     program(tmp_path, "apt-get", f"touch {tmp_path}/installed; exit 1")
     return tmp_path
+
+
+def link(folder: Path, *tools: str) -> None:
+    for tool in tools:
+        found = shutil.which(tool)
+        assert found is not None
+        (folder / tool).symlink_to(found)
 
 
 def require_etcd(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -61,11 +65,31 @@ def test_without_root_it_says_what_to_install(folder: Path, version: str | None)
 
 def test_root_without_a_mirror_learns_the_same(folder: Path) -> None:
     program(folder, "id", "echo 0")
-    for tool in ("mktemp", "rm", "touch"):
-        found = shutil.which(tool)
-        assert found is not None
-        (folder / tool).symlink_to(found)
+    link(folder, "mktemp", "rm", "touch", "flock")
     outcome = require_etcd(folder)
     assert outcome.returncode == 1
     assert (folder / "installed").exists()
     assert ADVICE in outcome.stderr and INSTALL in outcome.stderr
+
+
+def test_only_one_script_at_a_time_installs(folder: Path) -> None:
+    program(folder, "id", "echo 0")
+    link(folder, "flock", "chmod", "sleep")
+    # The second script finds the first one installing, and then finds Go.
+    program(
+        folder,
+        "apt-get",
+        f"cd {folder}; echo begins >> log; sleep 0.5; echo ends >> log; : > go; chmod +x go",
+    )
+    scripts = [
+        subprocess.Popen(
+            ["bash", str(SCRIPTS / "require.sh"), "go"],
+            env={"PATH": str(folder)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    told = [script.communicate(timeout=60)[1] for script in scripts]
+    assert [script.returncode for script in scripts] == [0, 0, 0], told
+    assert (folder / "log").read_text().split() == ["begins", "ends"]

@@ -4,9 +4,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use metaq_wire::{batch_records, properties};
 use parking_lot::{Condvar, Mutex};
 
 use crate::produce::ids::{IdTail, UniqueIds};
+
+/// Property with the key that has chosen the queue of a message.
+pub(crate) const SHARDING_KEY: &str = "__SHARDINGKEY";
+/// Property of a half message: how many messages its broker unpacks from it on commit.
+pub(crate) const HALF_BATCH: &str = "METAQ_HALF_BATCH";
 
 /// A queue of a topic: the name of its broker, and its number there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -165,6 +171,24 @@ impl<A> Batch<A> {
     /// The body of its request; empty once the batch has an outcome.
     pub fn body(&self) -> Bytes {
         self.body.lock().clone()
+    }
+
+    /// The sharding key of the first message, if every message has one. Then the key has chosen the batch's queue.
+    pub fn sharding_key(&self) -> Option<String> {
+        let key_of = |properties: &[u8]| {
+            let key = properties::find(properties, SHARDING_KEY)?;
+            std::str::from_utf8(key).ok().map(str::to_owned)
+        };
+        let contents = self.contents()?;
+        if let Form::Alone { properties, .. } = &contents.form {
+            if properties::find(properties.as_bytes(), HALF_BATCH).is_none() {
+                return key_of(properties.as_bytes());
+            }
+        }
+        let body = self.body();
+        let keys: Option<Vec<String>> =
+            batch_records(&body).map(|record| key_of(record.ok()?.properties)).collect();
+        keys?.into_iter().next()
     }
 
     /// Starts its clock: now, or at its creation if it waited behind batches that failed. So waiting for a slow broker

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 
-use crate::produce::batch::{Batch, BatchOrigin, BrokerQueue, Contents, Form, Outcome};
+use crate::produce::batch::{Batch, BatchOrigin, BrokerQueue, Contents, Form, HALF_BATCH, Outcome};
 use crate::produce::byte_budget::ByteBudget;
 use crate::produce::ids::{IdTail, UniqueIds};
 
@@ -17,8 +17,6 @@ use crate::produce::ids::{IdTail, UniqueIds};
 const BATCH_COUNT_MAX: usize = 32_000;
 /// Bytes of a batch record apart from body and properties.
 pub const RECORD_FIXED_BYTES: usize = 22;
-/// Property of a half message: how many messages its broker unpacks from it on commit.
-const HALF_BATCH: &str = "METAQ_HALF_BATCH";
 const TRANSACTION_PREPARED: i32 = 4;
 /// The first allocation of a batch, unless the previous batch of its lane was larger.
 const FIRST_BYTES: usize = 4096;

@@ -8,7 +8,7 @@ use metaq_wire::layout::PROPERTIES_BYTES_MAX;
 use metaq_wire::properties::push;
 
 use crate::produce::accumulator::{Accumulator, BatchMessage, Put, PutError, WhenFull};
-use crate::produce::batch::{BrokerQueue, Form};
+use crate::produce::batch::{BrokerQueue, Form, SHARDING_KEY};
 use crate::produce::ids::{IdTail, UniqueIds};
 use crate::produce::lanes::RECORD_FIXED_BYTES;
 
@@ -105,7 +105,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
     /// Takes a plain message of a topic that has been sent to before. `None` if anything stands against it: the caller
     /// then has Python check it, which says what is wrong.
     pub fn put_plain(&self, message: &PlainMessage<'_>) -> Option<Put<A>> {
-        let named = [("TAGS", message.tag), ("KEYS", message.keys), ("__SHARDINGKEY", message.sharding_key)];
+        let named = [("TAGS", message.tag), ("KEYS", message.keys), (SHARDING_KEY, message.sharding_key)];
         let ids = &*self.ids;
         let own: usize =
             named.iter().filter_map(|(name, value)| value.map(|value| name.len() + value.len() + 2)).sum();
@@ -114,7 +114,7 @@ impl<A: Default + Send + 'static> Accumulator<A> {
             return None;
         }
         let queue = match message.sharding_key {
-            Some(key) => Some(self.routes.get(message.topic)?.by_key(key)?.clone()),
+            Some(key) => Some(self.routes.get(message.topic)?.by_key(message.topic, key)?.clone()),
             None => None,
         };
         let id = ids.next();

@@ -40,16 +40,31 @@ impl Route {
     }
 
     /// Returns the same queue for the same key: the one that Java's SelectMessageQueueByHash chooses.
-    pub fn by_key(&self, key: &str) -> Option<&BrokerQueue> {
-        let count = u64::try_from(self.queues.len()).ok().filter(|count| *count > 0)?;
-        let number = tag_code(key).unsigned_abs() % count;
-        self.queues.get(usize::try_from(number).ok()?)
+    ///
+    /// The first message creates a topic on its own broker alone. So all keys of a topic that does not exist yet share
+    /// one broker, and each key keeps its queue when the topic exists.
+    pub fn by_key(&self, topic: &str, key: &str) -> Option<&BrokerQueue> {
+        let queues = if self.is_template { self.of_one_broker(topic) } else { &*self.queues };
+        queues.get(remainder(key, queues.len())?)
+    }
+
+    /// The queues of one broker, the same for the same topic.
+    fn of_one_broker(&self, topic: &str) -> &[BrokerQueue] {
+        let brokers: Vec<&[BrokerQueue]> = self.queues.chunk_by(|a, b| a.broker == b.broker).collect();
+        let chosen = remainder(topic, brokers.len()).and_then(|number| brokers.get(number).copied());
+        chosen.unwrap_or_default()
     }
 
     /// How many queues a broker has. The number matters when the message creates the topic.
     fn queues_of(&self, broker: &str) -> usize {
         self.queues.iter().filter(|queue| *queue.broker == *broker).count()
     }
+}
+
+/// The hash of a text as a number below `count`; `None` if that is 0.
+fn remainder(text: &str, count: usize) -> Option<usize> {
+    let number = tag_code(text).unsigned_abs().checked_rem(u64::try_from(count).ok()?)?;
+    usize::try_from(number).ok()
 }
 
 /// The queue and the broker address that a batch is sent to.
@@ -167,9 +182,26 @@ mod tests {
         assert!(routes.given("u", &queue(0)).is_none());
         routes.put("none", Route::default());
         assert!(routes.any("none", 3, Instant::now()).is_none());
-        assert!(Route::default().by_key("k").is_none());
+        assert!(Route::default().by_key("t", "k").is_none());
         // The hash of this text is i32::MIN, whose absolute value does not fit into 32 bits.
         let queues = routes.get("t").unwrap();
-        assert_eq!(queues.by_key("polygenelubricants").unwrap().queue_id, 0);
+        assert_eq!(queues.by_key("t", "polygenelubricants").unwrap().queue_id, 0);
+    }
+
+    #[test]
+    fn keys_of_a_new_topic_share_a_broker_and_keep_their_queues_when_it_exists() {
+        let template = Route { is_template: true, ..Route::clone(&routes(&["a", "b"]).get("t").unwrap()) };
+        let mut used = Vec::new();
+        for topic in ["orders", "parcels", "letters", "returns"] {
+            let broker = &template.by_key(topic, "0").unwrap().broker;
+            let created = Route::clone(&routes(&[broker]).get("t").unwrap());
+            for key in (0..100).map(|number| number.to_string()) {
+                assert_eq!(template.by_key(topic, &key), created.by_key(topic, &key));
+            }
+            used.push(broker.to_string());
+        }
+        used.sort();
+        used.dedup();
+        assert_eq!(used, ["a", "b"]);
     }
 }

@@ -11,7 +11,7 @@ use metaq_wire::layout::PROPERTIES_BYTES_MAX;
 use metaq_wire::properties::push_bytes;
 
 use crate::produce::accumulator::{Accumulator, BatchMessage, PutError, WhenFull};
-use crate::produce::batch::{BrokerQueue, Form};
+use crate::produce::batch::{BrokerQueue, Form, SHARDING_KEY};
 use crate::produce::lanes::RECORD_FIXED_BYTES;
 use crate::produce::outgoing::{has_tag_separator, push_unique_id, takes_batches};
 use crate::produce::routes::Route;
@@ -225,9 +225,9 @@ impl<'a> Rows<'a> {
             (None, None) => None,
             (Some(_), Some(_)) => return Err("shardingKey and queueId are both given".to_owned()),
             (Some(key), None) => {
-                push_bytes(out, b"__SHARDINGKEY", key.as_bytes());
+                push_bytes(out, SHARDING_KEY.as_bytes(), key.as_bytes());
                 let route = route()?;
-                Some(route.by_key(key).ok_or_else(|| format!("topic {topic} has no queue"))?.clone())
+                Some(route.by_key(topic, key).ok_or_else(|| format!("topic {topic} has no queue"))?.clone())
             }
             (None, Some(queue_id)) => Some(find_queue(&*route()?, topic, queue_id, broker)?),
         };

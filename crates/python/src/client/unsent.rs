@@ -45,6 +45,11 @@ impl UnsentBatch {
     }
 
     #[getter]
+    fn key(&self) -> Option<String> {
+        self.batch.sharding_key()
+    }
+
+    #[getter]
     fn target(&self) -> Option<(&str, i32)> {
         pair(self.target.as_ref())
     }

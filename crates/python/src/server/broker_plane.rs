@@ -28,11 +28,18 @@ pub struct BrokerPlane {
 #[pymethods]
 impl BrokerPlane {
     #[new]
-    #[pyo3(signature = (listener, store, settings))]
-    fn new(py: Python<'_>, listener: &Listener, store: &Store, settings: BrokerSettings) -> PyResult<Self> {
-        let settings = settings.with_store(&store.settings);
+    #[pyo3(signature = (listener, store, settings, *, is_replica=false, has_replicas=false))]
+    fn new(
+        py: Python<'_>,
+        listener: &Listener,
+        store: &Store,
+        settings: BrokerSettings,
+        is_replica: bool,
+        has_replicas: bool,
+    ) -> PyResult<Self> {
+        let settings = settings.with_store(&store.settings, is_replica || has_replicas);
         let (listener, store) = (&listener.inner, Arc::clone(&store.inner));
-        let inner = enter(py, || metaq_server::BrokerPlane::new(listener, store, settings))?;
+        let inner = enter(py, || metaq_server::BrokerPlane::new(listener, store, settings, is_replica))?;
         Ok(BrokerPlane { inner })
     }
 
@@ -40,8 +47,9 @@ impl BrokerPlane {
         enter(py, || self.inner.start())
     }
 
-    fn stop(&self, py: Python<'_>) {
-        enter_infallible(py, || self.inner.stop());
+    #[pyo3(signature = (*, wait_confirmed=true))]
+    fn stop(&self, py: Python<'_>, wait_confirmed: bool) {
+        enter_infallible(py, || self.inner.stop(wait_confirmed));
     }
 
     fn put_topics(&self, topics: Vec<TopicPolicy>) {

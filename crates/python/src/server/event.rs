@@ -80,6 +80,10 @@ impl Request {
     fn retry(&self, py: Python<'_>) -> PyResult<()> {
         enter(py, || self.shared.handle_again(&self.crossed))
     }
+
+    fn relay(&self, py: Python<'_>) -> PyResult<bool> {
+        enter(py, || self.shared.relay_crossed(&self.crossed))
+    }
 }
 
 #[pyclass(frozen, module = "metaq._core")]

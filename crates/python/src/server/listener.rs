@@ -71,6 +71,18 @@ impl Listener {
         enter(py, || self.inner.invoke(connection, code, &fields, body, oneway))
     }
 
+    fn set_relay(&self, py: Python<'_>, address: Option<&str>) -> PyResult<()> {
+        enter(py, || self.inner.set_relay(address))
+    }
+
+    fn hold_appends(&self, py: Python<'_>, timeout_ms: u64) {
+        enter_infallible(py, || self.inner.shared.hold_appends(Duration::from_millis(timeout_ms)));
+    }
+
+    fn release_appends(&self, py: Python<'_>) -> bool {
+        enter_infallible(py, || self.inner.shared.release_appends())
+    }
+
     fn figures(&self) -> ListenerFigures {
         self.inner.figures().into()
     }

@@ -1,5 +1,6 @@
 //! The listener, the broker plane and the store as the control plane uses them.
 
+pub(crate) mod apache_ha;
 pub(crate) mod broker_plane;
 pub(crate) mod clock;
 pub(crate) mod event;

@@ -18,6 +18,17 @@ pub struct LinkSocket {
     inner: metaq_server::LinkSocket,
 }
 
+impl LinkSocket {
+    /// Takes the connection out, for whoever streams on it.
+    pub(crate) fn take(&self) -> PyResult<std::net::TcpStream> {
+        self.inner.take().ok_or_else(given_away)
+    }
+
+    pub(crate) fn remote_address(&self) -> &str {
+        &self.inner.remote
+    }
+}
+
 #[pymethods]
 impl LinkSocket {
     #[staticmethod]
@@ -102,7 +113,7 @@ impl ReplicationHub {
     }
 
     fn add_link(&self, socket: &LinkSocket, node_id: u32, from_offset: i64) -> PyResult<u64> {
-        let stream = socket.inner.take().ok_or_else(given_away)?;
+        let stream = socket.take()?;
         Ok(self.inner.add_link(stream, node_id, from_offset)?)
     }
 
@@ -164,7 +175,7 @@ impl ReplicationFollower {
         epoch: u64,
         state: (u64, u64),
     ) -> PyResult<Self> {
-        let stream = socket.inner.take().ok_or_else(given_away)?;
+        let stream = socket.take()?;
         let state = StatePosition { epoch: state.0, version: state.1 };
         let store = Arc::clone(&store.inner);
         Ok(ReplicationFollower {

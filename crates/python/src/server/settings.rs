@@ -32,6 +32,7 @@ impl From<ReplicationSettings> for metaq_server::ReplicationSettings {
 pub struct StoreSettings {
     directory: std::path::PathBuf,
     flush: String,
+    replicated: bool,
     commit_log_file_bytes: u64,
     consume_queue_file_entries: u64,
     index_slots: u32,
@@ -56,6 +57,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
             directory: from.directory,
             // Only the exact word chooses the weaker mode.
             sync_flush: from.flush != "async",
+            replicated: from.replicated,
             commit_log_file_bytes: from.commit_log_file_bytes,
             consume_queue_file_entries: from.consume_queue_file_entries,
             index_slots: from.index_slots,
@@ -91,6 +93,11 @@ pub struct ServerSettings {
     crossing_age_ms_max: u64,
     connection_output_bytes_max: usize,
     worker_threads: usize,
+    relay_timeout_ms: u64,
+    relay_requests_max: usize,
+    relay_bytes_max: usize,
+    held_requests_max: usize,
+    held_bytes_max: usize,
 }
 
 impl From<ServerSettings> for metaq_server::ServerSettings {
@@ -109,6 +116,11 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
             crossing_age_ms_max: from.crossing_age_ms_max,
             connection_output_bytes_max: from.connection_output_bytes_max,
             worker_threads: from.worker_threads,
+            relay_timeout_ms: from.relay_timeout_ms,
+            relay_requests_max: from.relay_requests_max,
+            relay_bytes_max: from.relay_bytes_max,
+            held_requests_max: from.held_requests_max,
+            held_bytes_max: from.held_bytes_max,
         }
     }
 }
@@ -132,6 +144,9 @@ pub struct BrokerSettings {
     pull_bytes_default: usize,
     pull_limit_hold_ms: u64,
     filter_hold_ms_max: u64,
+    slave_read: bool,
+    in_memory_percent: u64,
+    id: i64,
     transaction_timeout_ms: i64,
     transactions_open_max: usize,
     transactions_ended_kept: usize,
@@ -141,8 +156,12 @@ pub struct BrokerSettings {
 }
 
 impl BrokerSettings {
-    /// Settings that the store has too are taken from there.
-    pub fn with_store(self, store: &metaq_store::StoreSettings) -> metaq_server::BrokerSettings {
+    /// Settings that the store has too are taken from there. Without replicas, consumers read from nowhere else.
+    pub fn with_store(
+        self,
+        store: &metaq_store::StoreSettings,
+        has_replicas: bool,
+    ) -> metaq_server::BrokerSettings {
         metaq_server::BrokerSettings {
             cluster: self.cluster,
             name: self.name,
@@ -165,6 +184,9 @@ impl BrokerSettings {
                 bytes_default: self.pull_bytes_default,
                 limit_hold_ms: self.pull_limit_hold_ms,
                 filter_hold_ms_max: self.filter_hold_ms_max,
+                slave_read: self.slave_read && has_replicas,
+                in_memory_percent: self.in_memory_percent,
+                own_broker_id: Some(self.id).filter(|id| *id != 0),
             },
             transaction: metaq_server::TransactionSettings {
                 timeout_ms: self.transaction_timeout_ms,
@@ -230,6 +252,7 @@ pub struct GroupPolicy {
     broadcast_enabled: bool,
     broadcasting: bool,
     broker_id: i64,
+    slow_broker_id: i64,
     retry_times_max: i32,
     forbidden_topics: Vec<String>,
     subscriptions: Vec<SubscriptionPolicy>,
@@ -274,6 +297,7 @@ impl From<GroupPolicy> for metaq_server::Group {
             broadcast_enabled: from.broadcast_enabled,
             broadcasting: from.broadcasting,
             broker_id: from.broker_id,
+            slow_broker_id: from.slow_broker_id,
             retry_times_max: from.retry_times_max,
             forbidden_topics: from.forbidden_topics,
             subscriptions: from.subscriptions.into_iter().map(Into::into).collect(),

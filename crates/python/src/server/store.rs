@@ -13,6 +13,14 @@ use crate::server::clock::Clock;
 use crate::server::figures::StoreFigures;
 use crate::server::settings::StoreSettings;
 
+#[pyclass(frozen, get_all, module = "metaq._core")]
+pub struct StoreOpened {
+    log_end: i64,
+    flushed_mark: i64,
+    stopped_cleanly: bool,
+    boot_id: String,
+}
+
 #[pyclass(frozen, module = "metaq._core")]
 pub struct Store {
     pub inner: Arc<metaq_store::Store>,
@@ -135,6 +143,10 @@ impl Store {
         self.inner.start_offset()
     }
 
+    fn log_file_bytes(&self) -> i64 {
+        self.inner.log_file_bytes()
+    }
+
     fn end_offset(&self) -> i64 {
         self.inner.end_offset()
     }
@@ -149,6 +161,42 @@ impl Store {
 
     fn raw_checksum(&self, py: Python<'_>, from_offset: i64, to_offset: i64) -> Option<u32> {
         enter_infallible(py, || self.inner.raw_checksum(from_offset, to_offset))
+    }
+
+    fn close_gate(&self) {
+        self.inner.close_gate();
+    }
+
+    fn acknowledge_until(&self, py: Python<'_>, deadline_ms: Option<i64>) {
+        enter_infallible(py, || {
+            self.inner.acknowledge_until(deadline_ms.filter(|deadline_ms| *deadline_ms >= 0))
+        });
+    }
+
+    fn opened(&self) -> StoreOpened {
+        let opened = self.inner.opened();
+        StoreOpened {
+            log_end: opened.log_end,
+            flushed_mark: opened.flushed_mark,
+            stopped_cleanly: opened.stopped_cleanly,
+            boot_id: opened.boot_id,
+        }
+    }
+
+    fn accept_flushed_mark(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.inner.accept_flushed_mark())
+    }
+
+    fn sync(&self, py: Python<'_>) -> PyResult<()> {
+        enter(py, || self.inner.sync())
+    }
+
+    fn sync_age_ms(&self) -> i64 {
+        self.inner.sync_age_ms()
+    }
+
+    fn sync_failed(&self) -> bool {
+        self.inner.sync_failed()
     }
 
     fn gate_confirmation(&self, end_offset: i64) {

@@ -42,6 +42,8 @@ enum Verdict {
     /// The record is on the own disk, but replicas were too slow.
     ReplicasTimedOut,
     SyncFailed,
+    /// The broker is not the master any more.
+    Replaced,
 }
 
 impl Verdict {
@@ -49,7 +51,7 @@ impl Verdict {
         match self {
             Verdict::Confirmed => response_code::SUCCESS,
             Verdict::DiskTimedOut => response_code::FLUSH_DISK_TIMEOUT,
-            Verdict::ReplicasTimedOut => response_code::FLUSH_SLAVE_TIMEOUT,
+            Verdict::ReplicasTimedOut | Verdict::Replaced => response_code::FLUSH_SLAVE_TIMEOUT,
             Verdict::SyncFailed => response_code::SYSTEM_ERROR,
         }
     }
@@ -60,6 +62,9 @@ impl Verdict {
             Verdict::DiskTimedOut => Some("[FLUSH] the disk did not confirm in time"),
             Verdict::ReplicasTimedOut => Some(
                 "[REPLICAS] stored here, but the replicas did not confirm in time: it may be lost if this broker fails",
+            ),
+            Verdict::Replaced => Some(
+                "[ROLE] stored here, but this broker stopped being the master before replicas confirmed it: it may be lost, send it again",
             ),
             Verdict::SyncFailed => Some(
                 "a sync of the commit log failed: the broker no longer accepts messages; check its disk and restart it",
@@ -227,6 +232,13 @@ impl Answers {
     pub fn fail_unconfirmed(&mut self) {
         while !self.unconfirmed.is_empty() {
             self.release_oldest(Verdict::SyncFailed);
+        }
+    }
+
+    /// Answers everybody who waits, because this broker is not the master any more.
+    pub fn give_up_unconfirmed(&mut self) {
+        while !self.unconfirmed.is_empty() {
+            self.release_oldest(Verdict::Replaced);
         }
     }
 

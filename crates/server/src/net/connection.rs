@@ -118,7 +118,7 @@ fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
         if let Some(broker) = &broker {
             // Ask first and look second: a confirmation in between then wakes us for nothing, but none is missed.
             broker.wake_on_confirmation(peer);
-            answers.release_confirmed(broker.store.confirmed_offset());
+            answers.release_confirmed(broker.store.acknowledgeable_offset());
             if broker.sync_failed() {
                 answers.fail_unconfirmed();
             }
@@ -127,7 +127,9 @@ fn release_answers(shared: &Shared, peer: &Arc<Peer>, answers: &mut Answers) {
                 answers.release_expired(older_than_ms, broker.store.held_offset());
             }
         }
-        if is_last_call || broker.is_none() {
+        if is_last_call && broker.as_ref().is_some_and(|broker| broker.gave_up_confirmations()) {
+            answers.give_up_unconfirmed();
+        } else if is_last_call || broker.is_none() {
             let held_offset = broker.map_or(0, |broker| broker.store.held_offset());
             answers.release_expired(u64::MAX, held_offset);
         }

@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::peer::Peer;
+use crate::net::route::Ask;
 use crate::notice::Notice;
 
-/// A request for Python; it owns its bytes.
+/// A request that waits: for Python, for the master that it is relayed to, or for a new role. It owns its bytes.
 pub struct Crossed {
     pub peer: Arc<Peer>,
     pub encoding: Encoding,
@@ -31,11 +32,25 @@ pub struct Crossed {
 
 impl Crossed {
     pub fn new(peer: &Arc<Peer>, frame: &Frame<'_>, header: &Header<'_>) -> Self {
+        Crossed::copy(peer, frame.encoding, frame.header, frame.body, header)
+    }
+
+    pub fn of(ask: &Ask<'_>) -> Self {
+        Crossed::copy(ask.peer, ask.encoding, ask.header_bytes, ask.body, ask.header)
+    }
+
+    fn copy(
+        peer: &Arc<Peer>,
+        encoding: Encoding,
+        header_bytes: &[u8],
+        body: &[u8],
+        header: &Header<'_>,
+    ) -> Self {
         Crossed {
             peer: Arc::clone(peer),
-            encoding: frame.encoding,
-            header: Bytes::copy_from_slice(frame.header),
-            body: Bytes::copy_from_slice(frame.body),
+            encoding,
+            header: Bytes::copy_from_slice(header_bytes),
+            body: Bytes::copy_from_slice(body),
             code: header.code,
             language: header.language,
             version: header.version,
@@ -44,6 +59,13 @@ impl Crossed {
             remark: header.remark.as_ref().map(ToString::to_string),
             since_ms: peer.now_ms(),
         }
+    }
+
+    /// The request as the hot handlers see it; `header` is its own, parsed.
+    pub fn ask<'a>(&'a self, header: &'a Header<'a>, again: bool) -> Ask<'a> {
+        let (peer, encoding, header_bytes, body) =
+            (&self.peer, self.encoding, &self.header[..], &self.body[..]);
+        Ask { peer, encoding, header, header_bytes, body, again }
     }
 
     pub fn header(&self) -> Result<Header<'_>, WireError> {
@@ -73,7 +95,7 @@ impl Crossed {
         let _gone = self.peer.post(answers);
     }
 
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.header.len() + self.body.len()
     }
 }

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwapOption, Guard};
@@ -15,7 +15,7 @@ use metaq_wire::{Encoding, FLAG_ONEWAY, FrameEncoder};
 use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::ServerError;
 use crate::broker::Broker;
@@ -23,7 +23,9 @@ use crate::net::answers::Answers;
 use crate::net::connection;
 use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, Event};
+use crate::net::held_appends::HeldAppends;
 use crate::net::peer::Peer;
+use crate::net::relay::Relay;
 use crate::settings::ServerSettings;
 
 const LISTEN_BACKLOG: i32 = 1024;
@@ -60,6 +62,10 @@ pub struct Shared {
     hot: HotRequests,
     attached: ArcSwapOption<Attached>,
     attaching: Mutex<()>,
+    pub(crate) relay: Relay,
+    pub(crate) held_appends: HeldAppends,
+    /// Set when connections are accepted.
+    pub(crate) runtime: OnceLock<Handle>,
     /// The plane that is being stopped: answers may still wait for its store.
     leaving: ArcSwapOption<Broker>,
     peers: Mutex<HashMap<u64, Arc<Peer>, RandomState>>,
@@ -92,6 +98,9 @@ impl Listener {
         )
         .map_err(ServerError::Threads)?;
         let shared = Shared {
+            relay: Relay::new(&settings),
+            held_appends: HeldAppends::new(&settings),
+            runtime: OnceLock::new(),
             settings,
             crossing,
             hot,
@@ -140,6 +149,7 @@ impl Listener {
         }
         started.spawn(take_care(Arc::clone(&self.shared)));
         drop(_inside);
+        let _set_once = self.shared.runtime.set(started.handle().clone());
         *runtime = Some(started);
         Ok(())
     }
@@ -184,6 +194,11 @@ impl Listener {
         answers.output.append(vec![body]);
         peer.post(answers)?;
         Ok(opaque)
+    }
+
+    /// Relays requests of a replica to the master at this `host:port` from now on; None relays nothing.
+    pub fn set_relay(&self, address: Option<&str>) -> Result<(), ServerError> {
+        self.shared.relay.set_master(address)
     }
 
     pub fn figures(&self) -> ListenerFigures {
@@ -235,18 +250,28 @@ impl Shared {
     /// Refuses hot requests from now on, and returns once no pass over requests uses the plane any more. Returns
     /// false if the plane was not attached.
     pub(crate) fn detach(&self, broker: &Arc<Broker>) -> bool {
+        let attaching = self.attaching.lock();
         let attached = self.attached.load_full();
-        let Some(mut attached) = attached.filter(|plane| Arc::ptr_eq(&plane.broker, broker)) else {
+        let Some(attached) = attached.filter(|plane| Arc::ptr_eq(&plane.broker, broker)) else {
             return false;
         };
         self.leaving.store(Some(Arc::clone(broker)));
         // This counts the passes under way among the plane's holders.
         self.attached.store(None);
-        while let Err(in_use) = Arc::try_unwrap(attached) {
-            attached = in_use;
-            std::thread::sleep(ANSWER_POLL);
-        }
+        drop(attaching);
+        wait_unused(attached);
         true
+    }
+
+    /// Returns once no pass is under way that began before the call.
+    pub(crate) fn finish_passes(&self) {
+        let attaching = self.attaching.lock();
+        let Some(attached) = self.attached.load_full() else {
+            return;
+        };
+        self.attached.store(Some(Arc::new(Attached { broker: Arc::clone(&attached.broker) })));
+        drop(attaching);
+        wait_unused(attached);
     }
 
     /// Makes every connection answer its unconfirmed requests: as stored if they are confirmed by now, as timed out
@@ -311,6 +336,14 @@ impl Shared {
     }
 }
 
+/// Waits until no pass over requests uses the plane, which has been replaced.
+fn wait_unused(mut attached: Arc<Attached>) {
+    while let Err(in_use) = Arc::try_unwrap(attached) {
+        attached = in_use;
+        std::thread::sleep(ANSWER_POLL);
+    }
+}
+
 async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     while !shared.stopping.load(Relaxed) {
         match tokio::time::timeout(CARE_INTERVAL, listener.accept()).await {
@@ -327,6 +360,7 @@ async fn take_care(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(CARE_INTERVAL);
     while !shared.stopping.load(Relaxed) {
         ticks.tick().await;
+        shared.end_overdue_hold(Instant::now());
         let flush_timeout_ms =
             shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
         for peer in shared.peers.lock().values() {

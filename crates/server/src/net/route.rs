@@ -5,7 +5,7 @@ use std::sync::Arc;
 use metaq_wire::{Encoding, Frame, Header, WireError};
 
 use crate::broker::Broker;
-use crate::codes::{HotRequest, hot_request, is_reply, response_code};
+use crate::codes::{HotRequest, hot_request, is_reply, request_code, response_code};
 use crate::net::answers::Answers;
 use crate::net::crossing::{Crossed, Event};
 use crate::net::listener::Shared;
@@ -14,11 +14,16 @@ use crate::net::peer::Peer;
 /// Said while a broker's listener has no plane.
 const NO_PLANE: &str = "[ROLE] this broker serves no messages now: it starts, stops or changes its role; try again later or ask another broker";
 
+/// Said by a replica that knows no master.
+const NO_MASTER: &str =
+    "[ROLE] this broker is a replica and knows no master now; try again later or ask another broker";
+
 /// A request as the hot handlers see it.
 pub struct Ask<'a> {
     pub peer: &'a Arc<Peer>,
     pub encoding: Encoding,
     pub header: &'a Header<'a>,
+    pub header_bytes: &'a [u8],
     pub body: &'a [u8],
     /// Python has seen it and handed it back, so it must be answered now.
     pub again: bool,
@@ -82,6 +87,16 @@ impl Ask<'_> {
     }
 }
 
+/// Whether only a master can carry the request out: it appends to the log or commits an offset.
+fn changes_state(ask: &Ask<'_>) -> bool {
+    match hot_request(ask.header.code) {
+        Some(HotRequest::Send | HotRequest::EndTransaction) => true,
+        Some(HotRequest::Offsets) => ask.header.code == request_code::UPDATE_CONSUMER_OFFSET,
+        Some(HotRequest::Pull) => false,
+        None => ask.again && is_reply(ask.header.code),
+    }
+}
+
 impl Shared {
     /// Handles one frame of a connection. After an error the stream cannot be trusted any further.
     pub(crate) fn handle(
@@ -98,59 +113,144 @@ impl Shared {
             let _dropped = self.crossing.offer(Event::Answer(Crossed::new(peer, frame, &header)));
             return Ok(());
         }
-        let ask = Ask { peer, encoding: frame.encoding, header: &header, body: frame.body, again: false };
+        let (encoding, header_bytes, body) = (frame.encoding, frame.header, frame.body);
+        let ask = Ask { peer, encoding, header: &header, header_bytes, body, again: false };
         if self.handle_hot(broker, &ask, answers) == Outcome::Done {
             return Ok(());
         }
-        peer.counts.crossed.add(1);
-        if self.crossing.offer(Event::Request(Crossed::new(peer, frame, &header))).is_err() {
-            let remark = "[OVERLOAD] too many requests wait for the broker's control plane; try again later";
-            ask.refuse(answers, response_code::SYSTEM_BUSY, remark);
-        }
+        self.cross(&ask, answers);
         Ok(())
     }
 
     /// Handles a request that Python handed back, and posts the answer.
     pub fn handle_again(&self, crossed: &Crossed) -> Result<(), WireError> {
         let header = crossed.header()?;
-        let ask = Ask {
-            peer: &crossed.peer,
-            encoding: crossed.encoding,
-            header: &header,
-            body: &crossed.body,
-            again: true,
-        };
+        self.handle_apart(&crossed.ask(&header, true), Shared::handle_hot);
+        Ok(())
+    }
+
+    /// Handles a request that was kept back, and posts the answer.
+    pub(crate) fn handle_held(&self, held: &Crossed, again: bool) {
+        // Its header was sound when it was kept.
+        if let Ok(header) = held.header() {
+            self.handle_apart(&held.ask(&header, again), Shared::answer_hot);
+        }
+    }
+
+    /// Handles a request in a pass of its own, and posts the answer.
+    fn handle_apart(
+        &self,
+        ask: &Ask<'_>,
+        handle: fn(&Shared, Option<&Arc<Broker>>, &Ask<'_>, &mut Answers) -> Outcome,
+    ) {
         let mut answers = Answers::default();
         let plane = self.plane();
         let broker = plane.as_ref().map(|plane| &plane.broker);
-        if self.handle_hot(broker, &ask, &mut answers) == Outcome::Cross {
-            ask.refuse(
-                &mut answers,
-                response_code::SYSTEM_ERROR,
-                "this request is not one the data plane can answer",
-            );
+        if handle(self, broker, ask, &mut answers) == Outcome::Cross {
+            self.cross(ask, &mut answers);
         }
         if let Some(broker) = broker {
             broker.finish_pass(&mut answers);
         }
-        let _gone = crossed.peer.post(answers);
-        Ok(())
+        let _gone = ask.peer.post(answers);
     }
 
+    /// Hands a request up to Python, unless it comes from there.
+    fn cross(&self, ask: &Ask<'_>, answers: &mut Answers) {
+        if ask.again {
+            let remark = "this request is not one the data plane can answer";
+            ask.refuse(answers, response_code::SYSTEM_ERROR, remark);
+            return;
+        }
+        ask.peer.counts.crossed.add(1);
+        if self.crossing.offer(Event::Request(Crossed::of(ask))).is_err() {
+            let remark = "[OVERLOAD] too many requests wait for the broker's control plane; try again later";
+            ask.refuse(answers, response_code::SYSTEM_BUSY, remark);
+        }
+    }
+
+    /// Passes a request that Python has seen on to the master; false if there is none.
+    pub fn relay_crossed(&self, crossed: &Crossed) -> Result<bool, WireError> {
+        let header = crossed.header()?;
+        Ok(self.relay(&crossed.ask(&header, true)))
+    }
+
+    /// Passes a request on to the master; false if there is none.
+    fn relay(&self, ask: &Ask<'_>) -> bool {
+        match self.runtime.get().filter(|_| self.relay.has_master()) {
+            Some(runtime) => self.relay.pass_on(runtime, Crossed::of(ask)).is_ok(),
+            None => false,
+        }
+    }
+
+    /// Answers a hot request, unless a switch of the master keeps it back.
     fn handle_hot(&self, broker: Option<&Arc<Broker>>, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
-        let hot = hot_request(ask.header.code);
-        let Some(broker) = broker else {
-            if self.serves_broker() && (ask.again || hot.is_some()) {
-                return ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, NO_PLANE);
+        if self.held_appends.is_on() && changes_state(ask) {
+            if let Some(outcome) = self.held_appends.keep(ask, answers) {
+                return outcome;
             }
+        }
+        self.answer_hot(broker, ask, answers)
+    }
+
+    fn answer_hot(&self, broker: Option<&Arc<Broker>>, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
+        match broker {
+            Some(broker) => self.answer_on(broker, ask, answers),
+            None => self.answer_without_plane(ask, answers),
+        }
+    }
+
+    #[cold]
+    fn answer_without_plane(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
+        if !self.serves_broker() || !(ask.again || hot_request(ask.header.code).is_some()) {
             return Outcome::Cross;
+        }
+        // A plane that was attached after this pass began may have handled earlier requests that were kept back.
+        let plane = self.plane();
+        let Some(plane) = plane.as_ref() else {
+            return ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, NO_PLANE);
         };
+        let outcome = self.answer_on(&plane.broker, ask, answers);
+        plane.broker.finish_pass(answers);
+        outcome
+    }
+
+    fn answer_on(&self, broker: &Arc<Broker>, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
+        let hot = hot_request(ask.header.code);
+        if broker.is_replica {
+            return self.answer_on_replica(broker, hot, ask, answers);
+        }
         match hot {
             Some(HotRequest::Send) => broker.sends.handle(ask, answers),
             Some(HotRequest::Pull) => broker.pulls.handle(ask, answers),
             Some(HotRequest::Offsets) => broker.offset_requests.handle(ask, answers),
             Some(HotRequest::EndTransaction) => broker.transactions.handle_end(ask, answers),
             None if ask.again && is_reply(ask.header.code) => broker.sends.handle(ask, answers),
+            None => Outcome::Cross,
+        }
+    }
+
+    /// Serves reads from the replica's own copy and relays the rest to the master. Without a master, committed offsets
+    /// wait in the replica's own table.
+    fn answer_on_replica(
+        &self,
+        broker: &Arc<Broker>,
+        hot: Option<HotRequest>,
+        ask: &Ask<'_>,
+        answers: &mut Answers,
+    ) -> Outcome {
+        if changes_state(ask) && self.relay(ask) {
+            return Outcome::Done;
+        }
+        match hot {
+            Some(HotRequest::Pull) => broker.pulls.handle(ask, answers),
+            Some(HotRequest::Offsets) => broker.offset_requests.handle(ask, answers),
+            Some(HotRequest::Send | HotRequest::EndTransaction) => {
+                ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, NO_MASTER)
+            }
+            None if ask.again && is_reply(ask.header.code) => {
+                ask.refuse(answers, response_code::SERVICE_NOT_AVAILABLE, NO_MASTER)
+            }
             None => Outcome::Cross,
         }
     }

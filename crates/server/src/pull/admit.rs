@@ -86,7 +86,8 @@ impl Puller {
             count_max: (header.count_max.max(1) as usize).min(self.settings.messages_max),
             bytes_max: bytes_max.min(self.settings.bytes_max),
             filter,
-            suggested_broker_id: group.broker_id,
+            broker_id: group.broker_id,
+            slow_broker_id: group.slow_broker_id,
         })
     }
 

@@ -9,7 +9,6 @@ use metaq_wire::layout;
 use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::pull::Puller;
-use crate::pull::answer::post_answer;
 use crate::pull::handler::Pull;
 use crate::pull::held_pulls::Held;
 
@@ -44,7 +43,7 @@ impl Puller {
                 continue;
             }
             if let Some(elsewhere) = self.redirect(&held.pull) {
-                post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
+                self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
                 continue;
             }
             let pull = &held.pull;
@@ -56,6 +55,9 @@ impl Puller {
                 bytes_max,
                 &pull.filter,
             );
+            if got.status != GetStatus::Found {
+                got = self.or_wait(pull, got);
+            }
             if got.status == GetStatus::Found {
                 let records = cut(std::mem::take(&mut got.slices));
                 return Some(Batch { held, got, records, more });
@@ -72,7 +74,7 @@ impl Puller {
         let got = batch.choose(verdicts);
         let held = batch.held;
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
+            self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return;
         }
         self.charge_consumed(&held.pull.group, &got);

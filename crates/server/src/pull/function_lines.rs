@@ -140,7 +140,8 @@ mod tests {
             count_max: 1,
             bytes_max: 1,
             filter: Filter::All,
-            suggested_broker_id: 0,
+            broker_id: 0,
+            slow_broker_id: 1,
         };
         Held { peer: Arc::clone(peer), deadline: Instant::now(), pull, advanced: false }
     }

@@ -1,9 +1,10 @@
 //! PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): slices of the log for a consumer, or a wait until there are some.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
-use metaq_store::{Filter, Got, Store};
+use metaq_store::{Filter, GetStatus, Got, Store};
 use metaq_wire::{Encoding, PullHeader};
 
 use crate::codes::response_code;
@@ -13,7 +14,7 @@ use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
 use crate::policy::Policy;
 use crate::pull::admit::Denial;
-use crate::pull::answer::{add_answer, pull_code};
+use crate::pull::answer::pull_code;
 use crate::pull::expressions::Expressions;
 use crate::pull::function::{is_function, is_unjudged, without_candidates};
 use crate::pull::function_lines::FunctionLines;
@@ -35,7 +36,9 @@ pub struct Pull {
     pub count_max: usize,
     pub bytes_max: usize,
     pub filter: Filter,
-    pub suggested_broker_id: i64,
+    /// The broker that the group reads from, and the one for records that are no longer in memory.
+    pub broker_id: i64,
+    pub slow_broker_id: i64,
 }
 
 /// Serves pulls, at once or when there is something for them.
@@ -50,6 +53,11 @@ pub struct Puller {
     pub(super) offsets: Arc<Offsets>,
     pub(super) flow: Arc<Flow>,
     pub(super) holds: Holds,
+    pub(super) is_replica: bool,
+    /// The last bytes of the log, which are expected in memory; None if no replica is ever suggested.
+    pub(super) recent_bytes: Option<i64>,
+    /// The log ended here when this role began, and not all of it was confirmed; 0 if all of it was.
+    unconfirmed_end: AtomicI64,
 }
 
 impl Puller {
@@ -60,7 +68,13 @@ impl Puller {
         policy: Arc<Policy>,
         offsets: Arc<Offsets>,
         flow: Arc<Flow>,
+        is_replica: bool,
     ) -> std::io::Result<Self> {
+        let recent_bytes = settings.slave_read.then(|| {
+            let memory_bytes = rustix::system::sysinfo();
+            let memory_bytes = memory_bytes.totalram as u64 * u64::from(memory_bytes.mem_unit);
+            (memory_bytes / 100 * settings.in_memory_percent) as i64
+        });
         Ok(Puller {
             expressions: Expressions::default(),
             function_lines: FunctionLines::new(
@@ -74,7 +88,16 @@ impl Puller {
             policy,
             offsets,
             flow,
+            is_replica,
+            recent_bytes,
+            unconfirmed_end: AtomicI64::new(0),
         })
+    }
+
+    /// Notes, when a role begins, up to where the log waits for other brokers to confirm it.
+    pub(crate) fn note_log_end(&self) {
+        let is_waiting = self.store.confirmed_offset() < self.store.held_offset();
+        self.unconfirmed_end.store(if is_waiting { self.store.end_offset() } else { 0 }, Relaxed);
     }
 
     pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
@@ -99,11 +122,16 @@ impl Puller {
             Err(Denial::UnknownExpression) => return Outcome::Cross,
         };
         if let Some(elsewhere) = self.redirect(&pull) {
-            add_answer(&pull, ask.peer, response_code::PULL_OFFSET_MOVED, elsewhere, answers);
+            self.add_answer(&pull, ask.peer, response_code::PULL_OFFSET_MOVED, elsewhere, answers);
             return Outcome::Done;
         }
         if header.system_flag & FLAG_COMMIT != 0 && header.commit_offset >= 0 {
-            self.offsets.commit(&header.consumer_group, &header.topic, header.queue_id, header.commit_offset);
+            let (group, topic) = (&header.consumer_group, &header.topic);
+            if self.is_replica {
+                self.offsets.advance(group, topic, header.queue_id, header.commit_offset);
+            } else {
+                self.offsets.commit(group, topic, header.queue_id, header.commit_offset);
+            }
         }
         let may_wait = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
         let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
@@ -118,7 +146,7 @@ impl Puller {
         if let (response_code::PULL_NOT_FOUND, Some(wait)) = (code, wait) {
             return self.hold(ask, pull, wait, Puller::register, answers);
         }
-        add_answer(&pull, ask.peer, code, got, answers);
+        self.add_answer(&pull, ask.peer, code, got, answers);
         Outcome::Done
     }
 
@@ -129,7 +157,25 @@ impl Puller {
     pub(super) fn get_at_most(&self, pull: &Pull, count_max: usize, bytes_max: usize) -> Got {
         let got =
             self.store.get(&pull.topic, pull.queue_id, pull.queue_offset, count_max, bytes_max, &pull.filter);
+        let got = self.or_wait(pull, got);
         if is_function(&pull.filter) { without_candidates(got, pull.queue_offset) } else { got }
+    }
+
+    /// Lets a pull wait that asks for an offset beyond the visible end, if the offset may become visible here: the
+    /// consumer may have read up to it on another broker, before this one learned that it is confirmed. An answer that
+    /// corrects the offset would then repeat messages, or skip those that come to stand there.
+    pub(super) fn or_wait(&self, pull: &Pull, got: Got) -> Got {
+        let is_beyond = matches!(got.status, GetStatus::PastEnd | GetStatus::NoQueue | GetStatus::EmptyQueue);
+        if !is_beyond || pull.queue_offset <= got.max_offset || !self.may_become_visible() {
+            return got;
+        }
+        Got { status: GetStatus::AtEnd, next_offset: pull.queue_offset, ..got }
+    }
+
+    /// Whether records may become visible that other brokers have shown already. On a replica that is always so: its
+    /// master knows better which offsets exist. On a master it is so until the log is confirmed that it began with.
+    fn may_become_visible(&self) -> bool {
+        self.is_replica || self.store.confirmed_offset() < self.unconfirmed_end.load(Relaxed)
     }
 
     /// Forgets the pulls of a peer that has left.

@@ -16,11 +16,12 @@ pub struct OffsetRequests {
     store: Arc<Store>,
     policy: Arc<Policy>,
     offsets: Arc<Offsets>,
+    is_replica: bool,
 }
 
 impl OffsetRequests {
-    pub fn new(store: Arc<Store>, policy: Arc<Policy>, offsets: Arc<Offsets>) -> Self {
-        OffsetRequests { store, policy, offsets }
+    pub fn new(store: Arc<Store>, policy: Arc<Policy>, offsets: Arc<Offsets>, is_replica: bool) -> Self {
+        OffsetRequests { store, policy, offsets, is_replica }
     }
 
     pub fn handle(&self, ask: &Ask<'_>, answers: &mut Answers) -> Outcome {
@@ -80,7 +81,11 @@ impl OffsetRequests {
         }
         match header.commit_offset {
             Some(committed_offset) if committed_offset >= 0 && header.queue_id >= 0 => {
-                self.offsets.commit(group, &header.topic, header.queue_id, committed_offset);
+                if self.is_replica {
+                    self.offsets.advance(group, &header.topic, header.queue_id, committed_offset);
+                } else {
+                    self.offsets.commit(group, &header.topic, header.queue_id, committed_offset);
+                }
                 ask.done(answers)
             }
             _ => ask.refuse(

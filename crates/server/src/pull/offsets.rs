@@ -68,6 +68,17 @@ impl Offsets {
         table.put(key, queue_id, committed_offset);
     }
 
+    /// Commits an offset unless a later one is committed. For a replica, whose master may know a later one.
+    pub fn advance(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
+        let key = key(group, topic);
+        let mut table = self.table.write();
+        let is_reset = table.resets.get(&key).is_some_and(|queues| queues.contains_key(&queue_id));
+        let known = table.committed.get(&key).and_then(|committed| committed.queues.get(&queue_id));
+        if !is_reset && known.is_none_or(|known| *known < committed_offset) {
+            table.put(key, queue_id, committed_offset);
+        }
+    }
+
     /// Sets the offset of a group that does not run, for an administrator.
     pub fn assign(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         self.table.write().put(key(group, topic), queue_id, committed_offset);

@@ -9,7 +9,7 @@ use crate::codes::response_code;
 use crate::net::answers::Answers;
 use crate::net::route::{Ask, Outcome};
 use crate::pull::Puller;
-use crate::pull::answer::{post_answer, pull_code};
+use crate::pull::answer::pull_code;
 use crate::pull::function::is_unjudged;
 use crate::pull::handler::Pull;
 use crate::pull::held_pulls::Held;
@@ -94,7 +94,7 @@ impl Puller {
     /// otherwise.
     fn look(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
+            self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
         match self.get_within(&held.pull, &held.peer, false) {
@@ -111,7 +111,7 @@ impl Puller {
     /// The same for a pull that waited for its group's limit. Returns it if the limit has no room yet.
     pub(super) fn look_in_turn(&self, held: Held) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
-            post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
+            self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
         let Some(got) = self.get_within(&held.pull, &held.peer, true) else {
@@ -157,7 +157,7 @@ impl Puller {
     /// Runs a held pull for the last time and answers whatever it finds.
     pub(super) fn finish(&self, held: Held) {
         match self.redirect(&held.pull) {
-            Some(elsewhere) => post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
+            Some(elsewhere) => self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
             None => {
                 let got = self.get_within(&held.pull, &held.peer, false);
                 let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
@@ -169,7 +169,7 @@ impl Puller {
     /// Answers a pull that timed out while it waited for its group's limit.
     pub(super) fn finish_paced(&self, held: Held) {
         match self.redirect(&held.pull) {
-            Some(elsewhere) => post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
+            Some(elsewhere) => self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
             None => {
                 let got = self.not_yet(&held.pull);
                 self.answer_held(held, got);
@@ -183,7 +183,7 @@ impl Puller {
             response_code::PULL_NOT_FOUND if held.advanced => response_code::PULL_RETRY_IMMEDIATELY,
             code => code,
         };
-        post_answer(&held, code, got);
+        self.post_answer(&held, code, got);
     }
 
     /// Answers the pulls that have waited long enough.

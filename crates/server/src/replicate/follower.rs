@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use metaq_store::Store;
+use metaq_store::{CopyPermit, Store};
 use parking_lot::{Condvar, Mutex};
 
 use crate::notice::Notice;
-use crate::replicate::frame::{Frame, bad};
+use crate::replicate::frame::{BodyLimits, Frame, bad};
 use crate::replicate::hub::why;
-use crate::replicate::{ReplicationSettings, StatePosition};
+use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 
 const READ_BUFFER_BYTES: usize = 256 << 10;
 /// How long a wait for the disk lasts before the acknowledging thread looks around again.
@@ -30,6 +30,7 @@ pub struct Follower {
 
 struct Shared {
     store: Arc<Store>,
+    permit: CopyPermit,
     settings: ReplicationSettings,
     epoch: u64,
     stream: TcpStream,
@@ -78,6 +79,7 @@ impl Follower {
         stream.set_write_timeout(Some(settings.silence_max))?;
         let shared = Arc::new(Shared {
             store,
+            permit: CopyPermit::default(),
             settings,
             epoch,
             stream,
@@ -131,13 +133,12 @@ impl Follower {
         }
     }
 
-    /// Ends the link and waits until nothing more is appended through it.
+    /// Ends the link. Nothing more is appended, shown or acknowledged through it when this returns. It waits neither for
+    /// the master nor for the disk.
     pub fn stop(&self) {
         self.shared.close("it was asked to end".to_owned());
-        for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has printed its panic.
-            let _ = thread.join();
-        }
+        self.shared.permit.revoke();
+        join_soon(std::mem::take(&mut *self.threads.lock()));
     }
 }
 
@@ -181,13 +182,20 @@ impl Shared {
     fn receive(&self) -> io::Result<()> {
         let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, &self.stream);
         let mut body = Vec::new();
+        let limits = BodyLimits {
+            log: self.settings.chunk_bytes.max(self.store.record_bytes_max()),
+            state: self.settings.state_bytes_max,
+        };
         while !self.is_closed.load(Ordering::SeqCst) {
-            let frame = Frame::read(&mut input, &mut body)?;
+            let frame = Frame::read(&mut input, &mut body, &limits)?;
             self.heard_ms.store(self.opened.elapsed().as_millis() as i64, Ordering::Relaxed);
             match frame {
                 Frame::Log { epoch, physical_offset, confirmed } => {
                     self.check_epoch(epoch)?;
-                    let end = self.store.append_raw(physical_offset, &body).map_err(io::Error::other)?;
+                    let end = self
+                        .store
+                        .append_raw_while(&self.permit, physical_offset, &body)
+                        .map_err(io::Error::other)?;
                     self.store.dispatch();
                     self.show(end, confirmed);
                 }
@@ -216,7 +224,11 @@ impl Shared {
     fn show(&self, master_end: i64, confirmed: i64) {
         self.master_end.fetch_max(master_end, Ordering::Relaxed);
         if confirmed > self.confirmed.fetch_max(confirmed, Ordering::Relaxed) {
-            self.store.confirm_replicated(confirmed);
+            {
+                let Ok(_allowed) = self.permit.hold() else { return };
+                self.store.move_gate(confirmed);
+            }
+            self.store.confirm_safe();
         }
     }
 

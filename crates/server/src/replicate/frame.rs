@@ -18,8 +18,8 @@ use crate::replicate::StatePosition;
 
 const HEAD_BYTES: usize = 33;
 const CRC_AT: usize = 29;
-/// The largest body that either end accepts. A record, or the blank behind the last one of a file, is never larger.
-const BODY_BYTES_MAX: usize = 64 << 20;
+/// The body of an acknowledgement.
+const ACK_BYTES: usize = 8;
 
 const LOG: u8 = 1;
 const STATE: u8 = 2;
@@ -33,6 +33,36 @@ pub enum Frame {
     State { position: StatePosition },
     Beat { epoch: u64, end_offset: i64, confirmed: i64 },
     Ack { epoch: u64, held: i64, state: StatePosition },
+}
+
+/// The largest bodies that an end accepts.
+#[derive(Debug, Clone, Copy)]
+pub struct BodyLimits {
+    /// A chunk of the log, or a record or a blank that is larger than that.
+    pub log: usize,
+    /// An entry of the journal.
+    pub state: usize,
+}
+
+impl BodyLimits {
+    /// Refuses a frame by its head, before its body is read.
+    fn check(&self, kind: u8, len: usize) -> io::Result<()> {
+        let (name, limit, setting) = match kind {
+            LOG => {
+                ("LOG", self.log, ": chunk_bytes and message_size_bytes_max must be the same on both ends")
+            }
+            STATE => ("STATE", self.state, ": state_bytes_max must be the same on both ends"),
+            BEAT => ("BEAT", 0, ""),
+            ACK => ("ACK", ACK_BYTES, ""),
+            _ => return Err(bad(format!("a frame of the unknown kind {kind}"))),
+        };
+        if len > limit {
+            return Err(bad(format!(
+                "a {name} frame with a body of {len} bytes, the limit is {limit}{setting}"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl Frame {
@@ -67,16 +97,14 @@ impl Frame {
         write_both(out, &head, body)
     }
 
-    /// Reads a frame; its body is left in `body`. Fails on everything that is not a frame.
-    pub fn read(input: &mut impl Read, body: &mut Vec<u8>) -> io::Result<Frame> {
+    /// Reads a frame; its body is left in `body`. Fails on everything that is not a frame, or that is too large.
+    pub fn read(input: &mut impl Read, body: &mut Vec<u8>, limits: &BodyLimits) -> io::Result<Frame> {
         let mut head = [0; HEAD_BYTES];
         input.read_exact(&mut head)?;
         let long = |at: usize| head[at..].first_chunk().copied().map_or(0, u64::from_be_bytes);
         let word = |at: usize| head[at..].first_chunk().copied().map_or(0, u32::from_be_bytes);
         let len = word(25) as usize;
-        if !(LOG..=ACK).contains(&head[0]) || len > BODY_BYTES_MAX {
-            return Err(bad(format!("a frame of kind {} with {len} bytes", head[0])));
-        }
+        limits.check(head[0], len)?;
         body.clear();
         let read = input.take(len as u64).read_to_end(body)?;
         if read < len {
@@ -91,7 +119,7 @@ impl Frame {
             STATE => Frame::State { position: StatePosition { epoch, version: first as u64 } },
             BEAT => Frame::Beat { epoch, end_offset: first, confirmed: second },
             _ => {
-                let Some(state_epoch) = body.first_chunk().copied() else {
+                let Ok(state_epoch) = <[u8; ACK_BYTES]>::try_from(body.as_slice()) else {
                     return Err(bad("an acknowledgement without its state".to_owned()));
                 };
                 let state = StatePosition { epoch: u64::from_be_bytes(state_epoch), version: second as u64 };
@@ -129,10 +157,17 @@ pub fn bad(detail: String) -> io::Error {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const LIMITS: BodyLimits = BodyLimits { log: 300, state: 200 };
+
+    fn read(mut bytes: &[u8], body: &mut Vec<u8>) -> io::Result<Frame> {
+        Frame::read(&mut bytes, body, &LIMITS)
+    }
 
     fn frames() -> impl Strategy<Value = Frame> {
         let numbers = (any::<u64>(), any::<i64>(), any::<i64>(), any::<u64>());
@@ -148,26 +183,46 @@ mod tests {
         #[test]
         fn a_frame_comes_back_and_a_changed_one_does_not(
             frame in frames(),
-            content in prop::collection::vec(any::<u8>(), 0..300),
+            content in prop::collection::vec(any::<u8>(), 0..200),
             place in any::<prop::sample::Index>(),
             bit in 0..8_u32,
         ) {
+            let content = if matches!(frame, Frame::Beat { .. }) { Vec::new() } else { content };
             let mut bytes = Vec::new();
             frame.write(&mut bytes, &content)?;
             let mut body = Vec::new();
-            prop_assert_eq!(Frame::read(&mut bytes.as_slice(), &mut body)?, frame);
+            prop_assert_eq!(read(&bytes, &mut body)?, frame);
             if !matches!(frame, Frame::Ack { .. }) {
                 prop_assert_eq!(&body, &content);
             }
             let at = place.index(bytes.len());
-            prop_assert!(Frame::read(&mut &bytes[..at], &mut body).is_err(), "cut at {}", at);
+            prop_assert!(read(&bytes[..at], &mut body).is_err(), "cut at {}", at);
             bytes[at] ^= 1 << bit;
-            prop_assert!(Frame::read(&mut bytes.as_slice(), &mut body).is_err(), "changed at {}", at);
+            prop_assert!(read(&bytes, &mut body).is_err(), "changed at {}", at);
+        }
+
+        /// Whatever a head says, no more is read than the limit of its kind.
+        #[test]
+        fn a_body_over_the_limit_of_its_kind_is_not_read(kind in any::<u8>(), len in any::<u32>()) {
+            let mut bytes = vec![0; HEAD_BYTES + 1_000];
+            bytes[0] = kind;
+            bytes[25..CRC_AT].copy_from_slice(&len.to_be_bytes());
+            let crc = checksum(bytes[..HEAD_BYTES].first_chunk().unwrap(), &bytes[HEAD_BYTES..][..(len as usize).min(1_000)]);
+            bytes[CRC_AT..HEAD_BYTES].copy_from_slice(&crc.to_be_bytes());
+            let mut body = Vec::new();
+            let mut rest = bytes.as_slice();
+            let outcome = Frame::read(&mut rest, &mut body, &LIMITS);
+            let limit = match kind { LOG => 300, STATE => 200, ACK => 8, _ => 0 };
+            prop_assert!(body.len() <= limit);
+            if len as usize > limit || !(LOG..=ACK).contains(&kind) {
+                prop_assert!(outcome.is_err());
+                prop_assert_eq!(rest.len(), 1_000, "the body stays unread");
+            }
         }
 
         #[test]
         fn random_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            prop_assert!(Frame::read(&mut bytes.as_slice(), &mut Vec::new()).is_err());
+            prop_assert!(read(&bytes, &mut Vec::new()).is_err());
         }
     }
 
@@ -176,9 +231,10 @@ mod tests {
         let mut bytes = [0xff; HEAD_BYTES];
         bytes[0] = LOG;
         let mut body = Vec::new();
-        assert!(Frame::read(&mut bytes.as_slice(), &mut body).is_err());
-        bytes[25..29].copy_from_slice(&(BODY_BYTES_MAX as u32).to_be_bytes());
-        assert!(Frame::read(&mut bytes.as_slice(), &mut body).is_err());
+        let limits = BodyLimits { log: 64 << 20, state: 64 << 20 };
+        assert!(Frame::read(&mut bytes.as_slice(), &mut body, &limits).is_err());
+        bytes[25..29].copy_from_slice(&(64_u32 << 20).to_be_bytes());
+        assert!(Frame::read(&mut bytes.as_slice(), &mut body, &limits).is_err());
         assert!(body.capacity() < 1 << 20);
     }
 }

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use metaq_store::Store;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::notice::Notice;
-use crate::replicate::frame::{Frame, bad};
-use crate::replicate::{ReplicationSettings, StatePosition};
+use crate::replicate::frame::{BodyLimits, Frame, bad};
+use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 
 /// While records wait for confirmation, an idle sender looks this often whether there is news for its replica.
 const CONFIRMED_INTERVAL: Duration = Duration::from_millis(10);
@@ -66,6 +66,7 @@ struct Link {
     state: Mutex<StateQueue>,
     has_state: AtomicBool,
     closed: Mutex<Option<String>>,
+    has_closed: Condvar,
 }
 
 #[derive(Default)]
@@ -139,6 +140,7 @@ impl Hub {
             state: Mutex::default(),
             has_state: AtomicBool::new(false),
             closed: Mutex::new(None),
+            has_closed: Condvar::new(),
         });
         shared.store.pin(&link.pin(), from_offset);
         shared.links.lock().insert(id, Arc::clone(&link));
@@ -157,13 +159,22 @@ impl Hub {
         for link in shared.links.lock().values() {
             link.is_required.store(node_ids.contains(&link.node_id), Ordering::Relaxed);
         }
-        shared.apply(&rule);
+        shared.apply(rule);
     }
 
-    /// Sends an entry of control state. False if the link is gone or too much waits for it already.
+    /// Sends an entry of control state. False if the link is gone or too much waits for it already. An entry of more
+    /// than `state_bytes_max` closes the link, because the replica would refuse it.
     pub fn send_state(&self, link: u64, position: StatePosition, entry: Bytes) -> bool {
         let shared = &self.shared;
         let Some(link) = shared.links.lock().get(&link).cloned() else { return false };
+        if entry.len() > shared.settings.state_bytes_max {
+            let limit = shared.settings.state_bytes_max;
+            shared.close(
+                &link,
+                format!("an entry of {} bytes is larger than state_bytes_max, {limit}", entry.len()),
+            );
+            return false;
+        }
         {
             let mut state = link.state.lock();
             if link.is_closed() || state.bytes > shared.settings.state_bytes_max {
@@ -199,17 +210,22 @@ impl Hub {
         }
     }
 
-    /// Ends every link and waits for their threads. What is confirmed stays so; nothing more is confirmed here.
+    /// Ends every link and closes the gate. What is confirmed stays so; nothing more is confirmed when this returns. It
+    /// waits neither for a peer nor for the disk.
     pub fn stop(&self) {
-        self.shared.stopping.store(true, Ordering::SeqCst);
+        {
+            // Whoever moves the gate holds the rule.
+            let _rule = self.shared.rule.lock();
+            if self.shared.stopping.swap(true, Ordering::SeqCst) {
+                return;
+            }
+            self.shared.store.close_gate();
+        }
         let links: Vec<Arc<Link>> = self.shared.links.lock().values().cloned().collect();
         for link in links {
             self.shared.close(&link, "this broker is master no longer".to_owned());
         }
-        for thread in self.threads.lock().drain(..) {
-            // A thread that panicked has printed its panic.
-            let _ = thread.join();
-        }
+        join_soon(std::mem::take(&mut *self.threads.lock()));
     }
 }
 
@@ -232,6 +248,8 @@ fn spawn(
             Err(error) => why(&error, &shared.settings),
         };
         shared.close(&link, reason);
+        // Here and not in `close`, because it may have to wait for retention, and that for the disk.
+        shared.store.unpin(&link.pin());
     })
 }
 
@@ -255,10 +273,10 @@ impl Shared {
                 return;
             }
             *closed = Some(reason);
+            link.has_closed.notify_all();
         }
         // Both threads of the link find the socket closed.
         let _ = link.stream.shutdown(Shutdown::Both);
-        self.store.unpin(&link.pin());
         self.store.wake_followers();
         self.notice.set();
     }
@@ -269,13 +287,16 @@ impl Shared {
         let mut told_confirmed = -1;
         let mut last_write = Instant::now() - self.settings.beat_interval;
         while !link.is_closed() {
+            // The end is read first: control state that was queued before a record was appended then reaches the
+            // replica before that record.
+            let end = self.store.end_offset();
             if self.send_states(link)? {
                 last_write = Instant::now();
             }
             let sent = link.sent.load(Ordering::Relaxed);
             let confirmed = self.store.confirmed_offset();
-            if sent < self.store.end_offset() {
-                let bytes = self.next_bytes(sent)?;
+            if sent < end {
+                let bytes = self.next_bytes(sent, end)?;
                 let frame = Frame::Log { epoch: self.epoch_at(sent), physical_offset: sent, confirmed };
                 // An acknowledgement may arrive before the write returns.
                 link.sent.store(sent + bytes.len() as i64, Ordering::SeqCst);
@@ -315,14 +336,14 @@ impl Shared {
         }
     }
 
-    /// Whole records from there on, all of one epoch.
-    fn next_bytes(&self, from: i64) -> io::Result<Bytes> {
+    /// Whole records from there on, all of one epoch, but none beyond `end`.
+    fn next_bytes(&self, from: i64, end: i64) -> io::Result<Bytes> {
         let bytes = self.store.raw_bytes(from, self.settings.chunk_bytes).ok_or_else(|| {
             io::Error::other(format!("the log no longer has offset {from}: the replica must start over"))
         })?;
         let next_epoch = self.epochs.iter().map(|(_, start)| *start).find(|start| *start > from);
-        let until = next_epoch.map_or(bytes.len(), |start| bytes.len().min((start - from) as usize));
-        Ok(bytes.slice(..until))
+        let end = next_epoch.map_or(end, |start| end.min(start));
+        Ok(bytes.slice(..bytes.len().min((end - from) as usize)))
     }
 
     fn epoch_at(&self, physical_offset: i64) -> u64 {
@@ -334,7 +355,7 @@ impl Shared {
     fn throttle(&self, link: &Link, bytes: usize) {
         let limit = self.settings.catch_up_bytes_per_second;
         if limit > 0 && !link.is_required.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_secs_f64(bytes as f64 / limit as f64));
+            link.pause(Duration::from_secs_f64(bytes as f64 / limit as f64));
         }
     }
 
@@ -342,9 +363,11 @@ impl Shared {
     fn read_acknowledgements(&self, link: &Link) -> io::Result<()> {
         let mut input = BufReader::with_capacity(READ_BUFFER_BYTES, &link.stream);
         let mut body = Vec::new();
+        // A replica sends acknowledgements only.
+        let limits = BodyLimits { log: 0, state: 0 };
         let mut pinned = link.sent.load(Ordering::Relaxed);
         while !link.is_closed() {
-            let Frame::Ack { epoch, held, state } = Frame::read(&mut input, &mut body)? else {
+            let Frame::Ack { epoch, held, state } = Frame::read(&mut input, &mut body, &limits)? else {
                 return Err(bad("something else than an acknowledgement".to_owned()));
             };
             let sent = link.sent.load(Ordering::SeqCst);
@@ -376,23 +399,33 @@ impl Shared {
         let mut rule = self.rule.lock();
         let known = rule.held.entry(node_id).or_insert(held);
         *known = held.max(*known);
-        self.apply(&rule);
+        self.apply(rule);
     }
 
-    /// Confirms what everybody holds who must. The lock on the rule keeps an older result from replacing a newer one.
-    fn apply(&self, rule: &Rule) {
+    /// Confirms what everybody holds who must. The lock on the rule keeps an older result from replacing a newer one. It
+    /// is not held while the store confirms, which may have to wait for the disk.
+    fn apply(&self, rule: MutexGuard<'_, Rule>) {
         if self.stopping.load(Ordering::SeqCst) {
             return;
         }
         let held = rule.required.iter().map(|node_id| rule.held.get(node_id).copied().unwrap_or(0));
         // Without replicas the own disk alone decides; `i64::MAX` would take the gate away.
-        self.store.confirm_replicated(held.min().unwrap_or(i64::MAX - 1));
+        self.store.move_gate(held.min().unwrap_or(i64::MAX - 1));
+        drop(rule);
+        self.store.confirm_safe();
     }
 }
 
 impl Link {
     fn is_closed(&self) -> bool {
         self.closed.lock().is_some()
+    }
+
+    /// Sleeps, but not longer than the link lives.
+    fn pause(&self, pause: Duration) {
+        let deadline = Instant::now() + pause;
+        let mut closed = self.closed.lock();
+        while closed.is_none() && !self.has_closed.wait_until(&mut closed, deadline).timed_out() {}
     }
 
     fn pin(&self) -> String {
@@ -409,5 +442,58 @@ impl Link {
             silent_ms: self.opened.elapsed().as_millis() as i64 - self.heard_ms.load(Ordering::Relaxed),
             closed: self.closed.lock().clone(),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use metaq_store::{Clock, StoreSettings, SystemDisk};
+    use metaq_wire::{NewRecord, body_crc};
+
+    use super::*;
+
+    /// The sender reads the log's end, then sends control state. Records that are appended meanwhile have to wait, or they
+    /// would overtake state that was queued before them.
+    #[test]
+    fn the_log_is_sent_up_to_the_end_that_was_read_and_no_further() {
+        let directory = tempfile::tempdir().unwrap();
+        let settings = StoreSettings {
+            commit_log_file_bytes: 1 << 16,
+            sync_flush: false,
+            ..StoreSettings::new(directory.path())
+        };
+        let store = Store::open(settings, Clock::system(), Arc::new(SystemDisk)).unwrap();
+        let host = ([127, 0, 0, 1], 10911).into();
+        let ends: Vec<i64> = (0..4)
+            .map(|_| {
+                let record = NewRecord {
+                    topic: b"t",
+                    queue_id: 0,
+                    flag: 0,
+                    system_flag: 0,
+                    born_timestamp_ms: 7,
+                    born_host: host,
+                    store_host: host,
+                    reconsume_times: 0,
+                    prepared_transaction_offset: 0,
+                    body: b"x",
+                    body_crc: body_crc(b"x"),
+                    properties: [b"", b"", b""],
+                };
+                store.append(&record).unwrap().end_offset
+            })
+            .collect();
+        let replication = ReplicationSettings {
+            beat_interval: Duration::from_secs(1),
+            silence_max: Duration::from_secs(1),
+            chunk_bytes: 1 << 20,
+            catch_up_bytes_per_second: 0,
+            state_bytes_max: 1 << 20,
+        };
+        let hub = Hub::new(store, replication, vec![(1, 0), (2, ends[2])]).unwrap();
+        assert_eq!(hub.shared.next_bytes(0, ends[0]).unwrap().len() as i64, ends[0]);
+        assert_eq!(hub.shared.next_bytes(0, ends[3]).unwrap().len() as i64, ends[2], "one epoch only");
+        assert_eq!(hub.shared.next_bytes(ends[2], ends[3]).unwrap().len() as i64, ends[3] - ends[2]);
     }
 }

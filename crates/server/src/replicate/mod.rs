@@ -9,13 +9,17 @@
 //! opens the connection, proves both ends' identity, decides where the stream begins, and hands the socket over; it also
 //! decides which replicas must hold a record before it is confirmed. STATE is Python's control state, which passes
 //! through here as plain bytes.
+//!
+//! `apache` speaks Apache's protocol instead, for a move from one broker to the other.
 
+pub(crate) mod apache;
 pub(crate) mod follower;
 mod frame;
 pub(crate) mod hub;
 pub(crate) mod socket;
 
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Both ends of a link.
 #[derive(Debug, Clone)]
@@ -30,6 +34,25 @@ pub struct ReplicationSettings {
     pub catch_up_bytes_per_second: u64,
     /// Control state that may wait for a slow peer, or for Python.
     pub state_bytes_max: usize,
+}
+
+/// How long an end that is stopped waits for its threads. They can do no harm afterwards: one that a disk or a peer
+/// holds up ends by itself when it goes on.
+const STOP_PATIENCE: Duration = Duration::from_millis(50);
+const STOP_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Waits for the threads, but not for long.
+fn join_soon(threads: Vec<JoinHandle<()>>) {
+    let deadline = Instant::now() + STOP_PATIENCE;
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < deadline {
+            std::thread::sleep(STOP_INTERVAL);
+        }
+        if thread.is_finished() {
+            // A thread that panicked has printed its panic.
+            let _ = thread.join();
+        }
+    }
 }
 
 /// A position in a journal of control state.

@@ -4,20 +4,22 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 /// A connected socket with a deadline for everything that happens before the stream.
 pub struct LinkSocket {
-    stream: Mutex<Option<TcpStream>>,
+    /// Never locked during a call to the system, so that `close` ends a call that waits.
+    stream: Mutex<Option<Arc<TcpStream>>>,
     deadline: Instant,
     pub remote: String,
 }
 
 impl LinkSocket {
     fn new(stream: TcpStream, remote: String, patience: Duration) -> Self {
-        Self { stream: Mutex::new(Some(stream)), deadline: Instant::now() + patience, remote }
+        Self { stream: Mutex::new(Some(Arc::new(stream))), deadline: Instant::now() + patience, remote }
     }
 
     /// Connects to a master.
@@ -49,26 +51,30 @@ impl LinkSocket {
 
     /// Gives the socket to a hub or a follower; None if it was given away or closed before.
     pub fn take(&self) -> Option<TcpStream> {
-        self.stream.lock().take()
+        let stream = self.stream.lock().take()?;
+        stream.try_clone().ok()
     }
 
     pub fn close(&self) {
-        if let Some(stream) = self.take() {
+        if let Some(stream) = self.stream.lock().take() {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    fn within_deadline<T>(&self, work: impl FnOnce(&mut TcpStream) -> io::Result<T>) -> io::Result<T> {
-        let mut held = self.stream.lock();
-        let stream = held.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+    fn within_deadline<T>(&self, work: impl FnOnce(&mut &TcpStream) -> io::Result<T>) -> io::Result<T> {
+        let held = self.stream.lock().clone();
+        let stream = held.as_deref().ok_or(io::ErrorKind::NotConnected)?;
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
         stream.set_write_timeout(Some(left))?;
-        work(stream).map_err(|error| match error.kind() {
+        work(&mut &*stream).map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            io::ErrorKind::UnexpectedEof => {
+                io::Error::new(io::ErrorKind::ConnectionReset, "the peer closed the connection")
+            }
             _ => error,
         })
     }

@@ -73,7 +73,7 @@ impl Transactions {
         let Some(open_from) = ledger.open_from() else { return };
         let mut begun: HashMap<i64, Begun, RandomState> = HashMap::default();
         let mut known: HashMap<i64, Option<i64>, RandomState> = HashMap::default();
-        self.store.each_record_from(open_from.max(committed_below), |record| {
+        self.store.each_appended_record_from(open_from.max(committed_below), |record| {
             let physical_offset = record.prepared_transaction_offset;
             let is_commit = record.system_flag & layout::TRANSACTION_MASK == layout::TRANSACTION_COMMIT;
             if !is_commit {
@@ -97,7 +97,7 @@ impl Transactions {
 
     /// The queue offset of the newest copy of a half message that is still open.
     fn open_half(&self, ledger: &Ledger, physical_offset: i64) -> Option<i64> {
-        let stored = self.store.record_at(physical_offset)?;
+        let stored = self.store.appended_record_at(physical_offset)?;
         let half = Record::decode(&stored).ok().filter(|half| half.topic == HALF_TOPIC.as_bytes())?;
         match ledger.standing(half.queue_offset) {
             Standing::Open(newest) => Some(newest),
@@ -107,7 +107,7 @@ impl Transactions {
 
     /// Stores what is missing of a half message that holds many; whether nothing is missing any more.
     fn finish_commit(&self, ledger: &mut Ledger, newest: i64, begun: &Begun) -> bool {
-        let Some(stored) = self.store.record_at(begun.physical_offset) else { return true };
+        let Some(stored) = self.store.appended_record_at(begun.physical_offset) else { return true };
         let Ok(half) = Record::decode(&stored) else { return true };
         if half.property(HALF_BATCH).is_none() {
             return true;

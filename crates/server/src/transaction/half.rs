@@ -311,7 +311,11 @@ impl Transactions {
     }
 
     /// Finds the open transactions, from the committed offsets on, before the plane starts. Returns how many there are.
+    ///
+    /// The last records of a new master are not confirmed yet, so they are in no queue. They were acknowledged by the
+    /// master before it, or will be: they count too.
     pub fn load(&self) -> usize {
+        let confirmed = self.store.confirmed_offset();
         let (half_from, done_from) = (self.begin_of(HALF_TOPIC), self.begin_of(DONE_TOPIC));
         let mut ledger = self.ledger.lock();
         ledger.begin_at(half_from, done_from);
@@ -321,7 +325,7 @@ impl Transactions {
         // Older ends are read too, so that a repeated request gets a true answer.
         let records_kept = (self.settings.ended_kept / ENDS_PER_RECORD) as i64;
         let past_from = done_from.saturating_sub(records_kept).max(self.store.min_offset(DONE_TOPIC, 0));
-        self.each_record(DONE_TOPIC, past_from, |record| {
+        self.each_record(DONE_TOPIC, past_from, confirmed, |record| {
             let texts = std::str::from_utf8(record.body).unwrap_or_default().split(',');
             let queue_offsets: Vec<i64> = texts.filter_map(|text| text.trim().parse().ok()).collect();
             past.read(record, &queue_offsets);
@@ -335,7 +339,7 @@ impl Transactions {
             let highest = highest.max().unwrap_or(-1);
             ledger.note_done(record.queue_offset, highest, 0);
         });
-        self.each_record(HALF_TOPIC, half_from, |record| {
+        self.each_record(HALF_TOPIC, half_from, confirmed, |record| {
             ledger.see(record.queue_offset);
             let before = number(record.property(BEFORE));
             let apache_before = number(record.property(APACHE_BEFORE)).filter(|_| before.is_none());
@@ -379,7 +383,9 @@ impl Transactions {
         })
     }
 
-    fn each_record(&self, topic: &str, from: i64, mut take: impl FnMut(&Record<'_>)) {
+    /// Visits the records of a topic from a queue offset on: those in its queue, and then those of the log from
+    /// `confirmed` on that are not in the queue yet.
+    fn each_record(&self, topic: &str, from: i64, confirmed: i64, mut take: impl FnMut(&Record<'_>)) {
         let mut queue_offset = from;
         while queue_offset < self.store.max_offset(topic, 0) {
             let got = self.store.get(topic, 0, queue_offset, READ_RECORDS, READ_BYTES, &Filter::All);
@@ -393,10 +399,16 @@ impl Transactions {
                 }
             }
             if got.next_offset <= queue_offset {
-                return;
+                break;
             }
             queue_offset = got.next_offset;
         }
+        self.store.each_appended_record_from(confirmed, |record| {
+            if record.topic == topic.as_bytes() && record.queue_id == 0 && record.queue_offset >= queue_offset
+            {
+                take(record);
+            }
+        });
     }
 }
 

@@ -42,6 +42,7 @@ pub struct Setup {
     pub topics: Vec<Topic>,
     pub groups: Vec<Group>,
     pub clock: Clock,
+    pub is_replica: bool,
 }
 
 /// A running data plane, with the topic [`TOPIC`] and the group [`GROUP`] unless the set-up says otherwise.
@@ -64,6 +65,36 @@ impl Plane {
         Plane::start_in(Arc::new(TempDir::new().unwrap()), change)
     }
 
+    /// Starts a replica, which shows nothing until [`Store::confirm_replicated`] allows it.
+    pub fn replica() -> Self {
+        let plane = Plane::with(|setup| setup.is_replica = true);
+        plane.store.gate_confirmation(0);
+        plane
+    }
+
+    /// Copies the log of a master as far as it goes, without confirming it.
+    pub fn copy_log(&self, master: &Plane) {
+        while let Some(bytes) = master.store.raw_bytes(self.store.end_offset(), 1 << 20) {
+            self.store.append_raw(self.store.end_offset(), &bytes).unwrap();
+        }
+        self.store.dispatch();
+        assert!(self.store.wait_flushed(self.store.end_offset(), PATIENCE));
+    }
+
+    /// Ends this role and starts another one on the same listener and store.
+    pub fn change_role(&mut self, is_replica: bool) {
+        self.broker_plane.stop(true);
+        let setup = setup(self.directory.path());
+        let plane = BrokerPlane::new(&self.listener, Arc::clone(&self.store), setup.broker, is_replica);
+        self.broker_plane = plane.unwrap();
+        self.broker().policy.put_topics(setup.topics);
+        self.broker().policy.put_groups(setup.groups);
+        if !is_replica {
+            self.broker().transactions.load();
+        }
+        self.broker_plane.start().unwrap();
+    }
+
     /// Stops this one and starts another on the same directory, with the same clock.
     pub fn restart(self, change: impl FnOnce(&mut Setup)) -> Self {
         let (directory, clock) = (Arc::clone(&self.directory), self.clock.clone());
@@ -80,11 +111,14 @@ impl Plane {
         let disk = Arc::new(FaultyDisk::new());
         let store = Store::open(setup.store, setup.clock.clone(), Arc::<FaultyDisk>::clone(&disk)).unwrap();
         let listener = Listener::bind(setup.server, HotRequests::Plane).unwrap();
-        let broker_plane = BrokerPlane::new(&listener, Arc::clone(&store), setup.broker).unwrap();
+        let broker_plane =
+            BrokerPlane::new(&listener, Arc::clone(&store), setup.broker, setup.is_replica).unwrap();
         let plane = Plane { listener, broker_plane, store, clock: setup.clock, disk, directory };
         plane.broker().policy.put_topics(setup.topics);
         plane.broker().policy.put_groups(setup.groups);
-        plane.broker().transactions.load();
+        if !setup.is_replica {
+            plane.broker().transactions.load();
+        }
         plane.broker_plane.start().unwrap();
         plane.listener.start().unwrap();
         plane
@@ -138,7 +172,7 @@ impl Plane {
 
     /// Answers everything that waits and closes every connection.
     pub fn stop(&self) {
-        self.broker_plane.stop();
+        self.broker_plane.stop(true);
         self.listener.stop(PATIENCE);
     }
 
@@ -192,6 +226,11 @@ fn setup(directory: &Path) -> Setup {
         crossing_age_ms_max: 60_000,
         connection_output_bytes_max: 1 << 24,
         worker_threads: 1,
+        relay_timeout_ms: 60_000,
+        relay_requests_max: 100,
+        relay_bytes_max: 1 << 20,
+        held_requests_max: 100,
+        held_bytes_max: 1 << 20,
     };
     let broker = BrokerSettings {
         cluster: "c1".to_owned(),
@@ -211,6 +250,9 @@ fn setup(directory: &Path) -> Setup {
             bytes_default: 256 * 1024,
             limit_hold_ms: 1_000,
             filter_hold_ms_max: 5_000,
+            slave_read: false,
+            in_memory_percent: 40,
+            own_broker_id: None,
         },
         transaction: TransactionSettings { timeout_ms: 6_000, open_max: 10, ended_kept: 1_024 },
         timer: TimerSettings {
@@ -227,6 +269,7 @@ fn setup(directory: &Path) -> Setup {
         topics: vec![topic(TOPIC)],
         groups: vec![group(GROUP)],
         clock: Clock::manual(START_MS),
+        is_replica: false,
     }
 }
 
@@ -250,6 +293,7 @@ pub fn group(name: &str) -> Group {
         broadcast_enabled: true,
         broadcasting: false,
         broker_id: 0,
+        slow_broker_id: 1,
         retry_times_max: 16,
         forbidden_topics: Vec::new(),
         subscriptions: vec![subscription(TOPIC)],

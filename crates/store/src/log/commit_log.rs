@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::log::gate::Gate;
+use crate::log::lease::Lease;
 use crate::log::mapped::{FileWriter, MappedFile};
 use crate::log::preallocation::Preallocation;
 use crate::log::progress::Progress;
@@ -56,6 +57,8 @@ pub(crate) struct LogEnd {
     pub(crate) store_timestamp_ms: i64,
     /// Everything below is known to be on the disk.
     pub(crate) flushed: i64,
+    /// Nothing beyond is confirmed before others hold it; `i64::MAX` if nobody else must.
+    pub(crate) replicated: i64,
 }
 
 impl CommitLog {
@@ -64,6 +67,7 @@ impl CommitLog {
         disk: Arc<dyn Disk>,
         clock: Clock,
         gate: Arc<Gate>,
+        lease: Arc<Lease>,
         end: LogEnd,
     ) -> Self {
         let directory = directory(&settings.directory);
@@ -81,7 +85,13 @@ impl CommitLog {
             append_wait_max: Duration::from_millis(settings.append_wait_ms_max),
             is_stuck: AtomicBool::new(false),
             files: ArcSwap::from_pointee(end.files),
-            progress: Progress::new(settings.sync_flush, end.flushed, end.writer.physical_offset()),
+            progress: Progress::new(
+                settings.sync_flush,
+                end.flushed,
+                end.writer.physical_offset(),
+                end.replicated,
+                lease,
+            ),
             appender: Mutex::new(Appender { writer: end.writer, store_timestamp_ms: end.store_timestamp_ms }),
         }
     }
@@ -294,10 +304,24 @@ impl CommitLog {
         files.get(files.partition_point(|file| file.start_offset <= start_offset)).cloned()
     }
 
-    /// Runs `work` while nothing can be appended.
-    pub(crate) fn while_paused<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _appender = self.appender.lock();
-        work()
+    /// Runs `work` while nothing is appended, except by `work` itself.
+    pub(crate) fn while_paused<T>(&self, work: impl FnOnce(&mut Appender) -> T) -> T {
+        work(&mut self.appender.lock())
+    }
+
+    /// Appends a record that belongs in no queue.
+    pub(crate) fn append_unqueued(
+        &self,
+        appender: &mut Appender,
+        record: &NewRecord<'_>,
+    ) -> Result<(), StoreError> {
+        let size = self.checked_size(record)?;
+        self.make_room(appender, size as u64)?;
+        let store_timestamp_ms = appender.tick(&self.clock);
+        let physical_offset = appender.writer.physical_offset();
+        appender.writer.fill(size, |target| record.write(target, 0, physical_offset, store_timestamp_ms));
+        self.publish(appender);
+        Ok(())
     }
 
     /// Unmaps the memory of everything more than `kept_bytes` before the end.

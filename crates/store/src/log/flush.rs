@@ -20,6 +20,9 @@ pub(crate) struct Flush {
     interval: Duration,
     requested: AtomicI64,
     pub(crate) syncs: AtomicU64,
+    created: Instant,
+    /// When the sync under way began, in milliseconds after `created`; −1 if there is none.
+    sync_began_ms: AtomicI64,
     /// The thread sleeps, or is about to.
     idle: AtomicBool,
     stop: Mutex<bool>,
@@ -38,6 +41,8 @@ impl Flush {
             interval: Duration::from_millis(interval_ms),
             requested: AtomicI64::new(0),
             syncs: AtomicU64::new(0),
+            created: Instant::now(),
+            sync_began_ms: AtomicI64::new(-1),
             idle: AtomicBool::new(false),
             stop: Mutex::new(false),
             wake: Condvar::new(),
@@ -55,6 +60,22 @@ impl Flush {
         if self.idle.load(Ordering::SeqCst) {
             let _sleeping = self.stop.lock();
             self.wake.notify_one();
+        }
+    }
+
+    /// Runs a sync, so that others see how long it takes.
+    pub(crate) fn timed<T>(&self, sync: impl FnOnce() -> T) -> T {
+        self.sync_began_ms.store(self.created.elapsed().as_millis() as i64, Ordering::Release);
+        let outcome = sync();
+        self.sync_began_ms.store(-1, Ordering::Release);
+        outcome
+    }
+
+    /// How long the sync under way has been running; 0 if there is none.
+    pub(crate) fn sync_age_ms(&self) -> i64 {
+        match self.sync_began_ms.load(Ordering::Acquire) {
+            -1 => 0,
+            began_ms => (self.created.elapsed().as_millis() as i64 - began_ms).max(0),
         }
     }
 

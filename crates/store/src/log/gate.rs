@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::error::StoreError;
+use crate::log::lease::Lease;
 
 /// Reasons to refuse writes. Each comes and goes on its own.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +24,7 @@ pub(crate) enum Refusal {
     Fenced = 16,
 }
 
-/// Checked by every append with one load.
+/// Checked by every append with two loads.
 pub(crate) struct Gate {
     refusals: AtomicU8,
     directory: PathBuf,
@@ -30,7 +32,12 @@ pub(crate) struct Gate {
     stuck: Mutex<Option<Stuck>>,
     /// The reason for `Fenced`, which senders see.
     fence: Mutex<String>,
+    lease: Arc<Lease>,
 }
+
+/// The reason that senders see when the lease is over.
+const LEASE_IS_OVER: &str = "this broker could not show in time that it is still the master: it stores nothing until it can; \
+                             try again, or send to another broker";
 
 struct Stuck {
     is_disk_full: bool,
@@ -38,8 +45,14 @@ struct Stuck {
 }
 
 impl Gate {
-    pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { refusals: AtomicU8::new(0), directory, stuck: Mutex::new(None), fence: Mutex::default() }
+    pub(crate) fn new(directory: PathBuf, lease: Arc<Lease>) -> Self {
+        Self {
+            refusals: AtomicU8::new(0),
+            directory,
+            stuck: Mutex::new(None),
+            fence: Mutex::default(),
+            lease,
+        }
     }
 
     /// Returns true if that changed anything.
@@ -77,6 +90,7 @@ impl Gate {
     #[inline]
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         match self.refusals.load(Ordering::Acquire) {
+            0 if self.lease.is_over() => Err(StoreError::Fenced { reason: LEASE_IS_OVER.to_owned() }),
             0 => Ok(()),
             refusals => Err(self.error(refusals)),
         }
@@ -87,6 +101,14 @@ impl Gate {
         match self.refusals.load(Ordering::Acquire) & !(Refusal::Fenced as u8) {
             0 => Ok(()),
             refusals => Err(self.error(refusals)),
+        }
+    }
+
+    /// Refuses a deletion, which needs a record but hardly any space.
+    pub(crate) fn check_deletion(&self) -> Result<(), StoreError> {
+        match self.check() {
+            Err(StoreError::DiskFull { .. } | StoreError::QueuesStuck { .. }) => Ok(()),
+            other => other,
         }
     }
 
@@ -159,7 +181,7 @@ mod tests {
 
     #[test]
     fn reasons_come_and_go_but_a_failed_sync_stays() {
-        let gate = Gate::new(PathBuf::from("store"));
+        let gate = Gate::new(PathBuf::from("store"), Arc::new(Lease::none()));
         assert!(gate.check().is_ok());
         assert!(gate.shut(Refusal::DiskLevel));
         assert!(!gate.shut(Refusal::DiskLevel), "told once");
@@ -172,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_fence_stops_new_records_but_no_copies() {
-        let gate = Gate::new(PathBuf::from("store"));
+        let gate = Gate::new(PathBuf::from("store"), Arc::new(Lease::none()));
         gate.fence("too few replicas");
         match gate.check() {
             Err(StoreError::Fenced { reason }) => assert_eq!(reason, "too few replicas"),
@@ -188,7 +210,8 @@ mod tests {
 
     #[test]
     fn only_a_full_disk_is_called_one() {
-        let (gate, reports) = (Gate::new(PathBuf::from("store")), Reports::default());
+        let (gate, reports) =
+            (Gate::new(PathBuf::from("store"), Arc::new(Lease::none())), Reports::default());
         let told = |kind: io::ErrorKind| {
             gate.shut_for_queues(&StoreError::io(Path::new("queue"), io::Error::from(kind)), &reports);
             gate.check()

@@ -10,6 +10,8 @@ use metaq_wire::layout;
 
 use crate::error::StoreError;
 use crate::log::commit_log::{Appender, BLANK_BYTES, CommitLog, is_queued};
+use crate::log::copy_permit::CopyPermit;
+use crate::queue::deletion::deleted_topic;
 use crate::queue::table::Queues;
 use crate::recovery::log_walk::{Content, content_at};
 
@@ -18,6 +20,7 @@ impl CommitLog {
     /// log ends in front of the record that was refused.
     pub(crate) fn append_raw(
         &self,
+        permit: &CopyPermit,
         physical_offset: i64,
         bytes: &[u8],
         queues: &Queues,
@@ -32,8 +35,8 @@ impl CommitLog {
                 return Err(refused(at, format!("the log ends at {end_offset}")));
             }
             let size = match blank_size(rest) {
-                Some(size) => self.append_blank(&mut appender, at, size, rest.len())?,
-                None => self.append_raw_record(&mut appender, at, rest, queues)?,
+                Some(size) => self.append_blank(&mut appender, permit, at, size, rest.len())?,
+                None => self.append_raw_record(&mut appender, permit, at, rest, queues)?,
             };
             rest = &rest[size..];
             at += size as i64;
@@ -44,6 +47,7 @@ impl CommitLog {
     fn append_raw_record(
         &self,
         appender: &mut Appender,
+        permit: &CopyPermit,
         physical_offset: i64,
         bytes: &[u8],
         queues: &Queues,
@@ -63,10 +67,19 @@ impl CommitLog {
             Err(StoreError::BadTopic(_) | StoreError::BadQueue(_)) => None,
             Err(error) => return Err(error),
         };
+        let begun_again = match deleted_topic(&record) {
+            Some(topic) => queues.of_topic(topic)?,
+            None => Vec::new(),
+        };
         self.make_room(appender, record.size as u64)?;
+        // From here on nothing waits for the disk.
+        let _allowed = permit.hold()?;
         appender.writer.fill(record.size, |target| target.copy_from_slice(&bytes[..record.size]));
         if let Some(queue) = queue.filter(|_| is_queued(record.system_flag)) {
             queue.pass_offset(record.queue_offset);
+        }
+        for queue in begun_again {
+            queue.begin_again();
         }
         appender.note_time(record.store_timestamp_ms);
         self.publish(appender);
@@ -77,6 +90,7 @@ impl CommitLog {
     fn append_blank(
         &self,
         appender: &mut Appender,
+        permit: &CopyPermit,
         physical_offset: i64,
         size: usize,
         received: usize,
@@ -88,6 +102,9 @@ impl CommitLog {
             );
             return Err(refused(physical_offset, detail));
         }
+        appender.writer.file().allocate(&*self.disk, appender.writer.position() + BLANK_BYTES)?;
+        self.preallocation.prepare(0)?;
+        let _allowed = permit.hold()?;
         self.roll(appender)?;
         Ok(size)
     }

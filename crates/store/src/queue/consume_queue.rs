@@ -88,13 +88,29 @@ impl Queue {
         self.next_offset.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// The next record gets an offset after this one at the earliest; the caller holds the append lock.
+    /// Counts a record of another log: the next one gets a later offset. At 0 the queue begins again, because its topic
+    /// was deleted in between. The caller holds the append lock.
     pub(crate) fn pass_offset(&self, queue_offset: i64) {
-        self.next_offset.fetch_max(queue_offset + 1, Ordering::Relaxed);
+        if queue_offset == 0 {
+            self.next_offset.store(1, Ordering::Relaxed);
+        } else {
+            self.next_offset.fetch_max(queue_offset + 1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn max_offset(&self) -> i64 {
         self.max_offset.load(Ordering::Acquire)
+    }
+
+    /// The next record gets offset 0, because the topic was deleted. The caller holds the append lock, or nothing is
+    /// appended yet.
+    pub(crate) fn begin_again(&self) {
+        self.next_offset.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the queue has had no record since its topic was deleted: to readers it does not exist.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.max_offset() == 0 && self.next_offset.load(Ordering::Relaxed) == 0
     }
 
     /// Ends a replay, before the first append: the next record follows the last entry.

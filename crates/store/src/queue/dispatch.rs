@@ -15,9 +15,11 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::api::StoreEvents;
 use crate::error::StoreError;
+use crate::housekeeping::Housekeeping;
 use crate::log::commit_log::{CommitLog, is_queued};
 use crate::log::gate::{Gate, Reports};
 use crate::queue::consume_queue::{Put, Queue};
+use crate::queue::deletion::deleted_topic;
 use crate::queue::files::Entry;
 use crate::queue::table::Queues;
 use crate::recovery::log_walk::{Step, walk};
@@ -36,6 +38,7 @@ pub(crate) type Events = RwLock<Option<Arc<dyn StoreEvents>>>;
 pub(crate) struct Context<'a> {
     pub(crate) log: &'a CommitLog,
     pub(crate) queues: &'a Queues,
+    pub(crate) housekeeping: &'a Housekeeping,
     pub(crate) events: &'a Events,
     pub(crate) gate: &'a Gate,
     pub(crate) reports: &'a Reports,
@@ -49,8 +52,8 @@ pub(crate) enum Replay {
     No,
     /// Checksums are verified.
     Tail,
-    /// Checksums are verified and the whole log is replayed. A queue whose offsets begin again at 0 was deleted in
-    /// between.
+    /// Checksums are verified, and the topic of a queue may have been deleted in between: then its offsets begin again
+    /// at 0. So it is when the whole log is replayed, and in the tail of a replica's log.
     Everything,
 }
 
@@ -176,6 +179,8 @@ impl Dispatch {
                 },
             };
             self.put(&mut state.touched[slot], with, record)?;
+        } else if let Some(topic) = deleted_topic(record) {
+            with.queues.delete_entries(topic, || with.housekeeping.lower_queue_count(with))?;
         }
         state.last_record = record.physical_offset;
         Ok(())

@@ -186,7 +186,11 @@ impl QueueDisk {
         for directory in &unsynced.directories {
             // The queue's directory, its topic's and the root: each may be new.
             for level in directory.ancestors().take(3) {
-                self.disk.sync_directory(level).map_err(|source| StoreError::io(level, source))?;
+                match self.disk.sync_directory(level) {
+                    // Its topic was deleted meanwhile.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    synced => synced.map_err(|source| StoreError::io(level, source))?,
+                }
             }
         }
         Ok(())

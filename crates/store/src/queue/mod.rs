@@ -3,11 +3,13 @@
 //! `dispatch` walks the log and adds one entry per record, but never past what may be shown. `consume_queue` keeps the
 //! newest entries in memory and older ones in files, which `files` opens, a bounded number at a time. `table` finds
 //! queues by topic and id and `load` reads them from disk. `repair` corrects a damaged entry when a read meets it.
+//! `deletion` is the record that deletes a topic's queues.
 //!
 //! `confirm` and `recovery` call dispatch, `read` and `inspect` read entries, `housekeeping` writes them out.
 //! Everything here can be rebuilt from the commit log, so the log is always written first.
 
 pub(crate) mod consume_queue;
+pub(crate) mod deletion;
 pub(crate) mod dispatch;
 pub(crate) mod files;
 pub(crate) mod load;

@@ -5,11 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use metaq_wire::Record;
 use parking_lot::{Mutex, RwLock};
 
 use crate::disk::Disk;
 use crate::error::StoreError;
+use crate::log::commit_log::is_queued;
 use crate::queue::consume_queue::Queue;
+use crate::queue::deletion::{DELETION_TOPIC, deleted_topic};
 use crate::queue::files::QueueDisk;
 use crate::queue::load;
 
@@ -84,6 +87,35 @@ impl Queues {
         Ok(self.insert(Queue::new(name, queue_id, self.next_serial(), Vec::new(), 0)))
     }
 
+    /// Counts a record that is not dispatched yet: the next one of its queue gets a later offset. The caller holds the
+    /// append lock, or nothing is appended yet.
+    pub(crate) fn pass_record(&self, record: &Record<'_>) -> Result<(), StoreError> {
+        if let Some(topic) = deleted_topic(record) {
+            for queue in self.of_topic(topic)? {
+                queue.begin_again();
+            }
+        }
+        if !is_queued(record.system_flag) {
+            return Ok(());
+        }
+        match self.obtain(record.topic, record.queue_id) {
+            Ok(queue) => queue.pass_offset(record.queue_offset),
+            // Dispatch reports such a record and leaves it out.
+            Err(StoreError::BadTopic(_) | StoreError::BadQueue(_)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Every queue of the topic, loaded from the disk if need be.
+    pub(crate) fn of_topic(&self, topic: &str) -> Result<Vec<Arc<Queue>>, StoreError> {
+        let mut queues = Vec::new();
+        for queue_id in self.known_ids(topic)? {
+            queues.extend(self.find(topic.as_bytes(), queue_id)?);
+        }
+        Ok(queues)
+    }
+
     #[cold]
     fn find_on_disk(&self, topic: &[u8], queue_id: i32) -> Result<Option<Arc<Queue>>, StoreError> {
         let Ok(name) = checked_name(topic) else { return Ok(None) };
@@ -118,11 +150,19 @@ impl Queues {
         }
     }
 
-    /// The ids of the topic's queues, from memory and from the disk.
+    /// The ids of the topic's queues that hold or held records, from memory and from the disk.
     pub(crate) fn ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        self.ids_where(topic, |queue| !queue.is_unused())
+    }
+
+    fn known_ids(&self, topic: &str) -> Result<Vec<i32>, StoreError> {
+        self.ids_where(topic, |_| true)
+    }
+
+    fn ids_where(&self, topic: &str, counts: impl Fn(&Queue) -> bool) -> Result<Vec<i32>, StoreError> {
         let mut ids = Vec::new();
         if let Some(topic) = self.table.read().get(topic.as_bytes()) {
-            ids.extend(topic.queues.iter().map(|(id, _)| *id));
+            ids.extend(topic.queues.iter().filter(|(_, queue)| counts(queue)).map(|(id, _)| *id));
         }
         if checked_name(topic.as_bytes()).is_ok() {
             ids.extend(self.ids_on_disk(topic)?);
@@ -173,10 +213,11 @@ impl Queues {
         Ok(entries.into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect())
     }
 
-    /// Every queue in memory.
+    /// Every queue in memory that holds or held records.
     pub(crate) fn loaded(&self) -> Vec<Arc<Queue>> {
         let table = self.table.read();
-        table.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| Arc::clone(queue))).collect()
+        let queues = table.values().flat_map(|topic| topic.queues.iter().map(|(_, queue)| queue));
+        queues.filter(|queue| !queue.is_unused()).map(Arc::clone).collect()
     }
 
     /// Loads every queue and drops entries of records from `cut_from` on, until `finish_replay` is called.
@@ -191,7 +232,7 @@ impl Queues {
     /// Ends recovery: from now on no entries are dropped.
     pub(crate) fn finish_replay(&self) {
         self.cut_from.store(-1, Ordering::Release);
-        for queue in self.loaded() {
+        for (_, queue) in self.table.read().values().flat_map(|topic| &topic.queues) {
             queue.finish_replay();
         }
     }
@@ -236,12 +277,33 @@ impl Queues {
         }
     }
 
-    /// Deletes the files of a topic whose queues were removed.
-    pub(crate) fn delete_files(&self, topic: &str) -> Result<(), StoreError> {
-        checked_name(topic.as_bytes())?;
+    /// Deletes all entries of the topic's queues, in memory and in files. `lower_count` writes down how many queues have
+    /// files from now on, before any of them is deleted: if a checkpoint counted more queues than there are, the next
+    /// start would rebuild all of them.
+    pub(crate) fn delete_entries(
+        &self,
+        topic: &str,
+        lower_count: impl FnOnce() -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        if checked_name(topic.as_bytes()).is_err() {
+            return Ok(());
+        }
+        let queues = self.of_topic(topic)?;
         let _one_at_a_time = self.flushing.lock();
+        let on_disk = self.ids_on_disk(topic)?.len() as i64;
+        for queue in queues {
+            queue.restart(&self.disk);
+        }
         let directory = self.disk.root.join(topic);
-        self.disk.disk.remove_directory(&directory).map_err(|source| StoreError::io(&directory, source))
+        let fail = |source| StoreError::io(&directory, source);
+        if !self.disk.disk.exists(&directory) {
+            return Ok(());
+        }
+        self.disk.directory_count.fetch_sub(on_disk, Ordering::AcqRel);
+        lower_count()?;
+        self.disk.disk.remove_directory(&directory).map_err(fail)?;
+        // Otherwise a power loss could bring the files back after a checkpoint has passed the deletion.
+        self.disk.disk.sync_directory(&self.disk.root).map_err(fail)
     }
 
     /// Restarts a queue at 0, because its topic was deleted and created again, and deletes its older entries.
@@ -261,6 +323,7 @@ fn checked_name(topic: &[u8]) -> Result<Arc<str>, StoreError> {
         Ok(name)
             if !name.is_empty()
                 && name.len() <= TOPIC_BYTES_MAX
+                && topic != DELETION_TOPIC
                 && !name.contains(['/', '\0'])
                 && name != "."
                 && name != ".." =>

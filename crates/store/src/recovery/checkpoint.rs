@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   0 | store time synced in the log | … in the queues | … in the index | flushed offset | confirmed offset |  Apache's
-//!  48 | magic | lower bound | last record | synced end | index synced end | queue count | queue files | boot id (16) | crc |
+//!  48 | magic | lower bound | last record | synced end | index synced end | queue count | queue files | flushed mark | boot id (16) | crc |
 //! ```
-//! All numbers have 8 bytes, the file has 4 KiB. Apache's store reads the first five and leaves the rest alone. Our crc
+//! The first version of the file has no flushed mark. All numbers have 8 bytes, the file has 4 KiB. Apache's store reads the first five and leaves the rest alone. Our crc
 //! covers both parts: if Apache's store wrote the file later, the crc fails and our bound, which does not cover what
 //! Apache did, is not trusted.
 
@@ -15,11 +15,17 @@ use crate::error::StoreError;
 
 const FILE_BYTES: u64 = 4_096;
 const OUR_PART: usize = 48;
-const MAGIC: i64 = i64::from_be_bytes(*b"MetaQst1");
-const LONGS: usize = 7;
-const BOOT_ID_AT: usize = OUR_PART + LONGS * 8;
-const CRC_AT: usize = BOOT_ID_AT + 16;
-const USED_BYTES: usize = CRC_AT + 4;
+const MAGIC_V1: i64 = i64::from_be_bytes(*b"MetaQst1");
+const MAGIC: i64 = i64::from_be_bytes(*b"MetaQst2");
+const LONGS_V1: usize = 7;
+const LONGS: usize = 8;
+const BOOT_ID_BYTES: usize = 16;
+const USED_BYTES: usize = crc_at(LONGS) + 4;
+
+/// The position of the crc in a file with this many numbers in our part.
+const fn crc_at(longs: usize) -> usize {
+    OUR_PART + longs * 8 + BOOT_ID_BYTES
+}
 
 /// The part of the file that Apache's store uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +52,9 @@ pub(crate) struct Bound {
     pub(crate) queue_count: i64,
     /// A digest of the queues' files at an orderly stop, otherwise 0.
     pub(crate) queue_files: i64,
+    /// The log was synced up to here once. If it ends below, it has lost something, and the mark stays until the owner
+    /// of the store has accepted that.
+    pub(crate) flushed_mark: i64,
     pub(crate) boot_id: [u8; 16],
 }
 
@@ -96,6 +105,7 @@ fn encode(times: &Times, bound: &Bound) -> [u8; USED_BYTES] {
         bound.index_synced_end,
         bound.queue_count,
         bound.queue_files,
+        bound.flushed_mark,
     ];
     for (place, value) in bytes.chunks_exact_mut(8).zip(apache) {
         place.copy_from_slice(&value.to_be_bytes());
@@ -103,9 +113,10 @@ fn encode(times: &Times, bound: &Bound) -> [u8; USED_BYTES] {
     for (place, value) in bytes[OUR_PART..].chunks_exact_mut(8).zip(ours) {
         place.copy_from_slice(&value.to_be_bytes());
     }
-    bytes[BOOT_ID_AT..CRC_AT].copy_from_slice(&bound.boot_id);
-    let crc = crc32fast::hash(&bytes[..CRC_AT]);
-    bytes[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+    let crc_at = crc_at(LONGS);
+    bytes[crc_at - BOOT_ID_BYTES..crc_at].copy_from_slice(&bound.boot_id);
+    let crc = crc32fast::hash(&bytes[..crc_at]);
+    bytes[crc_at..].copy_from_slice(&crc.to_be_bytes());
     bytes
 }
 
@@ -118,16 +129,23 @@ fn decode(bytes: &[u8; USED_BYTES]) -> Saved {
         flushed_offset: long(24),
         confirmed_offset: long(32),
     };
-    let is_ours =
-        long(OUR_PART) == MAGIC && bytes[CRC_AT..] == crc32fast::hash(&bytes[..CRC_AT]).to_be_bytes();
-    let bound = is_ours.then(|| Bound {
+    let longs = match long(OUR_PART) {
+        MAGIC => LONGS,
+        MAGIC_V1 => LONGS_V1,
+        _ => return Saved { times, bound: None },
+    };
+    let crc_at = crc_at(longs);
+    let is_sound = bytes[crc_at..][..4] == crc32fast::hash(&bytes[..crc_at]).to_be_bytes();
+    let synced_end = long(OUR_PART + 24);
+    let bound = is_sound.then(|| Bound {
         lower_bound: long(OUR_PART + 8),
         last_record: long(OUR_PART + 16),
-        synced_end: long(OUR_PART + 24),
+        synced_end,
         index_synced_end: long(OUR_PART + 32),
         queue_count: long(OUR_PART + 40),
         queue_files: long(OUR_PART + 48),
-        boot_id: bytes[BOOT_ID_AT..].first_chunk().copied().unwrap_or_default(),
+        flushed_mark: if longs == LONGS { long(OUR_PART + 56) } else { synced_end },
+        boot_id: bytes[crc_at - BOOT_ID_BYTES..].first_chunk().copied().unwrap_or_default(),
     });
     Saved { times, bound }
 }
@@ -145,6 +163,7 @@ mod tests {
             index_synced_end: 400,
             queue_count: 9,
             queue_files: 8,
+            flushed_mark: 900,
             boot_id: [7; 16],
         };
         (times, bound)
@@ -154,6 +173,19 @@ mod tests {
     fn both_parts_come_back() {
         let (times, bound) = sample();
         assert_eq!(decode(&encode(&times, &bound)), Saved { times, bound: Some(bound) });
+    }
+
+    #[test]
+    fn a_file_of_the_first_version_is_read() {
+        let (times, bound) = sample();
+        let mut bytes = encode(&times, &bound);
+        bytes[OUR_PART..][..8].copy_from_slice(&MAGIC_V1.to_be_bytes());
+        let crc_at = crc_at(LONGS_V1);
+        bytes[crc_at - BOOT_ID_BYTES..crc_at].copy_from_slice(&bound.boot_id);
+        let crc = crc32fast::hash(&bytes[..crc_at]);
+        bytes[crc_at..][..4].copy_from_slice(&crc.to_be_bytes());
+        let wanted = Bound { flushed_mark: bound.synced_end, ..bound };
+        assert_eq!(decode(&bytes), Saved { times, bound: Some(wanted) });
     }
 
     #[test]

@@ -22,8 +22,8 @@ pub(crate) struct Recovered {
     pub(crate) replay: Replay,
     /// The checkpoint's bound was trusted: below `replay_from` the queues are complete.
     pub(crate) is_bound_kept: bool,
-    /// The start of the last record, or −1.
-    pub(crate) last_record: i64,
+    /// The start of the last record before `replay_from`, or −1.
+    pub(crate) record_before: i64,
     pub(crate) scanned_bytes: i64,
 }
 
@@ -35,9 +35,10 @@ pub(crate) fn recover(
 ) -> Result<Recovered, StoreError> {
     let directory = directory(&settings.directory);
     let files = open_files(settings, disk, &directory)?;
-    let ReplayStart { replay_from, replay, is_bound_kept } = replay_start(&files, evidence);
+    let ReplayStart { replay_from, replay, is_bound_kept, confirmed } = replay_start(&files, evidence);
     let scan = Scan::run(&files, replay_from, evidence, disk)?;
     let store_timestamp_ms = scan.last_time_ms(&files, evidence.saved);
+    let replicated = if settings.replicated { confirmed.min(scan.end) } else { i64::MAX };
     let files = cut(settings, disk, files, scan.end, reports)?;
     let Some(writer) = files.last().and_then(MappedFile::writer) else {
         return Err(StoreError::Damaged {
@@ -47,11 +48,11 @@ pub(crate) fn recover(
     };
     Ok(Recovered {
         // Data that the last process wrote but did not sync may be in the page cache only, so it is synced again.
-        end: LogEnd { files, writer, store_timestamp_ms, flushed: replay_from },
+        end: LogEnd { files, writer, store_timestamp_ms, flushed: replay_from, replicated },
         replay_from,
         replay,
         is_bound_kept,
-        last_record: scan.last_record,
+        record_before: scan.record_before,
         scanned_bytes: scan.end - replay_from,
     })
 }
@@ -97,6 +98,7 @@ pub(crate) fn parse_file_name(name: &str) -> Option<i64> {
 /// A pass over the log from the start of the replay to the end of the log.
 struct Scan {
     end: i64,
+    record_before: i64,
     last_record: i64,
     last_time_ms: i64,
 }
@@ -109,8 +111,8 @@ impl Scan {
         disk: &dyn Disk,
     ) -> Result<Self, StoreError> {
         let bound = evidence.saved.bound.as_ref().filter(|bound| bound.lower_bound == from);
-        let last_record = bound.map_or(-1, |bound| bound.last_record);
-        let mut scan = Self { end: from, last_record, last_time_ms: 0 };
+        let record_before = bound.map_or(-1, |bound| bound.last_record);
+        let mut scan = Self { end: from, record_before, last_record: record_before, last_time_ms: 0 };
         let first = files.partition_point(|file| file.end_offset() <= from);
         for (place, file) in files.iter().enumerate().skip(first) {
             let later = &files[place + 1..];

@@ -13,16 +13,18 @@ use crate::log::commit_log::CommitLog;
 use crate::log::flush::{Flush, sync_files};
 use crate::log::followers::Followers;
 use crate::log::gate::{Gate, Reports};
+use crate::log::lease::Lease;
 use crate::pins::Pins;
-use crate::queue::dispatch::{Dispatch, Replay};
+use crate::queue::dispatch::Dispatch;
 use crate::queue::table::Queues;
 use crate::read::Damage;
 use crate::recovery::checkpoint::{Checkpoint, Saved};
 use crate::recovery::log_end;
+use crate::recovery::log_walk::{Step, walk};
 use crate::recovery::replay_start::Evidence;
 use crate::recovery::truncation;
 use crate::settings::StoreSettings;
-use crate::store::OpenStore;
+use crate::store::{OpenStore, Recovery};
 
 const ABORT: &str = "abort";
 const LOCK: &str = "lock";
@@ -48,25 +50,36 @@ pub(crate) fn open(
     queues.disk.directory_count.store(queue_count, std::sync::atomic::Ordering::Release);
     let is_rebooted = saved.bound.as_ref().map_or(!is_clean, |bound| bound.boot_id != boot_id);
     let queues_missing = are_queues_missing(&queues, queue_count, &saved, is_clean, &reports)?;
-    let evidence = Evidence { saved: &saved, queues_missing, is_rebooted };
+    let evidence =
+        Evidence { saved: &saved, queues_missing, is_rebooted, is_replicated: settings.replicated };
     let recovered = log_end::recover(&settings, &*disk, &evidence, &reports)?;
     mark_open(&settings, &*disk)?;
 
-    let gate = Arc::new(Gate::new(directory.clone()));
+    let lease = Arc::new(Lease::none());
+    let gate = Arc::new(Gate::new(directory.clone(), Arc::clone(&lease)));
     let log_end = recovered.end.writer.physical_offset();
-    let log = CommitLog::new(&settings, Arc::clone(&disk), clock.clone(), Arc::clone(&gate), recovered.end);
+    let log =
+        CommitLog::new(&settings, Arc::clone(&disk), clock.clone(), Arc::clone(&gate), lease, recovered.end);
     let index_synced_end = trusted_index_end(&saved, is_clean, is_rebooted);
     let index =
         Index::open(&settings, Arc::clone(&disk), log.start_offset(), log_end, index_synced_end, &reports)?;
+    let flushed_mark = saved.bound.as_ref().map_or(0, |bound| bound.flushed_mark);
     let shared = OpenStore {
-        dispatch: Dispatch::new(recovered.replay_from, recovered.last_record),
+        dispatch: Dispatch::new(recovered.replay_from, recovered.record_before),
         flush: Flush::new(settings.sync_flush, settings.flush_interval_ms),
         confirming: Mutex::new(()),
         followers: Followers::default(),
-        recovered_from: recovered.replay_from,
-        recovered_bytes: recovered.scanned_bytes,
+        recovered: Recovery {
+            from: recovered.replay_from,
+            end: log_end,
+            replay: recovered.replay,
+            flushed_mark,
+            is_clean,
+            scanned_bytes: recovered.scanned_bytes,
+        },
         housekeeping: Housekeeping::new(
             checkpoint,
+            &saved,
             if recovered.is_bound_kept { recovered.replay_from } else { -1 },
         ),
         damage: Damage::default(),
@@ -84,14 +97,16 @@ pub(crate) fn open(
         queues,
         index,
     };
-    if shared.settings.sync_flush {
+    if shared.settings.sync_flush || shared.settings.replicated {
         make_tail_safe(&shared, &saved, is_rebooted)?;
     }
-    // After an orderly stop with nothing behind the bound, queues are complete and are loaded on first use.
-    if !(is_clean && recovered.replay_from == log_end && recovered.is_bound_kept) {
-        replay(&shared, recovered.replay)?;
+    let shown_end = shared.log.progress.confirmable();
+    // After an orderly stop with nothing more to show, queues are complete and are loaded on first use.
+    if !(is_clean && recovered.replay_from == shown_end && recovered.is_bound_kept) {
+        replay(&shared)?;
     }
-    shared.log.progress.set_confirmed(shared.log.progress.confirmable());
+    count_unconfirmed(&shared)?;
+    shared.log.progress.set_confirmed(shown_end);
     shared.check_disk_level();
     Ok((shared, lock))
 }
@@ -131,15 +146,27 @@ fn make_tail_safe(shared: &OpenStore, saved: &Saved, is_rebooted: bool) -> Resul
     Ok(())
 }
 
-/// Cuts every queue back to where the replay begins, then dispatches the log from there.
-fn replay(shared: &OpenStore, replay: Replay) -> Result<(), StoreError> {
-    shared.queues.load_all(shared.recovered_from)?;
-    shared.dispatch.run_to_end(&shared.context(replay))?;
+/// Cuts every queue back to where the replay begins, then dispatches the log from there as far as it may be shown.
+fn replay(shared: &OpenStore) -> Result<(), StoreError> {
+    shared.queues.load_all(shared.recovered.from)?;
+    shared.dispatch.run_to_end(&shared.context())?;
     shared.queues.finish_replay();
     // An older bound must not survive: once new records lie where it points, nothing would show that it is wrong.
     shared.housekeeping.require_save();
     shared.flush_queues();
     Ok(())
+}
+
+/// Counts the records that may not be shown yet, so that new ones get the queue offsets after theirs.
+fn count_unconfirmed(shared: &OpenStore) -> Result<(), StoreError> {
+    let mut outcome = Ok(());
+    walk(&shared.log, shared.dispatch.dispatched_end(), shared.recovered.end, true, |step| {
+        if let Step::Record(record) = step {
+            outcome = shared.queues.pass_record(&record);
+        }
+        outcome.is_ok()
+    });
+    outcome
 }
 
 /// How far index files can be trusted: completely, unless the machine was restarted while the store was open.
@@ -176,7 +203,7 @@ pub(crate) fn mark_open(settings: &StoreSettings, disk: &dyn Disk) -> Result<(),
 
 /// Syncs everything and removes the abort marker. After a failed sync the marker stays.
 pub(crate) fn finish(shared: &OpenStore) -> Result<(), StoreError> {
-    shared.log.while_paused(|| shared.confirm_appended())?;
+    shared.log.while_paused(|_| shared.confirm_appended())?;
     shared.sync_log()?;
     shared.index.catch_up(&shared.log, shared.dispatch.dispatched_end())?;
     shared.queues.flush()?;

@@ -23,6 +23,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) queues_missing: bool,
     /// The machine was restarted since the checkpoint: what was not synced may be gone, in any order.
     pub(crate) is_rebooted: bool,
+    /// The log is also kept elsewhere: a part of it may not be shown yet.
+    pub(crate) is_replicated: bool,
 }
 
 pub(crate) struct ReplayStart {
@@ -30,21 +32,32 @@ pub(crate) struct ReplayStart {
     pub(crate) replay: Replay,
     /// The checkpoint's bound was trusted: below `replay_from` the queues are complete.
     pub(crate) is_bound_kept: bool,
+    /// Everything below is known to have been confirmed.
+    pub(crate) confirmed: i64,
 }
 
 /// Decides where the replay begins.
 pub(crate) fn replay_start(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> ReplayStart {
-    if let Some(replay_from) = kept_bound(files, evidence) {
-        return ReplayStart { replay_from, replay: Replay::Tail, is_bound_kept: true };
+    let log_start = files.first().map_or(0, |file| file.start_offset);
+    let proven = proven_bound(files, evidence, log_start);
+    let confirmed = proven.unwrap_or(log_start);
+    if let Some(replay_from) = proven.filter(|_| !evidence.queues_missing) {
+        let replay = if evidence.is_replicated { Replay::Everything } else { Replay::Tail };
+        return ReplayStart { replay_from, replay, is_bound_kept: true, confirmed };
     }
-    let (replay_from, replay) = start_by_times(files, evidence);
-    ReplayStart { replay_from, replay, is_bound_kept: false }
+    let (replay_from, replay) = if evidence.is_replicated {
+        // Queue entries are dropped from where the log is not known to be confirmed.
+        (log_start, Replay::Everything)
+    } else {
+        start_by_times(files, evidence)
+    };
+    ReplayStart { replay_from, replay, is_bound_kept: false, confirmed }
 }
 
-/// The checkpoint's bound, if it can be trusted.
-fn kept_bound(files: &[Arc<MappedFile>], evidence: &Evidence<'_>) -> Option<i64> {
-    let bound = evidence.saved.bound.as_ref().filter(|_| !evidence.queues_missing)?;
-    let log_start = files.first().map_or(0, |file| file.start_offset);
+/// The checkpoint's bound, if the log still shows that it is right. It is also how far records were confirmed: only
+/// those have queue entries.
+fn proven_bound(files: &[Arc<MappedFile>], evidence: &Evidence<'_>, log_start: i64) -> Option<i64> {
+    let bound = evidence.saved.bound.as_ref()?;
     if bound.lower_bound <= log_start {
         return Some(log_start);
     }

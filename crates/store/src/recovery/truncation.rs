@@ -174,6 +174,7 @@ fn lower_checkpoint(
     }
     bound.synced_end = bound.synced_end.min(end_offset);
     bound.index_synced_end = bound.index_synced_end.min(end_offset);
+    bound.flushed_mark = bound.flushed_mark.min(end_offset);
     bound.queue_files = 0;
     let mut times = saved.times;
     times.flushed_offset = times.flushed_offset.min(end_offset);

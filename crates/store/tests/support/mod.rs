@@ -69,6 +69,8 @@ pub fn send(store: &Store, topic: &str, queue_id: i32, body: &[u8]) -> Appended 
 pub fn confirm(store: &Store, end_offset: i64) {
     store.dispatch();
     assert!(store.wait_confirmed(end_offset, Duration::from_secs(60)), "the records are confirmed");
+    // With asynchronous flush another thread may be about to dispatch them.
+    eventually("the records are dispatched", || figure(store, "dispatched_offset") >= end_offset);
 }
 
 /// Reads all records of a queue as (queue offset, body), and checks the guarantees that clients rely on.

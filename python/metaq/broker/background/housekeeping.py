@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from metaq.broker.background.transaction_checks import TransactionChecks
 from metaq.broker.node import Node
-from metaq.broker.state.master_state import MasterState
+from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.stats import SAMPLE_INTERVAL_S
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ CLOCK_DRIFT_MS_MAX = 5_000
 class Housekeeping:
     """Runs from `start` to `stop`."""
 
-    def __init__(self, node: Node, state: MasterState, transactions: TransactionChecks) -> None:
+    def __init__(self, node: Node, state: BrokerState, transactions: TransactionChecks) -> None:
         self._node = node
         self._state = state
         self._transactions = transactions

@@ -4,34 +4,41 @@ At the start, at every interval and after every failure a name server gets all t
 gets only the topics that have changed, one by one (217). Name servers before 5.0 do not know that request;
 they get the changed topics as a registration (103), as Apache's broker does it. Deleted topics are left out
 of the next full registration.
+
+A node of a replicated group asks every second whether the name server still knows it (322), so that a node
+that hangs or is cut off leaves the routes after ten seconds. Name servers take the topics of a group from its
+master, so replicas announce no changes. A node that changes its role hands its connections over: the new role
+is registered under the same address, and the group is never missing in the routes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import zlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
+from metaq.broker.background.name_server_link import NameServerLink
+from metaq.broker.background.registration_body import encode_all
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
 from metaq.errors import MetaqError
 from metaq.protocol.bodies import (
     READ,
     WRITE,
+    DataVersion,
     QueueData,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
     TopicRouteData,
 )
-from metaq.protocol.cluster import RegisterBroker, UnregisterBroker
+from metaq.protocol.cluster import QueryDataVersion, RegisterBroker, UnregisterBroker
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.command import Command
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.routes import RegisterTopicInNameServer
-from metaq.remoting import Connection
 
 _log = logging.getLogger(__name__)
 
@@ -39,75 +46,22 @@ UNREGISTER_TIMEOUT_S = 1.0
 FIRST_RETRY_S = 1.0
 GATHER_S = 0.01
 """The pause between two registrations, so that many new topics make few registrations."""
-PLAIN_BODY_BYTES_MAX = 12 * 1024 * 1024
-"""A larger registration is compressed, because a frame has at most 16 MiB. The compressed form lacks the
-flags of units, so it is used only then."""
 TOPICS_AT_ONCE = 64
 """How many changed topics are under way to a name server together."""
 UNKNOWN_REQUEST = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 WATCH_S = 1.0
-"""How soon a lost name server is tried again. Its routes are gone until the broker registers again."""
-
-
-class NameServerLink:
-    """One name server and the connection to it. A closed connection also tells it that the broker is gone."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.due = asyncio.Event()
-        self.tried = asyncio.Event()
-        self.is_registered = False
-        self.is_late = False
-        """A new topic gave up waiting for this name server; no other topic waits for it before an attempt
-        ends."""
-        self.attempted = -1
-        """The number of changes when the last attempt began."""
-        self.changed: dict[str, None] = {}
-        """The topics that have changed since the last attempt began."""
-        self.is_all_due = False
-        """Every topic has changed, because the rights of the broker have."""
-        self.takes_topics = True
-        """It has not refused the registration of a single topic as unknown."""
-        self._attempted = asyncio.Event()
-        self._connection: Connection | None = None
-        self._opening = asyncio.Lock()
-
-    @property
-    def is_cut(self) -> bool:
-        return self._connection is not None and self._connection.closed
-
-    def attempt_ended(self, changes: int) -> None:
-        """Notes that an attempt has succeeded or failed."""
-        self.attempted = changes
-        self.is_late = False
-        self._attempted.set()
-        self._attempted = asyncio.Event()
-        self.tried.set()
-
-    def end_waits(self) -> None:
-        """Ends all waits: this name server gets no more registrations."""
-        self.is_registered = False
-        self._attempted.set()
-
-    async def wait_attempted(self, changes: int) -> None:
-        while self.attempted < changes and self.is_registered:
-            await self._attempted.wait()
-
-    async def call(self, command: Command, body: bytes, timeout_s: float) -> None:
-        """Raises MetaqError if the name server does not accept, ValueError for a bad address."""
-        async with self._opening:
-            if self._connection is None or self._connection.closed:
-                self._connection = await Connection.open(self.address, timeout_s)
-            connection = self._connection
-        (await connection.call(command, body, timeout_s)).check()
-
-    async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close()
+"""How soon a lost name server is tried again, because its routes are gone until the broker registers again;
+and how often a node of a replicated group asks whether it is still known."""
+HAND_OVER_S = 0.5
+"""How long a change of the role waits for a registration under way: a name server that handles it after the
+next one would show the former role."""
+SILENCE_MS_MAX = 10_000
+"""After this silence, name servers remove a node of a replicated group."""
 
 
 class Registration:
-    """One task for each name server. They share nothing, so one that is down or slow delays no other."""
+    """The registration of one role. It has one task for each name server. They share nothing, so one that is
+    down or slow delays no other."""
 
     def __init__(
         self,
@@ -116,14 +70,33 @@ class Registration:
         topics: Topics,
         address: str,
         permission: Callable[[], int],
+        *,
+        state_version: Callable[[], int] | None = None,
+        replication_address: str | None = None,
+        acts_as_master: bool = False,
+        links: Sequence[NameServerLink] | None = None,
     ) -> None:
+        """`broker_id` is 0 for a master and the node id for a replica.
+
+        `state_version` returns the epoch: a name server refuses a master with a lower one than it knows. A
+        node of a replicated group gives its `replication_address`. `acts_as_master` lets name servers show
+        the replica with the lowest id as a master that cannot be written to while the group has no master.
+        `links` are what the former role of this node returned from `hand_over`.
+        """
         self._options = options
         self.announce_timeout_s = options.announce_timeout_s
         self._broker_id = broker_id
         self._topics = topics
         self._address = address
         self._permission = permission
-        self._links = [NameServerLink(nameserver) for nameserver in dict.fromkeys(options.nameservers)]
+        self._state_version = state_version
+        self._replication_address = replication_address
+        self._acts_as_master = acts_as_master
+        given = {link.address: link for link in links or ()}
+        self._links = [
+            given.get(nameserver) or NameServerLink(nameserver)
+            for nameserver in dict.fromkeys(options.nameservers)
+        ]
         self._tasks: list[asyncio.Task[None]] = []
         self._changes = 0
         """How many changes have been announced."""
@@ -147,7 +120,9 @@ class Registration:
 
     async def announce(self, topics: Collection[str]) -> None:
         """Returns once the name servers know the changed topics, so that the caller finds them in the routes.
-        Changes that come together go together."""
+        Changes that come together go together. A replica announces nothing."""
+        if self._broker_id != MASTER_ID:
+            return
         self._note_changes(topics)
         changes = self._changes
         behind = [link for link in self._links if link.attempted < changes]
@@ -184,11 +159,28 @@ class Registration:
                 link.due.set()
 
     async def stop(self) -> None:
-        """Removes this broker from the routes of all name servers that can be reached."""
+        """Removes this broker from the routes of all name servers that can be reached. Does nothing after
+        `hand_over`."""
+        await self._end_tasks()
+        await asyncio.gather(*(self._leave(link) for link in self._links))
+
+    async def hand_over(self) -> list[NameServerLink]:
+        """Ends this registration without leaving the routes, and returns the `links` for the next role."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HAND_OVER_S):
+                for link in self._links:
+                    await link.attempting.acquire()
+        await self._end_tasks()
+        links, self._links = self._links, []
+        successors = [link.successor() for link in links]
+        for link in links:
+            link.end_waits()
+        return successors
+
+    async def _end_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(self._leave(link) for link in self._links))
 
     async def _keep_registered(self, link: NameServerLink) -> None:
         interval_s = self._options.register_interval_clamped_s
@@ -197,11 +189,13 @@ class Registration:
         all_due_at = loop.time()
         while True:
             link.due.clear()
-            if link.is_registered and not link.is_cut and loop.time() < all_due_at and self._are_few(link):
-                await self._attempt(link, self._register_changed(link))
-            else:
-                await self._attempt(link, self._register_all(link))
-                all_due_at = loop.time() + interval_s
+            has_all = link.is_registered and not link.is_cut and loop.time() < all_due_at
+            async with link.attempting:
+                if has_all and self._are_few(link):
+                    await self._attempt(link, self._register_changed(link))
+                else:
+                    await self._attempt(link, self._register_all(link))
+                    all_due_at = loop.time() + interval_s
             if link.is_registered:
                 retry_s = FIRST_RETRY_S
                 await self._pause(link, all_due_at - loop.time())
@@ -214,8 +208,8 @@ class Registration:
         return not link.is_all_due and len(link.changed) <= max(TOPICS_AT_ONCE, len(self._topics) // 8)
 
     async def _pause(self, link: NameServerLink, pause_s: float) -> None:
-        """Waits until the next registration is due: after a change, after `pause_s`, or after a lost
-        connection."""
+        """Waits until the next registration is due: after a change, after `pause_s`, after a lost connection,
+        or once the name server has forgotten this node."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + pause_s
         await asyncio.sleep(GATHER_S)
@@ -224,8 +218,28 @@ class Registration:
                 async with asyncio.timeout(min(left_s, WATCH_S)):
                     await link.due.wait()
             except TimeoutError:
-                if link.is_registered and link.is_cut:
+                if link.is_registered and (link.is_cut or not await self._is_known(link)):
                     return
+
+    async def _is_known(self, link: NameServerLink) -> bool:
+        """Asks whether the name server still has this node; only nodes of a replicated group ask."""
+        if self._replication_address is None or not link.takes_beats:
+            return True
+        broker = self._options.broker
+        command = QueryDataVersion(
+            broker_name=broker.name,
+            broker_addr=self._address,
+            cluster_name=broker.cluster,
+            broker_id=self._broker_id,
+        )
+        try:
+            version = self._versioned(self._topics.data_version).encode()
+            reply = await link.call(command, version, self._options.register_timeout_s)
+        except (MetaqError, ValueError) as error:
+            link.takes_beats = getattr(error, "code", None) != UNKNOWN_REQUEST
+            return True  # If the connection is lost, the next look finds that.
+        link.is_all_due = link.is_all_due or not reply.body
+        return bool(reply.body)
 
     async def _attempt(self, link: NameServerLink, registration: Awaitable[None]) -> None:
         was_registered, is_first = link.is_registered, not link.tried.is_set()
@@ -247,8 +261,9 @@ class Registration:
         link.is_all_due = False
         link.takes_topics = True
         table = self._visible(self._topics.served())
+        table.data_version = self._versioned(table.data_version)
         # In a thread, because it takes long with many topics.
-        body, is_compressed = await asyncio.to_thread(_encode_all, table)
+        body, is_compressed = await asyncio.to_thread(encode_all, table)
         await link.call(self._command(is_compressed), body, self._options.register_timeout_s)
 
     async def _register_changed(self, link: NameServerLink) -> None:
@@ -266,7 +281,7 @@ class Registration:
         if not link.takes_topics and table.topic_config_table:
             # A version of its own: a name server ignores topics that come with a version that it has.
             self._topics.version_changed()
-            table.data_version = self._topics.data_version
+            table.data_version = self._versioned(self._topics.data_version)
             body = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
             await link.call(self._command(), body, self._options.register_timeout_s)
 
@@ -284,7 +299,7 @@ class Registration:
             for outcome in await asyncio.gather(*calls, return_exceptions=True):
                 if isinstance(outcome, MetaqError) and outcome.code == UNKNOWN_REQUEST:
                     return False
-                if outcome is not None:
+                if isinstance(outcome, BaseException):
                     raise outcome
         return True
 
@@ -305,9 +320,17 @@ class Registration:
             broker_addr=self._address,
             cluster_name=broker.cluster,
             broker_id=self._broker_id,
-            ha_server_addr=self._address,  # Apache's name servers require one, with or without replicas.
+            # Apache's name servers require one, with or without replicas.
+            ha_server_addr=self._replication_address or self._address,
+            heartbeat_timeout_millis=None if self._replication_address is None else SILENCE_MS_MAX,
+            enable_acting_master=self._acts_as_master,
             compressed=is_compressed,
         )
+
+    def _versioned(self, version: DataVersion) -> DataVersion:
+        if self._state_version is None:
+            return version
+        return msgspec.structs.replace(version, state_version=self._state_version())
 
     def _visible(self, table: TopicConfigTable) -> TopicConfigTable:
         """The topics without the rights that the broker as a whole does not have."""
@@ -334,33 +357,3 @@ class Registration:
             _log.warning("not unregistered from name server %s: %s", link.address, error)
         link.end_waits()
         await link.close()
-
-
-def _encode_all(table: TopicConfigTable) -> tuple[bytes, bool]:
-    """The body of a registration, and whether it is compressed."""
-    body = RegisterBrokerBody(topic_config_serialize_wrapper=table).encode()
-    if len(body) <= PLAIN_BODY_BYTES_MAX:
-        return body, False
-    return zlib.compress(b"".join(_compressed_parts(table)), level=1), True
-
-
-def _compressed_parts(table: TopicConfigTable) -> Iterable[bytes]:
-    """Apache's compact form: parts with their lengths before them. Name servers do not look at the
-    attributes, which those before 5.0 could not even read."""
-    yield _part(table.data_version.encode())
-    yield len(table.topic_config_table).to_bytes(4)
-    for config in table.topic_config_table.values():
-        words = (
-            config.topic_name,
-            config.read_queue_nums,
-            config.write_queue_nums,
-            config.perm,
-            config.topic_filter_type,
-        )
-        yield _part(" ".join(map(str, words)).encode())
-    yield _part(b"[]")  # filter servers
-    yield (0).to_bytes(4)  # topics that are spread over several brokers
-
-
-def _part(content: bytes) -> bytes:
-    return len(content).to_bytes(4) + content

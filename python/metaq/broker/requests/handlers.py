@@ -11,17 +11,20 @@ from metaq.broker.requests.heartbeats import Heartbeats
 from metaq.broker.requests.messages import Messages
 from metaq.broker.requests.recall import Recalls
 from metaq.broker.requests.relays import Relays
+from metaq.broker.requests.replication import ReplicationRequests
 from metaq.broker.requests.replies import Replies
 from metaq.broker.requests.resets import ResetParts, Resets
 from metaq.broker.requests.send_back import Retries
+from metaq.broker.requests.timer_progress import TimerProgress
 from metaq.broker.requests.topics import TopicRequests
 from metaq.broker.requests.unsupported import Unsupported
+from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.groups import GroupDeletion
-from metaq.broker.state.master_state import MasterState
+from metaq.ha.group_control import StandAlone
 from metaq.protocol.dispatch import Handlers
 
 
-def master_handlers(node: Node, plane: BrokerPlane, state: MasterState, admin: Admin) -> Handlers:
+def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admin) -> Handlers:
     """Everything that handles requests, apart from the transaction checks, which a master runs as well."""
     handlers = Handlers(
         state.groups,
@@ -30,18 +33,22 @@ def master_handlers(node: Node, plane: BrokerPlane, state: MasterState, admin: A
         state.delays,
         state.statistics,
         admin,
-        Unsupported(node.store),
+        Unsupported(),
+        ReplicationRequests(
+            node.group or StandAlone(node.options.broker.name, node.address), node.store, node.clock
+        ),
     )
     for owner in (
         *_of_messages(node, plane, state, admin),
         *_of_groups(node, plane, state),
         *_of_clients(node, state),
+        TimerProgress(plane, node.clock),
     ):
         handlers.add(owner)
     return handlers
 
 
-def _of_messages(node: Node, plane: BrokerPlane, state: MasterState, admin: Admin) -> tuple[object, ...]:
+def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admin) -> tuple[object, ...]:
     topics, groups, store = state.topics, state.groups, node.store
     inquiry = Inquiry(node.clients, node.clock, node.pump.invoke)
     return (
@@ -52,7 +59,7 @@ def _of_messages(node: Node, plane: BrokerPlane, state: MasterState, admin: Admi
     )
 
 
-def _of_groups(node: Node, plane: BrokerPlane, state: MasterState) -> tuple[object, ...]:
+def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[object, ...]:
     name = node.options.broker.name
     return (
         GroupDeletion(state.groups, plane),
@@ -86,7 +93,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: MasterState) -> tuple[obje
     )
 
 
-def _of_clients(node: Node, state: MasterState) -> tuple[object, ...]:
+def _of_clients(node: Node, state: BrokerState) -> tuple[object, ...]:
     clients, topics, options = node.clients, state.topics, node.options
     return (
         Heartbeats(clients, state.groups, topics, node.clock, state.filters),

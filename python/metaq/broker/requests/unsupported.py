@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from metaq._core import Store
 from metaq.protocol.admin import (
-    GetBrokerHaStatus,
     GetColdDataFlowControlInfo,
     ListAccessRules,
     ListUsers,
     ResetMasterFlushOffset,
 )
-from metaq.protocol.bodies import ColdDataInfo, HaStatus, MessageRequestMode, MessageRequestModes
+from metaq.protocol.bodies import ColdDataInfo, MessageRequestMode, MessageRequestModes
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
@@ -21,20 +17,11 @@ from metaq.protocol.groups import GetAllMessageRequestMode, SetMessageRequestMod
 
 
 class Unsupported:
-    """No replicas, no slowed reads, no users, and one mode of consumption."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    @handles(GetBrokerHaStatus)
-    async def get_broker_ha_status(self, command: GetBrokerHaStatus, request: Request) -> Response:
-        figures = await asyncio.to_thread(self._store.figures)
-        status = HaStatus(master_commit_log_max_offset=figures.commit_log_max_offset)
-        return Response(body=status.encode())
+    """No slowed reads, no users, and one mode of consumption."""
 
     @handles(ResetMasterFlushOffset)
     def reset_master_flush_offset(self, command: ResetMasterFlushOffset, request: Request) -> None:
-        """Does nothing: there is no replica whose offset could be reset."""
+        """Does nothing: replicas learn from the stream how far their master has flushed."""
 
     @handles(GetColdDataFlowControlInfo)
     def get_cold_data_info(self, command: GetColdDataFlowControlInfo, request: Request) -> Response:

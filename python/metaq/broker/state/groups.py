@@ -80,6 +80,18 @@ class Groups:
                 self._unwritten.touch(TABLE, name)
         self._advance()
 
+    def follow(self, table: str, name: str, value: bytes | None) -> None:
+        """Takes over a change that this replica's master has made. Raises ProtocolError or ValueError."""
+        if table == FORBIDDEN:
+            if value is None:
+                self._forbidden.pop(name, None)
+            else:
+                self._forbidden[name] = decode_forbidden(value)
+        elif value is None:
+            self._table.pop(name, None)
+        else:
+            self._table[name] = SubscriptionGroupConfig.decode(value)
+
     def _value_of(self, table: str, key: str) -> bytes | None:
         if table == VERSIONS:
             return self._data_version.encode()

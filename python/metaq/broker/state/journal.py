@@ -93,6 +93,8 @@ class Journal:
         self._flushing: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._observers: list[Observer] = []
+        self.is_following = False
+        """A replica's journal has the entries of its master and no others, so `write` is refused."""
         self.appended_bytes = 0
         """Written since it was opened, snapshots not counted."""
 
@@ -126,11 +128,21 @@ class Journal:
         """The epoch of the next entry."""
         return self._epoch
 
+    @property
+    def has_failed(self) -> bool:
+        """A sync failed, so nothing is written any more."""
+        return self._files.has_failed
+
     def begin_epoch(self, epoch: int) -> None:
         """Lets the next entries have this epoch. Raises ValueError for a lower one than before."""
         if epoch < max(self._epoch, self.point.epoch):
             raise ValueError(f"epoch {epoch} is lower than {max(self._epoch, self.point.epoch)}")
         self._epoch = epoch
+        self.is_following = False
+
+    def begin_following(self) -> None:
+        """Refuses changes of its own from now on, until the next epoch begins here."""
+        self.is_following = True
 
     # Reading
 
@@ -174,6 +186,8 @@ class Journal:
     async def write(self, changes: Sequence[Change]) -> None:
         """Returns when the changes are on disk; those that change nothing are not written. All of them are
         written in one step, or none. Raises NotWritten."""
+        if self.is_following:
+            raise NotWritten("this broker is a replica: only its master changes topics, groups and offsets")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # A caller that was cancelled does not look at the outcome.
         done.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -343,8 +357,18 @@ class Unwritten:
         self._touched += 1
         self._keys[table, key] = None
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether a change is not in the journal yet."""
+        return self._kept < self._touched
+
     async def keep(self) -> None:
-        """Callers that come during a write share the next one. Raises NotWritten."""
+        """Callers that come during a write share the next one. Raises NotWritten.
+
+        On a replica this does nothing: a group that a reader made there is not the master's.
+        """
+        if self._journal.is_following:
+            return
         mine = self._touched
         while self._kept < mine:
             async with self._writing:

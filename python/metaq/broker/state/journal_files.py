@@ -246,6 +246,11 @@ class JournalFiles:
             raise self._fail(f"its new log could not be created: {error}") from error
         self.remove_before(number)
 
+    @property
+    def has_failed(self) -> bool:
+        """A sync failed, so nothing is written any more."""
+        return self._failure is not None
+
     def close(self) -> None:
         """Safe to call twice."""
         if self._log >= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from metaq._core import Clock
@@ -52,12 +52,15 @@ class QueueLocks:
         journal: Journal,
         leases: Leases | None = None,
         lease_ms: int = LEASE_MS,
+        replicated: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`replicated` returns when the replicas that may become master have the journal."""
         self._clock = clock
         self._topics = topics
         self._journal = journal
         self._leases: Leases = {} if leases is None else leases
         self._lease_ms = lease_ms
+        self._replicated = replicated
         self._unwritten = Unwritten(journal, self._value_of)
 
     def load(self) -> None:
@@ -70,6 +73,17 @@ class QueueLocks:
         for leases in self._leases.values():
             for lease in leases.values():
                 lease.ends_ms = ends_ms
+
+    def follow(self, key: str, value: bytes | None) -> None:
+        """Takes over a lock that this replica's master has given or taken away. Raises ValueError."""
+        group, queue_key = _read_key(key)
+        if value is not None:
+            ends_ms = self._clock.now_ms() + self._lease_ms
+            self._leases.setdefault(group, {})[queue_key] = Lease(value.decode(), ends_ms)
+        elif group in self._leases:
+            self._leases[group].pop(queue_key, None)
+            if not self._leases[group]:
+                del self._leases[group]
 
     async def keep(self) -> None:
         """Writes the changes. Raises NotWritten."""
@@ -132,8 +146,12 @@ class QueueLocks:
     async def lock_batch_queues(self, command: LockBatchQueues, request: Request) -> Response:
         asked = self._read(request)
         granted = self.lock(asked.consumer_group, asked.client_id, asked.mq_set)
+        is_new = self._unwritten.is_behind
         try:
             await self.keep()
+            if is_new and self._replicated is not None:
+                # The next master must know the owner, or it could let another consumer read the queue.
+                await self._replicated()
         except NotWritten as error:
             # A full disk must not keep anybody from reading.
             _log.error("locks of group %s are not written yet: %s", asked.consumer_group, error)

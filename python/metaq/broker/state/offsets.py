@@ -83,6 +83,29 @@ class Offsets:
             changes += offset_changes(RESETS, key, resets, parts)
         return changes
 
+    def follow(self, key: str, value: bytes | None) -> None:
+        """Takes over the offsets that this replica's master has written. Raises ValueError."""
+        topic, group = topic_and_group(key.rpartition("@")[0])
+        if value is None:
+            if key.endswith("@0"):
+                self._plane.remove_offsets(group=group, topic=topic)
+            return
+        for queue_id, committed_offset in _decode_part(value).items():
+            self._plane.assign_offset(group, topic, queue_id, committed_offset)
+
+    def kept_beyond_master(self) -> list[tuple[str, str, int, int]]:
+        """Returns (group, topic, queue, offset) for every offset that was committed here while there was no
+        master, and that is higher than the master's."""
+        found: list[tuple[str, str, int, int]] = []
+        for key, (committed, _) in self._plane.take_changed_offsets().items():
+            topic, group = topic_and_group(key)
+            for queue_id, committed_offset in committed.items():
+                part = self._journal.get(OFFSETS, f"{key}@{queue_id // PART_QUEUES}")
+                known = _decode_part(part).get(queue_id, -1) if part is not None else -1
+                if committed_offset > known:
+                    found.append((group, topic, queue_id, committed_offset))
+        return found
+
     async def protect(self) -> None:
         """Tells the store which messages nobody has consumed, so that it does not delete them to make
         room."""

@@ -114,6 +114,7 @@ def compile_group(
         broadcast_enabled=config.consume_broadcast_enable,
         broadcasting=live is not None and live.broadcasting,
         broker_id=config.broker_id,
+        slow_broker_id=config.which_broker_when_consume_slowly,
         retry_times_max=config.retry_max_times,
         forbidden_topics=tuple(forbidden_topics),
         subscriptions=tuple(

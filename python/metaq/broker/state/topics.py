@@ -67,6 +67,17 @@ class Topics:
             self._unwritten.touch(TABLE, names.TEMPLATE_TOPIC)
         self._advance()
 
+    def follow(self, name: str, value: bytes | None) -> None:
+        """Takes over a change that this replica's master has made. Raises ProtocolError."""
+        if value is None:
+            self._table.pop(name, None)
+        else:
+            self._table[name] = TopicConfig.decode(value)
+
+    def follow_version(self) -> None:
+        """Takes over the version of the master's table, which is in the journal."""
+        self.data_version = stored_version(self._journal, TABLE) or self.data_version
+
     def _value_of(self, table: str, key: str) -> bytes | None:
         if table == VERSIONS:
             return self.data_version.encode()

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypedDict
 from metaq.client.consumer.allocation import Strategy, strategy_named
 from metaq.client.consumer.offsets.positions import Position, Start
 from metaq.client.consumer.pull.buffers import Limits
+from metaq.client.consumer.pull.read_nodes import ReadFrom, check_read_from
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import check_group, check_topic
 from metaq.client.session.routes import Queue
@@ -70,6 +71,8 @@ class ConsumerKeywords(TypedDict, total=False):
     """Called when queues are gained or lost."""
     offsets_file: str | Path | None
     """The file in which broadcast mode keeps its offsets."""
+    read_from: ReadFrom
+    """Which node of a broker is read: the "master" (default), or a "replica" if there is one."""
 
 
 class HandlerKeywords(ConsumerKeywords, total=False):
@@ -106,6 +109,8 @@ class PullerKeywords(TypedDict, total=False):
     """How many messages of one queue are read ahead at most (default 1000)."""
     buffer_bytes: int
     """How many bytes are read ahead at most in all (default 100 MiB)."""
+    read_from: ReadFrom
+    """Which node of a broker is read: the "master" (default), or a "replica" if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class ConsumerOptions:
     """A broker may return fewer; Apache's returns at most 32."""
     on_rebalance: OnRebalance | None = None
     offsets_file: Path | None = None
+    read_from: ReadFrom = "master"
     on_failure: OnFailure = "broker"
     local_after: int = 5
     local_retries_max: int = 16
@@ -149,6 +155,7 @@ class ConsumerOptions:
                 raise ValueError(f"{name} is {value}: it cannot be negative")
         _check_choice("mode", self.mode, ("cluster", "broadcast"))
         _check_choice("on_failure", self.on_failure, ("broker", "local"))
+        check_read_from(self.read_from)
         if not isinstance(self.start, datetime):
             _check_choice("start", self.start, ("earliest", "latest", "a datetime"))
         if self.ordered and self.mode == "broadcast":

@@ -1,54 +1,20 @@
 """Selects the queue of a message, and avoids brokers that failed recently.
 
-This module decides which brokers are avoided and for how long. `crates/client` applies the same rule to the
-batches of `send_soon`, from the list that `Faults.left` returns: no Python runs per batch.
+`session/broker_faults.py` decides which brokers are avoided and for how long. `crates/client` applies the
+same rule to the batches of `send_soon`, from the list that `BrokerFaults.left` returns: no Python runs per
+batch.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import random
-from collections.abc import Callable, Collection, Iterator
-from typing import Final
+from collections.abc import Collection, Iterator
 
 from metaq._core import tag_code
+from metaq.client.session.broker_faults import BrokerFaults
 from metaq.client.session.routes import Queue, Route
 from metaq.errors import NoRoute
-from metaq.protocol.names import MASTER_ID
-
-AVOID_FIRST_S: Final = 1.0
-AVOID_MAX_S: Final = 30.0
-
-
-class BrokerFaults:
-    """Brokers that failed recently. Each further failure doubles the time for which a broker is avoided."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, tuple[float, float]] = {}
-        """Broker → until when it is avoided, and how long the last pause was."""
-        self.on_change: Callable[[], None] = lambda: None
-
-    def failed(self, broker: str) -> None:
-        _, before = self._until.get(broker, (0.0, AVOID_FIRST_S / 2))
-        pause_s = min(before * 2, AVOID_MAX_S)
-        self._until[broker] = (asyncio.get_running_loop().time() + pause_s, pause_s)
-        self.on_change()
-
-    def worked(self, broker: str) -> None:
-        if self._until.pop(broker, None) is not None:
-            self.on_change()
-
-    def left(self) -> list[tuple[str, float]]:
-        """Returns each broker that has not worked since it failed, and for how long it is still avoided."""
-        now = asyncio.get_running_loop().time()
-        return [(broker, max(until - now, 0.0)) for broker, (until, _) in self._until.items()]
-
-    def avoided(self) -> set[str]:
-        if not self._until:
-            return set()
-        now = asyncio.get_running_loop().time()
-        return {broker for broker, (until, _) in self._until.items() if until > now}
 
 
 class QueueSelector:
@@ -76,8 +42,16 @@ class QueueSelector:
 
 
 def queue_of_key(route: Route, key: str) -> Queue:
-    """Returns the queue of a sharding key, the same that Java's SelectMessageQueueByHash selects."""
+    """Returns the queue of a sharding key, the same that Java's SelectMessageQueueByHash selects.
+
+    The first message creates a topic on its own broker alone. So all keys of a topic that does not exist yet
+    share one broker, and each key keeps its queue when the topic exists.
+    """
     queues = writable_queues(route)
+    if route.is_template:
+        brokers = list(dict.fromkeys(queue.broker for queue in queues))
+        broker = brokers[abs(tag_code(route.topic)) % len(brokers)]
+        queues = [queue for queue in queues if queue.broker == broker]
     return queues[abs(tag_code(key)) % len(queues)]
 
 
@@ -87,7 +61,7 @@ def require_queue(route: Route, queue: Queue) -> Queue:
         return queue
     raise NoRoute(
         f"{route.topic} has no writable queue {queue.id} at {queue.broker}",
-        retriable=MASTER_ID not in route.brokers.get(queue.broker, {}),
+        retriable=route.may_lack_master(queue.broker),
     )
 
 
@@ -97,6 +71,6 @@ def writable_queues(route: Route) -> list[Queue]:
         raise NoRoute(
             f"{route.topic} has no writable queue",
             hint="its brokers may be read-only, or their masters may be away",
-            retriable=any(MASTER_ID not in addresses for addresses in route.brokers.values()),
+            retriable=any(map(route.may_lack_master, route.brokers)),
         )
     return route.writable

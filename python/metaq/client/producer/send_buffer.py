@@ -60,6 +60,8 @@ class BufferedSender:
         self.buffer = SendBuffer(session.network("send"), session.unique_ids, options, self.loop)
         self.put_on_loop = self.buffer.put_on_loop
         self._topics: set[str] = set()
+        self._expected: dict[str, set[Queue]] = {}
+        """Topic → queues that it was expected to be created with, but does not have as far as we know."""
         self._callbacks = CallbackThread()
         self._tasks = Tasks(f"producer {options.group}")
         self._turns: deque[asyncio.Future[None]] = deque()
@@ -275,12 +277,22 @@ class BufferedSender:
 
     async def _resend(self, batch: UnsentBatch) -> None:
         try:
-            await self._sender.resend(batch)
+            await self._sender.resend(batch, key=self._movable_key(batch))
         except Exception as error:
             # Does nothing if the batch is stored, only less safely than it should be.
             batch.failed(error)
             self._failed_count += batch.count
             self._failures += batch.errors(FAILURES_KEPT_MAX - len(self._failures))
+
+    def _movable_key(self, batch: UnsentBatch) -> str | None:
+        """Returns the key of a batch whose queue was selected before its topic existed, otherwise None.
+
+        The topic may have been created without that queue. A queue that the topic has may come back.
+        """
+        expected = self._expected.get(batch.topic)
+        if not expected or batch.queue is None or Queue(batch.topic, *batch.queue) not in expected:
+            return None
+        return batch.key
 
     async def _ask_route(self, topic: str) -> None:
         with contextlib.suppress(MetaqError):  # The next message or the next refresh asks again.
@@ -291,6 +303,10 @@ class BufferedSender:
     def _push_route(self, topic: str) -> None:
         route = self._session.routes.known(topic)
         while route is not None and topic in self._topics:
+            if route.is_template:
+                self._expected[topic] = set(route.writable)
+            elif topic in self._expected:
+                self._expected[topic].difference_update(route.writable)
             queues = [
                 (queue.broker, route.brokers[queue.broker][MASTER_ID], queue.id) for queue in route.writable
             ]

@@ -12,22 +12,30 @@ from metaq._core import UnsentBatch
 from metaq.client.clock import now_ms
 from metaq.client.message import Outgoing, check_topic, encode_batch
 from metaq.client.producer.options import ProducerOptions
-from metaq.client.producer.queue_selection import BrokerFaults, QueueSelector, queue_of_key, require_queue
+from metaq.client.producer.queue_selection import QueueSelector, queue_of_key, require_queue
 from metaq.client.producer.results import STATUSES, SendResult, SendStatus, not_durable
+from metaq.client.session.broker_faults import BrokerFaults
 from metaq.client.session.routes import Queue, Route
 from metaq.client.session.session import Session
 from metaq.errors import InvalidMessage, MetaqError, NoRoute, NotAllSent, NotSent
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import Recalled, RecallMessage, SendBatchMessage, SendMessageV2, Sent
+from metaq.protocol.names import MASTER_ID
 from metaq.protocol.properties import WAIT, encode_properties
 from metaq.protocol.reply import Reply
-from metaq.retry import Retry
+from metaq.retry import Backoff, Retry
 
 _log = logging.getLogger(__name__)
 
 REFUSALS_MAX: Final = 3
 """A broker that refuses will refuse again, while a silent one may come back."""
+BACKOFF: Final = Backoff(first_s=0.05, max_s=0.25, jitter=0.5)
+"""The pauses between tries: after a master switch, the new master is found a fraction of a second after the
+name servers know it."""
+_NO_MASTER: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
+"""The node is not the master any more, or cannot take messages now. Another master may be elected soon, so
+these refusals are tried again until the time is over."""
 _OTHER_BROKER: Final = (ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST)
 """Another broker may accept the message."""
 
@@ -108,10 +116,11 @@ class Sender:
         chosen, reply = await self._attempts(topic, choose, ask, timeout_s)
         return self._batch_results(messages, chosen, reply)
 
-    async def resend(self, batch: UnsentBatch) -> None:
+    async def resend(self, batch: UnsentBatch, *, key: str | None = None) -> None:
         """Continues a batch after the data plane's first attempt, and tells it where the batch was stored.
 
-        Raises the errors of `send`.
+        If the topic does not have the queue of the batch, `key` selects another one. Raises the errors of
+        `send`.
         """
         topic, body, alone = batch.topic, batch.body, batch.alone
         if batch.target is None and batch.spent_s >= self._options.timeout_s:
@@ -132,7 +141,7 @@ class Sender:
         queue = None if batch.queue is None else Queue(topic, *batch.queue)
         chosen, reply = await self._attempts(
             topic,
-            self._choice(None, queue),
+            self._choice(key, queue),
             ask,
             self._options.timeout_s,
             spent_s=batch.spent_s,
@@ -176,6 +185,8 @@ class Sender:
         return reply.check().header(Recalled).msg_id
 
     def _choice(self, key: str | None, queue: Queue | None) -> _Choose:
+        if queue is not None and key is not None:
+            return lambda route, _: queue if queue in route.writable else queue_of_key(route, key)
         if queue is not None:
             return lambda route, _: require_queue(route, queue)
         if key is not None:
@@ -194,10 +205,13 @@ class Sender:
     ) -> tuple[Queue, Reply]:
         """Sends the request until a broker has stored it. Returns the queue and the broker's answer.
 
-        `earlier` is the outcome of a first attempt that was made elsewhere and took `spent_s` of the time.
+        After a failure it asks for the route at once: the broker may have another master. `earlier` is the
+        outcome of a first attempt that was made elsewhere and took `spent_s` of the time.
         """
-        tries = Retry(timeout_s - spent_s)
+        tries = Retry(timeout_s - spent_s, BACKOFF)
         tried: set[str] = set()
+        former: set[str] = set()
+        """Addresses of masters that failed while another node had become the master."""
         refusals = 0
         route: Route | None = None
         last: MetaqError | None = None
@@ -205,6 +219,7 @@ class Sender:
             broker = ""
             try:
                 route = await self._session.routes.get(topic, refresh=last is not None, creatable=True)
+                masters = _masters(route)
                 if earlier is not None:
                     (target, outcome), earlier = earlier, None
                     broker = target.broker
@@ -218,29 +233,57 @@ class Sender:
                     reply = await ask(target, route, min(left_s, self._options.attempt_timeout_s))
                 if reply.code not in STATUSES:
                     reply.check()
+                elif await self._is_fenced(target, reply, masters.get(broker)):
+                    raise Refused(reply.code, reply.remark or f"{broker} has another master now")
                 self._selector.faults.worked(broker)
                 if route.is_template:
                     self._session.routes.made(topic)
                 return target, reply
             except Refused as error:
-                refusals += 1
+                is_fenced = error.code in STATUSES
+                refusals += not is_fenced and error.code not in _NO_MASTER
                 elsewhere = error.code in _OTHER_BROKER and not _all_tried(route, tried | {broker})
-                if not (error.retriable or elsewhere):
+                if not (error.retriable or elsewhere or is_fenced):
                     raise
                 last = error
             except (Unreachable, NoRoute) as error:
                 if not error.retriable:
                     raise
                 last = error
-            if broker:
-                self._selector.faults.failed(broker)
-                tried.add(broker)
-            # Without a broker to send to, only time can help.
-            pause_s = tries.next_pause_s(at_once=bool(broker) and not _all_tried(route, tried))
+            address = masters.get(broker) if broker else None
+            if address and _may_switch(last) and await self._has_moved(topic, broker, address):
+                # Only the former master has failed.
+                self._selector.faults.worked(broker)
+                at_once = address not in former
+                former.add(address)
+            else:
+                if broker:
+                    self._selector.faults.failed(broker)
+                    tried.add(broker)
+                # Without a broker to send to, only time can help.
+                at_once = bool(broker) and not _all_tried(route, tried)
+            pause_s = tries.next_pause_s(at_once=at_once)
             if pause_s is None or refusals >= REFUSALS_MAX:
                 raise _not_sent(topic, tries.tries, timeout_s, last) from last
             _log.info("a message to %s was not sent and is tried again: %s", topic, last)
             await asyncio.sleep(pause_s)
+
+    async def _has_moved(self, topic: str, broker: str, address: str | None) -> bool:
+        """Asks for the route, and returns whether the broker has a master at another address now."""
+        try:
+            route = await self._session.routes.get(topic, refresh=True, creatable=True)
+        except (Unreachable, NoRoute, Refused):
+            return False  # The next attempt asks again.
+        return _masters(route).get(broker, address) != address
+
+    async def _is_fenced(self, target: Queue, reply: Reply, address: str | None) -> bool:
+        """Returns whether a former master has stored the message and could not pass it on.
+
+        The new master may lack it. Nobody has acknowledged it, so it is sent again.
+        """
+        if reply.code != ResponseCode.FLUSH_SLAVE_TIMEOUT or self._is_accepted(SendStatus.REPLICA_TIMEOUT):
+            return False
+        return await self._has_moved(target.topic, target.broker, address)
 
     def _command(self, message: Outgoing, target: Queue, route: Route) -> SendMessageV2:
         properties = encode_properties(message.properties)
@@ -325,6 +368,16 @@ def _broker_of(handle: str | None) -> str:
             f"{handle!r} is not a recall handle", hint="the result of a delayed send has one"
         )
     return parts[2]
+
+
+def _may_switch(error: MetaqError) -> bool:
+    """Returns whether the error may come from a node that is not the master any more."""
+    return isinstance(error, Unreachable) or error.code in (*_NO_MASTER, *STATUSES)
+
+
+def _masters(route: Route) -> dict[str, str]:
+    """Returns the addresses of the masters by the names of their brokers."""
+    return {name: addresses[MASTER_ID] for name, addresses in route.brokers.items() if MASTER_ID in addresses}
 
 
 def _all_tried(route: Route | None, tried: set[str]) -> bool:

@@ -21,14 +21,16 @@ from metaq.protocol.clients import CheckTransactionState
 from metaq.protocol.dispatch import Response
 from metaq.protocol.messages import EndTransaction
 from metaq.protocol.properties import PRODUCER_GROUP, TRANSACTION, UNIQUE_KEY
-from metaq.retry import retry, steady
+from metaq.retry import Backoff, retry
 
 _log = logging.getLogger(__name__)
 
 COMMIT: Final = 8
 ROLL_BACK: Final = 12
 END_TIMEOUT_S: Final = 5.0
-END_TRIES: Final = 2
+END_RETRY_S: Final = 6.0
+"""Longer than one try, and long enough to find the new master after a switch."""
+END_BACKOFF: Final = Backoff(first_s=0.05, max_s=0.25, jitter=0.5)
 
 Checker = Callable[[Message], bool | Awaitable[bool | None] | None]
 """Gets the message of a transaction and returns how it ended: True for commit, False for rollback, None if it
@@ -82,11 +84,17 @@ class Transactions:
         )
 
         async def call() -> None:
-            reply = await self._session.call(half.queue.broker, command, timeout=END_TIMEOUT_S)
-            reply.check()
+            try:
+                reply = await self._session.call(half.queue.broker, command, timeout=END_TIMEOUT_S)
+                reply.check()
+            except MetaqError as error:
+                if error.retriable:
+                    # The broker may have another master now.
+                    await self._session.routes.get(half.queue.topic, refresh=True)
+                raise
 
         try:
-            await retry(call, None, backoff=steady(0.0), tries_max=END_TRIES)
+            await retry(call, END_RETRY_S, backoff=END_BACKOFF)
         except MetaqError as error:
             raise Undecided(
                 f"{'commit' if decision == COMMIT else 'rollback'} of transaction {half.id} did not"

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from metaq.errors import MetaqError, NoRoute
@@ -46,6 +46,12 @@ class Route:
     """Broker name → cluster."""
     is_template: bool = False
     """The topic does not exist yet, and these are the queues that its first message would create."""
+    acting_masters: frozenset[str] = frozenset()
+    """Broker names of which a replica is shown as master, without writable queues, while there is none."""
+
+    def may_lack_master(self, broker: str) -> bool:
+        """Whether a broker without writable queues may only wait for a new master."""
+        return MASTER_ID not in self.brokers.get(broker, {}) or broker in self.acting_masters
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, *, is_template: bool = False) -> Route:
@@ -71,7 +77,15 @@ class Route:
             [] if is_template else allowed(READ),
             {broker.broker_name: broker.cluster for broker in data.broker_datas},
             is_template,
+            frozenset(broker.broker_name for broker in data.broker_datas if broker.enable_acting_master),
         )
+
+    def moved(self, broker: str, addresses: dict[int, str]) -> Route:
+        """Returns the same route with other addresses of a broker, which the route of another topic has."""
+        writable = self.writable
+        if MASTER_ID not in addresses:
+            writable = [queue for queue in writable if queue.broker != broker]
+        return replace(self, brokers={**self.brokers, broker: addresses}, writable=writable)
 
 
 AskNameServer = Callable[[Command], Awaitable[Reply]]
@@ -118,6 +132,14 @@ class Routes:
     def address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
         """Returns the address of a broker, or None if no route contains it."""
         return self._brokers.get(broker, {}).get(broker_id)
+
+    def group_address(self, broker: str) -> str | None:
+        """Returns the address of the master, or of the replica with the lowest id while there is no master.
+
+        Clients that commit offsets without a master so commit all of them to the same replica.
+        """
+        addresses = self._brokers.get(broker)
+        return addresses[min(addresses)] if addresses else None
 
     def brokers(self) -> dict[str, dict[int, str]]:
         """Returns all brokers of all routes."""
@@ -171,14 +193,34 @@ class Routes:
             if template is None:
                 raise await self._no_route(topic)
             route = Route.of(topic, template, is_template=True)
+        # At the end, because `_collect` takes the addresses of a broker from the newest route.
+        self._known.pop(topic, None)
         self._known[topic] = route
         self._made.discard(topic)
         if not route.is_template:
             self._seen.add(topic)
+        moved = self._move_others(route)
         self._collect()
-        if known != route:
-            self._notify(topic)
+        for changed in [topic, *moved] if known != route else moved:
+            self._notify(changed)
         return route
+
+    def _move_others(self, fresh: Route) -> list[str]:
+        """Gives the addresses of a new route to the older routes of other topics, and returns those topics.
+
+        After a master switch the first topic that is asked for so finds the new master for all.
+        """
+        moved: list[str] = []
+        for broker, addresses in fresh.brokers.items():
+            if self._brokers.get(broker) in (None, addresses):
+                continue
+            for topic, route in self._known.items():
+                if route.brokers.get(broker) not in (None, addresses):
+                    if MASTER_ID in addresses and MASTER_ID not in route.brokers[broker]:
+                        self._made.add(topic)  # Its queues may be writable again.
+                    self._known[topic] = route.moved(broker, addresses)
+                    moved.append(topic)
+        return list(dict.fromkeys(moved))
 
     async def _require_deleted(self, known: Route) -> None:
         """Raises a retriable NoRoute if a broker of the topic is away: it may come back and still have it."""
@@ -219,7 +261,29 @@ class Routes:
         reply = await self._ask(GetRouteInfoByTopic(topic=topic, accept_standard_json_only=True))
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
-        return TopicRouteData.decode(reply.check().body)
+        return await self._without_acting(TopicRouteData.decode(reply.check().body))
+
+    async def _without_acting(self, data: TopicRouteData) -> TopicRouteData:
+        """Gives nodes that act as masters their own ids again.
+
+        While a group has no master, a name server may show its lowest replica as one that cannot be written
+        to. We know how to use replicas, and must not believe a replica that a queue has moved.
+        """
+        read_only = {queues.broker_name for queues in data.queue_datas if not queues.perm & WRITE}
+        doubtful = [
+            broker
+            for broker in data.broker_datas
+            if broker.enable_acting_master
+            and MASTER_ID in broker.broker_addrs
+            and broker.broker_name in read_only
+        ]
+        if doubtful:
+            info = ClusterInfo.decode((await self._ask(GetBrokerClusterInfo())).check().body)
+            for broker in doubtful:
+                registered = info.broker_addr_table.get(broker.broker_name)
+                if registered is not None:
+                    broker.broker_addrs = dict(registered.broker_addrs)
+        return data
 
     def _collect(self) -> None:
         brokers: dict[str, dict[int, str]] = {}

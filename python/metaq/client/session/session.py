@@ -193,6 +193,27 @@ class Session:
             self._refresh_routes_soon()
             raise
 
+    async def call_group(
+        self, queue: Queue, command: Command, body: bytes = b"", *, timeout: float = CALL_TIMEOUT_S
+    ) -> Reply:
+        """Asks the master of a queue's broker, or a replica while there is no master.
+
+        A node that cannot be reached is looked up again, and asked once more if it has moved. Raises the
+        errors of `call`.
+        """
+        address = self._group_address(queue.broker)
+        try:
+            return await self.connections.call(address, command, body, timeout)
+        except Unreachable:
+            await self.routes.get(queue.topic, refresh=True)
+            moved = self._group_address(queue.broker)
+            if moved == address:
+                raise
+        return await self.connections.call(moved, command, body, timeout)
+
+    def _group_address(self, broker: str) -> str:
+        return self.routes.group_address(broker) or self.address(broker)
+
     async def send_oneway(self, broker: str, command: Command, body: bytes = b"") -> None:
         """Sends a request without an answer. Raises the errors of `call`."""
         await self.connections.send_oneway(self.address(broker), command, body)

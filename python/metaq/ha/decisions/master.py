@@ -12,7 +12,7 @@ from metaq.ha.actions import (
     Swap,
     Wait,
 )
-from metaq.ha.decisions.membership import behind_s, is_beating, must_acknowledge
+from metaq.ha.decisions.membership import behind_s, is_beating, is_leaving, must_acknowledge
 from metaq.ha.group_record import NO_MASTER, GroupRecord, Member
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, SendGate, SwapPurpose, View
@@ -43,7 +43,8 @@ def lagging(view: View, record: GroupRecord) -> frozenset[Member]:
     return frozenset(
         member
         for member in record.in_sync
-        if member != view.own.member and behind_s(view, member) >= view.settings.behind_limit_s
+        if member != view.own.member
+        and (behind_s(view, member) >= view.settings.behind_limit_s or is_leaving(view, member))
     )
 
 
@@ -59,11 +60,12 @@ def _deposed(view: View, record: GroupRecord) -> str:
 
 
 def _step_down(view: View, record: GroupRecord, reason: str) -> list[Action]:
-    actions: list[Action] = [StepDown(reason)]
+    actions: list[Action] = []
     if view.switch is not None:
         done = record.epoch > view.own.epoch and record.master == view.switch.target
+        # First the answer: the end of the role waits for requests that are being handled.
         actions.append(EndSwitch("" if done else f"another change came first: {reason}"))
-    return actions
+    return [*actions, StepDown(reason)]
 
 
 def _lease(view: View) -> list[Action]:
@@ -102,6 +104,7 @@ def _joiner(view: View, record: GroupRecord) -> Member | None:
         if (
             link.connected
             and member not in record.members
+            and not is_leaving(view, member)
             and behind_s(view, member) < view.settings.behind_limit_s
             and link.caught_up_at >= view.own.role_since
             and link.state_version >= view.own.state_version
@@ -215,7 +218,7 @@ def wanted_gate(view: View, record: GroupRecord) -> tuple[SendGate, str]:
                 SendGate.REFUSE,
                 f"{len(record.members)} of at least {record.min_in_sync} nodes are in sync",
             )
-        behind = lagging(view, record)
+        behind = frozenset(member for member in lagging(view, record) if not is_leaving(view, member))
         remaining = record.members - behind
         if behind and len(remaining) < record.min_in_sync:
             return SendGate.REFUSE, f"{len(remaining)} of at least {record.min_in_sync} nodes keep up"

@@ -68,6 +68,12 @@ def behind_s(view: View, member: Member) -> float:
     return view.now - good_at
 
 
+def is_leaving(view: View, member: Member) -> bool:
+    """Whether a node has said that it is about to stop."""
+    seen = view.beats.get(member.id)
+    return seen is not None and seen.beat.member == member and seen.beat.state is NodeState.LEAVING
+
+
 def must_acknowledge(record: GroupRecord, pending: PendingSwap | None) -> frozenset[Member]:
     """Returns everybody who may be electable now: the record's set, and the set of a change on its way."""
     return record.members | (pending.record.members if pending is not None else frozenset())

@@ -101,7 +101,10 @@ def _address(cluster: Cluster, options: SourceOptions, queue: Queue, end: int) -
     """Returns the address of a replica that has everything, if one is wanted; otherwise the master's."""
     known = cluster.addresses(queue)
     if options.prefers_replicas or MASTER_ID not in known:
-        for broker_id, reached in sorted(cluster.replica_ends(queue).items()):
-            if reached >= end:
-                return known[broker_id]
+        ends = cluster.replica_ends(queue)
+        reached = sorted(
+            broker_id for broker_id, there in ends.items() if there >= end and broker_id in known
+        )
+        if reached:
+            return known[reached[queue.id % len(reached)]]
     return known.get(MASTER_ID) or next(iter(known.values()))

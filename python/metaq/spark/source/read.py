@@ -72,6 +72,8 @@ class _RangeReader:
         )
         self._is_master = False
         """The address is the master's, as a name server gave it."""
+        self._failed: set[str] = set()
+        """The nodes that have failed since one gave something or since the last pause."""
         self._tries = self._begin_tries()
 
     def _begin_tries(self) -> Retry:
@@ -104,6 +106,7 @@ class _RangeReader:
 
     def _check(self, batch: ScanBatch) -> None:
         self._position = batch.to_offset
+        self._failed.clear()
         self._tries = self._begin_tries()
         covered = batch.to_offset - batch.from_offset
         if covered != batch.rows and not self._options.is_filtered:
@@ -142,7 +145,7 @@ class _RangeReader:
             error = Refused(stop.value, stop.text)
             if stop.value in _GONE:
                 self._lost(here, str(error))
-            elif error.retriable:
+            elif error.retriable or not self._is_master:
                 self._wait(error)
             else:
                 raise error
@@ -162,28 +165,53 @@ class _RangeReader:
         self._position = max(self._position, part.to_offset)
 
     def _wait(self, error: MetaqError) -> None:
-        """Waits after an error that may pass. The broker may have moved meanwhile."""
+        """Continues at another node of the broker. If all of them have failed, waits: the error may pass, and
+        the broker may move meanwhile."""
         _log.info("trying again: %s", error)
+        self._failed.add(self._address)
+        if self._use_node():
+            return
+        self._failed.clear()
         if self._tries.pause_blocking():
-            self._address = self._find_address() or self._address
+            self._use_node()
         elif isinstance(error, DataLost):
             self._lost(Range(self._part.queue, self._position, self._part.to_offset), str(error))
         else:
             raise error
 
     def _address_master(self, here: Range) -> None:
-        address = self._find_address()
+        self._failed.add(self._address)
+        address = self._nodes().get(MASTER_ID)
         if address is None:
             self._wait(Unreachable(f"{here}: no name server knows its master"))
         else:
             self._address, self._is_master = address, True
 
-    def _find_address(self) -> str | None:
+    def _use_node(self) -> bool:
+        """Selects a node that has not failed; returns False if there is none.
+
+        Replicas come first if they are preferred, otherwise the master does. All nodes have the same bytes at
+        the same offsets, so a task may change the node at any message.
+        """
+        nodes = self._nodes()
+        replicas = sorted(nodes.keys() - {MASTER_ID})
+        turn = self._part.queue.id % len(replicas) if replicas else 0
+        replicas = replicas[turn:] + replicas[:turn]
+        order = [*replicas, MASTER_ID] if self._options.prefers_replicas else [MASTER_ID, *replicas]
+        for broker_id in order:
+            address = nodes.get(broker_id)
+            if address is not None and address not in self._failed:
+                self._address, self._is_master = address, broker_id == MASTER_ID
+                return True
+        return False
+
+    def _nodes(self) -> dict[int, str]:
+        """Returns the addresses of the broker's nodes by id; none if no name server answers."""
         queue: Queue = self._part.queue
         try:
             with Cluster(self._options.nameservers, 0.0) as cluster:
                 cluster.queues(Subscribed(topics=(queue.topic,)))
-                return cluster.addresses(queue).get(MASTER_ID)
+                return cluster.addresses(queue)
         except MetaqError as error:
             _log.info("the route of %s is not known now: %s", queue.topic, error)
-            return None
+            return {}

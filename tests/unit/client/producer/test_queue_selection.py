@@ -80,6 +80,14 @@ def test_a_queue_that_is_not_writable_is_an_error() -> None:
         with pytest.raises(NoRoute) as no_master:
             QueueSelector().next(without_master)
         assert no_master.value.retriable
+        replica_shown_as_master = route_data("a", perm=4)
+        replica_shown_as_master.broker_datas[0].enable_acting_master = True
+        with pytest.raises(NoRoute) as acting_master:
+            QueueSelector().next(Route.of("t", replica_shown_as_master))
+        assert acting_master.value.retriable
+        with pytest.raises(NoRoute) as one_queue:
+            require_queue(Route.of("t", replica_shown_as_master), Queue("t", "a", 0))
+        assert one_queue.value.retriable
         with pytest.raises(NoRoute):
             require_queue(Route.of("t", route_data("a")), Queue("t", "a", 9))
 

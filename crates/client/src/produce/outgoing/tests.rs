@@ -41,7 +41,7 @@ fn only_a_checked_message_makes_its_topic_known() {
 #[test]
 fn a_sharding_key_chooses_the_queue() {
     let test = TestBuffer::start(1 << 20, None);
-    let queue = test.buffer.routes.get(TOPIC).unwrap().by_key("k").unwrap().clone();
+    let queue = test.buffer.routes.get(TOPIC).unwrap().by_key(TOPIC, "k").unwrap().clone();
     let id = test.buffer.ids.text(test.buffer.ids.next());
     test.buffer
         .put_checked(&CheckedMessage { queue: Some(&queue), ..checked(&id) }, WhenFull::Refuse)
@@ -52,6 +52,30 @@ fn a_sharding_key_chooses_the_queue() {
     let messages = test.into_messages();
     assert_eq!(messages[1].queue, Some((queue.broker.to_string(), queue.queue_id)));
     assert_eq!(messages[1].properties["__SHARDINGKEY"], "k");
+}
+
+#[test]
+fn a_batch_has_a_key_if_every_message_has_one() {
+    for half_properties in [None, Some("A\u{1}b\u{2}")] {
+        let test = TestBuffer::start(1 << 20, half_properties);
+        let queue = BrokerQueue { broker: "a".into(), queue_id: 0 };
+        let put = |properties: &str, is_alone: bool| {
+            let id = test.buffer.ids.text(test.buffer.ids.next());
+            let message = CheckedMessage { queue: Some(&queue), properties, is_alone, ..checked(&id) };
+            test.buffer.put_checked(&message, WhenFull::Refuse).unwrap().0
+        };
+        let batch = put("__SHARDINGKEY\u{1}first\u{2}", false);
+        assert_eq!(batch.sharding_key(), None, "it is still being filled");
+        put("TAGS\u{1}t\u{2}__SHARDINGKEY\u{1}second\u{2}", false);
+        test.buffer.flush();
+        assert_eq!(batch.sharding_key().as_deref(), Some("first"));
+        let mixed = put("__SHARDINGKEY\u{1}first\u{2}", false);
+        put("TAGS\u{1}t\u{2}", false);
+        test.buffer.flush();
+        assert_eq!(mixed.sharding_key(), None);
+        assert_eq!(put("__SHARDINGKEY\u{1}alone\u{2}", true).sharding_key().as_deref(), Some("alone"));
+        assert_eq!(put("TAGS\u{1}t\u{2}", true).sharding_key(), None);
+    }
 }
 
 #[test]

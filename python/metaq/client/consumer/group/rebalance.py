@@ -87,9 +87,9 @@ class Shares:
         """Returns the client ids of the group, from the first broker of the topic that knows us."""
         command = GetConsumerListByGroup(consumer_group=self._options.group)
         problem: MetaqError | None = None
-        for broker in dict.fromkeys(queue.broker for queue in queues):
+        for queue in {queue.broker: queue for queue in queues}.values():
             try:
-                reply = (await self._session.call(broker, command, timeout=CALL_TIMEOUT_S)).check()
+                reply = (await self._session.call_group(queue, command, timeout=CALL_TIMEOUT_S)).check()
                 members = ConsumerList.decode(reply.body).consumer_id_list
             except MetaqError as error:
                 problem = error
@@ -117,8 +117,8 @@ class Locks:
 
         async def ask(broker: str, wanted: list[Queue]) -> list[Queue]:
             try:
-                reply = await self._session.call(
-                    broker, LockBatchQueues(), self._body(wanted), timeout=CALL_TIMEOUT_S
+                reply = await self._session.call_group(
+                    wanted[0], LockBatchQueues(), self._body(wanted), timeout=CALL_TIMEOUT_S
                 )
                 granted = LockBatchResponseBody.decode(reply.check().body).lock_ok_mq_set
             except MetaqError as error:
@@ -134,8 +134,8 @@ class Locks:
         """Gives locks back, as far as brokers can be reached. The others expire."""
         for broker, held in _by_broker(queues).items():
             try:
-                await self._session.call(
-                    broker, UnlockBatchQueues(), self._body(held), timeout=CALL_TIMEOUT_S
+                await self._session.call_group(
+                    held[0], UnlockBatchQueues(), self._body(held), timeout=CALL_TIMEOUT_S
                 )
             except MetaqError as error:
                 _log.debug("group %s: locks stay at %s until they expire: %s", self._group, broker, error)

@@ -24,8 +24,9 @@ class CommittedOffsets:
         self._options = options
         self._shares = shares
         self._storage: Offsets | None = None
-        self._last: dict[Queue, int] = {}
-        """The offset of each queue that was read or committed last."""
+        self._last: dict[Queue, tuple[int, str | None]] = {}
+        """The offset of each queue that was read or committed last, and the address of its broker then. A new
+        master may have an older offset, so it gets ours again."""
 
     async def open(self) -> None:
         """Opens the broadcast file, or selects the brokers. Raises CommandError or OSError."""
@@ -45,7 +46,7 @@ class CommittedOffsets:
         changed = {
             queue: buffer.committable
             for queue, buffer in buffers.items()
-            if not buffer.dropped and self._last.get(queue) != buffer.committable
+            if not buffer.dropped and self._last.get(queue) != self._stored(queue, buffer.committable)
         }
         if changed:
             await self.set(changed)
@@ -53,7 +54,9 @@ class CommittedOffsets:
     async def set(self, offsets: Mapping[Queue, int]) -> None:
         """Commits these offsets. Raises MetaqError or OSError."""
         await self._opened.commit(offsets)
-        self._last.update(offsets)
+        self._last.update(
+            {queue: self._stored(queue, queue_offset) for queue, queue_offset in offsets.items()}
+        )
 
     def forget(self, queue: Queue) -> None:
         """Makes the next commit of this queue happen even if its offset is the same."""
@@ -63,12 +66,16 @@ class CommittedOffsets:
         """Returns the committed offset, or the offset of `start` if the group has none. Raises MetaqError."""
         committed = await self._opened.read(queue)
         if committed is not None and committed >= 0:
-            self._last[queue] = committed
+            self._last[queue] = self._stored(queue, committed)
             return committed
         # A queue that appeared after we joined holds only messages newer than us, and none may be lost.
         if queue.topic == self._options.retry_topic or self._shares.has_appeared(queue):
             return await resolve_position(self._session, queue, "earliest")
         return await resolve_position(self._session, queue, self._options.start)
+
+    def _stored(self, queue: Queue, queue_offset: int) -> tuple[int, str | None]:
+        is_local = self._options.is_broadcast
+        return queue_offset, None if is_local else self._session.routes.group_address(queue.broker)
 
     @property
     def _opened(self) -> Offsets:

@@ -32,6 +32,8 @@ CALL_TIMEOUT_S: Final = 5.0
 
 _Table = tuple[str, str]
 """A broker and a topic: the unit in which brokers store a group's offsets."""
+_Stored = tuple[str | None, str]
+"""The address of a node and a topic."""
 
 
 class Offsets(Protocol):
@@ -47,7 +49,8 @@ class Offsets(Protocol):
 
 
 class BrokerOffsets:
-    """Cluster mode: each broker stores the group's offsets of its own queues.
+    """Cluster mode: each broker stores the group's offsets of its own queues. While it has no master, a
+    replica stores them.
 
     A broker handles several requests of one connection at the same time, so an older commit may overtake a
     newer one. Therefore commits to one broker and topic follow each other, and a cancelled commit continues
@@ -57,8 +60,8 @@ class BrokerOffsets:
     def __init__(self, session: Session, group: str) -> None:
         self._session = session
         self._group = group
-        self._tables: set[_Table] = set()
-        """Tables that already store an offset of the group."""
+        self._tables: set[_Stored] = set()
+        """Tables that already store an offset of the group. A new master may lack some."""
         self._turns: defaultdict[_Table, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks = Tasks(f"group {group}")
 
@@ -67,7 +70,7 @@ class BrokerOffsets:
         command = QueryConsumerOffset(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.id, set_zero_if_not_found=False
         )
-        reply = await self._session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)
+        reply = await self._session.call_group(queue, command, timeout=CALL_TIMEOUT_S)
         if reply.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return reply.check().header(QueueOffset).queue_offset
@@ -89,9 +92,10 @@ class BrokerOffsets:
         create two tables, and one of them is lost with its content.
         """
         async with self._turns[table]:
-            if table not in self._tables:
+            stored = (self._session.routes.group_address(table[0]), table[1])
+            if stored not in self._tables:
                 await self._commit_one(queues[0], offsets[queues[0]])
-                self._tables.add(table)
+                self._tables.add(stored)
                 queues = queues[1:]
             await _run_all(self._commit_one(queue, offsets[queue]) for queue in queues)
 
@@ -99,7 +103,7 @@ class BrokerOffsets:
         command = UpdateConsumerOffset(
             consumer_group=self._group, topic=queue.topic, queue_id=queue.id, commit_offset=queue_offset
         )
-        (await self._session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)).check()
+        (await self._session.call_group(queue, command, timeout=CALL_TIMEOUT_S)).check()
 
     async def close(self) -> None:
         await self._tasks.end()
@@ -237,5 +241,5 @@ async def offset_at(session: Session, queue: Queue, timestamp_ms: int) -> int:
 async def _ask(
     session: Session, queue: Queue, command: GetMinOffset | GetMaxOffset | SearchOffsetByTimestamp
 ) -> int:
-    reply = await session.call(queue.broker, command, timeout=CALL_TIMEOUT_S)
+    reply = await session.call_group(queue, command, timeout=CALL_TIMEOUT_S)
     return reply.check().header(QueueOffset).queue_offset

@@ -1,6 +1,7 @@
 """Pulls, and the messages that they bring.
 
 requests.py         one pull of one queue
+read_nodes.py       which node of a broker group a queue is pulled from
 pull_loops.py       one loop for each queue of a group member
 prefetch.py         messages of all queues that were pulled and are not settled
 buffers.py          the same for one queue, with its limits and its turn

@@ -2,21 +2,24 @@
 
 The stream pulls on its own. When it cannot decide how to continue a queue, because the broker suggested a
 replica, moved the offset, refused the pull or could not be reached, it reports an event, and this module
-decides.
+decides. `read_nodes.py` selects the node.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import PullEvent, PullStream
+from metaq.client.consumer.pull.read_nodes import ReadFrom, ReadNode, ReadNodes
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.session.routes import Queue
 from metaq.client.tasks import Tasks
 from metaq.errors import MetaqError, NoRoute, UsageError
+from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import ProtocolError, Refused
 from metaq.protocol.names import MASTER_ID
 from metaq.retry import Retry, steady
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 FAILURE_PAUSE_S: Final = 1.0
+RETURN_AFTER_S: Final = 0.01
+"""A little later than the time for which a node is avoided, so that it is not avoided any more."""
 
 
 class AssignedQueues:
@@ -39,6 +44,7 @@ class AssignedQueues:
         settings: PullSettings,
         subscription: Callable[[str], Subscription],
         *,
+        read_from: ReadFrom = "master",
         on_progress: Callable[[], None],
         on_failure: Callable[[Exception], None],
     ) -> None:
@@ -53,6 +59,9 @@ class AssignedQueues:
         self._queues: dict[int, Queue] = {}
         """Each queue by its number in the stream."""
         self._paused: set[Queue] = set()
+        self._nodes = ReadNodes(session.routes, read_from)
+        self._sources: dict[int, ReadNode] = {}
+        """The node that each queue is pulled from, by its number in the stream."""
         self._tasks = Tasks(f"puller of {settings.group}")
 
     def __len__(self) -> int:
@@ -85,13 +94,14 @@ class AssignedQueues:
         if self.stream is None:
             self.stream = self._open()
         subscription = self._subscription(queue.topic)
-        address = self._session.address(queue.broker)
+        node = self._nodes.select(queue)
         before = self._numbers.get(queue)
         paused = queue in self._paused
-        number = self.stream.begin(queue, subscription, address, queue_offset, paused=paused)
+        number = self.stream.begin(queue, subscription, node.address, queue_offset, paused=paused)
         # Another thread may poll at this moment, so the queue is never missing in between.
         self._numbers[queue] = number
         self._queues[number] = queue
+        self._sources[number] = node
         if before is not None:
             self._end(self.stream, before)
 
@@ -127,6 +137,7 @@ class AssignedQueues:
 
     def _end(self, stream: PullStream, number: int) -> None:
         del self._queues[number]
+        del self._sources[number]
         stream.end(number)
 
     def _set_paused(self, queues: Iterable[Queue], paused: bool) -> None:
@@ -138,9 +149,18 @@ class AssignedQueues:
 
     def _route_changed(self, topic: str) -> None:
         for queue, number in self._numbers.items():
-            address = self._session.routes.address(queue.broker)
-            if queue.topic == topic and address is not None and self.stream is not None:
-                self.stream.relocate(number, address)
+            if queue.topic == topic:
+                self._relocate(queue, number)
+
+    def _relocate(self, queue: Queue, number: int) -> None:
+        """Sends the next pulls of a queue to the node that is best now."""
+        if self.stream is None or number not in self._queues:
+            return
+        with contextlib.suppress(NoRoute):  # The pulls that fail then find the next node.
+            node = self._nodes.select(queue)
+            if node != self._sources[number]:
+                self._sources[number] = node
+                self.stream.relocate(number, node.address)
 
     # Events of the stream
 
@@ -153,18 +173,27 @@ class AssignedQueues:
         self._on_progress()
 
     def _decide(self, queue: Queue, event: PullEvent) -> None:
+        source = self._sources[event.number]
         try:
             if event.kind == "suggested":
-                self._continue(queue, event.number, broker_id=event.value)
+                self._continue(queue, event.number, suggested_id=event.value)
                 return
-            if event.kind == "moved" and self._may_follow(event):
+            if event.kind == "moved" and not source.is_master:
+                # A replica may lack messages that its master has, so only a master moves us.
+                if (master := self._nodes.master(queue)) is not None:
+                    self._resume(event.number, master)
+                    self._return_later(queue, event.number, FAILURE_PAUSE_S)
+                    return
+            elif event.kind == "moved" and self._may_follow(event):
                 self._continue(queue, event.number, queue_offset=event.value)
                 return
         except NoRoute as error:
             _log.info("pull of %s: %s", queue, error)
-        if event.kind == "refused":
+        if _is_about_node(event, source):
+            self._nodes.failed(source)
+        elif event.kind == "refused":
             self._refused(Refused(event.value, event.text))
-        elif event.kind == "malformed":
+        if event.kind == "malformed":
             self._refused(ProtocolError(f"{queue}: {event.text}"))
         elif event.kind == "failed":
             _log.info("pull of %s failed: %s", queue, event.text)
@@ -182,23 +211,49 @@ class AssignedQueues:
             self._on_failure(error)
 
     async def _continue_later(self, queue: Queue, event: PullEvent) -> None:
+        """Continues at once if a node failed and the group has another one, otherwise after a pause."""
         tries = Retry(None, steady(FAILURE_PAUSE_S))
-        while await tries.pause() and event.number in self._queues:
+        failed = self._sources[event.number]
+        seeks_other = _is_about_node(event, failed)
+        while event.number in self._queues:
             try:
-                if event.kind == "failed":
+                if seeks_other:
                     # The broker may have moved to another address.
                     await self._session.routes.get(queue.topic, refresh=True)
-                self._continue(queue, event.number)
-                return
+                if event.number not in self._queues:
+                    return
+                has_other = seeks_other and self._nodes.select(queue) != failed
+                if tries.tries or has_other:
+                    self._continue(queue, event.number)
+                    if has_other:
+                        self._return_later(queue, event.number, self._nodes.avoided_s(failed))
+                    return
             except MetaqError as error:
                 _log.info("pull of %s: %s", queue, error)
+            await tries.pause()
+
+    def _return_later(self, queue: Queue, number: int, pause_s: float) -> None:
+        """Goes back to the best node once the one that failed is no longer avoided."""
+        asyncio.get_running_loop().call_later(pause_s + RETURN_AFTER_S, self._relocate, queue, number)
 
     def _continue(
-        self, queue: Queue, number: int, *, broker_id: int = MASTER_ID, queue_offset: int | None = None
+        self, queue: Queue, number: int, *, suggested_id: int = MASTER_ID, queue_offset: int | None = None
     ) -> None:
-        """Raises NoRoute if the broker is not known any more."""
+        """Raises NoRoute if no node of the broker is known any more."""
+        node = self._nodes.select(queue, suggested_id)
+        self._resume(number, node, suggested_id=suggested_id, queue_offset=queue_offset)
+
+    def _resume(
+        self, number: int, node: ReadNode, *, suggested_id: int = MASTER_ID, queue_offset: int | None = None
+    ) -> None:
         assert self.stream is not None, "it reported the event"
-        address = self._session.routes.address(queue.broker, broker_id)
-        if address is None:
-            address = self._session.address(queue.broker)
-        self.stream.resume(number, address, broker_id=broker_id, queue_offset=queue_offset)
+        self._sources[number] = node
+        # The stream reports the next suggestion that differs from this one.
+        self.stream.resume(number, node.address, broker_id=suggested_id, queue_offset=queue_offset)
+
+
+def _is_about_node(event: PullEvent, source: ReadNode) -> bool:
+    """Returns whether another node of the group may give what this one did not."""
+    if event.kind == "refused":
+        return not source.is_master or event.value == ResponseCode.SERVICE_NOT_AVAILABLE
+    return event.kind == "failed"

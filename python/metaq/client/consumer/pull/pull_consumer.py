@@ -17,6 +17,7 @@ from metaq.client.consumer.offsets.positions import Position, check_position, re
 from metaq.client.consumer.offsets.storage import BrokerOffsets
 from metaq.client.consumer.pull.assigned_queues import AssignedQueues
 from metaq.client.consumer.pull.buffers import BYTES_MAX, COUNT_MAX, Limits
+from metaq.client.consumer.pull.read_nodes import ReadFrom, check_read_from
 from metaq.client.consumer.pull.requests import HOLD_MS, INFLATED_TOGETHER_BYTES, find_unreadable
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.message import check_group, check_topic
@@ -43,11 +44,13 @@ class PullConsumer:
         start: Position = "latest",
         buffer_count: int = COUNT_MAX,
         buffer_bytes: int = BYTES_MAX,
+        read_from: ReadFrom = "master",
     ) -> None:
         """Raises UsageError or ValueError for options that make no sense."""
         if group is not None:
             check_group(group)
         check_position(start)
+        check_read_from(read_from)
         limits = Limits(buffer_count, buffer_bytes)
         self._session = session
         self._group = group
@@ -69,6 +72,7 @@ class PullConsumer:
                 bytes_max=limits.bytes_max,
             ),
             self._subscription,
+            read_from=read_from,
             on_progress=self._progress.set,
             on_failure=self._fail,
         )

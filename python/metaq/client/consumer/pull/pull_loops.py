@@ -50,7 +50,12 @@ class PullLoops:
         self._subscriptions = subscriptions
         self._prefetch = prefetch
         self._committed = committed
-        self._requests = PullRequests(session, options.group, carries_subscription=options.is_broadcast)
+        self._requests = PullRequests(
+            session,
+            options.group,
+            carries_subscription=options.is_broadcast,
+            read_from=options.read_from,
+        )
         self._loops: dict[Queue, asyncio.Task[None]] = {}
 
     def begin(self, queue: Queue, queue_offset: int, locked_until: float) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from metaq._core import FrameError, Message, decode_messages
 from metaq.client.compression import INFLATED_BYTES_MAX
+from metaq.client.consumer.pull.read_nodes import ReadFrom, ReadNode, ReadNodes
 from metaq.client.consumer.subscription import Subscription
 from metaq.client.session.routes import Queue
 from metaq.errors import UnreadableBody
 from metaq.protocol.codes import ResponseCode
-from metaq.protocol.errors import ProtocolError
+from metaq.protocol.errors import ProtocolError, Refused, Unreachable
 from metaq.protocol.messages import PULL_HAS_SUBSCRIPTION, PULL_SUSPENDS, Pulled, PullMessage
 from metaq.protocol.names import MASTER_ID
+from metaq.protocol.reply import Reply
 
 if TYPE_CHECKING:
     from metaq.client.session.session import Session
@@ -26,6 +30,9 @@ ANSWER_TIMEOUT_S: Final = 15.0
 
 BYTES_MAX: Final = 1024 * 1024
 """The bytes that one pull asks for; a broker may be configured to return less."""
+IDLE_PAUSE_S: Final = 0.1
+"""The pause after a node answered at once and with nothing, although it was asked to hold the pull: Apache's
+slaves do so while they have a master."""
 INFLATED_TOGETHER_BYTES: Final = INFLATED_BYTES_MAX
 """The bytes that one pull may inflate to. The rest waits for the next pull: small bodies may become huge."""
 
@@ -53,11 +60,14 @@ class PullResult:
 class PullRequests:
     """Pulls for one group, and remembers which replica the broker suggested for each queue."""
 
-    def __init__(self, session: Session, group: str, *, carries_subscription: bool) -> None:
+    def __init__(
+        self, session: Session, group: str, *, carries_subscription: bool, read_from: ReadFrom = "master"
+    ) -> None:
         self._session = session
         self._group = group
         self._carries_subscription = carries_subscription
-        self._broker_ids: dict[Queue, int] = {}
+        self._nodes = ReadNodes(session.routes, read_from)
+        self._suggested_ids: dict[Queue, int] = {}
 
     async def pull(
         self,
@@ -70,7 +80,8 @@ class PullRequests:
     ) -> PullResult:
         """Pulls messages from an offset on. The first message may be larger than `bytes_max`.
 
-        Raises Refused, Unreachable or NoRoute.
+        If a node cannot be reached or has no role now, or if a replica refuses, another node of the group is
+        asked at once. Raises Refused, Unreachable or NoRoute.
         """
         flags = PULL_SUSPENDS if hold_ms else 0
         command = PullMessage(
@@ -88,14 +99,9 @@ class PullRequests:
             command.sys_flag |= PULL_HAS_SUBSCRIPTION
             command.subscription = subscription.expression
             command.expression_type = subscription.kind
-        broker_id = self._broker_ids.pop(queue, MASTER_ID)
-        if self._session.routes.address(queue.broker, broker_id) is None:
-            broker_id = MASTER_ID
-        timeout = hold_ms / 1000 + ANSWER_TIMEOUT_S
-        reply = await self._session.call(queue.broker, command, timeout=timeout, broker_id=broker_id)
+        begun = time.monotonic()
+        node, reply = await self._call(queue, command, hold_ms / 1000 + ANSWER_TIMEOUT_S)
         found = reply.code == ResponseCode.SUCCESS
-        if not found and reply.code not in _NOTHING_FOUND:
-            reply.check()
         header = reply.header(Pulled)
         try:
             messages, compressed = (
@@ -104,7 +110,7 @@ class PullRequests:
         except FrameError as error:
             # To continue would silently skip the malformed message.
             raise ProtocolError(f"{queue}: the broker sent a malformed message: {error}") from None
-        self._broker_ids[queue] = header.suggest_which_broker_id
+        self._suggested_ids[queue] = header.suggest_which_broker_id
         next_offset = header.next_begin_offset
         unreadable, left = _inflate(compressed, min(bytes_max, INFLATED_TOGETHER_BYTES))
         if left is not None:
@@ -114,7 +120,39 @@ class PullRequests:
             lost = {message.queue_offset for message, _ in unreadable}
             messages = [message for message in messages if message.queue_offset not in lost]
         is_moved = reply.code == ResponseCode.PULL_OFFSET_MOVED
+        if is_moved and not node.is_master:
+            # A replica may lack messages that its master has, so only a master moves us.
+            is_moved, next_offset = False, queue_offset
+        if hold_ms and not found and next_offset == queue_offset:
+            await asyncio.sleep(max(IDLE_PAUSE_S - (time.monotonic() - begun), 0))
         return PullResult(messages, next_offset, is_moved, unreadable)
+
+    async def _call(self, queue: Queue, command: PullMessage, timeout_s: float) -> tuple[ReadNode, Reply]:
+        """Returns the first usable answer, and the node that gave it."""
+        tried: set[str] = set()
+        node = self._nodes.select(queue, self._suggested_ids.pop(queue, MASTER_ID))
+        while True:
+            tried.add(node.address)
+            try:
+                reply = await self._session.call(node.address, command, timeout=timeout_s)
+                if reply.code not in (ResponseCode.SUCCESS, *_NOTHING_FOUND):
+                    reply.check()
+                self._nodes.worked(node)
+                other = self._nodes.master(queue)
+                is_usable = node.is_master or reply.code != ResponseCode.PULL_OFFSET_MOVED
+                if is_usable or other is None or other.address in tried:
+                    return node, reply
+            except (Unreachable, Refused) as error:
+                has_role = isinstance(error, Refused) and error.code != ResponseCode.SERVICE_NOT_AVAILABLE
+                if has_role and node.is_master:
+                    raise
+                self._nodes.failed(node)
+                if not has_role:
+                    await self._session.routes.get(queue.topic, refresh=True)
+                other = self._nodes.select(queue)
+                if other.address in tried:
+                    raise
+            node = other
 
 
 def _inflate(compressed: Iterable[Message], bytes_max: int) -> tuple[list[Unreadable], Message | None]:

@@ -19,9 +19,15 @@ class Brokers:
 
     def __init__(self, *, lost: str = "") -> None:
         self.tables: dict[tuple[str, str], dict[int, int]] = {}
+        self.routes = SimpleNamespace(group_address=self.group_address)
+        self.masters: dict[str, str] = {}
         self._lost = lost
 
-    async def call(self, broker: str, command: Any, *, timeout: float) -> SimpleNamespace:
+    def group_address(self, broker: str) -> str:
+        return self.masters.get(broker, broker)
+
+    async def call_group(self, queue: Queue, command: Any, *, timeout: float) -> SimpleNamespace:
+        broker = self.group_address(queue.broker)
         if broker == self._lost:
             raise ConnectionError(broker)
         table = self.tables.get((broker, command.topic), {})
@@ -47,6 +53,18 @@ def test_no_offset_is_lost_where_a_broker_makes_its_table_at_the_first() -> None
     }
 
 
+def test_a_new_master_makes_its_tables_at_the_first_offset_too() -> None:
+    brokers = Brokers()
+    offsets = BrokerOffsets(cast(Session, brokers), "group")
+
+    async def scenario() -> None:
+        for brokers.masters in ({"a": "one"}, {"a": "two"}):
+            await offsets.commit({queue: queue.id + 1 for queue in queues("a", "orders", 4)})
+
+    asyncio.run(scenario())
+    assert brokers.tables == {(node, "orders"): {0: 1, 1: 2, 2: 3, 3: 4} for node in ("one", "two")}
+
+
 def test_a_broker_that_is_gone_keeps_the_others_from_nothing() -> None:
     brokers = Brokers(lost="a")
     offsets = BrokerOffsets(cast(Session, brokers), "group")
@@ -61,10 +79,11 @@ class SlowBroker:
 
     def __init__(self) -> None:
         self.stored: list[int] = []
+        self.routes = SimpleNamespace(group_address=lambda broker: broker)
         self.has_first = asyncio.Event()
         self.may_answer = asyncio.Event()
 
-    async def call(self, broker: str, command: Any, *, timeout: float) -> SimpleNamespace:
+    async def call_group(self, queue: Queue, command: Any, *, timeout: float) -> SimpleNamespace:
         if not self.has_first.is_set():
             self.has_first.set()
             await self.may_answer.wait()

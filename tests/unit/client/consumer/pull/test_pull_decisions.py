@@ -10,6 +10,7 @@ import pytest
 
 from metaq.client.consumer.pull import pull_consumer
 from metaq.client.consumer.pull.pull_consumer import PullConsumer
+from metaq.client.consumer.pull.read_nodes import ReadNode
 from metaq.client.session.routes import Queue
 from metaq.client.session.session import Session
 from metaq.errors import UnreadableBody, UsageError
@@ -44,6 +45,7 @@ def test_a_broker_that_no_route_tells_of_stops_no_other_queue(kind: str) -> None
         queues = [Queue("t", "gone", 0), Queue("t", "127.0.0.1:2", 0)]  # An address needs no route.
         assigned.stream = stream  # type: ignore[assignment]
         assigned._queues = dict(enumerate(queues))
+        assigned._sources = {number: ReadNode(0, "127.0.0.1:2") for number in assigned._queues}
         assigned._read_events()
         assert stream.resumed == [1]
         assert len(assigned._tasks._tasks) == 1, "the other continues when its broker is known again"

@@ -1,0 +1,51 @@
+"""`python -m bench.soak --faults`: every trial of tests/faults/replication, and the sum of their counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.faults.replication.trial import COUNTS_FILE
+from tests.support.maven import REPOSITORY_ROOT
+
+TRIALS = "tests/faults/replication"
+_SUMS = ("acknowledged", "faults", "lost", "duplicated", "out_of_order", "epochs")
+
+
+def run_faults(home: Path) -> int:
+    """Runs all trials and prints a table of their counts. Returns the exit code."""
+    counts_file = home / "counts.jsonl"
+    done = subprocess.run(
+        # -rP prints the figures of each passed trial, and -ra why a trial was skipped.
+        [sys.executable, "-m", "pytest", TRIALS, "-raP", f"--basetemp={home / 'trials'}"],
+        cwd=REPOSITORY_ROOT,
+        env={**os.environ, "METAQ_LONG": "1", COUNTS_FILE: str(counts_file)},
+        check=False,
+    )
+    lines = counts_file.read_text().splitlines() if counts_file.exists() else []
+    print(*table([json.loads(line) for line in lines]), sep="\n")
+    return done.returncode
+
+
+def table(trials: Sequence[dict[str, object]]) -> list[str]:
+    """Returns a line for each trial and one for all of them."""
+    total: dict[str, object] = {"trial": f"all {len(trials)} trials"}
+    for name in _SUMS:
+        total[name] = sum(int(str(trial[name])) for trial in trials)
+    name = "masters_per_epoch"
+    total[name] = max((int(str(trial[name])) for trial in trials), default=0)
+    columns = ["trial", *_SUMS, name]
+    rows = [[column.replace("_", " ") for column in columns]]
+    rows += [[str(trial[column]) for column in columns] for trial in (*trials, total)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
+    return [
+        "  ".join(
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,21 @@
+//! The store from outside. One binary holds all of these tests, because every further one would be linked anew.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod append_read;
+mod concurrency;
+mod faults;
+mod filters;
+mod inspect;
+mod model;
+mod opened;
+mod raw_append;
+mod recovery;
+mod replicated_open;
+mod replication;
+mod retention;
+mod topic_deletion;
+mod truncation;
+mod visibility;

@@ -1,0 +1,170 @@
+"""The role of a replica: it serves reads from the copy of its master's log, and relays everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Collection, Sequence
+from contextlib import AsyncExitStack
+from typing import Final
+
+from metaq._core import BrokerPlane
+from metaq._core import Request as CoreRequest
+from metaq.broker.node import NO_ROLE, Node
+from metaq.broker.requests.admin import Admin, AdminParts
+from metaq.broker.requests.handlers import master_handlers
+from metaq.broker.state.broker_state import BrokerState
+from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.journal import Entry
+from metaq.protocol import admin, clients, groups, messages, offsets, replication, topics
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.command import Command
+from metaq.protocol.dispatch import Handlers, Request
+
+_log = logging.getLogger(__name__)
+
+_NO_MASTER = (
+    "[ROLE] this broker is a replica and its group has no master now: try again later or ask another broker"
+)
+
+ANSWERED_HERE: Final[frozenset[type[Command]]] = frozenset(
+    {
+        admin.GetBrokerConfig,
+        admin.GetBrokerHaStatus,
+        admin.GetBrokerRuntimeInfo,
+        clients.CheckClientConfig,
+        clients.GetAllProducerInfo,
+        clients.GetConsumerConnectionList,
+        clients.GetConsumerListByGroup,
+        clients.GetProducerConnectionList,
+        clients.HeartBeat,
+        clients.UnregisterClient,
+        groups.GetAllSubscriptionGroupConfig,
+        messages.LitePullMessage,
+        messages.MeasureQueue,
+        messages.PullMessage,
+        messages.QueryConsumeQueue,
+        messages.QueryMessage,
+        messages.ViewMessageById,
+        offsets.GetAllConsumerOffset,
+        offsets.GetEarliestMessageStoreTime,
+        replication.DrainBroker,
+        replication.GetGroupStatus,
+        topics.GetAllTopicConfig,
+        topics.GetSystemTopicListFromBroker,
+        topics.GetTopicConfig,
+        topics.GetTopicStatsInfo,
+    }
+)
+"""The requests that a replica answers from its own data. It relays all others to its master."""
+
+WITHOUT_MASTER: Final[frozenset[type[Command]]] = frozenset(
+    {clients.LockBatchQueues, clients.UnlockBatchQueues}
+)
+"""The requests that a replica answers itself while its fixed master is away, so that consumers read on. In a
+group with a register another master comes soon, which must be the only one to give locks."""
+
+
+class ReplicaHandlers(Handlers):
+    """Answers reads, relays the rest."""
+
+    def __init__(self, handlers: Handlers, *, stands_in: bool) -> None:
+        """`stands_in` lets this replica give locks while its group has no master."""
+        super().__init__()
+        self._handlers = handlers
+        self._here = frozenset(command.code for command in ANSWERED_HERE)
+        self._without_master = frozenset(command.code for command in WITHOUT_MASTER if stands_in)
+
+    def begin(self, request: Request) -> Awaitable[None] | None:
+        if request.code in self._here:
+            return self._handlers.begin(request)
+        if isinstance(request, CoreRequest) and request.relay():
+            return None
+        if request.code in self._without_master:
+            return self._handlers.begin(request)
+        if not request.oneway:
+            request.respond(ResponseCode.SERVICE_NOT_AVAILABLE, remark=_NO_MASTER)
+        return None
+
+
+class Replica:
+    """One lifetime as replica on a node that has no other role."""
+
+    def __init__(self, node: Node) -> None:
+        assert node.group is not None, "a lone broker has no replica's role"
+        self._node = node
+        self._undo = AsyncExitStack()
+        self._is_announced = False
+        self._leaves = True
+        self.broker_id = node.group.broker_id
+        self.plane = BrokerPlane(node.listener, node.store, node.options.broker, is_replica=True)
+        self.state = BrokerState(node, self.plane, self._announce_topics)
+        self.admin = Admin(
+            AdminParts(
+                options=node.options,
+                broker_id=self.broker_id,
+                clock=node.clock,
+                listener=node.listener,
+                plane=self.plane,
+                store=node.store,
+                topics=self.state.topics,
+                groups=self.state.groups,
+                statistics=self.state.statistics,
+                switches=node.switches,
+                address=node.address,
+                started_ms=node.started_ms,
+                filter_figures=node.functions.figures,
+            )
+        )
+        self.handlers = ReplicaHandlers(
+            master_handlers(node, self.plane, self.state, self.admin), stands_in=node.group.has_fixed_roles
+        )
+        self.registration = node.new_registration(
+            self.broker_id, self.state.topics, lambda: self.admin.permission
+        )
+
+    async def start(self) -> None:
+        """Loads the journal and serves reads from then on. Raises MetadataDamaged or OSError.
+
+        If it fails, `stop` undoes the steps that were done.
+        """
+        undo, node = self._undo, self._node
+        self.state.load()
+        self.plane.set_permission(self.admin.permission)
+        self.state.policy.send_all()
+        undo.callback(node.journal.observe(self._follow))
+        undo.push_async_callback(asyncio.to_thread, self.plane.stop)
+        self.plane.start()
+        undo.push_async_callback(node.pump.hand_over, NO_ROLE)
+        await node.pump.hand_over(self.handlers)
+        undo.push_async_callback(node.functions.stop)
+        node.functions.start(self.plane)
+
+    async def announce(self) -> None:
+        """Registers with the name servers, so that consumers may read here. Does nothing the second time."""
+        if not self._is_announced:
+            self._is_announced = True
+            self._undo.push_async_callback(self._end_registration)
+            await self.registration.start()
+
+    async def stop(self, *, leaves: bool = True) -> None:
+        """Undoes the start step by step. Safe to call twice.
+
+        Unless the broker `leaves`, its next role goes on with its registration.
+        """
+        self._leaves = leaves
+        undo, self._undo = self._undo, AsyncExitStack()
+        await undo.aclose()
+
+    def consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
+        """Reacts to changed members or subscriptions of a group."""
+        self.state.policy.send_groups([group.name])
+
+    async def _end_registration(self) -> None:
+        await self._node.end_registration(self.registration, leaves=self._leaves)
+
+    def _follow(self, entries: Sequence[Entry]) -> None:
+        self.state.follow(entries)
+
+    async def _announce_topics(self, topics: Collection[str]) -> None:
+        """Nothing to do: name servers take topics from masters alone."""

@@ -1,0 +1,115 @@
+"""The replication port: accepts connections of replicas and finds out who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from metaq._core import LinkListener, LinkSocket
+from metaq.broker.replication.options import ReplicationOptions
+from metaq.ha.group_record import Member
+from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, SendTail, Welcome, admit
+
+_log = logging.getLogger(__name__)
+
+HANDSHAKES_MAX = 16
+"""Connections that may be in their handshake at the same time. More are closed at once."""
+COMPLAINT_INTERVAL_S = 60.0
+COMPLAINTS_MAX = 1_000
+
+
+class Host(Protocol):
+    """The node that the port belongs to. `welcome` and `checksum` are called from other threads."""
+
+    @property
+    def identity(self) -> Identity: ...
+    def welcome(self, member: Member, log: OwnLog) -> Welcome | Refused | SendTail: ...
+    def checksum(self, from_offset: int, to_offset: int) -> int | None: ...
+
+
+Admitted = Callable[[LinkSocket, Member, Follow | SendTail], Awaitable[None]]
+
+
+class LinkPort:
+    """Listens from the moment it is made until `stop`."""
+
+    def __init__(self, options: ReplicationOptions, host: Host, admitted: Admitted) -> None:
+        """`admitted` takes over the socket of a replica. Raises OSError if the port cannot be bound."""
+        self._options = options
+        self._host = host
+        self._admitted = admitted
+        address = f"[{options.host}]" if ":" in options.host else options.host
+        listener = LinkListener(f"{address}:{options.port}", options.handshake_timeout_ms)
+        self._listener: LinkListener | None = listener
+        self.port = listener.port
+        """The bound port."""
+        self._pool = ThreadPoolExecutor(HANDSHAKES_MAX, "metaq-link")
+        self._under_way: dict[asyncio.Task[None], LinkSocket] = {}
+        self._complaints: dict[tuple[str, str], float] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(listener.fileno(), self._accept)
+
+    async def stop(self) -> None:
+        """Closes the port and all connections that are in their handshake."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            self._loop.remove_reader(listener.fileno())
+        # The port is closed when nobody holds the listener any more.
+        del listener
+        for socket in self._under_way.values():
+            socket.close()
+        if self._under_way:
+            await asyncio.wait(list(self._under_way))
+        self._pool.shutdown(wait=False)
+
+    def _accept(self) -> None:
+        listener = self._listener
+        if listener is None:
+            return
+        try:
+            socket = listener.accept()
+        except OSError as error:
+            _log.warning("a connection to the replication port was lost: %s", error)
+            return
+        if socket is None:
+            return
+        if len(self._under_way) >= HANDSHAKES_MAX:
+            self._complain(socket.remote, f"{HANDSHAKES_MAX} connections are in their handshake already")
+            socket.close()
+            return
+        task = asyncio.create_task(self._shake_hands(socket))
+        self._under_way[task] = socket
+        task.add_done_callback(self._under_way.pop)
+
+    async def _shake_hands(self, socket: LinkSocket) -> None:
+        try:
+            identity, request = await self._loop.run_in_executor(self._pool, self._admit, socket)
+            await self._admitted(socket, Member(identity.node_id, identity.incarnation), request)
+        except (LinkRefused, OSError) as error:
+            self._complain(socket.remote, str(error) or type(error).__name__)
+            socket.close()
+        except Exception:
+            _log.exception("the handshake with %s failed", socket.remote)
+            socket.close()
+
+    def _complain(self, remote: str, reason: str) -> None:
+        """Logs who was refused and why, but the same reason for the same host only once in a while."""
+        now = self._loop.time()
+        key = (remote.rpartition(":")[0], reason)
+        if now - self._complaints.get(key, -COMPLAINT_INTERVAL_S) < COMPLAINT_INTERVAL_S:
+            return
+        if len(self._complaints) >= COMPLAINTS_MAX:
+            self._complaints.clear()
+        self._complaints[key] = now
+        _log.warning("the replication port refuses %s: %s", remote, reason)
+
+    def _admit(self, socket: LinkSocket) -> tuple[Identity, Follow | SendTail]:
+        host = self._host
+
+        def welcome(peer: Identity, log: OwnLog) -> Welcome | Refused | SendTail:
+            return host.welcome(Member(peer.node_id, peer.incarnation), log)
+
+        return admit(socket, host.identity, self._options.key, welcome, host.checksum)

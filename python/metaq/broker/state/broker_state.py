@@ -1,0 +1,121 @@
+"""The state of one role. A master keeps and writes it; a replica follows the entries of its master."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from metaq._core import BrokerPlane
+from metaq.broker.node import Node
+from metaq.broker.state import groups, locks, offsets, topics
+from metaq.broker.state.delay_progress import DelayProgress
+from metaq.broker.state.filters import Filters
+from metaq.broker.state.groups import Groups
+from metaq.broker.state.journal import Entry
+from metaq.broker.state.locks import QueueLocks
+from metaq.broker.state.offsets import Offsets
+from metaq.broker.state.policy import PolicyFeed
+from metaq.broker.state.stats import Statistics
+from metaq.broker.state.topics import Topics
+from metaq.broker.state.versions import VERSIONS
+
+_log = logging.getLogger(__name__)
+
+
+class BrokerState:
+    """Topics, groups, offsets and progress, and the policy that the data plane makes of them."""
+
+    def __init__(
+        self, node: Node, plane: BrokerPlane, announce: Callable[[Collection[str]], Awaitable[None]]
+    ) -> None:
+        """`announce` returns once the name servers know of changed topics."""
+        options, clock, store, journal = node.options, node.clock, node.store, node.journal
+        self._announce = announce
+        self._node = node
+        self.topics = Topics(options, clock, journal, self._topics_changed)
+        self.groups = Groups(options, clock, journal, self._groups_changed)
+        self.locks = QueueLocks(
+            clock,
+            self.topics,
+            journal,
+            node.leases,
+            int(options.queue_lease_s * 1000),
+            node.wait_replicated,
+        )
+        self.filters = Filters(options.enable_property_filter, node.functions.known)
+        self.policy = PolicyFeed(
+            plane,
+            self.topics,
+            self.groups,
+            node.clients,
+            self.filters,
+            send_default=options.send_default,
+            consume_default=options.consume_default,
+        )
+        self.offsets = Offsets(plane, store, clock, journal, self.groups)
+        self.delays = DelayProgress(plane, clock, journal)
+        self.statistics = Statistics(plane, node.listener, store, clock, options.broker.cluster)
+
+    def load(self) -> None:
+        """Reads the journal into this state and a plane that has not started. Raises MetadataDamaged."""
+        self.topics.load()
+        self.groups.load()
+        self.offsets.load()
+        self.delays.load()
+        self.locks.load()
+
+    def follow(self, entries: Sequence[Entry]) -> None:
+        """Takes over changes that a replica's master has made, and passes them on to the data plane.
+
+        The progress of delays is not needed before this node becomes master; it is loaded then.
+        """
+        touched_topics: list[str] = []
+        touched_groups: list[str] = []
+        for entry in entries:
+            if entry.table == topics.TABLE:
+                self.topics.follow(entry.key, entry.value)
+                touched_topics.append(entry.key)
+            elif entry.table in (groups.TABLE, groups.FORBIDDEN):
+                self.groups.follow(entry.table, entry.key, entry.value)
+                touched_groups.append(entry.key)
+            elif entry.table == offsets.OFFSETS:
+                self.offsets.follow(entry.key, entry.value)
+            elif entry.table == locks.TABLE:
+                self.locks.follow(entry.key, entry.value)
+            elif entry.table == VERSIONS:
+                self.topics.follow_version()
+        self.policy.send_topics(touched_topics)
+        self.policy.send_groups(touched_groups)
+
+    async def publish(self) -> None:
+        """Gives the plane its policy, writes what the load changed and tells the store what to keep."""
+        self.policy.send_all()
+        await self.topics.publish(())
+        await self.groups.publish(())
+        await self.offsets.protect()
+        # Messages count from now on, also those before the first regular sample.
+        await asyncio.to_thread(self.statistics.sample)
+
+    async def persist(self) -> None:
+        """Writes everything, when the plane has stopped and nothing changes any more."""
+        results = await asyncio.gather(
+            self.offsets.persist(),
+            self.delays.persist(),
+            self.topics.publish(()),
+            self.groups.publish(()),
+            self.locks.keep(),
+            return_exceptions=True,
+        )
+        for error in results:
+            if isinstance(error, BaseException):
+                _log.error("not everything was written at the stop: %s", error)
+
+    async def _topics_changed(self, touched: Collection[str]) -> None:
+        if touched:
+            await self._node.wait_replicated()
+        self.policy.send_topics(touched)
+        await self._announce(touched)
+
+    def _groups_changed(self, touched: Collection[str]) -> None:
+        self.policy.send_groups(touched)

@@ -1,0 +1,101 @@
+"""A plain pair: a fixed master and its replica, without a register."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from metaq.protocol.offsets import QueryConsumerOffset, QueueOffset, UpdateConsumerOffset
+from tests.support.broker_cluster import connected, started_nameserver
+from tests.support.broker_group import BrokerGroup
+from tests.support.waiting import run, until
+
+PAIR = (0, 1)
+
+
+def log_bytes(directory: Path) -> bytes:
+    """The commit log without the zeros behind its end."""
+    files = sorted((directory / "commitlog").iterdir())
+    return b"".join(path.read_bytes() for path in files).rstrip(b"\0")
+
+
+def test_a_replica_has_the_same_log_and_the_same_topics(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, ids=PAIR) as group,
+        ):
+            await group.start()
+            master = await group.master()
+            assert master is group.running[0]
+            async with connected(master.address) as client:
+                for number in range(50):
+                    await client.send("orders", b"%d" % number, queue_id=number % 4)
+            replica = group.running[1]
+            await until(lambda: replica.store.confirmed_offset() == master.store.end_offset())
+            async with connected(replica.address) as reader:
+                await reader.heartbeat("g", "orders")
+                found = [body for queue in range(4) for body in await reader.bodies("g", "orders", queue)]
+            assert sorted(map(int, found)) == list(range(50))
+        assert log_bytes(group.directory_of(0)) == log_bytes(group.directory_of(1))
+
+    run(scenario)
+
+
+def test_readers_go_on_without_the_master_and_their_offsets_reach_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, ids=PAIR) as group,
+        ):
+            await group.start()
+            master = await group.master()
+            async with connected(master.address) as client:
+                for number in range(10):
+                    await client.send("orders", b"%d" % number)
+            replica = group.running[1]
+            await until(lambda: replica.store.confirmed_offset() == master.store.end_offset())
+            await group.stop(0)
+            async with connected(replica.address) as reader:
+                await reader.heartbeat("g", "orders")
+                assert len(await reader.bodies("g", "orders")) == 10
+                commit = UpdateConsumerOffset(consumer_group="g", topic="orders", queue_id=0, commit_offset=7)
+                (await reader.connection.call(commit)).check()
+            await group.start(0)
+            master = await group.master()
+            query = QueryConsumerOffset(consumer_group="g", topic="orders", queue_id=0)
+
+            async def committed() -> bool:
+                async with connected(master.address) as client:
+                    reply = await client.connection.call(query)
+                    return reply.code == 0 and reply.header(QueueOffset).queue_offset == 7
+
+            await until(committed, 60, "the offset of the replica at the master")
+
+    run(scenario)
+
+
+def test_a_master_that_lost_its_disk_fetches_everything_from_its_replica(tmp_path: Path) -> None:
+    import shutil
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, ids=PAIR) as group,
+        ):
+            await group.start()
+            master = await group.master()
+            async with connected(master.address) as client:
+                for number in range(20):
+                    await client.send("orders", b"%d" % number)
+            await until(lambda: group.running[1].store.confirmed_offset() == master.store.end_offset())
+            await group.stop(0)
+            shutil.rmtree(group.directory_of(0))
+            await group.start(0)
+            master = await group.master()
+            async with connected(master.address) as client:
+                await client.heartbeat("g", "orders")
+                assert len(await client.bodies("g", "orders")) == 20
+                sent = await client.send("orders", b"next")
+                assert sent.queue_offset == 20
+
+    run(scenario)

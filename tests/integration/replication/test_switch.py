@@ -1,0 +1,107 @@
+"""A group with a register: election, planned switch, a master that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from metaq.broker import Broker
+from metaq.ha.conductor import SwitchRefused
+from tests.support.broker_cluster import connected, started_nameserver
+from tests.support.broker_group import BrokerGroup
+from tests.support.etcd import Etcd
+from tests.support.waiting import run, until
+
+
+def register(etcd: Etcd) -> str:
+    return f"etcd://{','.join(member.address for member in etcd.members)}"
+
+
+async def send_all(broker: Broker, count: int, first: int = 0) -> None:
+    async with connected(broker.address) as client:
+        for number in range(first, first + count):
+            await client.send("orders", b"%d" % number)
+
+
+async def read_all(broker: Broker, count: int) -> list[int]:
+    """Waits until this many messages are confirmed at this node, and returns all that are."""
+    async with connected(broker.address) as client:
+        await client.heartbeat("g", "orders")
+
+        async def found() -> list[int]:
+            bodies = [int(body) for body in await client.bodies("g", "orders")]
+            return bodies if len(bodies) >= count else []
+
+        return await until(found, 60, f"{count} messages")
+
+
+def test_nodes_elect_a_master_and_another_one_after_it_stops(tmp_path: Path, etcd: Etcd) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, register=register(etcd)) as group,
+        ):
+            await group.start()
+            first = await group.master()
+            await group.in_sync(1, 2, 3)
+            await send_all(first, 20)
+            first_id = next(node_id for node_id, broker in group.running.items() if broker is first)
+            await group.stop(first_id)
+            second = await group.master()
+            assert await read_all(second, 20) == list(range(20))
+            await send_all(second, 5, first=20)
+            await group.start(first_id)
+            await group.in_sync(1, 2, 3)
+            assert await read_all(group.running[first_id], 25) == list(range(25))
+
+    run(scenario)
+
+
+def test_a_planned_switch_shows_no_error_to_a_sender(tmp_path: Path, etcd: Etcd) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, register=register(etcd)) as group,
+        ):
+            await group.start()
+            old = await group.master()
+            await group.in_sync(1, 2, 3)
+            old_id = next(node_id for node_id, broker in group.running.items() if broker is old)
+            target = next(node_id for node_id in group.running if node_id != old_id)
+            async with connected(old.address) as client:
+                await client.send("orders", b"0")
+                stop = asyncio.Event()
+
+                async def send_on() -> int:
+                    number = 1
+                    while not stop.is_set():
+                        await client.send("orders", b"%d" % number)
+                        number += 1
+                    return number
+
+                sending = asyncio.create_task(send_on())
+                assert old.group is not None
+                await old.group.switch(target)
+                new = await group.master()
+                assert new is group.running[target]
+                await asyncio.sleep(0.5)
+                stop.set()
+                count = await sending
+            assert await read_all(new, count) == list(range(count))
+
+    run(scenario)
+
+
+def test_a_switch_to_a_node_that_is_not_in_sync_is_refused(tmp_path: Path, etcd: Etcd) -> None:
+    async def scenario() -> None:
+        async with BrokerGroup(tmp_path, register=register(etcd), ids=(1, 2)) as group:
+            await group.start()
+            master = await group.master()
+            assert master.group is not None
+            with pytest.raises(SwitchRefused, match=r"node 9 (is not in sync|did not catch up)"):
+                await master.group.switch(9)
+            assert await until(lambda: master.is_master)
+
+    run(scenario)
