@@ -24,23 +24,16 @@ TOOLS = Path(sys.executable).parent
 # Repeat these lines at the end, so that a reader knows where to look.
 COMPLAINT = re.compile(r"^(FAILED|ERROR) |^test .* FAILED$|panicked at|\(signal: |^error\b|: error: |^E  ")
 MAX_COMPLAINTS = 40
-# Tests that build whole pipelines on Spark; the rest of tests/spark tests source and sink.
+# Tests that build whole pipelines on Spark, in two suites; the rest of tests/spark tests source and sink.
+SPARK_MIRRORS = tuple(f"tests/spark/test_{name}.py" for name in ("mirror", "mirror_delta", "mirror_jdbc"))
 SPARK_PIPELINES = tuple(
-    f"tests/spark/test_{name}.py"
-    for name in (
-        "lake_batches",
-        "log_lake",
-        "mirror",
-        "mirror_delta",
-        "mirror_jdbc",
-        "pipeline_pages",
-        "stream_sql",
-    )
+    f"tests/spark/test_{name}.py" for name in ("lake_batches", "log_lake", "pipeline_pages", "stream_sql")
 )
 # Suites that run side by side and share nothing, the longest first. All other tests are a suite of their own.
 APART = {
+    "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in (*SPARK_MIRRORS, *SPARK_PIPELINES))),
+    "pytest spark mirrors": SPARK_MIRRORS,
     "pytest spark pipelines": SPARK_PIPELINES,
-    "pytest spark": ("tests/spark", *(f"--ignore={path}" for path in SPARK_PIPELINES)),
     "pytest interop 5.5.0": ("tests/interop", "-k", "5.5.0"),
     "pytest interop": ("tests/interop", "-k", "not 5.5.0"),
     "pytest client": ("tests/integration/client", "tests/integration/admin"),
@@ -56,7 +49,7 @@ APART_FOLDERS = (
     "tests/spark",
 )
 """Folders whose tests run in the suites above."""
-AT_ONCE = 6
+AT_ONCE = 7
 """Most suites wait more than they compute, so more of them run at once than there are cores."""
 
 

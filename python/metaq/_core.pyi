@@ -748,6 +748,9 @@ class Store:
     def fence(self, reason: str) -> None:
         """Refuses new records with this reason (code 14). A follower still appends copies."""
     def lift_fence(self) -> None: ...
+    def use_own_retention(self) -> None:
+        """Deletes old files by the store's settings from now on, until a follower is started. A replicated
+        store deletes nothing before it is master or its master has named the start of its log."""
     def figures(self) -> StoreFigures: ...
     def take_reports(self) -> list[str]:
         """Reports for an operator since the last call: damage found, disk levels crossed."""

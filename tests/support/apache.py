@@ -95,15 +95,21 @@ class ApacheServer:
         self.child = self._start()
 
 
-def start_nameserver(home: Path, *, heap: str = "256m", jvm_flags: Sequence[str] = ()) -> ApacheServer:
+def start_nameserver(
+    home: Path,
+    *,
+    heap: str = "256m",
+    jvm_flags: Sequence[str] = (),
+    settings: Mapping[str, object] | None = None,
+) -> ApacheServer:
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
-    settings = {"listenPort": port, "bindAddress": "127.0.0.1"}
+    properties: dict[str, object] = {"listenPort": port, "bindAddress": "127.0.0.1", **(settings or {})}
     command = java_command(
         "org.apache.rocketmq.namesrv.NamesrvStartup",
         home,
         "-c",
-        str(_write_properties(home / "namesrv.properties", settings)),
+        str(_write_properties(home / "namesrv.properties", properties)),
         heap=heap,
         jvm_flags=jvm_flags,
     )

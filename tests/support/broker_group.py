@@ -41,6 +41,7 @@ class BrokerGroup:
         self._ports = {node_id: free_port() for node_id in ids}
         self.name = f"group-{uuid.uuid4().hex[:12]}"
         self.running: dict[int, Broker] = {}
+        self.clock = Clock.ahead(0)
 
     async def __aenter__(self) -> BrokerGroup:
         return self
@@ -77,7 +78,7 @@ class BrokerGroup:
                     ha=self._ha,
                 ),
             )
-            broker = Broker(options, Clock())
+            broker = Broker(options, self.clock)
             await broker.start()
             self.running[node_id] = broker
 

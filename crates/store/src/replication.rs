@@ -178,8 +178,24 @@ impl Store {
         self.shared.followers.wait(timeout, is_moved);
     }
 
-    /// Wakes everybody in [`Store::follow`].
+    /// The same for the disk: sleeps until a sync has moved [`Store::flushed_offset`].
+    pub fn follow_syncs(&self, timeout: Duration, is_moved: impl Fn() -> bool) {
+        self.shared.sync_followers.wait(timeout, is_moved);
+    }
+
+    /// Wakes everybody in [`Store::follow`] and [`Store::follow_syncs`].
     pub fn wake_followers(&self) {
         self.shared.followers.notify();
+        self.shared.sync_followers.notify();
+    }
+
+    /// From now on retention deletes the files that end before the start of a master's log, and no others.
+    pub fn follow_retention(&self, master_start: i64) {
+        self.shared.retention_rule.follow(master_start);
+    }
+
+    /// From now on retention deletes by the rules of the settings.
+    pub fn use_own_retention(&self) {
+        self.shared.retention_rule.use_settings();
     }
 }

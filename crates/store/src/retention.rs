@@ -1,7 +1,10 @@
 //! Retention: deletes old files by age at certain hours, or when the disk fills up. It never deletes unconsumed records
 //! to make room, unless `delete_unconsumed` says so.
+//!
+//! A replica deletes what its master has deleted, and nothing else: whatever one of them serves, the other one has.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::error::StoreError;
 use crate::log::mapped::MappedFile;
@@ -16,6 +19,32 @@ const FORCED_FILES_MAX: usize = 32;
 /// The lowest committed queue offset of each queue, as the control plane last reported it.
 pub(crate) type Consumed = HashMap<(String, i32), i64>;
 
+/// Decides by which rule files are deleted: the store's settings, or the start of a master's log.
+pub(crate) struct RetentionRule {
+    /// `i64::MAX` for the rules of the settings.
+    master_start: AtomicI64,
+}
+
+impl RetentionRule {
+    /// A node of a group deletes nothing before it has a role.
+    pub(crate) fn new(is_replicated: bool) -> Self {
+        Self { master_start: AtomicI64::new(if is_replicated { 0 } else { i64::MAX }) }
+    }
+
+    pub(crate) fn follow(&self, master_start: i64) {
+        self.master_start.store(master_start.min(i64::MAX - 1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn use_settings(&self) {
+        self.master_start.store(i64::MAX, Ordering::Relaxed);
+    }
+
+    /// The start of the master's log; None if this store's settings count.
+    fn master_start(&self) -> Option<i64> {
+        Some(self.master_start.load(Ordering::Relaxed)).filter(|start| *start != i64::MAX)
+    }
+}
+
 impl OpenStore {
     /// Applies retention and returns how many files of the log it deleted.
     ///
@@ -24,25 +53,35 @@ impl OpenStore {
     /// age, provided that they are consumed.
     pub(crate) fn clean(&self, now: bool) -> Result<usize, StoreError> {
         let _one_at_a_time = self.cleaning.lock();
+        let deleted = match self.retention_rule.master_start() {
+            Some(start) => {
+                let gone = self.log.files().iter().take_while(|file| file.end_offset() <= start).count();
+                if gone > 0 {
+                    self.save_queues();
+                }
+                self.remove_first(gone)?
+            }
+            None => self.clean_by_settings(now)?,
+        };
+        if deleted > 0 {
+            self.trim()?;
+            self.reports.add(format!("retention deleted {deleted} files of the commit log"));
+        }
+        Ok(deleted)
+    }
+
+    fn clean_by_settings(&self, now: bool) -> Result<usize, StoreError> {
         let mut used_percent = self.used_percent()?;
         let hour = self.clock.now_ms().div_euclid(HOUR_MS).rem_euclid(24) as u8;
         let is_hour = self.settings.delete_hours()?.contains(&hour);
-        let mut deleted = 0;
         let mut expired = 0;
         if now || is_hour || used_percent >= self.settings.disk_clean_percent {
             expired = self.expired_files();
         }
         if expired > 0 || used_percent >= self.settings.disk_force_clean_percent {
-            // Queue entries must be on the disk before their records are deleted, because nothing could rebuild their
-            // offsets. If the full disk prevents that, files below an earlier checkpoint can still be deleted.
-            let saved = self.save_checkpoint(false, false);
-            saved.unwrap_or_else(|error| {
-                self.reports.add(format!("the checkpoint could not be saved: {error}"))
-            });
-            deleted += self.pins.while_fixed(|lowest| {
-                self.log.remove_first(expired, self.housekeeping.saved_end().min(lowest))
-            })?;
+            self.save_queues();
         }
+        let mut deleted = self.remove_first(expired)?;
         if deleted > 0 {
             used_percent = self.used_percent()?;
         }
@@ -69,11 +108,21 @@ impl OpenStore {
             used_percent = self.used_percent()?;
         }
         deleted += forced;
-        if deleted > 0 {
-            self.trim()?;
-            self.reports.add(format!("retention deleted {deleted} files of the commit log"));
-        }
         Ok(deleted)
+    }
+
+    /// Deletes the first files of the log, as far as nobody needs them. Returns how many.
+    fn remove_first(&self, files: usize) -> Result<usize, StoreError> {
+        self.pins
+            .while_fixed(|lowest| self.log.remove_first(files, self.housekeeping.saved_end().min(lowest)))
+    }
+
+    /// Queue entries must be on the disk before their records are deleted, because nothing could rebuild their offsets.
+    /// If a full disk prevents that, files below an earlier checkpoint can still be deleted.
+    fn save_queues(&self) {
+        self.save_checkpoint(false, false).unwrap_or_else(|error| {
+            self.reports.add(format!("the checkpoint could not be saved: {error}"));
+        });
     }
 
     pub(crate) fn used_percent(&self) -> Result<u8, StoreError> {

@@ -29,7 +29,7 @@ use crate::queue::table::Queues;
 use crate::read::{Damage, Reader, Wanted};
 use crate::recovery::log_walk::{Step, walk};
 use crate::recovery::open;
-use crate::retention::Consumed;
+use crate::retention::{Consumed, RetentionRule};
 use crate::settings::StoreSettings;
 
 /// The part of the machine's memory in which recent records are expected.
@@ -62,12 +62,15 @@ pub(crate) struct OpenStore {
     /// Held while `confirmed` moves.
     pub(crate) confirming: Mutex<()>,
     pub(crate) followers: Followers,
+    /// Sleep until more of the log is on the disk.
+    pub(crate) sync_followers: Followers,
     pub(crate) index: Index,
     pub(crate) housekeeping: Housekeeping,
     pub(crate) damage: Damage,
     pub(crate) consumed: Mutex<Consumed>,
     pub(crate) pins: Pins,
     pub(crate) cleaning: Mutex<()>,
+    pub(crate) retention_rule: RetentionRule,
     pub(crate) recovered: Recovery,
 }
 

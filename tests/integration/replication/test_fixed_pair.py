@@ -99,3 +99,33 @@ def test_a_master_that_lost_its_disk_fetches_everything_from_its_replica(tmp_pat
                 assert sent.queue_offset == 20
 
     run(scenario)
+
+
+def test_a_replica_deletes_old_files_when_its_master_has(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, ids=PAIR, flush="async") as group,
+        ):
+            await group.start()
+            master, replica = await group.master(), group.running[1]
+
+            async def fill_files() -> None:
+                async with connected(master.address) as client:
+                    for _ in range(9):
+                        await client.send("orders", bytes(1_000_000))
+                await until(lambda: replica.store.confirmed_offset() == master.store.end_offset())
+
+            await fill_files()
+            group.clock.advance_ms(100 * 3_600_000)
+            await fill_files()
+            assert replica.store.clean(force=True) == 0, "its master still has them"
+            assert master.store.clean(force=True) > 0
+
+            def same_start() -> bool:
+                replica.store.clean()
+                return replica.store.start_offset() == master.store.start_offset()
+
+            await until(same_start)
+
+    run(scenario)

@@ -223,6 +223,10 @@ impl Store {
         self.inner.lift_fence();
     }
 
+    fn use_own_retention(&self) {
+        self.inner.use_own_retention();
+    }
+
     fn figures(&self) -> StoreFigures {
         self.inner.figures().into()
     }

@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use metaq_store::{CopyPermit, Store};
@@ -19,8 +19,6 @@ use crate::replicate::hub::why;
 use crate::replicate::{ReplicationSettings, StatePosition, join_soon};
 
 const READ_BUFFER_BYTES: usize = 256 << 10;
-/// How long a wait for the disk lasts before the acknowledging thread looks around again.
-const SYNC_WAIT: Duration = Duration::from_millis(50);
 
 /// A link to a master, from its start to its end.
 pub struct Follower {
@@ -41,6 +39,7 @@ struct Shared {
     state: Mutex<StateQueue>,
     state_taken: Condvar,
     has_acknowledged_state: AtomicBool,
+    last_acknowledgement: Mutex<Acknowledgement>,
     notice: Notice,
     is_closed: AtomicBool,
     closed: Mutex<Option<String>>,
@@ -51,6 +50,12 @@ struct StateQueue {
     waiting: VecDeque<(StatePosition, Bytes)>,
     bytes: usize,
     acknowledged: StatePosition,
+}
+
+/// The last acknowledgement that was written.
+struct Acknowledgement {
+    held: i64,
+    at: Instant,
 }
 
 /// A replica's link in numbers.
@@ -77,9 +82,15 @@ impl Follower {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(settings.silence_max))?;
         stream.set_write_timeout(Some(settings.silence_max))?;
+        // Until the master has said where its log begins, nothing is deleted.
+        store.follow_retention(0);
         let shared = Arc::new(Shared {
             store,
             permit: CopyPermit::default(),
+            last_acknowledgement: Mutex::new(Acknowledgement {
+                held: -1,
+                at: Instant::now() - settings.beat_interval,
+            }),
             settings,
             epoch,
             stream,
@@ -96,7 +107,7 @@ impl Follower {
         });
         let threads = vec![
             spawn("metaq-repl-recv", &shared, Shared::receive)?,
-            spawn("metaq-repl-held", &shared, Shared::acknowledge)?,
+            spawn("metaq-repl-held", &shared, Shared::acknowledge_syncs)?,
         ];
         Ok(Self { shared, threads: Mutex::new(threads) })
     }
@@ -199,12 +210,18 @@ impl Shared {
                     self.store.dispatch();
                     self.show(end, confirmed);
                 }
-                Frame::Beat { epoch, end_offset, confirmed } => {
+                Frame::Beat { epoch, start_offset, end_offset, confirmed } => {
                     self.check_epoch(epoch)?;
+                    self.store.follow_retention(start_offset);
                     self.show(end_offset, confirmed);
                 }
                 Frame::State { position } => self.keep_state(position, Bytes::copy_from_slice(&body)),
                 Frame::Ack { .. } => return Err(bad("an acknowledgement".to_owned())),
+            }
+            // With asynchronous flush this is the moment that the master waits for. If more frames have arrived, one
+            // acknowledgement after the last of them is enough.
+            if input.buffer().is_empty() {
+                self.acknowledge()?;
             }
         }
         Ok(())
@@ -244,30 +261,30 @@ impl Shared {
         self.notice.set();
     }
 
-    /// The thread that acknowledges: whenever more is held, and at least as often as a beat is due.
-    fn acknowledge(&self) -> io::Result<()> {
-        let mut stream = &self.stream;
-        let mut acknowledged = -1;
-        let mut last_write = Instant::now() - self.settings.beat_interval;
+    /// The thread that acknowledges what a sync or Python has brought to the disk, and sends a beat when one is due.
+    fn acknowledge_syncs(&self) -> io::Result<()> {
         while !self.is_closed.load(Ordering::SeqCst) {
-            let held = self.store.held_offset();
-            let has_state = self.has_acknowledged_state.swap(false, Ordering::SeqCst);
-            if held > acknowledged || has_state || last_write.elapsed() >= self.settings.beat_interval {
-                let state = self.state.lock().acknowledged;
-                Frame::Ack { epoch: self.epoch, held, state }.write(&mut stream, &[])?;
-                (acknowledged, last_write) = (held, Instant::now());
-            }
-            let end = self.store.end_offset();
-            if end > acknowledged {
-                self.store.wait_flushed(end, SYNC_WAIT);
-            } else {
-                self.store.follow(self.settings.beat_interval, || {
-                    self.store.end_offset() > acknowledged
-                        || self.has_acknowledged_state.load(Ordering::SeqCst)
-                        || self.is_closed.load(Ordering::SeqCst)
-                });
-            }
+            let acknowledged = self.acknowledge()?;
+            self.store.follow_syncs(self.settings.beat_interval, || {
+                self.store.held_offset() > acknowledged
+                    || self.has_acknowledged_state.load(Ordering::SeqCst)
+                    || self.is_closed.load(Ordering::SeqCst)
+            });
         }
         Ok(())
+    }
+
+    /// Writes an acknowledgement if more is held than the last one said, or a beat is due. Returns what the last one
+    /// said.
+    fn acknowledge(&self) -> io::Result<i64> {
+        let mut last = self.last_acknowledgement.lock();
+        let held = self.store.held_offset();
+        let has_state = self.has_acknowledged_state.swap(false, Ordering::SeqCst);
+        if held > last.held || has_state || last.at.elapsed() >= self.settings.beat_interval {
+            let state = self.state.lock().acknowledged;
+            Frame::Ack { epoch: self.epoch, held, state }.write(&mut &self.stream, &[])?;
+            *last = Acknowledgement { held, at: Instant::now() };
+        }
+        Ok(last.held)
     }
 }

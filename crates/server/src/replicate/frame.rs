@@ -9,7 +9,7 @@
 //! |-------|---------------------|----------------|------------------------------|
 //! | LOG   | physical offset     | confirmed      | whole records of one epoch   |
 //! | STATE | version             | 0              | an entry of the journal      |
-//! | BEAT  | end of the log      | confirmed      | none                         |
+//! | BEAT  | end of the log      | confirmed      | start of the log, 8 bytes    |
 //! | ACK   | held                | state's version| the state's epoch, 8 bytes   |
 
 use std::io::{self, IoSlice, Read, Write};
@@ -18,8 +18,8 @@ use crate::replicate::StatePosition;
 
 const HEAD_BYTES: usize = 33;
 const CRC_AT: usize = 29;
-/// The body of an acknowledgement.
-const ACK_BYTES: usize = 8;
+/// The body of a beat and of an acknowledgement: one number.
+const NUMBER_BYTES: usize = 8;
 
 const LOG: u8 = 1;
 const STATE: u8 = 2;
@@ -31,7 +31,7 @@ const ACK: u8 = 4;
 pub enum Frame {
     Log { epoch: u64, physical_offset: i64, confirmed: i64 },
     State { position: StatePosition },
-    Beat { epoch: u64, end_offset: i64, confirmed: i64 },
+    Beat { epoch: u64, start_offset: i64, end_offset: i64, confirmed: i64 },
     Ack { epoch: u64, held: i64, state: StatePosition },
 }
 
@@ -52,8 +52,8 @@ impl BodyLimits {
                 ("LOG", self.log, ": chunk_bytes and message_size_bytes_max must be the same on both ends")
             }
             STATE => ("STATE", self.state, ": state_bytes_max must be the same on both ends"),
-            BEAT => ("BEAT", 0, ""),
-            ACK => ("ACK", ACK_BYTES, ""),
+            BEAT => ("BEAT", NUMBER_BYTES, ""),
+            ACK => ("ACK", NUMBER_BYTES, ""),
             _ => return Err(bad(format!("a frame of the unknown kind {kind}"))),
         };
         if len > limit {
@@ -70,20 +70,24 @@ impl Frame {
         match *self {
             Frame::Log { epoch, physical_offset, confirmed } => (LOG, epoch, physical_offset, confirmed),
             Frame::State { position } => (STATE, position.epoch, position.version as i64, 0),
-            Frame::Beat { epoch, end_offset, confirmed } => (BEAT, epoch, end_offset, confirmed),
+            Frame::Beat { epoch, end_offset, confirmed, .. } => (BEAT, epoch, end_offset, confirmed),
             Frame::Ack { epoch, held, state } => (ACK, epoch, held, state.version as i64),
         }
     }
 
-    /// Writes the frame. The body of an acknowledgement is made here.
+    /// Writes the frame. `body` is that of LOG and STATE.
     pub fn write(&self, out: &mut impl Write, body: &[u8]) -> io::Result<()> {
-        let state_epoch;
+        let number;
         let body = match self {
-            Frame::Ack { state, .. } => {
-                state_epoch = state.epoch.to_be_bytes();
-                &state_epoch[..]
+            Frame::Log { .. } | Frame::State { .. } => body,
+            Frame::Beat { start_offset, .. } => {
+                number = start_offset.to_be_bytes();
+                &number[..]
             }
-            _ => body,
+            Frame::Ack { state, .. } => {
+                number = state.epoch.to_be_bytes();
+                &number[..]
+            }
         };
         let (kind, epoch, first, second) = self.fields();
         let mut head = [0; HEAD_BYTES];
@@ -117,16 +121,21 @@ impl Frame {
         Ok(match head[0] {
             LOG => Frame::Log { epoch, physical_offset: first, confirmed: second },
             STATE => Frame::State { position: StatePosition { epoch, version: first as u64 } },
-            BEAT => Frame::Beat { epoch, end_offset: first, confirmed: second },
+            BEAT => {
+                let start_offset = number_in(body)? as i64;
+                Frame::Beat { epoch, start_offset, end_offset: first, confirmed: second }
+            }
             _ => {
-                let Ok(state_epoch) = <[u8; ACK_BYTES]>::try_from(body.as_slice()) else {
-                    return Err(bad("an acknowledgement without its state".to_owned()));
-                };
-                let state = StatePosition { epoch: u64::from_be_bytes(state_epoch), version: second as u64 };
+                let state = StatePosition { epoch: number_in(body)?, version: second as u64 };
                 Frame::Ack { epoch, held: first, state }
             }
         })
     }
+}
+
+fn number_in(body: &[u8]) -> io::Result<u64> {
+    let number = <[u8; NUMBER_BYTES]>::try_from(body);
+    number.map(u64::from_be_bytes).map_err(|_| bad(format!("a number of {} bytes", body.len())))
 }
 
 fn checksum(head: &[u8; HEAD_BYTES], body: &[u8]) -> u32 {
@@ -174,7 +183,7 @@ mod tests {
         (0..4, numbers).prop_map(|(kind, (epoch, first, second, version))| match kind {
             0 => Frame::Log { epoch, physical_offset: first, confirmed: second },
             1 => Frame::State { position: StatePosition { epoch, version } },
-            2 => Frame::Beat { epoch, end_offset: first, confirmed: second },
+            2 => Frame::Beat { epoch, start_offset: version as i64, end_offset: first, confirmed: second },
             _ => Frame::Ack { epoch, held: first, state: StatePosition { epoch: version, version: epoch } },
         })
     }
@@ -187,12 +196,11 @@ mod tests {
             place in any::<prop::sample::Index>(),
             bit in 0..8_u32,
         ) {
-            let content = if matches!(frame, Frame::Beat { .. }) { Vec::new() } else { content };
             let mut bytes = Vec::new();
             frame.write(&mut bytes, &content)?;
             let mut body = Vec::new();
             prop_assert_eq!(read(&bytes, &mut body)?, frame);
-            if !matches!(frame, Frame::Ack { .. }) {
+            if matches!(frame, Frame::Log { .. } | Frame::State { .. }) {
                 prop_assert_eq!(&body, &content);
             }
             let at = place.index(bytes.len());
@@ -212,7 +220,7 @@ mod tests {
             let mut body = Vec::new();
             let mut rest = bytes.as_slice();
             let outcome = Frame::read(&mut rest, &mut body, &LIMITS);
-            let limit = match kind { LOG => 300, STATE => 200, ACK => 8, _ => 0 };
+            let limit = match kind { LOG => 300, STATE => 200, BEAT | ACK => 8, _ => 0 };
             prop_assert!(body.len() <= limit);
             if len as usize > limit || !(LOG..=ACK).contains(&kind) {
                 prop_assert!(outcome.is_err());

@@ -285,6 +285,7 @@ impl Shared {
     fn send(&self, link: &Link) -> io::Result<()> {
         let mut stream = &link.stream;
         let mut told_confirmed = -1;
+        let mut told_start = -1;
         let mut last_write = Instant::now() - self.settings.beat_interval;
         while !link.is_closed() {
             // The end is read first: control state that was queued before a record was appended then reaches the
@@ -295,7 +296,8 @@ impl Shared {
             }
             let sent = link.sent.load(Ordering::Relaxed);
             let confirmed = self.store.confirmed_offset();
-            if sent < end {
+            let start = self.store.start_offset();
+            if sent < end && start == told_start {
                 let bytes = self.next_bytes(sent, end)?;
                 let frame = Frame::Log { epoch: self.epoch_at(sent), physical_offset: sent, confirmed };
                 // An acknowledgement may arrive before the write returns.
@@ -306,9 +308,11 @@ impl Shared {
                 continue;
             }
             let is_due = last_write.elapsed() >= self.settings.beat_interval;
-            if is_due || (confirmed > told_confirmed && last_write.elapsed() >= CONFIRMED_INTERVAL) {
-                Frame::Beat { epoch: self.epoch, end_offset: sent, confirmed }.write(&mut stream, &[])?;
-                (told_confirmed, last_write) = (confirmed, Instant::now());
+            let has_news = confirmed > told_confirmed && last_write.elapsed() >= CONFIRMED_INTERVAL;
+            if is_due || has_news || start != told_start {
+                Frame::Beat { epoch: self.epoch, start_offset: start, end_offset: sent, confirmed }
+                    .write(&mut stream, &[])?;
+                (told_start, told_confirmed, last_write) = (start, confirmed, Instant::now());
                 continue;
             }
             let pause = if told_confirmed < sent { CONFIRMED_INTERVAL } else { self.settings.beat_interval };

@@ -438,8 +438,8 @@ fn frames_beyond_the_limits_close_the_link() {
         bytes[25..29].copy_from_slice(&len.to_be_bytes());
         bytes
     };
-    // A master sends STATE beyond `state_bytes_max`, LOG beyond any record, and a beat with a body.
-    for (kind, len) in [(2, (1 << 20) + 1), (1, 64 << 20), (3, 1)] {
+    // A master sends STATE beyond `state_bytes_max`, LOG beyond any record, and a beat with more than a number.
+    for (kind, len) in [(2, (1 << 20) + 1), (1, 64 << 20), (3, 9)] {
         let (mut ours, theirs) = connect();
         let follower =
             Follower::start(theirs, Arc::clone(&source), quick(), 1, StatePosition::default()).unwrap();
@@ -540,4 +540,39 @@ fn a_replica_that_nobody_waits_for_is_throttled() {
     until("it catches up", || copy.end_offset() == source.end_offset());
     let least = Duration::from_secs_f64((source.end_offset() - 8_192) as f64 / 200_000.0);
     assert!(started.elapsed() >= least, "{:?}", started.elapsed());
+}
+
+#[test]
+fn a_replica_deletes_what_its_master_has_deleted_and_nothing_else() {
+    const HOUR_MS: i64 = 3_600_000;
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(20_000 * 24 * HOUR_MS);
+    let open = |name: &str| {
+        Store::open(settings(&directory.path().join(name)), clock.clone(), Arc::new(SystemDisk)).unwrap()
+    };
+    let (source, copy) = (open("a"), open("b"));
+    let hub = master(&source, &[2]);
+    let follower = follow(&hub, 2, &copy);
+    let fill = || {
+        // More than a link's pin may be behind.
+        for _ in 0..100 {
+            append(&source, &[b'x'; 20_000]);
+        }
+        until("both have confirmed it", || copy.confirmed_offset() == source.end_offset());
+    };
+    fill();
+    clock.advance_ms(100 * HOUR_MS);
+    fill();
+    assert_eq!(copy.clean(true).unwrap(), 0, "its files are old, but its master has them");
+    assert!(source.clean(true).unwrap() > 0);
+    until("the replica follows", || {
+        copy.clean(false).unwrap();
+        copy.start_offset() == source.start_offset()
+    });
+    assert_eq!(copy.min_offset("orders", 0), source.min_offset("orders", 0));
+    drop(follower);
+    clock.advance_ms(100 * HOUR_MS);
+    assert_eq!(copy.clean(true).unwrap(), 0, "without a master nothing is deleted");
+    copy.use_own_retention();
+    assert!(copy.clean(true).unwrap() > 0, "a master deletes by its own rules");
 }

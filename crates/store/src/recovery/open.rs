@@ -23,6 +23,7 @@ use crate::recovery::log_end;
 use crate::recovery::log_walk::{Step, walk};
 use crate::recovery::replay_start::Evidence;
 use crate::recovery::truncation;
+use crate::retention::RetentionRule;
 use crate::settings::StoreSettings;
 use crate::store::{OpenStore, Recovery};
 
@@ -69,6 +70,7 @@ pub(crate) fn open(
         flush: Flush::new(settings.sync_flush, settings.flush_interval_ms),
         confirming: Mutex::new(()),
         followers: Followers::default(),
+        sync_followers: Followers::default(),
         recovered: Recovery {
             from: recovered.replay_from,
             end: log_end,
@@ -86,6 +88,7 @@ pub(crate) fn open(
         consumed: Mutex::default(),
         pins: Pins::default(),
         cleaning: Mutex::new(()),
+        retention_rule: RetentionRule::new(settings.replicated),
         events: RwLock::new(None),
         settings,
         clock,

@@ -349,6 +349,7 @@ class GroupNode:
         self._links = links
         with self._lock:
             self._epoch = epoch
+        self.store.use_own_retention()
         await self._roles.become_master(epoch)
         # Replicas that follow relay requests here, so they are let in once messages are accepted; or a little
         # later, because messages may be refused until they follow.
