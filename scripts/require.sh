@@ -74,6 +74,11 @@ install_etcd() {
     return $failed
 }
 
+# For tests that cut networks, which only root can do.
+have_network() { (PATH=$PATH:/usr/sbin:/sbin && command -v ip && command -v nft) >/dev/null; }
+network_packages="iproute2 nftables"
+network_advice="ip and nft, to cut networks in tests"
+
 have_fuzz() { cargo +nightly fuzz --version >/dev/null 2>&1; }
 fuzz_packages=""
 fuzz_advice="a nightly Rust and cargo-fuzz (rustup toolchain install nightly && cargo install cargo-fuzz)"

@@ -53,7 +53,7 @@ class Network:
     def make(self) -> None:
         _run("ip", "netns", "add", self.hub)
         self._in_hub("ip", "link", "set", "lo", "up")
-        self._in_hub("sysctl", "-qw", "net.ipv4.ip_forward=1")
+        self._in_hub("sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
         for node_id in self._nodes:
             namespace = self.namespace(node_id)
             _run("ip", "netns", "add", namespace)
