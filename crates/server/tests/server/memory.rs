@@ -41,6 +41,7 @@ fn end_reason(plane: &Plane) -> String {
 fn a_peer_that_does_not_read_pythons_answers_is_cut() {
     let plane = Plane::with(|setup| setup.server.connection_memory_bytes_max = 4 << 20);
     let mut client = plane.connect();
+    client.put("it is connected");
     let mut answered = 0;
     while plane.counts().connections == 1 {
         let bytes = requests(&mut client, 1, COLD, &Vec::new());
@@ -124,7 +125,7 @@ fn a_connection_holds_so_many_pulls_and_others_hold_theirs() {
 }
 
 #[test]
-fn the_budget_of_all_connections_holds_and_those_that_do_not_read_are_cut() {
+fn connections_that_do_not_read_are_not_read_from_when_memory_is_scarce_and_cut_when_it_is_used_up() {
     let plane = Plane::with(|setup| {
         setup.server.connection_output_bytes_max = 1 << 20;
         setup.server.memory_bytes_max = 4 << 20;
@@ -132,10 +133,20 @@ fn the_budget_of_all_connections_holds_and_those_that_do_not_read_are_cut() {
     let mut healthy = plane.connect();
     healthy.put(&"x".repeat(1_800));
     let mut mute: Vec<Client> = (0..12).map(|_| plane.connect()).collect();
+    let mut crossed = Vec::new();
     for client in &mut mute {
+        client.send(COLD, &Vec::new(), b"");
+        crossed.push(plane.crossed());
         let bytes = requests(client, 3_000, PULL_MESSAGE, &pull_fields(0));
         client.pour(&bytes);
         healthy.put("beside them");
+    }
+    let figures = plane.counts();
+    assert!(figures.memory_bytes > 3 * MIB, "{figures:?}");
+    assert!(figures.memory_bytes_peak < 5 * MIB, "{figures:?}");
+    assert_eq!(figures.connections_cut, 0, "{figures:?}");
+    for request in crossed {
+        request.respond(0, None, &[], Bytes::from(vec![0; 1 << 18]));
     }
     eventually("some are cut", || plane.counts().connections_cut > 0);
     eventually("the rest fits", || plane.counts().memory_bytes <= 4 * MIB);
