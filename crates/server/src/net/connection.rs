@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use metaq_transport::{Progress, Protocol, Transport, sniff};
 use metaq_wire::{WireError, next_frame};
@@ -24,6 +25,9 @@ const UNCONFIRMED_MAX: usize = 16 * 1024;
 /// Frames and bytes of answers after which the other connections have their turn.
 const TURN_FRAMES: usize = 1024;
 const TURN_OUTPUT_BYTES: usize = 1024 * 1024;
+
+/// When memory is scarce, a frame that is longer than one read waits this long before it is tried again.
+const GROW_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a connection ended.
 enum End {
@@ -75,6 +79,13 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
         if turn.is_over() {
             turn = Turn::default();
             tokio::task::yield_now().await;
+        }
+        if input.would_grow() && shared.memory.is_scarce() {
+            // Frames that have begun to grow come first.
+            tokio::select! {
+                () = tokio::time::sleep(GROW_PAUSE) => continue,
+                () = peer.woken() => continue,
+            }
         }
         if !(may_go_on && input.has_more) {
             let progress = tokio::select! {
@@ -155,6 +166,9 @@ fn handle_frames(
     }
     peer.mark_active(!input.has_more && !input.unread().is_empty());
     input.compact();
+    if input.buffer.capacity() > 2 * READ_BYTES && shared.memory.is_scarce() {
+        input.release_buffer();
+    }
     handled
 }
 
@@ -246,6 +260,13 @@ impl Input {
             self.buffer.drain(..self.start);
         }
         self.start = 0;
+    }
+
+    /// Whether the frame in it is about to need more than one read.
+    fn would_grow(&self) -> bool {
+        !self.has_more
+            && self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4
+            && (READ_BYTES..2 * READ_BYTES).contains(&self.buffer.capacity())
     }
 
     /// Gives the buffer back if it holds nothing.

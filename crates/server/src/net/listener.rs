@@ -41,7 +41,8 @@ const OLD_PORT_BELOW: u16 = 2;
 const PORT_PAIR_TRIES: usize = 64;
 /// A connection is asked once or twice to give its buffers back after it has been silent for this long.
 const QUIET_MS: Range<u64> = 1_000..1_000 + 2 * CARE_INTERVAL.as_millis() as u64;
-/// A frame that has been arriving for this long comes from a peer that trickles it.
+/// A frame of this size that has been arriving for this long comes from a peer that trickles it.
+const TRICKLE_BYTES: usize = 256 * 1024;
 const TRICKLE_MS: u64 = 1_000;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A plane that stops waits at most this long for its connections to answer; none should take this long.
@@ -348,39 +349,51 @@ impl Shared {
 }
 
 impl Shared {
-    /// Closes the peers that keep most of the memory until the rest is within the budget. Those that do not read their
-    /// answers come first, then those that trickle a frame, then the largest.
+    /// Closes peers until their memory is within the budget: first those that do not read their answers, then those that
+    /// use most. Peers that trickle a long frame are closed before that, because others wait for their memory.
     fn cut_worst(&self) {
-        let excess = self.memory.excess();
-        if excess == 0 {
+        if !self.memory.is_scarce() {
             return;
         }
         let mut peers = self.peers();
         // Peers with less than half of an equal share are not to blame.
         let share = self.memory.bytes_max() / (2 * peers.len().max(1));
         peers.retain(|peer| peer.memory.used() > share);
-        peers.sort_by_cached_key(|peer| {
-            let trickles = peer.partial_for_ms().is_some_and(|ms| ms > TRICKLE_MS);
-            Reverse((peer.is_behind(), trickles, peer.memory.used()))
-        });
-        let mut freed = 0;
-        for peer in peers {
+        for peer in peers.iter().filter(|peer| is_trickling(peer)) {
+            self.cut(peer, "sends a frame too slowly");
+        }
+        peers.sort_by_cached_key(|peer| Reverse((peer.is_closing(), peer.is_behind(), peer.memory.used())));
+        let (excess, mut freed) = (self.memory.excess(), 0);
+        for peer in &peers {
             if freed >= excess {
                 return;
             }
             // The memory of a peer that is closing is on its way back already.
-            let used = peer.memory.used();
-            freed += used;
-            peer.cut(|| {
-                format!(
-                    "it {}: {used} bytes are kept for it, and {} for all connections, more than the limit of {} (memory_bytes_max)",
-                    if peer.is_behind() { "does not read its answers" } else { "uses the most memory" },
-                    self.memory.used(),
-                    self.memory.bytes_max()
-                )
-            });
+            freed += peer.memory.used();
+            self.cut(
+                peer,
+                if peer.is_behind() { "does not read its answers" } else { "uses the most memory" },
+            );
         }
     }
+
+    fn cut(&self, peer: &Peer, reason: &str) {
+        peer.cut(|| {
+            format!(
+                "it {reason}: {} bytes are kept for it, and {} of at most {} for all connections (memory_bytes_max)",
+                peer.memory.used(),
+                self.memory.used(),
+                self.memory.bytes_max()
+            )
+        });
+    }
+}
+
+/// Whether the peer takes its time with a long frame. One that does not read is not read from, so it may look like that.
+fn is_trickling(peer: &Peer) -> bool {
+    !peer.is_behind()
+        && peer.memory.used() > TRICKLE_BYTES
+        && peer.partial_for_ms().is_some_and(|ms| ms > TRICKLE_MS)
 }
 
 /// Waits until no pass over requests uses the plane, which has been replaced.
