@@ -193,6 +193,11 @@ class ListenerFigures:
     def connections(self) -> int:
         """How many are open now."""
     @property
+    def memory_bytes(self) -> int:
+        """Memory that is kept for them now: what is not handled, what is not sent, and what waits."""
+    @property
+    def memory_bytes_peak(self) -> int: ...
+    @property
     def requests(self) -> int: ...
     @property
     def messages_in(self) -> int: ...
@@ -219,6 +224,9 @@ class ListenerFigures:
     @property
     def pulls_paced(self) -> int:
         """Pulls that waited for their group's limit."""
+    @property
+    def connections_cut(self) -> int:
+        """Connections that were closed because too much memory was kept for them."""
 
 @final
 class Request:

@@ -64,7 +64,13 @@ class ServerSettings:
     crossing_requests_max: int = 10_000
     crossing_bytes_max: int = 64 * MIB
     crossing_age_ms_max: int = 10_000
-    connection_output_bytes_max: int = 64 * MIB
+    connection_output_bytes_max: int = 8 * MIB
+    """A connection with this many unsent bytes is not read until its peer has read some."""
+    connection_memory_bytes_max: int = 64 * MIB
+    """Memory that the listener keeps for one connection: unsent answers, pulls and requests that wait."""
+    memory_bytes_max: int = 256 * MIB
+    """The same for all connections together; suits a machine with 1 GB."""
+    memory_trim_interval_s: float = 10.0
     worker_threads: int = 2
     relay_timeout_ms: int = 3_000
     """How long a replica waits for the answer of its master to a request that it relays; as long as a Java
@@ -109,6 +115,9 @@ class BrokerSettings:
     pull_bytes_default: int = 256 * KIB
     """A pull that names no size gets as much as from an Apache broker."""
     hold_max: int = 100_000
+    connection_hold_max: int = 4_096
+    """A consumer holds one pull for each queue that it reads."""
+    pull_filter_bytes_max: int = 64 * KIB
     pull_hold_ms_max: int = 300_000
     pull_limit_hold_ms: int = 1_000
     """How long a pull that asks for no wait is held for its group's limit: an empty answer would say that the

@@ -16,7 +16,12 @@ pub struct ServerSettings {
     pub crossing_bytes_max: usize,
     /// A request that waited longer for Python is answered as too late instead of being worked on.
     pub crossing_age_ms_max: u64,
+    /// A peer with this many unsent bytes is not read from until it has read some.
     pub connection_output_bytes_max: usize,
+    /// Memory that is kept for one peer: beyond it, it is refused or closed.
+    pub connection_memory_bytes_max: usize,
+    /// Memory that is kept for all peers: beyond it, the worst of them are closed.
+    pub memory_bytes_max: usize,
     pub worker_threads: usize,
     /// A request that a replica relays to its master waits at most this long for the answer.
     pub relay_timeout_ms: u64,
@@ -62,6 +67,10 @@ pub struct PullSettings {
     pub messages_max: usize,
     /// Pulls that are held at one time.
     pub hold_max: usize,
+    /// Pulls of one connection that are held at one time.
+    pub connection_hold_max: usize,
+    /// The longest expression that a pull may carry.
+    pub filter_bytes_max: usize,
     /// A pull is held no longer than this, whatever it asks for.
     pub hold_ms_max: u64,
     pub long_polling: bool,

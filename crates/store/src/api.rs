@@ -6,6 +6,9 @@ use bytes::Bytes;
 
 use crate::expression::Program;
 
+/// About the memory that one operation of an expression takes.
+const OPERATION_BYTES: usize = 100;
+
 /// Receives what happens in the store. Calls come from inside the store, some with its locks held: be brief, never
 /// block, never append or delete from here (reading is fine). `arrived` comes on the thread that dispatches: with
 /// asynchronous flush the one that called [`crate::Store::dispatch`], with synchronous flush the one that synced.
@@ -52,12 +55,41 @@ pub struct AppendedBatch {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
     All,
-    /// Only entries with one of these tag codes; an empty list matches nothing.
-    Tags(Vec<i64>),
+    /// Only entries with one of these tag codes; without any, it matches nothing.
+    Tags(TagCodes),
     /// Only records whose properties the program accepts.
     Expression(Arc<Program>),
     /// Every record, as a candidate; the function decides elsewhere.
     Function(Arc<Call>),
+}
+
+/// A set of tag codes. A client chooses how many it has, so looking one up must not take longer with each of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TagCodes(Arc<[i64]>);
+
+impl TagCodes {
+    pub fn contains(&self, tag_code: i64) -> bool {
+        match &*self.0 {
+            few if few.len() <= 8 => few.contains(&tag_code),
+            sorted => sorted.binary_search(&tag_code).is_ok(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl From<Vec<i64>> for TagCodes {
+    fn from(mut codes: Vec<i64>) -> Self {
+        codes.sort_unstable();
+        codes.dedup();
+        TagCodes(codes.into())
+    }
 }
 
 /// A call of a function that an operator has registered; its arguments are in the text.
@@ -72,7 +104,17 @@ impl Filter {
     pub fn matches(&self, tag_code: i64) -> bool {
         match self {
             Self::All | Self::Expression(_) | Self::Function(_) => true,
-            Self::Tags(codes) => codes.contains(&tag_code),
+            Self::Tags(codes) => codes.contains(tag_code),
+        }
+    }
+
+    /// About the memory that the filter takes.
+    pub fn memory_bytes(&self) -> usize {
+        match self {
+            Self::All => 0,
+            Self::Tags(codes) => codes.len() * size_of::<i64>(),
+            Self::Expression(program) => program.len() * OPERATION_BYTES,
+            Self::Function(call) => call.function.len() + call.text.len(),
         }
     }
 }

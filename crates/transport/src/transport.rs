@@ -123,6 +123,8 @@ impl Transport {
             match input {
                 Some(input) => {
                     if input.spare() < read_bytes / 4 {
+                        // A connection that is silent needs no buffer.
+                        reader.readable().await?;
                         input.reserve(read_bytes);
                     }
                     reader.read_buf(input).await

@@ -21,6 +21,7 @@ from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
 from metaq.ha.group_control import GroupControl
+from metaq.memory import MemoryTrim
 from metaq.protocol.dispatch import Unavailable
 from metaq.protocol.pump import Pump
 
@@ -68,6 +69,7 @@ class Node:
     listener: Listener
     clients: Clients
     pump: Pump
+    memory_trim: MemoryTrim
     started_ms: int
     switches: Switches = field(default_factory=Switches)
     leases: Leases = field(default_factory=dict)
@@ -147,6 +149,7 @@ class Node:
         """Accepts connections from now on; safe to call again."""
         self.listener.start()
         self.pump.start()
+        self.memory_trim.start()
 
 
 async def open_node(
@@ -179,6 +182,11 @@ async def open_node(
 
     pump = Pump(listener, NO_ROLE, on_closed=forget)
     undo.push_async_callback(pump.stop)
-    node = Node(options, clock, functions, store, journal, listener, clients, pump, started_ms=clock.now_ms())
+    memory_trim = MemoryTrim(listener, options.server.memory_trim_interval_s)
+    undo.push_async_callback(memory_trim.stop)
+    started_ms = clock.now_ms()
+    node = Node(
+        options, clock, functions, store, journal, listener, clients, pump, memory_trim, started_ms=started_ms
+    )
     opened.append(node)
     return node

@@ -167,6 +167,8 @@ _ALL: list[Option] = [
         ("pull_messages_max", Number(1, 1024), "Messages that one pull returns at most."),
         ("pull_bytes_default", Bytes(1, 16 * MIB), "Bytes that a pull returns at most if it names no size."),
         ("hold_max", Number(0), "Pulls that may wait for messages at the same time."),
+        ("connection_hold_max", Number(0), "The same for one connection."),
+        ("pull_filter_bytes_max", Bytes(1, 16 * MIB), "Longest filter that a pull may carry."),
         ("pull_hold_ms_max", Number(1, 3_600_000), "How long one pull may wait for messages."),
         (
             "pull_limit_hold_ms",
@@ -445,7 +447,26 @@ _ALL: list[Option] = [
             "Bytes of requests that may wait for the control plane.",
         ),
         ("crossing_age_ms_max", Number(1), "Age at which a waiting request is answered with code 2."),
-        ("connection_output_bytes_max", Bytes(64 * KIB, GIB), "Bytes that may wait to be sent to one peer."),
+        (
+            "connection_output_bytes_max",
+            Bytes(64 * KIB, GIB),
+            "Unsent bytes at which a connection is not read until its peer has read some.",
+        ),
+        (
+            "connection_memory_bytes_max",
+            Bytes(MIB, 16 * GIB),
+            "Memory kept for one connection, unsent answers and waiting requests; beyond it, it is closed.",
+        ),
+        (
+            "memory_bytes_max",
+            Bytes(16 * MIB, 256 * GIB),
+            "Memory kept for all connections; beyond it, those that do not read are closed first.",
+        ),
+        (
+            "memory_trim_interval_s",
+            Seconds(0, 86_400),
+            "How often memory that was freed is given back to the system; 0: never.",
+        ),
         ("worker_threads", Number(1, 256), "Threads that serve connections."),
         (
             "relay_timeout_ms",

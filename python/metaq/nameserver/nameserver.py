@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from metaq._core import Clock, Closed, Listener
+from metaq.memory import MemoryTrim
 from metaq.nameserver.key_values import KeyValues
 from metaq.nameserver.options import Options
 from metaq.nameserver.requests import BrokerRequests, RouteRequests
@@ -45,6 +46,7 @@ class NameServer:
             self._options,
         )
         self._pump = Pump(self._listener, self._handlers, on_closed=self._on_closed)
+        self._memory_trim = MemoryTrim(self._listener, settings.memory_trim_interval_s)
         self._scanning: asyncio.Task[None] | None = None
         self._scanned_ms = clock.now_ms()
 
@@ -57,6 +59,7 @@ class NameServer:
         """Returns once brokers and clients may connect."""
         self._pump.start()
         self._listener.start()
+        self._memory_trim.start()
         self._scanned_ms = self._clock.now_ms()
         self._scanning = asyncio.create_task(self._scan(), name="expire silent brokers")
 
@@ -67,6 +70,7 @@ class NameServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._scanning
             self._scanning = None
+        await self._memory_trim.stop()
         await self._pump.stop()
         await asyncio.to_thread(self._listener.stop)
 

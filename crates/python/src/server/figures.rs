@@ -5,6 +5,8 @@ use pyo3::prelude::*;
 #[pyclass(frozen, get_all, module = "metaq._core")]
 pub struct ListenerFigures {
     connections: u64,
+    memory_bytes: u64,
+    memory_bytes_peak: u64,
     requests: u64,
     messages_in: u64,
     bytes_in: u64,
@@ -16,12 +18,15 @@ pub struct ListenerFigures {
     sends_slowed: u64,
     sends_over_limit: u64,
     pulls_paced: u64,
+    connections_cut: u64,
 }
 
 impl From<metaq_server::ListenerFigures> for ListenerFigures {
     fn from(from: metaq_server::ListenerFigures) -> Self {
         ListenerFigures {
             connections: from.connections,
+            memory_bytes: from.memory_bytes,
+            memory_bytes_peak: from.memory_bytes_peak,
             requests: from.requests,
             messages_in: from.messages_in,
             bytes_in: from.bytes_in,
@@ -33,6 +38,7 @@ impl From<metaq_server::ListenerFigures> for ListenerFigures {
             sends_slowed: from.sends_slowed,
             sends_over_limit: from.sends_over_limit,
             pulls_paced: from.pulls_paced,
+            connections_cut: from.connections_cut,
         }
     }
 }

@@ -34,8 +34,8 @@ impl FilterBatch {
     pub fn new(batch: Batch, broker: Arc<Broker>) -> Self {
         FilterBatch {
             call: batch.call().to_owned(),
-            topic: batch.pull().topic.clone(),
-            group: batch.pull().group.clone(),
+            topic: batch.pull().topic.to_string(),
+            group: batch.pull().group.to_string(),
             count: batch.records.len(),
             wanted_max: batch.pull().count_max,
             more: batch.more,

@@ -92,6 +92,8 @@ pub struct ServerSettings {
     crossing_bytes_max: usize,
     crossing_age_ms_max: u64,
     connection_output_bytes_max: usize,
+    connection_memory_bytes_max: usize,
+    memory_bytes_max: usize,
     worker_threads: usize,
     relay_timeout_ms: u64,
     relay_requests_max: usize,
@@ -115,6 +117,8 @@ impl From<ServerSettings> for metaq_server::ServerSettings {
             crossing_bytes_max: from.crossing_bytes_max,
             crossing_age_ms_max: from.crossing_age_ms_max,
             connection_output_bytes_max: from.connection_output_bytes_max,
+            connection_memory_bytes_max: from.connection_memory_bytes_max,
+            memory_bytes_max: from.memory_bytes_max,
             worker_threads: from.worker_threads,
             relay_timeout_ms: from.relay_timeout_ms,
             relay_requests_max: from.relay_requests_max,
@@ -135,6 +139,8 @@ pub struct BrokerSettings {
     pull_bytes_max: usize,
     pull_messages_max: usize,
     hold_max: usize,
+    connection_hold_max: usize,
+    pull_filter_bytes_max: usize,
     send_hold_ms_max: u64,
     send_refusal_hold_ms: u64,
     send_hold_max: usize,
@@ -178,6 +184,8 @@ impl BrokerSettings {
                 bytes_max: self.pull_bytes_max,
                 messages_max: self.pull_messages_max,
                 hold_max: self.hold_max,
+                connection_hold_max: self.connection_hold_max,
+                filter_bytes_max: self.pull_filter_bytes_max,
                 hold_ms_max: self.pull_hold_ms_max,
                 long_polling: self.long_polling,
                 short_polling_ms: self.short_polling_ms,
@@ -268,11 +276,11 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
             Some(Err(remark)) => {
                 // One bad subscription must not stop the other subscriptions of the group.
                 refusal = Some(Refusal::new(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
-                metaq_store::Filter::Tags(Vec::new())
+                metaq_store::Filter::Tags(Vec::<i64>::new().into())
             }
             None if from.function.is_some() => call_filter(from.function.unwrap_or_default()),
             None if from.tag_codes.is_empty() => metaq_store::Filter::All,
-            None => metaq_store::Filter::Tags(from.tag_codes),
+            None => metaq_store::Filter::Tags(from.tag_codes.into()),
         };
         metaq_server::Subscription {
             topic: from.topic,

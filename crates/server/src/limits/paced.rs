@@ -19,7 +19,7 @@ const TURNS_MAX: usize = 100_000;
 
 /// The time at which the queue was served last, and the order of arrival.
 type Turn = (u64, u64);
-type Reader = (String, i32, u64);
+type Reader = (Arc<str>, i32, u64);
 
 #[derive(Default)]
 struct Waiting {
@@ -30,7 +30,7 @@ struct Waiting {
 
 #[derive(Default)]
 struct Table {
-    groups: HashMap<String, Waiting, RandomState>,
+    groups: HashMap<Arc<str>, Waiting, RandomState>,
     count: usize,
     next: u64,
     is_closed: bool,
@@ -108,7 +108,7 @@ impl Paced {
         group.served.insert(reader(pull, peer), table.next);
     }
 
-    pub fn groups(&self) -> Vec<String> {
+    pub fn groups(&self) -> Vec<Arc<str>> {
         self.table.lock().groups.keys().cloned().collect()
     }
 
@@ -144,7 +144,7 @@ impl Paced {
 
     pub fn take_queue(&self, group: &str, topic: &str, queue_id: i32) -> Vec<Held> {
         self.take_where(|held| {
-            held.pull.group == group && held.pull.topic == topic && held.pull.queue_id == queue_id
+            *held.pull.group == *group && *held.pull.topic == *topic && held.pull.queue_id == queue_id
         })
     }
 

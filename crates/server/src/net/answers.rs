@@ -6,17 +6,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use metaq_store::Store;
 use metaq_wire::{Encoding, FrameEncoder};
 
 use crate::codes::response_code;
-use crate::net::output::Output;
+use crate::net::output::{Body, Output};
 use crate::net::route::Ask;
 use crate::send::answer::{Origin, SendAnswer};
-
-/// Memory that an acknowledgement counts for while it waits in a mailbox.
-const UNCONFIRMED_BYTES: usize = 256;
 
 /// A request that is done, and what its answer says about it.
 enum Acknowledged {
@@ -94,14 +90,14 @@ impl Answers {
         code: i32,
         remark: Option<&str>,
         fill: impl FnOnce(&mut FrameEncoder<'_>),
-        body: Vec<Bytes>,
+        body: Body,
     ) {
         let mut frame = FrameEncoder::response(self.output.tail(), encoding, code, opaque);
         if let Some(remark) = remark {
             frame.remark(remark);
         }
         fill(&mut frame);
-        match frame.finish(body.iter().map(Bytes::len).sum()) {
+        match frame.finish(body.len()) {
             Ok(_) => self.output.append(body),
             Err(error) => self.add(encoding, opaque, response_code::SYSTEM_ERROR, &error.to_string(), &[]),
         }
@@ -198,9 +194,17 @@ impl Answers {
         }
     }
 
-    /// About the memory that these answers take.
-    pub fn bytes(&self) -> usize {
-        self.output.len() + self.unconfirmed.len() * UNCONFIRMED_BYTES
+    /// About the memory of this process that these answers take.
+    pub fn memory(&self) -> usize {
+        self.output.memory() + self.unconfirmed.capacity() * size_of::<Unconfirmed>()
+    }
+
+    /// Gives back buffers that hold nothing.
+    pub fn release_buffers(&mut self) {
+        self.output.release_buffers();
+        if self.unconfirmed.is_empty() {
+            self.unconfirmed = VecDeque::new();
+        }
     }
 
     pub fn unconfirmed_count(&self) -> usize {

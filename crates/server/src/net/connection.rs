@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use metaq_transport::{Progress, Protocol, Transport, sniff};
 use metaq_wire::{WireError, next_frame};
@@ -10,6 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::net::answers::Answers;
 use crate::net::listener::Shared;
+use crate::net::memory::Buffers;
 use crate::net::output::{GATHER_MAX, Output};
 use crate::net::peer::Peer;
 
@@ -19,6 +21,13 @@ const READ_BYTES: usize = 64 * 1024;
 const READ_BYTES_KEPT: usize = 1024 * 1024;
 /// With this many unconfirmed answers the connection reads no further.
 const UNCONFIRMED_MAX: usize = 16 * 1024;
+
+/// Frames and bytes of answers after which the other connections have their turn.
+const TURN_FRAMES: usize = 1024;
+const TURN_OUTPUT_BYTES: usize = 1024 * 1024;
+
+/// When memory is scarce, a frame that is longer than one read waits this long before it is tried again.
+const GROW_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a connection ended.
 enum End {
@@ -35,12 +44,15 @@ pub async fn run(shared: Arc<Shared>, stream: TcpStream, peer: Arc<Peer>) {
         peer.set_end_reason(reason);
     }
     peer.close();
+    peer.close_mailbox();
     shared.forget(&peer);
 }
 
 async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -> End {
+    let mut buffers = Buffers::new(&peer.memory);
     let mut input = Input::default();
     let mut answers = Answers::default();
+    let mut turn = Turn::default();
     loop {
         // Read before the mail is taken, so that answers posted before the close are still written.
         let is_closing = peer.is_closing();
@@ -54,43 +66,90 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
         if is_closing {
             return End::Asked;
         }
-        // Stop reading from a peer that does not read its answers.
-        let may_read = answers.output.len() < shared.settings.connection_output_bytes_max / 2
-            && answers.unconfirmed_count() < UNCONFIRMED_MAX;
-        let progress = tokio::select! {
-            progress = transport.ready(may_read.then_some(&mut input.buffer), !answers.output.is_empty()) => progress,
-            () = peer.woken() => continue,
-        };
-        match progress {
-            Ok(Progress::Read(_)) => {
-                if let Err(error) = handle_frames(shared, peer, &mut input, &mut answers) {
-                    let _last_words = transport.write(&mut answers.output);
-                    return End::Malformed(input.explain(&error, shared.settings.frame_bytes_max));
-                }
+        if peer.take_quiet() {
+            input.release_buffer();
+            answers.release_buffers();
+        }
+        buffers.count(input.buffer.capacity() + answers.memory());
+        let is_behind = !answers.output.is_empty();
+        peer.mark_behind(is_behind);
+        // Take nothing more from a peer that does not read its answers. It is woken when it does.
+        let may_go_on = answers.unconfirmed_count() < UNCONFIRMED_MAX
+            && !(is_behind && (is_full(shared, &answers) || shared.memory.is_scarce()));
+        if turn.is_over() {
+            turn = Turn::default();
+            tokio::task::yield_now().await;
+        }
+        if input.would_grow() && shared.memory.is_scarce() {
+            // Frames that have begun to grow come first.
+            tokio::select! {
+                () = tokio::time::sleep(GROW_PAUSE) => continue,
+                () = peer.woken() => continue,
             }
-            Ok(Progress::Writable) => {}
-            Ok(Progress::EndOfStream) | Err(_) => return End::PeerLeft,
+        }
+        if !(may_go_on && input.has_more) {
+            let progress = tokio::select! {
+                progress = transport.ready(may_go_on.then_some(&mut input.buffer), is_behind) => progress,
+                () = peer.woken() => continue,
+            };
+            match progress {
+                Ok(Progress::Read(_)) => {}
+                Ok(Progress::Writable) => continue,
+                Ok(Progress::EndOfStream) | Err(_) => return End::PeerLeft,
+            }
+        }
+        if let Err(error) = handle_frames(shared, peer, &mut input, &mut answers, &mut turn) {
+            let _last_words = transport.write(&mut answers.output);
+            return End::Malformed(input.explain(&error, shared.settings.frame_bytes_max));
         }
     }
 }
 
-/// Handles every whole frame in the buffer, then hands the store the work that they left together.
+/// Whether the peer has more to read than it should.
+fn is_full(shared: &Shared, answers: &Answers) -> bool {
+    let unsent_max = shared.settings.connection_output_bytes_max;
+    answers.output.len() >= unsent_max || answers.output.memory() >= unsent_max
+}
+
+/// The work of a connection since the others had their turn.
+#[derive(Default)]
+struct Turn {
+    frames: usize,
+    output_bytes: usize,
+}
+
+impl Turn {
+    fn is_over(&self) -> bool {
+        self.frames >= TURN_FRAMES || self.output_bytes >= TURN_OUTPUT_BYTES
+    }
+}
+
+/// Handles the whole frames in the buffer until the turn is over, then hands the store the work that they left together.
 fn handle_frames(
     shared: &Shared,
     peer: &Arc<Peer>,
     input: &mut Input,
     answers: &mut Answers,
+    turn: &mut Turn,
 ) -> Result<(), WireError> {
     let mut handled = Ok(());
     let plane = shared.plane();
     let broker = plane.as_ref().map(|plane| &plane.broker);
+    let (unsent_bytes, output_bytes) = (answers.output.len(), turn.output_bytes);
+    input.has_more = false;
     loop {
+        if turn.is_over() {
+            input.has_more = !input.unread().is_empty();
+            break;
+        }
         match next_frame(input.unread(), shared.settings.frame_bytes_max) {
             Ok(Some(frame)) => {
                 handled = shared.handle(broker, peer, &frame, answers);
                 let size = frame.size;
                 input.consume(size);
                 peer.mark_frame();
+                turn.frames += 1;
+                turn.output_bytes = output_bytes + answers.output.len() - unsent_bytes;
                 if handled.is_err() {
                     break;
                 }
@@ -105,8 +164,11 @@ fn handle_frames(
     if let Some(broker) = broker {
         broker.finish_pass(answers);
     }
-    peer.mark_active(!input.unread().is_empty());
+    peer.mark_active(!input.has_more && !input.unread().is_empty());
     input.compact();
+    if input.buffer.capacity() > 2 * READ_BYTES && shared.memory.is_scarce() {
+        input.release_buffer();
+    }
     handled
 }
 
@@ -161,6 +223,8 @@ struct Input {
     start: usize,
     /// A whole frame has come: the peer speaks our protocol.
     has_frames: bool,
+    /// The turn ended before all of it was handled.
+    has_more: bool,
 }
 
 impl Input {
@@ -189,10 +253,27 @@ impl Input {
             } else {
                 self.buffer.clear();
             }
+        } else if self.has_more && self.start < self.buffer.len() / 2 {
+            // The rest would be moved after every turn.
+            return;
         } else if self.start > 0 {
             self.buffer.drain(..self.start);
         }
         self.start = 0;
+    }
+
+    /// Whether the frame in it is about to need more than one read.
+    fn would_grow(&self) -> bool {
+        !self.has_more
+            && self.buffer.capacity() - self.buffer.len() < READ_BYTES / 4
+            && (READ_BYTES..2 * READ_BYTES).contains(&self.buffer.capacity())
+    }
+
+    /// Gives the buffer back if it holds nothing.
+    fn release_buffer(&mut self) {
+        if self.buffer.is_empty() {
+            self.buffer = Vec::new();
+        }
     }
 }
 
@@ -203,7 +284,7 @@ mod tests {
     #[test]
     fn a_peer_that_speaks_something_else_is_named() {
         let explain = |bytes: &[u8], has_frames| {
-            let input = Input { buffer: bytes.to_vec(), start: 0, has_frames };
+            let input = Input { buffer: bytes.to_vec(), start: 0, has_frames, has_more: false };
             let error = WireError::FrameTooLong { length: 9, limit: 8 };
             input.explain(&error, metaq_wire::FRAME_BYTES_MAX)
         };

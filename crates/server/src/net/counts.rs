@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::net::memory::Memory;
+
 macro_rules! counts {
     ($($name:ident),* $(,)?) => {
         /// The figures of one connection; its own task alone writes them.
@@ -14,14 +16,24 @@ macro_rules! counts {
                 $(sum.$name.add(self.$name.get());)*
             }
 
-            pub fn figures(&self, connections: u64) -> ListenerFigures {
-                ListenerFigures { connections, $($name: self.$name.get()),* }
+            pub fn figures(&self, connections: u64, memory: &Memory) -> ListenerFigures {
+                ListenerFigures {
+                    connections,
+                    memory_bytes: memory.used() as u64,
+                    memory_bytes_peak: memory.peak() as u64,
+                    $($name: self.$name.get()),*
+                }
             }
         }
 
-        /// The connections that are open now, and the sums of all there have been.
+        /// The connections that are open now and what is kept for them, and the sums of all there have been.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct ListenerFigures { pub connections: u64, $(pub $name: u64),* }
+        pub struct ListenerFigures {
+            pub connections: u64,
+            pub memory_bytes: u64,
+            pub memory_bytes_peak: u64,
+            $(pub $name: u64),*
+        }
     };
 }
 
@@ -37,6 +49,7 @@ counts!(
     sends_slowed,
     sends_over_limit,
     pulls_paced,
+    connections_cut,
 );
 
 /// One counter. Its writers are few and rare enough to share a plain atomic.

@@ -10,9 +10,13 @@ use parking_lot::Mutex;
 
 use crate::codes::response_code;
 use crate::net::answers::Answers;
+use crate::net::output::Body;
 use crate::net::peer::Peer;
 use crate::net::route::Ask;
 use crate::notice::Notice;
+
+/// Memory that a request takes besides its bytes.
+const CROSSED_BYTES: usize = 256;
 
 /// A request that waits: for Python, for the master that it is relayed to, or for a new role. It owns its bytes.
 pub struct Crossed {
@@ -46,6 +50,7 @@ impl Crossed {
         body: &[u8],
         header: &Header<'_>,
     ) -> Self {
+        peer.memory.add(CROSSED_BYTES + header_bytes.len() + body.len());
         Crossed {
             peer: Arc::clone(peer),
             encoding,
@@ -91,12 +96,18 @@ impl Crossed {
                 frame.field(name, value);
             }
         };
-        answers.add_with_body(self.encoding, self.opaque, code, remark, fill, vec![body]);
+        answers.add_with_body(self.encoding, self.opaque, code, remark, fill, Body::Owned(body));
         let _gone = self.peer.post(answers);
     }
 
     pub(crate) fn len(&self) -> usize {
         self.header.len() + self.body.len()
+    }
+}
+
+impl Drop for Crossed {
+    fn drop(&mut self) {
+        self.peer.memory.remove(CROSSED_BYTES + self.len());
     }
 }
 

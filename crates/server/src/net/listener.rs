@@ -3,8 +3,10 @@
 //! A listener lives as long as its process. The broker plane that answers its hot requests ([`crate::plane`]) may come
 //! and go meanwhile: each pass over a connection's frames loads the attached plane once and works with that one.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -24,6 +26,8 @@ use crate::net::connection;
 use crate::net::counts::{Counts, ListenerFigures};
 use crate::net::crossing::{Crossing, Event};
 use crate::net::held_appends::HeldAppends;
+use crate::net::memory::{Memory, PeerMemory};
+use crate::net::output::Body;
 use crate::net::peer::Peer;
 use crate::net::relay::Relay;
 use crate::settings::ServerSettings;
@@ -35,6 +39,11 @@ const CARE_INTERVAL: Duration = Duration::from_millis(100);
 const OLD_PORT_BELOW: u16 = 2;
 /// Free ports tried for a pair when the port was left open.
 const PORT_PAIR_TRIES: usize = 64;
+/// A connection is asked once or twice to give its buffers back after it has been silent for this long.
+const QUIET_MS: Range<u64> = 1_000..1_000 + 2 * CARE_INTERVAL.as_millis() as u64;
+/// A frame of this size that has been arriving for this long comes from a peer that trickles it.
+const TRICKLE_BYTES: usize = 256 * 1024;
+const TRICKLE_MS: u64 = 1_000;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A plane that stops waits at most this long for its connections to answer; none should take this long.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -59,6 +68,7 @@ pub struct Attached {
 pub struct Shared {
     pub settings: ServerSettings,
     pub crossing: Crossing,
+    pub(crate) memory: Arc<Memory>,
     hot: HotRequests,
     attached: ArcSwapOption<Attached>,
     attaching: Mutex<()>,
@@ -101,6 +111,7 @@ impl Listener {
             relay: Relay::new(&settings),
             held_appends: HeldAppends::new(&settings),
             runtime: OnceLock::new(),
+            memory: Memory::new(settings.memory_bytes_max),
             settings,
             crossing,
             hot,
@@ -191,7 +202,7 @@ impl Listener {
             frame.field(name, value);
         }
         frame.finish(body.len()).map_err(ServerError::Frame)?;
-        answers.output.append(vec![body]);
+        answers.output.append(Body::Owned(body));
         peer.post(answers)?;
         Ok(opaque)
     }
@@ -209,7 +220,7 @@ impl Listener {
         for peer in peers.values() {
             peer.counts.add_to(&sum);
         }
-        sum.figures(peers.len() as u64)
+        sum.figures(peers.len() as u64, &self.shared.memory)
     }
 }
 
@@ -309,7 +320,8 @@ impl Shared {
         }
         let _best_effort = stream.set_nodelay(true);
         let id = self.next_peer.fetch_add(1, Relaxed);
-        let peer = Arc::new(Peer::new(id, remote, self.settings.connection_output_bytes_max));
+        let memory = PeerMemory::new(&self.memory, self.settings.connection_memory_bytes_max);
+        let peer = Arc::new(Peer::new(id, remote, memory));
         self.peers.lock().insert(id, Arc::clone(&peer));
         tokio::spawn(connection::run(Arc::clone(self), stream, peer));
     }
@@ -336,6 +348,54 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Closes peers until their memory is within the budget: first those that do not read their answers, then those that
+    /// use most. Peers that trickle a long frame are closed before that, because others wait for their memory.
+    fn cut_worst(&self) {
+        if !self.memory.is_scarce() {
+            return;
+        }
+        let mut peers = self.peers();
+        // Peers with less than half of an equal share are not to blame.
+        let share = self.memory.bytes_max() / (2 * peers.len().max(1));
+        peers.retain(|peer| peer.memory.used() > share);
+        for peer in peers.iter().filter(|peer| is_trickling(peer)) {
+            self.cut(peer, "sends a frame too slowly");
+        }
+        peers.sort_by_cached_key(|peer| Reverse((peer.is_closing(), peer.is_behind(), peer.memory.used())));
+        let (excess, mut freed) = (self.memory.excess(), 0);
+        for peer in &peers {
+            if freed >= excess {
+                return;
+            }
+            // The memory of a peer that is closing is on its way back already.
+            freed += peer.memory.used();
+            self.cut(
+                peer,
+                if peer.is_behind() { "does not read its answers" } else { "uses the most memory" },
+            );
+        }
+    }
+
+    fn cut(&self, peer: &Peer, reason: &str) {
+        peer.cut(|| {
+            format!(
+                "it {reason}: {} bytes are kept for it, and {} of at most {} for all connections (memory_bytes_max)",
+                peer.memory.used(),
+                self.memory.used(),
+                self.memory.bytes_max()
+            )
+        });
+    }
+}
+
+/// Whether the peer takes its time with a long frame. One that does not read is not read from, so it may look like that.
+fn is_trickling(peer: &Peer) -> bool {
+    !peer.is_behind()
+        && peer.memory.used() > TRICKLE_BYTES
+        && peer.partial_for_ms().is_some_and(|ms| ms > TRICKLE_MS)
+}
+
 /// Waits until no pass over requests uses the plane, which has been replaced.
 fn wait_unused(mut attached: Arc<Attached>) {
     while let Err(in_use) = Arc::try_unwrap(attached) {
@@ -355,11 +415,19 @@ async fn accept(shared: Arc<Shared>, listener: TcpListener) {
     }
 }
 
-/// Ends what lasts too long: silent peers, frames that never become whole, waits for the disk.
+/// Ends what lasts too long: silent peers, frames that never become whole, waits for the disk. Closes peers that cost
+/// too much memory.
 async fn take_care(shared: Arc<Shared>) {
     let mut ticks = tokio::time::interval(CARE_INTERVAL);
     while !shared.stopping.load(Relaxed) {
-        ticks.tick().await;
+        tokio::select! {
+            _ = ticks.tick() => {}
+            () = shared.memory.exceeded() => {
+                shared.cut_worst();
+                continue;
+            }
+        }
+        shared.cut_worst();
         shared.end_overdue_hold(Instant::now());
         let flush_timeout_ms =
             shared.plane().as_ref().map_or(u64::MAX, |plane| plane.broker.flush_timeout_ms);
@@ -369,6 +437,8 @@ async fn take_care(shared: Arc<Shared>) {
                 peer.close();
             } else if peer.unconfirmed_for_ms().is_some_and(|ms| ms > flush_timeout_ms) {
                 peer.wake();
+            } else if QUIET_MS.contains(&peer.idle_ms()) {
+                peer.mark_quiet();
             }
         }
     }

@@ -10,12 +10,40 @@ pub use metaq_transport::GATHER_MAX;
 const COPY_BYTES_MAX: usize = 2048;
 /// A frame buffer that grew past this is given back once it is written.
 const TAIL_BYTES_KEPT: usize = 256 * 1024;
+/// A list of chunks that grew past this is given back once it is empty.
+const CHUNKS_KEPT: usize = 1024;
+/// Memory that a chunk takes besides its bytes: its place in the list, and its owner.
+const CHUNK_BYTES: usize = 128;
+
+/// The body of a frame.
+pub enum Body {
+    /// Slices of the log. The system can drop their memory and read it again.
+    Mapped(Vec<Bytes>),
+    /// Memory of this process.
+    Owned(Bytes),
+}
+
+impl Body {
+    pub fn len(&self) -> usize {
+        match self {
+            Body::Mapped(slices) => slices.iter().map(Bytes::len).sum(),
+            Body::Owned(bytes) => bytes.len(),
+        }
+    }
+}
+
+struct Chunk {
+    bytes: Bytes,
+    /// Memory of this process that is free once the whole chunk is written.
+    memory: usize,
+}
 
 /// Chunks in the order they are due; small frames are laid out straight into `tail`.
 #[derive(Default)]
 pub struct Output {
-    chunks: VecDeque<Bytes>,
+    chunks: VecDeque<Chunk>,
     chunk_bytes: usize,
+    chunk_memory: usize,
     tail: Vec<u8>,
     tail_written: usize,
 }
@@ -27,17 +55,32 @@ impl Output {
     }
 
     /// Appends a frame's body without copying it, unless it is small.
-    pub fn append(&mut self, slices: Vec<Bytes>) {
-        let total: usize = slices.iter().map(Bytes::len).sum();
-        if total <= COPY_BYTES_MAX {
-            for slice in &slices {
-                self.tail.extend_from_slice(slice);
+    pub fn append(&mut self, body: Body) {
+        if body.len() <= COPY_BYTES_MAX {
+            match &body {
+                Body::Mapped(slices) => slices.iter().for_each(|slice| self.tail.extend_from_slice(slice)),
+                Body::Owned(bytes) => self.tail.extend_from_slice(bytes),
             }
             return;
         }
         self.freeze_tail();
-        self.chunk_bytes += total;
-        self.chunks.extend(slices.into_iter().filter(|slice| !slice.is_empty()));
+        match body {
+            Body::Mapped(slices) => slices.into_iter().for_each(|slice| self.push(slice, 0)),
+            Body::Owned(bytes) => {
+                let memory = bytes.len();
+                self.push(bytes, memory);
+            }
+        }
+    }
+
+    fn push(&mut self, bytes: Bytes, memory: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        let memory = memory + CHUNK_BYTES;
+        self.chunk_bytes += bytes.len();
+        self.chunk_memory += memory;
+        self.chunks.push_back(Chunk { bytes, memory });
     }
 
     /// Appends everything that another output holds.
@@ -49,6 +92,7 @@ impl Output {
         other.freeze_tail();
         self.freeze_tail();
         self.chunk_bytes += other.chunk_bytes;
+        self.chunk_memory += other.chunk_memory;
         self.chunks.append(&mut other.chunks);
     }
 
@@ -60,11 +104,26 @@ impl Output {
         self.len() == 0
     }
 
+    /// About the memory of this process that the bytes take.
+    pub fn memory(&self) -> usize {
+        self.chunk_memory + self.tail.capacity()
+    }
+
+    /// Gives back buffers that hold nothing.
+    pub fn release_buffers(&mut self) {
+        if self.tail.is_empty() {
+            self.tail = Vec::new();
+        }
+        if self.chunks.is_empty() {
+            self.chunks = VecDeque::new();
+        }
+    }
+
     /// Fills `gather` with the next bytes and returns the number of entries.
     pub fn gather<'a>(&'a self, gather: &mut [IoSlice<'a>; GATHER_MAX]) -> usize {
         let mut count = 0;
         for chunk in self.chunks.iter().take(GATHER_MAX) {
-            gather[count] = IoSlice::new(chunk);
+            gather[count] = IoSlice::new(&chunk.bytes);
             count += 1;
         }
         if count < GATHER_MAX && self.tail_written < self.tail.len() {
@@ -80,14 +139,19 @@ impl Output {
             let Some(chunk) = self.chunks.front_mut() else {
                 break;
             };
-            if written < chunk.len() {
-                bytes::Buf::advance(chunk, written);
+            let len = chunk.bytes.len();
+            if written < len {
+                bytes::Buf::advance(&mut chunk.bytes, written);
                 self.chunk_bytes -= written;
                 return;
             }
-            written -= chunk.len();
-            self.chunk_bytes -= chunk.len();
+            written -= len;
+            self.chunk_bytes -= len;
+            self.chunk_memory -= chunk.memory;
             self.chunks.pop_front();
+            if self.chunks.is_empty() && self.chunks.capacity() > CHUNKS_KEPT {
+                self.chunks = VecDeque::new();
+            }
         }
         self.tail_written += written;
         if self.tail_written >= self.tail.len() {
@@ -102,9 +166,9 @@ impl Output {
 
     fn freeze_tail(&mut self) {
         if self.tail_written < self.tail.len() {
-            let frozen = Bytes::from(std::mem::take(&mut self.tail)).slice(self.tail_written..);
-            self.chunk_bytes += frozen.len();
-            self.chunks.push_back(frozen);
+            let tail = std::mem::take(&mut self.tail);
+            let memory = tail.capacity();
+            self.push(Bytes::from(tail).slice(self.tail_written..), memory);
         }
         self.tail.clear();
         self.tail_written = 0;
@@ -138,8 +202,8 @@ mod tests {
                 expected.extend_from_slice(&[round; 10]);
                 let large = vec![100 + round; COPY_BYTES_MAX + 1];
                 let small = vec![200 + round; 5];
-                output.append(vec![Bytes::from(large.clone())]);
-                output.append(vec![Bytes::from(small.clone()), Bytes::new()]);
+                output.append(Body::Owned(Bytes::from(large.clone())));
+                output.append(Body::Mapped(vec![Bytes::from(small.clone()), Bytes::new()]));
                 expected.extend(large);
                 expected.extend(small);
             }
@@ -150,5 +214,30 @@ mod tests {
             assert_eq!(output.len(), expected.len());
             assert_eq!(drain(&mut output, step), expected);
         }
+    }
+    #[test]
+    fn memory_is_what_the_process_itself_holds_and_is_given_back() {
+        let large = Bytes::from(vec![1; 1 << 20]);
+        let mut output = Output::default();
+        output.append(Body::Mapped(vec![large.clone(); 3]));
+        assert_eq!(
+            (output.len(), output.memory()),
+            (3 << 20, 3 * CHUNK_BYTES),
+            "the log's memory is not ours"
+        );
+        output.append(Body::Owned(large));
+        assert!(output.memory() > 1 << 20);
+        output.advance((4 << 20) - 1);
+        assert!(output.memory() > 1 << 20, "a chunk stays until its last byte is written");
+        output.advance(1);
+        assert_eq!((output.len(), output.memory()), (0, 0));
+        for number in 0..10_000_u32 {
+            output.append(Body::Mapped(vec![Bytes::from(vec![number as u8; COPY_BYTES_MAX + 1])]));
+            output.tail().extend_from_slice(b"header");
+        }
+        assert!(output.memory() > 10_000 * CHUNK_BYTES);
+        drain(&mut output, usize::MAX);
+        output.release_buffers();
+        assert_eq!((output.memory(), output.chunks.capacity(), output.tail.capacity()), (0, 0, 0));
     }
 }

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use crate::ServerError;
 use crate::net::answers::Answers;
 use crate::net::counts::Counts;
+use crate::net::memory::PeerMemory;
 
 /// Shared by the connection's task, the threads that answer it (Python, wake-ups) and the caretaker.
 pub struct Peer {
@@ -20,13 +21,19 @@ pub struct Peer {
     pub remote: SocketAddr,
     pub counts: Counts,
     started: Instant,
-    mailbox: Mutex<Vec<Answers>>,
-    mailbox_bytes: AtomicUsize,
-    output_bytes_max: usize,
+    mailbox: Mutex<Mailbox>,
+    /// Counts the memory that is kept for this connection.
+    pub memory: PeerMemory,
+    /// Pulls of this connection that wait.
+    holds: AtomicUsize,
     wake: Notify,
     closing: AtomicBool,
     end_reason: OnceLock<String>,
     active_ms: AtomicU64,
+    /// Whether the peer has answers to read that the socket does not take.
+    is_behind: AtomicBool,
+    /// Nothing has come for a while, so buffers that hold nothing are to be given back.
+    is_quiet: AtomicBool,
     /// When the first bytes of a frame that is not yet whole arrived, plus one; 0 while there is none.
     partial_ms: AtomicU64,
     /// Already on the list of peers to be woken at the next confirmation.
@@ -39,20 +46,30 @@ pub struct Peer {
     pub(crate) answers_unconfirmed: AtomicBool,
 }
 
+#[derive(Default)]
+struct Mailbox {
+    answers: Vec<Answers>,
+    bytes: usize,
+    /// The connection has ended: nobody takes the answers.
+    is_closed: bool,
+}
+
 impl Peer {
-    pub fn new(id: u64, remote: SocketAddr, output_bytes_max: usize) -> Self {
+    pub fn new(id: u64, remote: SocketAddr, memory: PeerMemory) -> Self {
         Peer {
             id,
             remote,
             counts: Counts::default(),
             started: Instant::now(),
             mailbox: Mutex::default(),
-            mailbox_bytes: AtomicUsize::new(0),
-            output_bytes_max,
+            memory,
+            holds: AtomicUsize::new(0),
             wake: Notify::new(),
             closing: AtomicBool::new(false),
             end_reason: OnceLock::new(),
             active_ms: AtomicU64::new(0),
+            is_behind: AtomicBool::new(false),
+            is_quiet: AtomicBool::new(false),
             partial_ms: AtomicU64::new(0),
             awaits_confirmation: AtomicBool::new(false),
             unconfirmed_ms: AtomicU64::new(0),
@@ -63,28 +80,66 @@ impl Peer {
 
     /// Leaves answers for the connection's task to write.
     pub fn post(&self, answers: Answers) -> Result<(), ServerError> {
+        let gone = Err(ServerError::ConnectionGone(self.id));
         if self.is_closing() {
-            return Err(ServerError::ConnectionGone(self.id));
+            return gone;
         }
-        let queued = self.mailbox_bytes.fetch_add(answers.bytes(), Relaxed);
-        if queued > self.output_bytes_max {
+        let bytes = answers.memory();
+        let limit = self.memory.bytes_max();
+        let queued = self.memory.used();
+        if queued > limit {
             // A peer that asks and never reads must not fill the memory.
-            self.close();
-            return Err(ServerError::OutputFull { id: self.id, queued, limit: self.output_bytes_max });
+            self.cut(|| {
+                format!("it does not read its answers: {queued} bytes are kept for it, and the limit is {limit} (connection_memory_bytes_max)")
+            });
+            return Err(ServerError::OutputFull { id: self.id, queued, limit });
         }
-        self.mailbox.lock().push(answers);
+        let mut mailbox = self.mailbox.lock();
+        if mailbox.is_closed {
+            return gone;
+        }
+        self.memory.add(bytes);
+        mailbox.bytes += bytes;
+        mailbox.answers.push(answers);
+        drop(mailbox);
         self.wake.notify_one();
         Ok(())
     }
 
     /// Takes all answers that were posted.
     pub fn take_posted(&self) -> Vec<Answers> {
-        let mail = std::mem::take(&mut *self.mailbox.lock());
-        if !mail.is_empty() {
-            let taken: usize = mail.iter().map(Answers::bytes).sum();
-            self.mailbox_bytes.fetch_sub(taken, Relaxed);
+        let mut mailbox = self.mailbox.lock();
+        if mailbox.answers.is_empty() {
+            return Vec::new();
         }
-        mail
+        self.memory.remove(std::mem::take(&mut mailbox.bytes));
+        std::mem::take(&mut mailbox.answers)
+    }
+
+    /// Forgets answers that nobody takes any more, and those that are still to come.
+    pub fn close_mailbox(&self) {
+        self.mailbox.lock().is_closed = true;
+        drop(self.take_posted());
+    }
+
+    /// Counts one more pull that waits, with its bytes, or says why it may not.
+    pub fn begin_hold(&self, bytes: usize, count_max: usize) -> Result<(), String> {
+        if self.holds.load(Relaxed) >= count_max {
+            return Err(format!(
+                "[OVERLOAD] {count_max} pulls of this connection are held already (connection_hold_max); try again later"
+            ));
+        }
+        if let Some(remark) = self.memory.refusal(bytes) {
+            return Err(remark);
+        }
+        self.holds.fetch_add(1, Relaxed);
+        self.memory.add(bytes);
+        Ok(())
+    }
+
+    pub fn end_hold(&self, bytes: usize) {
+        self.holds.fetch_sub(1, Relaxed);
+        self.memory.remove(bytes);
     }
 
     pub async fn woken(&self) {
@@ -99,6 +154,16 @@ impl Peer {
     pub fn close(&self) {
         self.closing.store(true, Release);
         self.wake.notify_one();
+    }
+
+    /// Closes a connection that costs too much.
+    #[cold]
+    pub fn cut(&self, reason: impl FnOnce() -> String) {
+        if !self.is_closing() {
+            self.counts.connections_cut.add(1);
+            self.set_end_reason(reason());
+            self.close();
+        }
     }
 
     pub fn is_closing(&self) -> bool {
@@ -126,6 +191,25 @@ impl Peer {
         } else if self.partial_ms.load(Relaxed) == 0 {
             self.partial_ms.store(now + 1, Relaxed);
         }
+    }
+
+    /// Notes whether answers wait because the peer does not read.
+    pub fn mark_behind(&self, is_behind: bool) {
+        self.is_behind.store(is_behind, Relaxed);
+    }
+
+    pub fn is_behind(&self) -> bool {
+        self.is_behind.load(Relaxed)
+    }
+
+    /// Makes the connection's task give back buffers that hold nothing.
+    pub fn mark_quiet(&self) {
+        self.is_quiet.store(true, Relaxed);
+        self.wake();
+    }
+
+    pub fn take_quiet(&self) -> bool {
+        self.is_quiet.load(Relaxed) && self.is_quiet.swap(false, Relaxed)
     }
 
     /// Notes that a frame is complete: bytes after it belong to a new one.

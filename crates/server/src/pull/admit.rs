@@ -79,8 +79,8 @@ impl Puller {
         Ok(Pull {
             encoding: ask.encoding,
             opaque: ask.header.opaque,
-            group: group.name.clone(),
-            topic: header.topic.to_string(),
+            group: group.name.as_str().into(),
+            topic: (&*header.topic).into(),
             queue_id: header.queue_id,
             queue_offset: header.queue_offset,
             count_max: (header.count_max.max(1) as usize).min(self.settings.messages_max),
@@ -95,6 +95,14 @@ impl Puller {
     fn carried_filter(&self, header: &PullHeader<'_>, again: bool) -> Result<Filter, Denial> {
         let expression = header.subscription.as_deref().unwrap_or_default();
         let expression_type = header.expression_type.as_deref().unwrap_or_default();
+        if expression.len() > self.settings.filter_bytes_max {
+            let remark = format!(
+                "the expression of this pull has {} bytes, the limit is {} (pull_filter_bytes_max); use a shorter one",
+                expression.len(),
+                self.settings.filter_bytes_max
+            );
+            return Err(Denial::refused(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
+        }
         if is_tags(expression_type) {
             return Ok(tags_filter(expression));
         }
@@ -121,7 +129,7 @@ fn tags_filter(expression: &str) -> Filter {
     }
     let tags = expression.split("||").map(str::trim).filter(|tag| !tag.is_empty());
     let codes: Vec<i64> = tags.map(tag_code).collect();
-    if codes.is_empty() { Filter::All } else { Filter::Tags(codes) }
+    if codes.is_empty() { Filter::All } else { Filter::Tags(codes.into()) }
 }
 
 /// The filter of the subscription that the group's heartbeats announced.

@@ -10,6 +10,7 @@ use metaq_wire::{FrameEncoder, layout};
 
 use crate::codes::response_code;
 use crate::net::answers::Answers;
+use crate::net::output::Body;
 use crate::net::peer::Peer;
 use crate::pull::Puller;
 use crate::pull::handler::Pull;
@@ -50,7 +51,7 @@ impl Puller {
             frame.field_i64("minOffset", got.min_offset);
             frame.field_i64("maxOffset", got.max_offset);
         };
-        answers.add_with_body(pull.encoding, pull.opaque, code, None, fill, got.slices);
+        answers.add_with_body(pull.encoding, pull.opaque, code, None, fill, Body::Mapped(got.slices));
     }
 
     /// Whether the pull has come to records that are no longer expected in memory.

@@ -122,32 +122,14 @@ impl FunctionLines {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use metaq_store::Filter;
-    use metaq_wire::Encoding;
 
     use super::*;
-    use crate::pull::handler::Pull;
+    use crate::pull::held_pulls::tests::{held as held_pull, peer};
 
     const WAIT_MAX: Duration = Duration::from_secs(5);
 
     fn held(peer: &Arc<Peer>, opaque: i32) -> Held {
-        let pull = Pull {
-            encoding: Encoding::Json,
-            opaque,
-            group: String::new(),
-            topic: String::new(),
-            queue_id: 0,
-            queue_offset: 0,
-            count_max: 1,
-            bytes_max: 1,
-            filter: Filter::All,
-            broker_id: 0,
-            slow_broker_id: 1,
-        };
-        Held { peer: Arc::clone(peer), deadline: Instant::now(), pull, advanced: false }
-    }
-
-    fn peer(id: u64) -> Arc<Peer> {
-        Arc::new(Peer::new(id, "127.0.0.1:1".parse().unwrap(), 1))
+        held_pull(peer, opaque, Filter::All)
     }
 
     fn taken(lines: &FunctionLines, function: &str) -> Option<(i32, bool)> {

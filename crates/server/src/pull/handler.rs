@@ -29,8 +29,8 @@ const FLAG_SUSPEND: i32 = 2;
 pub struct Pull {
     pub encoding: Encoding,
     pub opaque: i32,
-    pub group: String,
-    pub topic: String,
+    pub group: Arc<str>,
+    pub topic: Arc<str>,
     pub queue_id: i32,
     pub queue_offset: i64,
     pub count_max: usize,
@@ -136,8 +136,7 @@ impl Puller {
         let may_wait = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
         let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
         let Some(got) = self.get_within(&pull, ask.peer, false) else {
-            let kept = self.pace(self.paced_pull(ask, pull, wait));
-            return self.held_or_refused(kept, answers);
+            return self.hold_paced(ask, pull, wait, answers);
         };
         let code = pull_code(&got, pull.queue_offset);
         if is_unjudged(&pull, &got) {

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use metaq_store::{GetStatus, Got};
 
 use crate::limits::rate::Limit;
+use crate::net::answers::Answers;
 use crate::net::peer::Peer;
-use crate::net::route::Ask;
+use crate::net::route::{Ask, Outcome};
 use crate::pull::Puller;
 use crate::pull::handler::Pull;
 use crate::pull::held_pulls::Held;
+use crate::pull::waiting::refuse_hold;
 
 impl Puller {
     /// Reads as much for a pull as its group's limit has room for; None if the pull has to wait. Pulls that wait already
@@ -60,13 +62,21 @@ impl Puller {
         Ok(())
     }
 
-    /// A pull that waits for the limit and not for messages.
-    pub(super) fn paced_pull(&self, ask: &Ask<'_>, pull: Pull, suspend: Option<Duration>) -> Held {
-        Held {
-            peer: Arc::clone(ask.peer),
-            deadline: Instant::now() + suspend.unwrap_or(Duration::from_millis(self.settings.limit_hold_ms)),
-            pull,
-            advanced: false,
+    /// Lets a pull wait for the limit and not for messages.
+    pub(super) fn hold_paced(
+        &self,
+        ask: &Ask<'_>,
+        pull: Pull,
+        suspend: Option<Duration>,
+        answers: &mut Answers,
+    ) -> Outcome {
+        let wait = suspend.unwrap_or(Duration::from_millis(self.settings.limit_hold_ms));
+        match self.held(ask.peer, Instant::now() + wait, pull) {
+            Ok(held) => {
+                let kept = self.pace(held);
+                self.held_or_refused(kept, answers)
+            }
+            Err(refused) => refuse_hold(&refused.pull, &refused.remark, answers),
         }
     }
 

@@ -7,12 +7,13 @@ use metaq_store::{GetStatus, Got};
 
 use crate::codes::response_code;
 use crate::net::answers::Answers;
+use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
 use crate::pull::Puller;
 use crate::pull::answer::pull_code;
 use crate::pull::function::is_unjudged;
 use crate::pull::handler::Pull;
-use crate::pull::held_pulls::Held;
+use crate::pull::held_pulls::{Held, NoRoom};
 
 /// Looks at one pull on a foreign thread, before it is answered as it stands.
 const LOOKS_MAX: usize = 8;
@@ -37,28 +38,40 @@ impl Puller {
         put: fn(&Puller, Held) -> Result<(), Box<Held>>,
         answers: &mut Answers,
     ) -> Outcome {
-        let deadline = Instant::now() + wait;
-        let kept = put(self, Held { peer: Arc::clone(ask.peer), deadline, pull, advanced: false });
-        if kept.is_ok() {
-            ask.peer.counts.held.add(1);
+        match self.held(ask.peer, Instant::now() + wait, pull) {
+            Ok(held) => {
+                let kept = put(self, held);
+                if kept.is_ok() {
+                    ask.peer.counts.held.add(1);
+                }
+                self.held_or_refused(kept, answers)
+            }
+            Err(refused) => refuse_hold(&refused.pull, &refused.remark, answers),
         }
-        self.held_or_refused(kept, answers)
+    }
+
+    pub(super) fn held(&self, peer: &Arc<Peer>, deadline: Instant, pull: Pull) -> Result<Held, Box<NoRoom>> {
+        Held::new(peer, deadline, pull, self.settings.connection_hold_max)
     }
 
     pub(super) fn held_or_refused(&self, kept: Result<(), Box<Held>>, answers: &mut Answers) -> Outcome {
-        if let Err(held) = kept {
-            let remark =
-                format!("[OVERLOAD] {} pulls are held already; try again later", self.settings.hold_max);
-            answers.add(held.pull.encoding, held.pull.opaque, response_code::SYSTEM_BUSY, &remark, &[]);
+        match kept {
+            Ok(()) => Outcome::Done,
+            Err(held) => {
+                let remark = format!(
+                    "[OVERLOAD] {} pulls are held already (hold_max); try again later",
+                    self.settings.hold_max
+                );
+                refuse_hold(&held.pull, &remark, answers)
+            }
         }
-        Outcome::Done
     }
 
     /// Registers a pull that has found nothing, and looks once more: messages that arrived before the registration woke
     /// nobody. Returns the pull if there is no room.
     pub(super) fn register(&self, mut held: Held) -> Result<(), Box<Held>> {
         for _ in 0..LOOKS_MAX {
-            let (group, topic) = (held.pull.group.clone(), held.pull.topic.clone());
+            let (group, topic) = (Arc::clone(&held.pull.group), Arc::clone(&held.pull.topic));
             let (queue_id, queue_offset) = (held.pull.queue_id, held.pull.queue_offset);
             let ticket = self.holds.add(held)?;
             if self.store.max_offset(&topic, queue_id) <= queue_offset
@@ -203,4 +216,9 @@ impl Puller {
             self.finish_paced(held);
         }
     }
+}
+
+pub(super) fn refuse_hold(pull: &Pull, remark: &str, answers: &mut Answers) -> Outcome {
+    answers.add(pull.encoding, pull.opaque, response_code::SYSTEM_BUSY, remark, &[]);
+    Outcome::Done
 }

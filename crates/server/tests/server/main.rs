@@ -9,6 +9,7 @@ mod confirmation;
 mod connection;
 mod held_appends;
 mod limits;
+mod memory;
 mod offsets;
 mod pull;
 mod relay;

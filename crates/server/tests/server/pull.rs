@@ -28,7 +28,7 @@ fn put_tagged(client: &mut Client, tag: &str, body: &str) {
 /// A group that reads only messages with this tag.
 fn put_group_with_tag(plane: &Plane, tag: &str) {
     let mut with_tag = group(GROUP);
-    with_tag.subscriptions[0].filter = Filter::Tags(vec![tag_code(tag)]);
+    with_tag.subscriptions[0].filter = Filter::Tags(vec![tag_code(tag)].into());
     plane.broker().policy.put_groups(vec![with_tag]);
 }
 

@@ -225,6 +225,8 @@ fn setup(directory: &Path) -> Setup {
         crossing_bytes_max: 1 << 20,
         crossing_age_ms_max: 60_000,
         connection_output_bytes_max: 1 << 24,
+        connection_memory_bytes_max: 1 << 26,
+        memory_bytes_max: 1 << 28,
         worker_threads: 1,
         relay_timeout_ms: 60_000,
         relay_requests_max: 100,
@@ -244,6 +246,8 @@ fn setup(directory: &Path) -> Setup {
             bytes_max: 1 << 20,
             messages_max: 32,
             hold_max: 100,
+            connection_hold_max: 100,
+            filter_bytes_max: 64 * 1024,
             long_polling: true,
             short_polling_ms: 20,
             hold_ms_max: 300_000,
@@ -500,6 +504,12 @@ impl Client {
 
     pub fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Writes as much as the server takes, without waiting long for it to take more.
+    pub fn pour(&mut self, bytes: &[u8]) {
+        self.stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+        let _the_rest_is_lost = self.stream.write_all(bytes);
     }
 
     /// Answers a request from the server.

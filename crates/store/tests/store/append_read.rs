@@ -74,12 +74,12 @@ fn tags_filter_and_the_scan_is_bounded() {
         store.append(&record("t", 0, b"x", properties)).unwrap();
     }
     confirm(&store, store.end_offset());
-    let rare = Filter::Tags(vec![tag_code("rare")]);
+    let rare = Filter::Tags(vec![tag_code("rare")].into());
     let got = store.get("t", 0, 0, 32, 1 << 20, &rare);
     assert_eq!((got.status, got.next_offset), (GetStatus::NoMatch, 800));
     let got = store.get("t", 0, 800, 32, 1 << 20, &rare);
     assert_eq!((got.status, got.count, got.next_offset), (GetStatus::Found, 1, 1_600));
-    let got = store.get("t", 0, 0, 10, 1 << 20, &Filter::Tags(vec![tag_code("often")]));
+    let got = store.get("t", 0, 0, 10, 1 << 20, &Filter::Tags(vec![tag_code("often")].into()));
     assert_eq!((got.count, got.next_offset), (10, 10));
 }
 

@@ -27,7 +27,15 @@ class FakeListener:
 
     def figures(self) -> SimpleNamespace:
         return SimpleNamespace(
-            messages_in=3, bytes_in=0, messages_out=0, sends_slowed=0, sends_over_limit=0, pulls_paced=0
+            messages_in=3,
+            bytes_in=0,
+            messages_out=0,
+            sends_slowed=0,
+            sends_over_limit=0,
+            pulls_paced=0,
+            memory_bytes=0,
+            memory_bytes_peak=0,
+            connections_cut=0,
         )
 
 

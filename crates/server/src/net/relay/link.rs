@@ -15,11 +15,13 @@ use tokio::sync::Notify;
 
 use crate::codes::response_code;
 use crate::net::answers::Answers;
-use crate::net::output::Output;
+use crate::net::output::{Body, Output};
 use crate::net::relay::{Asker, Limits, RELAYED, Share, Waiting};
 
 /// Space for one read of the socket.
 const READ_BYTES: usize = 64 * 1024;
+/// A read buffer that grew past this is given back when it is empty.
+const INPUT_BYTES_KEPT: usize = 1024 * 1024;
 /// Requests are laid out for writing up to this size. Those behind it can still be refused as never sent.
 const OUTPUT_BYTES: usize = 256 * 1024;
 /// The pause between two attempts to connect.
@@ -279,7 +281,7 @@ impl Conversation {
             frame.finish(request.body.len())
         });
         match written {
-            Ok(_) => self.output.append(vec![request.body]),
+            Ok(_) => self.output.append(Body::Owned(request.body.clone())),
             Err(error) => {
                 asker.refuse(response_code::SYSTEM_ERROR, &format!("[RELAY] it cannot be relayed: {error}"));
                 return;
@@ -304,12 +306,15 @@ impl Conversation {
                 let mut answers = Answers::default();
                 let out = answers.output.tail();
                 if copy_header(out, &asker, &header, asker.opaque).finish(frame.body.len()).is_ok() {
-                    answers.output.append(vec![Bytes::copy_from_slice(frame.body)]);
+                    answers.output.append(Body::Owned(Bytes::copy_from_slice(frame.body)));
                     let _gone = asker.peer.post(answers);
                 }
             }
         }
         self.input.drain(..start);
+        if self.input.is_empty() && self.input.capacity() > INPUT_BYTES_KEPT {
+            self.input = Vec::new();
+        }
         Ok(())
     }
 }
