@@ -52,7 +52,7 @@ pub struct AppendedBatch {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Filter {
     All,
-    /// Only entries with one of these tag codes; an empty list matches nothing.
+    /// Only entries with one of these tag codes, which are sorted; an empty list matches nothing.
     Tags(Vec<i64>),
     /// Only records whose properties the program accepts.
     Expression(Arc<Program>),
@@ -67,14 +67,36 @@ pub struct Call {
     pub text: String,
 }
 
+/// Up to this many codes are compared one by one, which is quicker than a search.
+const CODES_COMPARED_MAX: usize = 16;
+
 impl Filter {
+    /// The filter for entries with one of these tag codes.
+    pub fn tags(mut codes: Vec<i64>) -> Self {
+        codes.sort_unstable();
+        codes.dedup();
+        Self::Tags(codes)
+    }
+
     /// Whether the entry can be wanted, judged by its tag code alone; an expression needs the record.
     pub fn matches(&self, tag_code: i64) -> bool {
         match self {
             Self::All | Self::Expression(_) | Self::Function(_) => true,
+            Self::Tags(codes) if codes.len() > CODES_COMPARED_MAX => codes.binary_search(&tag_code).is_ok(),
             Self::Tags(codes) => codes.contains(&tag_code),
         }
     }
+}
+
+/// The most that one read may return and examine.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The first record counts whatever these two say.
+    pub count_max: usize,
+    pub bytes_max: usize,
+    /// Bytes of properties that an expression examines, as [`Program::examined_bytes`] counts them. The first record is
+    /// examined whatever its size, unless this is 0.
+    pub examined_bytes_max: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +123,22 @@ pub struct Got {
     pub slices: Vec<Bytes>,
     pub count: usize,
     pub bytes: usize,
+    /// Bytes that the filter expression examined.
+    pub examined_bytes: u64,
 }
 
 impl Got {
     pub(crate) fn nothing(status: GetStatus, next_offset: i64, min_offset: i64, max_offset: i64) -> Self {
-        Self { status, next_offset, min_offset, max_offset, slices: Vec::new(), count: 0, bytes: 0 }
+        Self {
+            status,
+            next_offset,
+            min_offset,
+            max_offset,
+            slices: Vec::new(),
+            count: 0,
+            bytes: 0,
+            examined_bytes: 0,
+        }
     }
 }
 
@@ -115,4 +148,8 @@ pub struct QueryResult {
     pub records: Vec<Bytes>,
     pub last_store_time: i64,
     pub last_physical_offset: i64,
+    /// Index entries that were examined; one whose record had to be read counts for many.
+    pub examined_entries: u64,
+    /// Whether the query ended at its limit, so that older records may be missing.
+    pub is_cut_short: bool,
 }

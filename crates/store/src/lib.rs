@@ -43,7 +43,9 @@ pub mod settings;
 mod store;
 pub mod timer;
 
-pub use api::{Appended, AppendedBatch, Call, Filter, GetStatus, Got, QueryResult, StoreEvents, StoreOpened};
+pub use api::{
+    Appended, AppendedBatch, Bounds, Call, Filter, GetStatus, Got, QueryResult, StoreEvents, StoreOpened,
+};
 pub use clock::{Clock, boot_time_ms};
 pub use disk::{Disk, SystemDisk};
 pub use error::StoreError;

@@ -47,6 +47,7 @@ pub struct StoreSettings {
     disk_force_clean_percent: u8,
     disk_refuse_percent: u8,
     delete_unconsumed: bool,
+    query_entries_max: u64,
     append_wait_ms_max: u64,
     delay_levels_ms: Vec<i64>,
 }
@@ -72,6 +73,7 @@ impl From<StoreSettings> for metaq_store::StoreSettings {
             disk_force_clean_percent: from.disk_force_clean_percent,
             disk_refuse_percent: from.disk_refuse_percent,
             delete_unconsumed: from.delete_unconsumed,
+            query_entries_max: from.query_entries_max,
             append_wait_ms_max: from.append_wait_ms_max,
             delay_levels_ms: from.delay_levels_ms,
         }
@@ -144,10 +146,13 @@ pub struct BrokerSettings {
     pull_bytes_default: usize,
     pull_limit_hold_ms: u64,
     filter_hold_ms_max: u64,
+    pull_filter_bytes_max: u64,
+    subscription_tags_max: usize,
     slave_read: bool,
     in_memory_percent: u64,
     id: i64,
     transaction_timeout_ms: i64,
+    transaction_immunity_s_max: i64,
     transactions_open_max: usize,
     transactions_ended_kept: usize,
     timer_max_delay_s: i64,
@@ -184,12 +189,15 @@ impl BrokerSettings {
                 bytes_default: self.pull_bytes_default,
                 limit_hold_ms: self.pull_limit_hold_ms,
                 filter_hold_ms_max: self.filter_hold_ms_max,
+                filter_bytes_max: self.pull_filter_bytes_max,
+                tags_max: self.subscription_tags_max,
                 slave_read: self.slave_read && has_replicas,
                 in_memory_percent: self.in_memory_percent,
                 own_broker_id: Some(self.id).filter(|id| *id != 0),
             },
             transaction: metaq_server::TransactionSettings {
                 timeout_ms: self.transaction_timeout_ms,
+                immunity_ms_max: self.transaction_immunity_s_max.saturating_mul(1_000),
                 open_max: self.transactions_open_max,
                 ended_kept: self.transactions_ended_kept,
             },
@@ -272,7 +280,7 @@ impl From<SubscriptionPolicy> for metaq_server::Subscription {
             }
             None if from.function.is_some() => call_filter(from.function.unwrap_or_default()),
             None if from.tag_codes.is_empty() => metaq_store::Filter::All,
-            None => metaq_store::Filter::Tags(from.tag_codes),
+            None => metaq_store::Filter::tags(from.tag_codes),
         };
         metaq_server::Subscription {
             topic: from.topic,

@@ -96,7 +96,7 @@ impl Puller {
         let expression = header.subscription.as_deref().unwrap_or_default();
         let expression_type = header.expression_type.as_deref().unwrap_or_default();
         if is_tags(expression_type) {
-            return Ok(tags_filter(expression));
+            return tags_filter(expression, self.settings.tags_max);
         }
         let known = match expression_type {
             SQL92 => self.expressions.find(expression),
@@ -114,14 +114,18 @@ impl Puller {
     }
 }
 
-fn tags_filter(expression: &str) -> Filter {
+fn tags_filter(expression: &str, tags_max: usize) -> Result<Filter, Denial> {
     let expression = expression.trim();
     if expression.is_empty() || expression == "*" {
-        return Filter::All;
+        return Ok(Filter::All);
     }
     let tags = expression.split("||").map(str::trim).filter(|tag| !tag.is_empty());
-    let codes: Vec<i64> = tags.map(tag_code).collect();
-    if codes.is_empty() { Filter::All } else { Filter::Tags(codes) }
+    let codes: Vec<i64> = tags.take(tags_max + 1).map(tag_code).collect();
+    if codes.len() > tags_max {
+        let remark = format!("the pull names more than {tags_max} tags, the limit (subscription_tags_max)");
+        return Err(Denial::refused(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
+    }
+    Ok(if codes.is_empty() { Filter::All } else { Filter::tags(codes) })
 }
 
 /// The filter of the subscription that the group's heartbeats announced.

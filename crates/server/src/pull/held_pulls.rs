@@ -158,6 +158,6 @@ fn wants(filter: &Filter, tag_codes: &[i64]) -> bool {
     match filter {
         // An expression or a function needs the record.
         Filter::All | Filter::Expression(_) | Filter::Function(_) => true,
-        Filter::Tags(wanted) => tag_codes.is_empty() || tag_codes.iter().any(|code| wanted.contains(code)),
+        Filter::Tags(_) => tag_codes.is_empty() || tag_codes.iter().any(|code| filter.matches(*code)),
     }
 }
