@@ -19,7 +19,7 @@ pub const STACK_MAX: usize = 128;
 /// The most different properties that a program may read.
 pub const PROPERTIES_MAX: usize = 128;
 /// The most searches for a text anywhere in a property, each of which reads the whole property.
-pub const SEARCHES_MAX: usize = 256;
+pub const SEARCHES_MAX: usize = 128;
 /// An operation costs as much as a look at this many bytes, whatever it does.
 const OPERATION_BYTES: u64 = 16;
 /// Programs within these bounds, which is nearly all of them, run in an eighth of the space.

@@ -124,7 +124,7 @@ fn an_expression_has_a_limit_of_searches() {
     assert!(Program::build(red_after_searches(SEARCHES_MAX)).is_ok());
     let error = Program::build(red_after_searches(SEARCHES_MAX + 1)).unwrap_err();
     assert_eq!(error, ExpressionError::TooManySearches { count: SEARCHES_MAX + 1 });
-    assert!(error.to_string().contains("257 searches with CONTAINS, the limit is 256"));
+    assert!(error.to_string().contains("129 searches with CONTAINS, the limit is 128"));
 }
 
 #[test]
