@@ -16,8 +16,10 @@ from typing import TypeVar
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
-WAITING_MAX = 64
-"""Pieces of work of one connection that may wait for a thread."""
+WAITING_MAX = 1_024
+"""Pieces of work of one connection that may wait for a thread. A Java client with several groups gives
+hundreds of messages back at the same time."""
+COMPILATIONS_WAITING_MAX = 64
 
 _T = TypeVar("_T")
 
@@ -78,13 +80,17 @@ class WorkPool:
         self._free += 1
 
 
+def compilation_pool() -> WorkPool:
+    return WorkPool("compilation", 1, COMPILATIONS_WAITING_MAX)
+
+
 @dataclass(frozen=True, slots=True)
 class WorkPools:
     """The pools of one broker. Persistence has threads of its own as well: see `Journal`."""
 
     look_ups: WorkPool = field(default_factory=lambda: WorkPool("look-ups", 2))
     """Searches for messages, and figures about queues."""
-    compilation: WorkPool = field(default_factory=lambda: WorkPool("compilation", 1))
+    compilation: WorkPool = field(default_factory=compilation_pool)
     """Filters. They are compiled in Python, so a second thread would only take time from the event loop."""
     storing: WorkPool = field(default_factory=lambda: WorkPool("storing", 8))
     """Copies of messages; each waits until the store confirms it."""

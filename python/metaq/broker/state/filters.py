@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from metaq.broker.functions.call import Call, check_call, parse_call
 from metaq.broker.sql92 import BadExpression, compile_expression, is_compiled
-from metaq.broker.work_pools import WorkPool
+from metaq.broker.work_pools import WorkPool, compilation_pool
 from metaq.filters.exchange import Description
 from metaq.protocol.bodies import FUNCTION, SQL92, TAG, SubscriptionData
 from metaq.protocol.codes import ResponseCode
@@ -33,7 +34,9 @@ class Filters:
     """The functions that the operator has registered."""
     tags_max: int = 10_000
     """Tags of one subscription."""
-    pool: WorkPool = field(default_factory=lambda: WorkPool("compilation", 1))
+    pool: WorkPool = field(default_factory=compilation_pool)
+    _under_way: dict[str, asyncio.Future[Program | Call | None]] = field(default_factory=dict)
+    """By expression. A consumer of many queues sends a new one with all its pulls at the same time."""
 
     def compile(self, expression_type: str, expression: str) -> Program | Call | None:
         """The compiled filter; None for tags. Raises Refused for a type that is switched off, BadExpression
@@ -64,7 +67,20 @@ class Filters:
         the turn of this connection."""
         if self.is_compiled(expression_type, expression):
             return self.compile(expression_type, expression)
-        return await self.pool.run(connection, lambda: self.compile(expression_type, expression))
+        result = self._under_way.get(expression)
+        if result is None:
+            result = asyncio.ensure_future(
+                self.pool.run(connection, lambda: self.compile(expression_type, expression))
+            )
+            self._under_way[expression] = result
+            result.add_done_callback(lambda done: self._ended(expression, done))
+        # If one request is cancelled, the others still need the result.
+        return await asyncio.shield(result)
+
+    def _ended(self, expression: str, result: asyncio.Future[Program | Call | None]) -> None:
+        del self._under_way[expression]
+        if not result.cancelled():
+            result.exception()  # Nobody may be left to hear of it.
 
     async def compile_all_apart(self, connection: int, subscriptions: Iterable[SubscriptionData]) -> None:
         """Compiles the new ones among these filters. The answers to pulls say what is wrong with one."""

@@ -391,3 +391,23 @@ def test_a_client_that_leaves_while_its_filter_is_compiled_is_not_taken(
     asyncio.run(scenario())
     assert desk.clients.consumer_group("gone") is None
     assert desk.clients.consumer_group("here") is not None
+
+
+def test_many_requests_with_one_new_expression_compile_it_once(
+    desk: Desk, compiling_threads: list[str]
+) -> None:
+    async def scenario() -> None:
+        pulls = [
+            asyncio.create_task(desk.filters.compile_apart(1, "SQL92", "of_many_queues = 1"))
+            for _ in range(500)
+        ]
+        await asyncio.sleep(0)
+        pulls[0].cancel()
+        programs = await asyncio.gather(*pulls, return_exceptions=True)
+        assert isinstance(programs[0], asyncio.CancelledError)
+        assert all(program == programs[1] for program in programs[2:])
+        with pytest.raises(Refused, match="column 22"):
+            await desk.filters.compile_apart(1, "SQL92", "of_many_queues_too = = 1")
+
+    asyncio.run(scenario())
+    assert len(compiling_threads) == 1
