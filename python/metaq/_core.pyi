@@ -91,6 +91,7 @@ __all__ = [
     "register_message_rules",
     "register_send_types",
     "tag_code",
+    "tag_codes",
     "truncate_store",
 ]
 
@@ -702,11 +703,15 @@ class Store:
     def store_time_ms(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """When that message was stored; −1 if there is none."""
     def record_at(self, physical_offset: int) -> bytes | None:
-        """The record that starts exactly there, as stored; None if none does or it is damaged."""
+        """The record that starts exactly there, as stored; None if none does or it is damaged.
+
+        Clients name such offsets, and the body of a message may imitate a record. So the record's queue must
+        point at it, which is true of every message whose topic was not deleted."""
     def query(
         self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
-    ) -> tuple[list[bytes], int, int]:
-        """Records by key, newest first, then the index's last store time and physical offset."""
+    ) -> tuple[list[bytes], int, int, bool]:
+        """Records by key, newest first, then the index's last store time and physical offset, and whether the
+        search ended at its limit (`query_entries_max`)."""
     def delete_topic(self, topic: str) -> None:
         """Drops the topic's queues; its records stay in the commit log until they age out.
 
@@ -1412,6 +1417,9 @@ def decode_records(data: bytes) -> list[Record]:
 
 def tag_code(tag: str) -> int:
     """Returns the hash of a tag that consume queues store: Java's String.hashCode."""
+
+def tag_codes(expression: str) -> list[int]:
+    """Returns the hashes of the tags that `a || b` names, in order, each once."""
 
 def compress(format: str, data: bytes) -> bytes:
     """Compresses data. `format` is `zlib`, `lz4` (the frame format) or `zstd`."""

@@ -38,6 +38,9 @@ class StoreSettings:
     disk_force_clean_percent: int = 85
     disk_refuse_percent: int = 90
     delete_unconsumed: bool = False
+    query_entries_max: int = 1_000_000
+    """Entries of the key index that one query examines; an entry whose message has to be read counts as
+    64."""
     append_wait_ms_max: int = 1_000
     """How long an append waits for the appends before it. After that, others are refused until it moves
     again."""
@@ -125,6 +128,10 @@ class BrokerSettings:
     filter_hold_ms_max: int = 5_000
     """How long a pull waits for a filter function before its client must ask again. Clients wait longer than
     this for an answer."""
+    pull_examined_bytes_max: int = 4 * MIB
+    """Bytes of properties that the SQL92 filter of one pull examines, a few milliseconds of work. Then the
+    pull is answered with what it has found, and the consumer continues from there."""
+    subscription_tags_max: int = 10_000
     send_hold_ms_max: int = 1_500
     """How long an acknowledgement waits for its topic's limit; half of the time-out of a Java client's
     send."""
@@ -143,6 +150,8 @@ class BrokerSettings:
     older ones is far behind."""
     transaction_timeout_ms: int = 6_000
     """The age at which the producer of an open transaction may be asked about it."""
+    transaction_immunity_s_max: int = 24 * 3600
+    """The longest time for which a producer may ask not to be asked about its transaction."""
     transactions_open_max: int = 500_000
     transactions_ended_kept: int = 64 * 1024
     """Ended transactions that are remembered, 8 bytes each, so that a repeated request gets a true answer."""

@@ -11,7 +11,7 @@ import pytest
 
 from metaq._core import Clock, Record
 from metaq.protocol.errors import Refused
-from metaq.protocol.messages import ConsumerSendMsgBack, SendMessageV2
+from metaq.protocol.messages import ConsumerSendMsgBack, SendMessageV2, ViewMessageById
 from metaq.settings import DELAY_LEVELS_MS
 from metaq.testing import AsyncLocalMetaq
 from tests.support.broker_cluster import Client, broker_options, connected, started_broker
@@ -184,3 +184,47 @@ async def give_back(
         max_reconsume_times=max_reconsume_times,
     )
     (await client.connection.call(command)).check()
+
+
+@pytest.mark.parametrize("claimed", [2**31 - 1, -(2**31)])
+def test_a_message_with_an_absurd_number_of_tries_can_go_back(claimed: int) -> None:
+    async def scenario() -> None:
+        async with opened() as (metaq, client):
+            command = SendMessageV2(producer_group="p", topic="orders", queue_id=0, reconsume_times=claimed)
+            (await client.connection.call(command, b"odd")).check()
+            (record,) = await delivered(metaq, client, "orders", 1)
+            await give_back(client, record)
+            if claimed > 0:
+                (dead,) = await delivered(metaq, client, "%DLQ%g", 1)
+                assert (dead.body, dead.reconsume_times) == (b"odd", 2**31 - 1)
+            else:
+                await tick(metaq, DELAY_LEVELS_MS[2], "%RETRY%g", 0)
+                (again,) = await delivered(metaq, client, "%RETRY%g", 1)
+                assert (again.body, again.reconsume_times) == (b"odd", 1)
+
+    run(scenario)
+
+
+def test_the_image_of_a_record_in_a_body_is_neither_shown_nor_taken_back(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started_broker(broker_options(tmp_path)) as broker, connected(broker.address) as client:
+            await client.heartbeat("g", "orders", "secrets")
+            genuine = await client.send("secrets", b"genuine")
+            place = int(genuine.msg_id[-16:], 16)
+            stored = broker.store.record_at(place)
+            assert stored is not None
+            probe = await client.send("orders", stored)
+            outer = int(probe.msg_id[-16:], 16)
+            outer_bytes = broker.store.record_at(outer)
+            assert outer_bytes is not None
+            # The next message of the same kind has its body at the same distance.
+            inner = broker.store.end_offset() + outer_bytes.index(stored)
+            forged = stored[:28] + inner.to_bytes(8, "big") + stored[36:]
+            await client.send("orders", forged)
+            for physical_offset, code in ((place, 0), (outer, 0), (inner, 1)):
+                view = ViewMessageById(physical_offset=physical_offset)
+                assert (await client.connection.call(view)).code == code
+                back = ConsumerSendMsgBack(physical_offset=physical_offset, group="g", delay_level=0)
+                assert (await client.connection.call(back)).code == code
+
+    run(scenario)

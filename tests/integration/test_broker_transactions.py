@@ -197,7 +197,9 @@ def test_a_body_that_looks_like_a_half_message_is_not_one(tmp_path: Path, checke
             place = broker.store.figures().commit_log_max_offset + BODY_AT
             forged = stored[:PHYSICAL_OFFSET_AT] + place.to_bytes(8, "big") + stored[PHYSICAL_OFFSET_AT + 8 :]
             await client.send("orders", forged)
-            assert broker.store.record_at(place) == forged
+            outer = broker.store.record_at(place - BODY_AT)
+            assert outer is not None and outer[BODY_AT : BODY_AT + len(forged)] == forged
+            assert broker.store.record_at(place) is None, "no queue points there"
             assert (await end(client, half, COMMIT, physical_offset=place)).code == 1
             assert open_count(broker) == 1
             assert (await end(client, half, COMMIT)).code == 0
@@ -357,6 +359,21 @@ def test_the_immunity_time_delays_the_check_and_ends_the_producers_turn(tmp_path
             assert (late.code, "wait for the check" in (late.remark or "")) == (604, True)
             assert (await end(client, asked, COMMIT)).code == 0
             assert [record.body for record in await orders(client)] == [b"quick", b"slow"]
+
+    run(scenario)
+
+
+def test_no_producer_is_immune_for_ever(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        settings = replace(broker_options(tmp_path).broker, transaction_immunity_s_max=60)
+        async with opened(tmp_path, clock, broker=settings, transaction_check_max=2) as (broker, client):
+            await begin(client, b"eternal", clock, CHECK_IMMUNITY_TIME_IN_SECONDS=str(2**31 - 1))
+            assert await turn(broker, client, clock) == []
+            assert await turn(broker, client, clock, by_ms=60_000) != []
+            while open_count(broker):
+                await turn(broker, client, clock)
+            assert await client.bodies("g", names.CHECKS_EXHAUSTED_TOPIC) == [b"eternal"]
 
     run(scenario)
 

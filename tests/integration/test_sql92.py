@@ -345,3 +345,53 @@ def test_filters_by_property_can_be_switched_off(tmp_path: Path) -> None:
                 assert "does not support consumer to filter message by SQL92" in (reply.remark or "")
 
     run(scenario)
+
+
+SEARCHES = " OR ".join(f"big CONTAINS 'needle{number}'" for number in range(120))
+
+
+def test_a_costly_filter_makes_progress_over_many_pulls(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        options = broker_options(tmp_path)
+        async with started_broker(options) as broker, connected(broker.address) as client:
+            big = "x" * 31_000
+            for number in range(40):
+                await client.send("t", b"%d" % number, big=big, color="red" if number % 10 == 9 else "blue")
+            found: list[bytes] = []
+            pulls = queue_offset = 0
+            while queue_offset < 40:
+                reply = await pull(client, "t", queue_offset, carried=f"color = 'red' OR {SEARCHES}")
+                assert reply.code in (0, 20), reply.remark
+                assert next_offset(reply) > queue_offset
+                found += bodies(reply)
+                pulls, queue_offset = pulls + 1, next_offset(reply)
+            assert found == [b"9", b"19", b"29", b"39"], "nothing is skipped"
+            assert pulls == 40, "a pull may not examine two messages of this kind"
+            cheap = await pull(client, "t", carried="color = 'red'")
+            assert (bodies(cheap), next_offset(cheap)) == (found, 40), "all in one pull"
+            too_many = " OR ".join(f"a CONTAINS '{number}'" for number in range(800))
+            refused = await pull(client, "t", carried=too_many)
+            assert refused.code == 23
+            assert "800 searches with CONTAINS, the limit is 128" in (refused.remark or "")
+
+    run(scenario)
+
+
+def test_many_checks_do_not_stop_other_requests(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with (
+            started_broker(broker_options(tmp_path)) as broker,
+            connected(broker.address) as hostile,
+            connected(broker.address) as healthy,
+        ):
+            long = " OR ".join(f"a = {number}" for number in range(1_000))
+            checks = [asyncio.create_task(check(hostile, f"{long} OR b = {turn}")) for turn in range(100)]
+            pool = broker.node.pools.compilation
+            await until(lambda: any(pool.waiting(connection) for connection in range(100)))
+            await healthy.send("new-topic", b"x")
+            assert (await check(healthy, "quick_one = 1")).code == 0
+            assert sum(task.done() for task in checks) < 50, "it did not wait for all of them"
+            codes = [(await task).code for task in checks]
+            assert set(codes) <= {0, 2} and codes.count(0) >= 64, "the rest may come again"
+
+    run(scenario)

@@ -72,6 +72,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(codec::compression::decompress, module)?)?;
     module.add_function(wrap_pyfunction!(codec::frame::encode_frame, module)?)?;
     module.add_function(wrap_pyfunction!(codec::frame::tag_code, module)?)?;
+    module.add_function(wrap_pyfunction!(codec::frame::tag_codes, module)?)?;
     module.add_function(wrap_pyfunction!(client::received::decode_messages, module)?)?;
     module.add_function(wrap_pyfunction!(codec::record::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(client::received::register_message_rules, module)?)?;

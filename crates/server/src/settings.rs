@@ -80,6 +80,11 @@ pub struct PullSettings {
     /// A pull that asked for no wait is held this long for its group's limit: an empty answer would say that the queue
     /// is empty.
     pub limit_hold_ms: u64,
+    /// Bytes of properties that the expression of one pull examines, or of all held pulls that one arrival wakes. Then
+    /// the consumer has to ask again from there.
+    pub examined_bytes_max: u64,
+    /// Tags that a pull may name.
+    pub tags_max: usize,
     /// A pull waits at most this long for a filter function, well below what clients wait for an answer.
     pub filter_hold_ms_max: u64,
     /// Consumers that are far behind read from a replica.
@@ -94,6 +99,8 @@ pub struct PullSettings {
 pub struct TransactionSettings {
     /// The shortest time that a producer has to end a transaction before it is checked.
     pub timeout_ms: i64,
+    /// The longest time for which a producer may ask not to be checked.
+    pub immunity_ms_max: i64,
     pub open_max: usize,
     /// Ended transactions that are remembered, so that a repeated request gets a true answer.
     pub ended_kept: usize,

@@ -119,6 +119,17 @@ impl Filter {
     }
 }
 
+/// The most that one read may return and examine.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The first record counts whatever these two say.
+    pub count_max: usize,
+    pub bytes_max: usize,
+    /// Bytes of properties that an expression examines, as [`Program::examined_bytes`] counts them. The first record is
+    /// examined whatever its size, unless this is 0.
+    pub examined_bytes_max: u64,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GetStatus {
     /// At least one record.
@@ -143,11 +154,22 @@ pub struct Got {
     pub slices: Vec<Bytes>,
     pub count: usize,
     pub bytes: usize,
+    /// Bytes that the filter expression examined.
+    pub examined_bytes: u64,
 }
 
 impl Got {
     pub(crate) fn nothing(status: GetStatus, next_offset: i64, min_offset: i64, max_offset: i64) -> Self {
-        Self { status, next_offset, min_offset, max_offset, slices: Vec::new(), count: 0, bytes: 0 }
+        Self {
+            status,
+            next_offset,
+            min_offset,
+            max_offset,
+            slices: Vec::new(),
+            count: 0,
+            bytes: 0,
+            examined_bytes: 0,
+        }
     }
 }
 
@@ -157,4 +179,8 @@ pub struct QueryResult {
     pub records: Vec<Bytes>,
     pub last_store_time: i64,
     pub last_physical_offset: i64,
+    /// Index entries that were examined; one whose record had to be read counts for many.
+    pub examined_entries: u64,
+    /// Whether the query ended at its limit, so that older records may be missing.
+    pub is_cut_short: bool,
 }

@@ -18,6 +18,10 @@ pub const OPERATIONS_MAX: usize = 8192;
 pub const STACK_MAX: usize = 128;
 /// The most different properties that a program may read.
 pub const PROPERTIES_MAX: usize = 128;
+/// The most searches for a text anywhere in a property, each of which reads the whole property.
+pub const SEARCHES_MAX: usize = 128;
+/// An operation costs as much as a look at this many bytes, whatever it does.
+const OPERATION_BYTES: u64 = 16;
 /// Programs within these bounds, which is nearly all of them, run in an eighth of the space.
 const SMALL: usize = 8;
 
@@ -65,6 +69,8 @@ pub enum ExpressionError {
     TooDeep,
     #[error("the expression asks for more than {PROPERTIES_MAX} properties")]
     TooManyProperties,
+    #[error("the expression has {count} searches with CONTAINS, the limit is {SEARCHES_MAX}")]
+    TooManySearches { count: usize },
     #[error("operation {at} of the expression finds too few values")]
     MissingValue { at: usize },
     #[error("the expression leaves {count} values instead of one")]
@@ -78,6 +84,8 @@ pub struct Program {
     /// Names of the properties that it reads, sorted; steps refer to them by index.
     names: Vec<Box<[u8]>>,
     depth: usize,
+    /// How many steps may read a whole property.
+    searches: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -125,8 +133,21 @@ impl Program {
         if names.len() > PROPERTIES_MAX {
             return Err(ExpressionError::TooManyProperties);
         }
+        let is_search =
+            |operation: &&Operation| matches!(operation, Operation::Contains(_) | Operation::NotContains(_));
+        let searches = operations.iter().filter(is_search).count();
+        if searches > SEARCHES_MAX {
+            return Err(ExpressionError::TooManySearches { count: searches });
+        }
         let steps = operations.into_iter().map(|operation| Step::new(operation, &names)).collect();
-        Ok(Self { steps, names, depth })
+        Ok(Self { steps, names, depth, searches })
+    }
+
+    /// The bytes that [`Program::matches`] looks at, at most, if the record has this many bytes of properties: all of
+    /// them once to find the values, and once more for each search.
+    #[inline]
+    pub fn examined_bytes(&self, properties_bytes: usize) -> u64 {
+        (1 + self.searches as u64) * properties_bytes as u64 + OPERATION_BYTES * self.steps.len() as u64
     }
 
     /// How many operations it has, at least one.

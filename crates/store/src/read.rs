@@ -8,7 +8,8 @@ use bytes::Bytes;
 use metaq_wire::{Record, layout};
 use parking_lot::Mutex;
 
-use crate::api::{Filter, GetStatus, Got};
+use crate::api::{Bounds, Filter, GetStatus, Got};
+use crate::expression::Program;
 use crate::log::commit_log::CommitLog;
 use crate::log::gate::Reports;
 use crate::log::mapped::MappedFile;
@@ -44,9 +45,19 @@ pub(crate) struct Damage {
 /// The part of a queue that one pull asks for.
 pub(crate) struct Wanted<'a> {
     pub(crate) queue_offset: i64,
-    pub(crate) count_max: usize,
-    pub(crate) bytes_max: usize,
+    pub(crate) bounds: Bounds,
     pub(crate) filter: &'a Filter,
+}
+
+/// A filter's verdict on an entry, before the body of its record is read and checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Wanted,
+    Unwanted,
+    /// There is no such record.
+    Missing,
+    /// The record was not examined, because the pull has examined as much as it may.
+    Exhausted,
 }
 
 impl Reader<'_> {
@@ -85,8 +96,9 @@ impl Reader<'_> {
 
     /// Goes through the entries from the wanted offset on and gathers their records.
     fn collect(&self, queue: &Arc<Queue>, wanted: &Wanted<'_>, mut got: Got) -> Got {
-        let scan_end = wanted.queue_offset + wanted.count_max.max(SCAN_ENTRIES_MIN) as i64;
-        let chunk_entries = wanted.count_max.clamp(1, CHUNK_ENTRIES);
+        let Bounds { count_max, bytes_max, .. } = wanted.bounds;
+        let scan_end = wanted.queue_offset + count_max.max(SCAN_ENTRIES_MIN) as i64;
+        let chunk_entries = count_max.clamp(1, CHUNK_ENTRIES);
         let mut entries = Vec::with_capacity(chunk_entries);
         let mut gathered = Gathered::default();
         'scan: while got.next_offset < scan_end.min(got.max_offset) {
@@ -104,20 +116,31 @@ impl Reader<'_> {
                     got.next_offset += 1;
                     continue;
                 }
-                let accepted = self.accepts(wanted.filter, queue, got.next_offset, entry, &gathered);
-                if accepted == Some(false) {
-                    got.next_offset += 1;
-                    continue;
+                let verdict = self.judge(wanted, queue, entry, &mut got, &gathered);
+                match verdict {
+                    Verdict::Unwanted => {
+                        got.next_offset += 1;
+                        continue;
+                    }
+                    Verdict::Exhausted => break 'scan,
+                    Verdict::Wanted | Verdict::Missing => {}
                 }
-                let found = self.find_sound(queue, got.next_offset, entry, &gathered).filter(|(sound, _)| {
+                let mut found = self.find_sound(queue, got.next_offset, entry, &gathered);
+                if let Some((sound, _)) = &found {
                     // A corrected entry leads to another record, which has not been checked yet.
-                    let is_same = accepted.is_some() && sound.physical_offset == entry.physical_offset;
-                    is_same
-                        || self.accepts(wanted.filter, queue, got.next_offset, sound, &gathered) == Some(true)
-                });
+                    let is_same =
+                        verdict == Verdict::Wanted && sound.physical_offset == entry.physical_offset;
+                    if !is_same {
+                        match self.judge(wanted, queue, sound, &mut got, &gathered) {
+                            Verdict::Wanted => {}
+                            Verdict::Exhausted => break 'scan,
+                            Verdict::Unwanted | Verdict::Missing => found = None,
+                        }
+                    }
+                }
                 if let Some((entry, file)) = found {
                     let size = entry.size as usize;
-                    if got.count > 0 && got.bytes + size > wanted.bytes_max {
+                    if got.count > 0 && got.bytes + size > bytes_max {
                         break 'scan;
                     }
                     gathered.add(&mut got.slices, file, &entry);
@@ -125,7 +148,7 @@ impl Reader<'_> {
                     got.bytes += size;
                 }
                 got.next_offset += 1;
-                if got.count >= wanted.count_max {
+                if got.count >= count_max {
                     break 'scan;
                 }
             }
@@ -137,30 +160,53 @@ impl Reader<'_> {
         got
     }
 
-    /// Whether the filter accepts the record, before its body is read and checked; None if there is no such record.
+    /// Applies the filter to the entry at `got.next_offset`.
     #[inline]
-    fn accepts(
+    fn judge(
         &self,
-        filter: &Filter,
+        wanted: &Wanted<'_>,
         queue: &Queue,
-        queue_offset: i64,
         entry: &Entry,
+        got: &mut Got,
         gathered: &Gathered,
-    ) -> Option<bool> {
-        let Filter::Expression(program) = filter else {
-            return Some(true);
-        };
+    ) -> Verdict {
+        match wanted.filter {
+            Filter::Expression(program) => {
+                self.examine(program, wanted, queue, entry, got, gathered).unwrap_or(Verdict::Missing)
+            }
+            _ => Verdict::Wanted,
+        }
+    }
+
+    /// Runs the expression over the record's properties, as far as the bounds allow; None if there is no such record.
+    fn examine(
+        &self,
+        program: &Program,
+        wanted: &Wanted<'_>,
+        queue: &Queue,
+        entry: &Entry,
+        got: &mut Got,
+        gathered: &Gathered,
+    ) -> Option<Verdict> {
         if entry.is_void() {
             return None;
         }
         let file = gathered.file_at(self.log, entry.physical_offset)?;
         let position = (entry.physical_offset - file.start_offset) as u64;
-        match content_at(file.slice(position, entry.size as usize)?, entry.physical_offset, false) {
-            Content::Record(record) if fits(&record, queue, queue_offset, entry) => {
-                Some(program.matches(record.properties))
-            }
-            _ => None,
+        let content = content_at(file.slice(position, entry.size as usize)?, entry.physical_offset, false);
+        let Content::Record(record) = content else { return None };
+        if !fits(&record, queue, got.next_offset, entry) {
+            return None;
         }
+        let examined_bytes =
+            got.examined_bytes.saturating_add(program.examined_bytes(record.properties.len()));
+        let bytes_max = wanted.bounds.examined_bytes_max;
+        // Each pull examines at least one record. Otherwise a consumer would never get past a large one.
+        if examined_bytes > bytes_max && (got.examined_bytes > 0 || bytes_max == 0) {
+            return Some(Verdict::Exhausted);
+        }
+        got.examined_bytes = examined_bytes;
+        Some(if program.matches(record.properties) { Verdict::Wanted } else { Verdict::Unwanted })
     }
 
     /// The entry and the file with its record. If the two do not fit, the corrected entry, if there is one.
@@ -229,6 +275,17 @@ impl Reader<'_> {
             Content::Record(record) => file.bytes(position, record.size),
             _ => None,
         }
+    }
+
+    /// The same, if the record's queue points at it. Dispatch gives every record its entry before anybody can know of
+    /// it, and retention keeps the entry as long as the record. Only a record whose topic was deleted has none.
+    pub(crate) fn queued_record_at(&self, physical_offset: i64) -> Option<Bytes> {
+        let bytes = self.record_at(physical_offset)?;
+        let record = Record::decode(&bytes).ok()?;
+        let queue = self.queues.find(record.topic, record.queue_id).ok().flatten()?;
+        let entry = queue.entry(&self.queues.disk, record.queue_offset).ok().flatten()?;
+        let is_its_own = entry.physical_offset == physical_offset && entry.size as usize == record.size;
+        is_its_own.then_some(bytes)
     }
 
     /// When the entry's record was stored, read from the record's header alone.

@@ -38,6 +38,8 @@ pub struct StoreSettings {
     pub disk_refuse_percent: u8,
     /// Lets a full disk delete records that no group has consumed.
     pub delete_unconsumed: bool,
+    /// Entries of the key index that one query examines; an entry whose record has to be read counts as 64.
+    pub query_entries_max: u64,
     /// How long an append waits for another one. After that, others are refused at once until appends continue.
     pub append_wait_ms_max: u64,
     /// The delay of each level, level 1 first.
@@ -65,6 +67,7 @@ impl StoreSettings {
             disk_force_clean_percent: 85,
             disk_refuse_percent: 90,
             delete_unconsumed: false,
+            query_entries_max: 1_000_000,
             append_wait_ms_max: 1_000,
             delay_levels_ms: Vec::new(),
         }

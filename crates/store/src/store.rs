@@ -10,13 +10,13 @@ use bytes::Bytes;
 use metaq_wire::{NewRecord, Record};
 use parking_lot::Mutex;
 
-use crate::api::{Appended, AppendedBatch, Filter, Got, QueryResult, StoreEvents};
+use crate::api::{Appended, AppendedBatch, Bounds, Filter, Got, QueryResult, StoreEvents};
 use crate::clock::Clock;
 use crate::disk::{Disk, DiskFile, memory_bytes};
 use crate::error::StoreError;
 use crate::figures::StoreFigures;
 use crate::housekeeping::Housekeeping;
-use crate::index::key_index::Index;
+use crate::index::key_index::{Index, KeyQuery};
 use crate::log::commit_log::CommitLog;
 use crate::log::copy_permit::CopyPermit;
 use crate::log::flush::Flush;
@@ -259,8 +259,22 @@ impl Store {
         bytes_max: usize,
         filter: &Filter,
     ) -> Got {
-        let wanted = Wanted { queue_offset, count_max: count_max.max(1), bytes_max, filter };
-        self.shared.reader().get(topic, queue_id, &wanted)
+        let bounds = Bounds { count_max, bytes_max, examined_bytes_max: u64::MAX };
+        self.get_within(topic, queue_id, queue_offset, bounds, filter)
+    }
+
+    /// The same with a bound on the work for a filter expression: the answer is what was found until then, and its
+    /// `next_offset` follows the last record that was examined.
+    pub fn get_within(
+        &self,
+        topic: &str,
+        queue_id: i32,
+        queue_offset: i64,
+        bounds: Bounds,
+        filter: &Filter,
+    ) -> Got {
+        let bounds = Bounds { count_max: bounds.count_max.max(1), ..bounds };
+        self.shared.reader().get(topic, queue_id, &Wanted { queue_offset, bounds, filter })
     }
 
     /// The queue offset of the oldest record that is not deleted.
@@ -307,12 +321,22 @@ impl Store {
         })
     }
 
-    /// The confirmed record that starts exactly there; None if there is none or it is damaged.
+    /// The confirmed record that starts exactly there; None if there is none or it is damaged. For offsets that the
+    /// broker has noted itself: see [`Store::queued_record_at`].
     pub fn record_at(&self, physical_offset: i64) -> Option<Bytes> {
         if physical_offset >= self.shared.log.progress.confirmable() {
             return None;
         }
         self.shared.reader().record_at(physical_offset)
+    }
+
+    /// The same for an offset that a client names. The body of a message may contain the image of a record, so the
+    /// queue of the record has to point at it.
+    pub fn queued_record_at(&self, physical_offset: i64) -> Option<Bytes> {
+        if physical_offset >= self.shared.log.progress.confirmable() {
+            return None;
+        }
+        self.shared.reader().queued_record_at(physical_offset)
     }
 
     /// The record that starts exactly there, confirmed or not. For the broker's own bookkeeping: no client may see it
@@ -341,9 +365,12 @@ impl Store {
         });
     }
 
-    /// Finds records by `UNIQ_KEY` or a word of `KEYS`, stored in the time range (both ends included), newest first.
+    /// Finds records by `UNIQ_KEY` or a word of `KEYS`, stored in the time range (both ends included), newest first. It
+    /// ends at the limit of the settings, with what it has found until then.
     pub fn query(&self, topic: &str, key: &str, count_max: usize, begin_ms: i64, end_ms: i64) -> QueryResult {
-        self.shared.index.query(&self.shared.log, topic, key, count_max, begin_ms, end_ms)
+        let entries_max = self.shared.settings.query_entries_max;
+        let query = KeyQuery { topic, key, count_max, begin_ms, end_ms, entries_max };
+        self.shared.index.query(&self.shared.log, &query)
     }
 
     /// Deletes the topic's queues; its records stay in the commit log until retention deletes them. Appends wait

@@ -20,6 +20,7 @@ from metaq.broker.state.journal import Journal
 from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.ha.group_control import GroupControl
 from metaq.memory import MemoryTrim
 from metaq.protocol.dispatch import Unavailable
@@ -71,6 +72,7 @@ class Node:
     pump: Pump
     memory_trim: MemoryTrim
     started_ms: int
+    pools: WorkPools = field(default_factory=WorkPools)
     switches: Switches = field(default_factory=Switches)
     leases: Leases = field(default_factory=dict)
     """Connections outlast a role, so the locks that consumers hold do as well."""

@@ -181,6 +181,12 @@ _ALL: list[Option] = [
             "How long a pull waits for a filter function before the client is asked to pull again.",
         ),
         (
+            "pull_examined_bytes_max",
+            Bytes(64 * KIB, GIB),
+            "Bytes of properties that the SQL92 filter of one pull examines before the pull is answered.",
+        ),
+        ("subscription_tags_max", Number(1, 1_000_000), "Tags of one subscription."),
+        (
             "send_hold_ms_max",
             Number(0, 60_000),
             "How long a send waits for the rate limit of its topic before code 2.",
@@ -245,6 +251,11 @@ _ALL: list[Option] = [
             Seconds(1, 86_400),
             120.0,
             "Age at which an open half message is stored again, so that a restart reads little.",
+        ),
+        (
+            "transaction_immunity_s_max",
+            Number(0, 366 * 86_400),
+            "The longest time for which a producer may ask not to be asked about its transaction.",
         ),
         ("transactions_open_max", Number(1, 100_000_000), "Transactions that may be open at the same time."),
         (
@@ -430,6 +441,11 @@ _ALL: list[Option] = [
             "Disk use at which consumed files are deleted at any age.",
         ),
         ("disk_refuse_percent", Number(35, 99), "Disk use at which messages are refused."),
+        (
+            "query_entries_max",
+            Number(1_000, 2**40),
+            "Entries of the key index that one query examines; a message that it reads counts as 64.",
+        ),
         ("append_wait_ms_max", Number(1, 600_000), "How long a send waits for a slow append before code 2."),
         ("delete_unconsumed", Flag(), "Allow retention to delete messages that nobody has consumed yet."),
     ),

@@ -22,6 +22,7 @@ from metaq.protocol import never
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command, Fields
 from metaq.protocol.errors import Refused
+from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 
@@ -163,7 +164,16 @@ async def _finish(request: Request, outcome: Awaitable[Outcome]) -> None:
 def _answer_to(error: Exception, request: Request) -> Response:
     if isinstance(error, Refused):
         return Response(error.code, error.remark)
-    _log.error("request %d from %s failed", request.code, request.remote, exc_info=error)
+    peer_log.write(
+        _log,
+        logging.ERROR,
+        request.remote,
+        "request %d from %s failed",
+        request.code,
+        request.remote,
+        reason=(request.code, type(error)),
+        exc_info=error,
+    )
     return Response(ResponseCode.SYSTEM_ERROR, f"request {request.code} failed: {type(error).__name__}")
 
 

@@ -11,6 +11,7 @@ from metaq._core import Answer, Closed, ConnectionGone, Listener, Request
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.errors import Unreachable
+from metaq.protocol.peer_log import peer_log
 from metaq.protocol.reply import Reply
 
 _log = logging.getLogger(__name__)
@@ -146,7 +147,14 @@ class Pump:
                 future.set_result(Reply(event.code, event.remark, event.fields, event.body))
         else:
             if event.reason is not None:
-                _log.info("closed the connection of %s: %s", event.remote, event.reason)
+                peer_log.write(
+                    _log,
+                    logging.INFO,
+                    event.remote,
+                    "closed the connection of %s: %s",
+                    event.remote,
+                    event.reason,
+                )
             self._abandon(event.connection, f"{event.remote} has closed its connection")
             if self._on_closed is not None:
                 self._on_closed(event)

@@ -168,7 +168,7 @@ def _check_keys(store: _core.Store, written: Iterable[Facts]) -> None:
 
 def _check_key(store: _core.Store, topic: str, key: str, expected: list[int]) -> None:
     def found() -> list[int]:
-        records, _, _ = store.query(topic, key, count_max=10_000, begin_ms=0, end_ms=FAR_FUTURE_MS)
+        records, _, _, _ = store.query(topic, key, count_max=10_000, begin_ms=0, end_ms=FAR_FUTURE_MS)
         return sorted(_facts(record)["physical_offset"] for record in records)
 
     # After a crash, a thread of its own completes the index.

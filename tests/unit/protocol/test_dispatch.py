@@ -13,6 +13,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Handlers, Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.offsets import QueueOffset
+from metaq.protocol.peer_log import LINES_MAX
 from metaq.protocol.routes import (
     DeleteKeyValue,
     GetBrokerClusterInfo,
@@ -106,3 +107,12 @@ def test_two_handlers_of_one_command_are_refused() -> None:
 def test_the_commands_of_handlers() -> None:
     assert GetKeyValue not in Handlers(Example()).commands()
     assert DeleteKeyValue in Handlers(Example()).commands()
+
+
+def test_a_peer_whose_requests_fail_does_not_fill_the_log(
+    request_for: Build, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        for _ in range(100):
+            assert answer(request_for(GetBrokerClusterInfo(), remote="10.1.2.3:5"))[0][0] == 1
+    assert len(caplog.records) == LINES_MAX

@@ -41,6 +41,17 @@ pub fn tag_code(tag: &str) -> i64 {
     metaq_wire::tag_code(tag)
 }
 
+/// The codes of the tags that `a || b` names, sorted, each once.
+#[pyfunction]
+#[pyo3(signature = (expression))]
+pub fn tag_codes(expression: &str) -> Vec<i64> {
+    let tags = expression.split("||").map(str::trim).filter(|tag| !tag.is_empty());
+    let mut codes: Vec<i64> = tags.map(metaq_wire::tag_code).collect();
+    codes.sort_unstable();
+    codes.dedup();
+    codes
+}
+
 #[pyclass(frozen, get_all, module = "metaq._core")]
 pub struct Frame {
     code: i32,

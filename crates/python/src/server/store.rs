@@ -107,7 +107,7 @@ impl Store {
     }
 
     fn record_at<'py>(&self, py: Python<'py>, physical_offset: i64) -> Option<Bound<'py, PyBytes>> {
-        let record = enter_infallible(py, || self.inner.record_at(physical_offset))?;
+        let record = enter_infallible(py, || self.inner.queued_record_at(physical_offset))?;
         Some(PyBytes::new(py, &record))
     }
 
@@ -120,10 +120,10 @@ impl Store {
         count_max: usize,
         begin_ms: i64,
         end_ms: i64,
-    ) -> (Vec<Bound<'py, PyBytes>>, i64, i64) {
+    ) -> (Vec<Bound<'py, PyBytes>>, i64, i64, bool) {
         let found = enter_infallible(py, || self.inner.query(topic, key, count_max, begin_ms, end_ms));
         let records = found.records.iter().map(|record| PyBytes::new(py, record)).collect();
-        (records, found.last_store_time, found.last_physical_offset)
+        (records, found.last_store_time, found.last_physical_offset, found.is_cut_short)
     }
 
     fn delete_topic(&self, py: Python<'_>, topic: &str) -> PyResult<()> {

@@ -104,7 +104,7 @@ impl Puller {
             return Err(Denial::refused(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
         }
         if is_tags(expression_type) {
-            return Ok(tags_filter(expression));
+            return tags_filter(expression, self.settings.tags_max);
         }
         let known = match expression_type {
             SQL92 => self.expressions.find(expression),
@@ -122,14 +122,18 @@ impl Puller {
     }
 }
 
-fn tags_filter(expression: &str) -> Filter {
+fn tags_filter(expression: &str, tags_max: usize) -> Result<Filter, Denial> {
     let expression = expression.trim();
     if expression.is_empty() || expression == "*" {
-        return Filter::All;
+        return Ok(Filter::All);
     }
     let tags = expression.split("||").map(str::trim).filter(|tag| !tag.is_empty());
-    let codes: Vec<i64> = tags.map(tag_code).collect();
-    if codes.is_empty() { Filter::All } else { Filter::Tags(codes.into()) }
+    let codes: Vec<i64> = tags.take(tags_max + 1).map(tag_code).collect();
+    if codes.len() > tags_max {
+        let remark = format!("the pull names more than {tags_max} tags, the limit (subscription_tags_max)");
+        return Err(Denial::refused(response_code::SUBSCRIPTION_PARSE_FAILED, remark));
+    }
+    Ok(if codes.is_empty() { Filter::All } else { Filter::Tags(codes.into()) })
 }
 
 /// The filter of the subscription that the group's heartbeats announced.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
-use metaq_store::{Filter, GetStatus, Got, Store};
+use metaq_store::{Bounds, Filter, GetStatus, Got, Store};
 use metaq_wire::{Encoding, PullHeader};
 
 use crate::codes::response_code;
@@ -39,6 +39,12 @@ pub struct Pull {
     /// The broker that the group reads from, and the one for records that are no longer in memory.
     pub broker_id: i64,
     pub slow_broker_id: i64,
+}
+
+/// The work that may still be done for pulls in one go. A pull that finds nothing left is answered with where it stands,
+/// and its consumer asks again.
+pub(super) struct Allowance {
+    examined_bytes: u64,
 }
 
 /// Serves pulls, at once or when there is something for them.
@@ -135,7 +141,7 @@ impl Puller {
         }
         let may_wait = header.system_flag & FLAG_SUSPEND != 0 && header.suspend_timeout_ms > 0;
         let wait = may_wait.then(|| self.suspension(header.suspend_timeout_ms as u64));
-        let Some(got) = self.get_within(&pull, ask.peer, false) else {
+        let Some(got) = self.get_within(&pull, ask.peer, false, &mut self.allowance()) else {
             return self.hold_paced(ask, pull, wait, answers);
         };
         let code = pull_code(&got, pull.queue_offset);
@@ -149,13 +155,24 @@ impl Puller {
         Outcome::Done
     }
 
-    pub(super) fn get(&self, pull: &Pull) -> Got {
-        self.get_at_most(pull, pull.count_max, pull.bytes_max)
+    pub(super) fn allowance(&self) -> Allowance {
+        Allowance { examined_bytes: self.settings.examined_bytes_max }
     }
 
-    pub(super) fn get_at_most(&self, pull: &Pull, count_max: usize, bytes_max: usize) -> Got {
-        let got =
-            self.store.get(&pull.topic, pull.queue_id, pull.queue_offset, count_max, bytes_max, &pull.filter);
+    pub(super) fn get(&self, pull: &Pull, allowance: &mut Allowance) -> Got {
+        self.get_at_most(pull, pull.count_max, pull.bytes_max, allowance)
+    }
+
+    pub(super) fn get_at_most(
+        &self,
+        pull: &Pull,
+        count_max: usize,
+        bytes_max: usize,
+        allowance: &mut Allowance,
+    ) -> Got {
+        let bounds = Bounds { count_max, bytes_max, examined_bytes_max: allowance.examined_bytes };
+        let got = self.store.get_within(&pull.topic, pull.queue_id, pull.queue_offset, bounds, &pull.filter);
+        allowance.examined_bytes = allowance.examined_bytes.saturating_sub(got.examined_bytes);
         let got = self.or_wait(pull, got);
         if is_function(&pull.filter) { without_candidates(got, pull.queue_offset) } else { got }
     }

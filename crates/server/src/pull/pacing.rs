@@ -10,21 +10,27 @@ use crate::net::answers::Answers;
 use crate::net::peer::Peer;
 use crate::net::route::{Ask, Outcome};
 use crate::pull::Puller;
-use crate::pull::handler::Pull;
+use crate::pull::handler::{Allowance, Pull};
 use crate::pull::held_pulls::Held;
 use crate::pull::waiting::refuse_hold;
 
 impl Puller {
     /// Reads as much for a pull as its group's limit has room for; None if the pull has to wait. Pulls that wait already
     /// come first, unless it is this pull's turn.
-    pub(super) fn get_within(&self, pull: &Pull, peer: &Peer, is_its_turn: bool) -> Option<Got> {
+    pub(super) fn get_within(
+        &self,
+        pull: &Pull,
+        peer: &Peer,
+        is_its_turn: bool,
+        allowance: &mut Allowance,
+    ) -> Option<Got> {
         let Some(limit) = self.consume_limit(&pull.group) else {
-            return Some(self.get(pull));
+            return Some(self.get(pull, allowance));
         };
         let now_ns = self.flow.now_ns();
         let is_there = pull.queue_offset < self.store.max_offset(&pull.topic, pull.queue_id);
         if !is_there || pull.queue_offset < self.store.min_offset(&pull.topic, pull.queue_id) {
-            let got = self.get(pull);
+            let got = self.get(pull, allowance);
             // Messages that arrived since the look above count as well.
             limit.charge(got.count as u64, got.bytes as u64, now_ns);
             return Some(got);
@@ -33,7 +39,7 @@ impl Puller {
             return None;
         }
         let (count_max, bytes_max) = limit.take(pull.count_max, pull.bytes_max, now_ns)?;
-        let got = self.get_at_most(pull, count_max, bytes_max);
+        let got = self.get_at_most(pull, count_max, bytes_max, allowance);
         limit.finish_share(count_max - got.count.min(count_max), got.bytes, now_ns);
         self.flow.paced.note_served(pull, peer);
         Some(got)
@@ -87,8 +93,9 @@ impl Puller {
             return;
         }
         for group in paced.groups() {
+            let mut allowance = self.allowance();
             while let Some((turn, held)) = paced.take_first(&group) {
-                if let Some(too_early) = self.look_in_turn(held) {
+                if let Some(too_early) = self.look_in_turn(held, &mut allowance) {
                     paced.put_back(turn, too_early);
                     break;
                 }
@@ -116,6 +123,7 @@ impl Puller {
             slices: Vec::new(),
             count: 0,
             bytes: 0,
+            examined_bytes: 0,
         }
     }
 }

@@ -27,6 +27,7 @@ impl Puller {
             slices: Vec::new(),
             count: 0,
             bytes: 0,
+            examined_bytes: 0,
         })
     }
 }

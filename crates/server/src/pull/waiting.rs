@@ -12,7 +12,7 @@ use crate::net::route::{Ask, Outcome};
 use crate::pull::Puller;
 use crate::pull::answer::pull_code;
 use crate::pull::function::is_unjudged;
-use crate::pull::handler::Pull;
+use crate::pull::handler::{Allowance, Pull};
 use crate::pull::held_pulls::{Held, NoRoom};
 
 /// Looks at one pull on a foreign thread, before it is answered as it stands.
@@ -69,7 +69,11 @@ impl Puller {
 
     /// Registers a pull that has found nothing, and looks once more: messages that arrived before the registration woke
     /// nobody. Returns the pull if there is no room.
-    pub(super) fn register(&self, mut held: Held) -> Result<(), Box<Held>> {
+    pub(super) fn register(&self, held: Held) -> Result<(), Box<Held>> {
+        self.register_within(held, &mut self.allowance())
+    }
+
+    fn register_within(&self, mut held: Held, allowance: &mut Allowance) -> Result<(), Box<Held>> {
         for _ in 0..LOOKS_MAX {
             let (group, topic) = (Arc::clone(&held.pull.group), Arc::clone(&held.pull.topic));
             let (queue_id, queue_offset) = (held.pull.queue_id, held.pull.queue_offset);
@@ -79,38 +83,44 @@ impl Puller {
             {
                 return Ok(());
             }
-            match self.holds.take_one(ticket).and_then(|taken| self.look(taken)) {
+            match self.holds.take_one(ticket).and_then(|taken| self.look(taken, allowance)) {
                 Some(again) => held = again,
                 None => return Ok(()),
             }
         }
-        self.finish(held);
+        self.finish(held, allowance);
         Ok(())
     }
 
-    /// Looks at the held pulls of a queue that got messages with these tags.
+    /// Looks at the held pulls of a queue that got messages with these tags. This runs on the thread of the sender, so
+    /// all of them together get one allowance.
     pub fn wake(&self, topic: &str, queue_id: i32, max_offset: i64, tag_codes: &[i64]) {
+        let mut allowance = self.allowance();
         for held in self.holds.take(topic, queue_id, max_offset, tag_codes) {
-            if let Some(still_waiting) = self.look(held) {
-                self.register_or_finish(still_waiting);
+            if let Some(still_waiting) = self.look(held, &mut allowance) {
+                self.register_or_finish_within(still_waiting, &mut allowance);
             }
         }
     }
 
     pub(super) fn register_or_finish(&self, held: Held) {
-        if let Err(without_room) = self.register(held) {
-            self.finish(*without_room);
+        self.register_or_finish_within(held, &mut self.allowance());
+    }
+
+    fn register_or_finish_within(&self, held: Held, allowance: &mut Allowance) {
+        if let Err(without_room) = self.register_within(held, allowance) {
+            self.finish(*without_room, allowance);
         }
     }
 
     /// Runs a held pull again. Returns it, to be held on, if it found nothing up to the end of the queue; answers it
     /// otherwise.
-    fn look(&self, held: Held) -> Option<Held> {
+    fn look(&self, held: Held, allowance: &mut Allowance) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
             self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
-        match self.get_within(&held.pull, &held.peer, false) {
+        match self.get_within(&held.pull, &held.peer, false, allowance) {
             Some(got) => self.line_up_or_answer(held, got),
             None => {
                 if let Err(without_room) = self.pace(held) {
@@ -122,16 +132,16 @@ impl Puller {
     }
 
     /// The same for a pull that waited for its group's limit. Returns it if the limit has no room yet.
-    pub(super) fn look_in_turn(&self, held: Held) -> Option<Held> {
+    pub(super) fn look_in_turn(&self, held: Held, allowance: &mut Allowance) -> Option<Held> {
         if let Some(elsewhere) = self.redirect(&held.pull) {
             self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere);
             return None;
         }
-        let Some(got) = self.get_within(&held.pull, &held.peer, true) else {
+        let Some(got) = self.get_within(&held.pull, &held.peer, true, allowance) else {
             return Some(held);
         };
         if let Some(still_waiting) = self.line_up_or_answer(held, got) {
-            self.register_or_finish(still_waiting);
+            self.register_or_finish_within(still_waiting, allowance);
         }
         None
     }
@@ -168,11 +178,11 @@ impl Puller {
     }
 
     /// Runs a held pull for the last time and answers whatever it finds.
-    pub(super) fn finish(&self, held: Held) {
+    fn finish(&self, held: Held, allowance: &mut Allowance) {
         match self.redirect(&held.pull) {
             Some(elsewhere) => self.post_answer(&held, response_code::PULL_OFFSET_MOVED, elsewhere),
             None => {
-                let got = self.get_within(&held.pull, &held.peer, false);
+                let got = self.get_within(&held.pull, &held.peer, false, allowance);
                 let got = got.unwrap_or_else(|| self.not_yet(&held.pull));
                 self.answer_held(held, got);
             }
@@ -201,16 +211,18 @@ impl Puller {
 
     /// Answers the pulls that have waited long enough.
     pub fn end_overdue(&self, now: Instant) {
+        let mut allowance = self.allowance();
         for held in self.holds.take_expired(now).into_iter().chain(self.function_lines.take_expired(now)) {
-            self.finish(held);
+            self.finish(held, &mut allowance);
         }
         self.expire_paced(now);
     }
 
     /// Answers every pull that waits. From now on no pull waits.
     pub fn close(&self) {
+        let mut allowance = self.allowance();
         for held in self.holds.close().into_iter().chain(self.function_lines.close()) {
-            self.finish(held);
+            self.finish(held, &mut allowance);
         }
         for held in self.flow.paced.close() {
             self.finish_paced(held);

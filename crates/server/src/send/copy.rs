@@ -33,7 +33,7 @@ pub struct Resend {
 impl Sender {
     /// Stores a copy, as safely as an acknowledged message, and returns its physical offset.
     pub fn resend(&self, resend: &Resend) -> Result<i64, ServerError> {
-        let Some(stored) = self.store.record_at(resend.physical_offset) else {
+        let Some(stored) = self.store.queued_record_at(resend.physical_offset) else {
             return Err(ServerError::NoRecord(resend.physical_offset));
         };
         let record = Record::decode(&stored).map_err(ServerError::Frame)?;

@@ -101,7 +101,8 @@ impl Transactions {
         if header.from_check || immunity.is_none() {
             return Ok(());
         }
-        let immunity_ms = immunity_ms(immunity).max(self.settings.timeout_ms);
+        let immunity_ms =
+            immunity_ms(immunity).min(self.settings.immunity_ms_max).max(self.settings.timeout_ms);
         let age_ms = self.store.clock().now_ms().saturating_sub(record.born_timestamp_ms);
         if age_ms > immunity_ms {
             let remark = format!(

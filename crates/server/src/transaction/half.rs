@@ -265,7 +265,7 @@ impl Transactions {
     /// Opens a transaction again that was given up: its message in `topic` becomes a half message again, with no checks
     /// counted. False if too many transactions are open.
     pub fn resume(&self, physical_offset: i64, topic: &str) -> Result<bool, ServerError> {
-        let Some(stored) = self.store.record_at(physical_offset) else {
+        let Some(stored) = self.store.queued_record_at(physical_offset) else {
             return Err(ServerError::NoRecord(physical_offset));
         };
         let record = Record::decode(&stored).map_err(ServerError::Frame)?;

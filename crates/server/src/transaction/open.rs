@@ -169,6 +169,7 @@ struct PartialCommit {
 pub struct Ledger {
     open_max: usize,
     ends_max: usize,
+    immunity_ms_max: i64,
     open: BTreeMap<i64, Half>,
     /// Former copies of open half messages, by which a late producer may still end them.
     moved: HashMap<i64, Moved, RandomState>,
@@ -187,8 +188,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn new(open_max: usize, ends_max: usize) -> Self {
-        Ledger { open_max, ends_max: ends_max.max(1), ..Ledger::default() }
+    pub fn new(open_max: usize, ends_max: usize, immunity_ms_max: i64) -> Self {
+        Ledger { open_max, ends_max: ends_max.max(1), immunity_ms_max, ..Ledger::default() }
     }
 
     pub fn is_full(&self) -> bool {
@@ -203,7 +204,9 @@ impl Ledger {
         (self.next_half, self.next_done) = (half_offset, done_offset);
     }
 
-    pub fn open(&mut self, queue_offset: i64, half: Half) {
+    pub fn open(&mut self, queue_offset: i64, mut half: Half) {
+        // Nobody may keep a transaction open for years: there is room for a limited number of them.
+        half.kind.immunity_ms = half.kind.immunity_ms.min(self.immunity_ms_max);
         self.open.insert(queue_offset, half);
         self.see(queue_offset);
     }
@@ -377,6 +380,7 @@ mod tests {
     use super::*;
 
     const ENDS_MAX: usize = 64;
+    const IMMUNITY_MS_MAX: i64 = 86_400_000;
     const PLAIN: Kind = Kind { immunity_ms: -1, is_batch: false };
 
     fn half(stored_ms: i64) -> Half {
@@ -384,7 +388,7 @@ mod tests {
     }
 
     fn ledger(count: i64) -> Ledger {
-        let mut ledger = Ledger::new(10, ENDS_MAX);
+        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
         (0..count).for_each(|queue_offset| ledger.open(queue_offset, half(1000 + queue_offset)));
         ledger
     }
@@ -505,8 +509,22 @@ mod tests {
     }
 
     #[test]
+    fn no_producer_gets_more_immunity_than_the_limit() {
+        let mut ledger = Ledger::new(10, ENDS_MAX, 600_000);
+        for (queue_offset, is_batch) in [(0, false), (1, true)] {
+            let kind = Kind { immunity_ms: immunity_ms(Some(b"2147483647")), is_batch };
+            ledger.open(queue_offset, Half::new(7, 1_000, 1_000, kind));
+        }
+        assert!(ledger.half(0).is_some_and(|half| half.is_immune(&look(601_000))));
+        assert!(ledger.half(0).is_some_and(|half| !half.is_immune(&look(601_001))));
+        assert_eq!(ledger.due(&look(601_001)).len(), 2, "one that holds many as well");
+        ledger.replace(0, 2, Half::new(8, 1_000, 700_000, Kind { immunity_ms: i64::MAX, is_batch: false }));
+        assert!(ledger.half(2).is_some_and(|half| !half.is_immune(&look(700_000))), "a copy as well");
+    }
+
+    #[test]
     fn what_lies_at_one_place_for_long_is_due_for_a_copy() {
-        let mut ledger = Ledger::new(10, ENDS_MAX);
+        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
         ledger.open(0, Half::new(7, 1_000, 1_000, Kind { immunity_ms: 3_600_000, ..PLAIN }));
         assert!(ledger.due(&look(61_000)).is_empty());
         assert_eq!(ledger.due(&look(61_001)).len(), 1);
@@ -514,7 +532,7 @@ mod tests {
 
     #[test]
     fn one_that_holds_many_is_looked_at_when_its_age_has_doubled() {
-        let mut ledger = Ledger::new(10, ENDS_MAX);
+        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
         let kind = Kind { immunity_ms: 10_000, is_batch: true };
         ledger.open(0, Half::new(7, 1_000, 1_000, kind));
         let looks = |ledger: &Ledger, from_ms: i64, until_ms: i64| {
@@ -525,7 +543,7 @@ mod tests {
         assert_eq!(looks(&ledger, 61_000, 900_000), Some(121_000));
         ledger.replace(1, 2, Half::new(9, 1_000, 121_000, kind));
         assert_eq!(looks(&ledger, 121_000, 900_000), Some(241_000));
-        let mut ledger = Ledger::new(10, ENDS_MAX);
+        let mut ledger = Ledger::new(10, ENDS_MAX, IMMUNITY_MS_MAX);
         ledger.open(0, Half::new(7, 1_000, 3_600_000, kind));
         assert_eq!(
             looks(&ledger, 3_600_000, 3_700_000),

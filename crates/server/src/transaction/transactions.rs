@@ -40,7 +40,8 @@ impl Transactions {
         due_times: DueTimes,
         added: Arc<AddedProperties>,
     ) -> Self {
-        let ledger = Mutex::new(Ledger::new(settings.open_max, settings.ended_kept));
+        let ledger =
+            Mutex::new(Ledger::new(settings.open_max, settings.ended_kept, settings.immunity_ms_max));
         Transactions {
             store,
             store_host,

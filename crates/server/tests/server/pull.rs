@@ -365,3 +365,85 @@ fn a_function_decides_which_messages_a_pull_gets() {
     batch.refuse(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
     reader.answer().refuses(response_code::SUBSCRIPTION_PARSE_FAILED, "the function failed");
 }
+
+/// A group that reads messages whose color is red, after many searches in another property.
+fn put_group_with_costly_filter(plane: &Plane) {
+    let mut operations =
+        vec![Operation::Property("color".into()), Operation::Text("red".into()), Operation::Equal];
+    for _ in 0..50 {
+        operations.extend([
+            Operation::Property("big".into()),
+            Operation::Contains("needle".into()),
+            Operation::Or,
+        ]);
+    }
+    let mut costly = group(GROUP);
+    costly.subscriptions[0].filter = Filter::Expression(Arc::new(Program::build(operations).unwrap()));
+    plane.broker().policy.put_groups(vec![costly]);
+}
+
+fn put_colored(client: &mut Client, color: &str, body: &str) {
+    let colored = properties(&[("color", color), ("big", &"x".repeat(3_000))]);
+    let answer = client.ask(SEND_MESSAGE_V2, &send_fields(&colored), body.as_bytes());
+    assert_eq!(answer.code, response_code::SUCCESS);
+}
+
+#[test]
+fn a_costly_filter_is_run_in_steps_of_many_pulls() {
+    // Enough for four messages.
+    let plane = Plane::with(|setup| setup.broker.pull.examined_bytes_max = 700_000);
+    put_group_with_costly_filter(&plane);
+    let mut client = plane.connect();
+    for number in 0..40 {
+        put_colored(&mut client, if number % 10 == 9 { "red" } else { "blue" }, &number.to_string());
+    }
+    let (mut found, mut codes, mut next) = (Vec::new(), Vec::new(), 0);
+    while next < 40 {
+        let answer = client.ask(PULL_MESSAGE, &pull_fields(next), b"");
+        let reached = answer.number("nextBeginOffset");
+        assert!(reached > next && reached <= next + 4, "from {next} to {reached}");
+        next = reached;
+        codes.push(answer.code);
+        found.extend(answer.bodies());
+    }
+    assert_eq!(found, ["9", "19", "29", "39"]);
+    let retries = codes.iter().filter(|code| **code == response_code::PULL_RETRY_IMMEDIATELY).count();
+    assert_eq!((codes.len(), retries), (10, 6), "{codes:?}");
+}
+
+#[test]
+fn pulls_that_one_message_wakes_share_the_work() {
+    let plane = Plane::with(|setup| setup.broker.pull.examined_bytes_max = 350_000);
+    put_group_with_costly_filter(&plane);
+    let mut readers: Vec<Client> = (0..5).map(|_| plane.connect()).collect();
+    for (number, reader) in readers.iter_mut().enumerate() {
+        reader.send(PULL_MESSAGE, &held_fields(0, 60_000), b"");
+        eventually("the pull is held", || plane.counts().held == number as u64 + 1);
+    }
+    put_colored(&mut plane.connect(), "red", "one");
+    let answers: Vec<Answer> = readers.iter_mut().map(Client::answer).collect();
+    let found = answers.iter().filter(|answer| answer.bodies() == ["one"]).count();
+    assert_eq!(found, 3, "the third one goes over the limit");
+    for answer in answers.iter().filter(|answer| answer.bodies().is_empty()) {
+        // Its consumer asks again at once, in its own time.
+        assert_eq!(
+            (answer.code, answer.number("nextBeginOffset")),
+            (response_code::PULL_RETRY_IMMEDIATELY, 0)
+        );
+    }
+}
+
+#[test]
+fn a_pull_names_a_limited_number_of_tags() {
+    let plane = Plane::with(|setup| setup.broker.pull.tags_max = 20);
+    let mut client = plane.connect();
+    put_tagged(&mut client, "tag7", "seven");
+    let mut pull = |count: usize| {
+        let tags: Vec<String> = (0..count).map(|number| format!("tag{number}")).collect();
+        let flag = SUBSCRIPTION.to_string();
+        let fields = but(pull_fields(0), &[("sysFlag", &flag), ("subscription", &tags.join("||"))]);
+        client.ask(PULL_MESSAGE, &fields, b"")
+    };
+    assert_eq!(pull(20).bodies(), ["seven"]);
+    pull(21).refuses(response_code::SUBSCRIPTION_PARSE_FAILED, "more than 20 tags");
+}

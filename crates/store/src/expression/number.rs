@@ -1,10 +1,16 @@
 //! Numbers as Java reads them from a text. Digits are ASCII; hexadecimal doubles, which nobody writes, are not read.
+//! Neither are texts of more than [`NUMBER_BYTES_MAX`]: an expression can compare one property a thousand times.
+
+const NUMBER_BYTES_MAX: usize = 1_024;
 
 pub(super) fn parse_integer(text: &[u8]) -> Option<i32> {
     parse_long(text)?.try_into().ok()
 }
 
 pub(super) fn parse_long(text: &[u8]) -> Option<i64> {
+    if text.len() > NUMBER_BYTES_MAX {
+        return None;
+    }
     // Rust reads just what Java does: a sign of either kind, digits, no space around them.
     std::str::from_utf8(text).ok()?.parse().ok()
 }
@@ -12,6 +18,9 @@ pub(super) fn parse_long(text: &[u8]) -> Option<i64> {
 /// Reads a number as Java does. It may have spaces around it and one of `fFdD` after it. `NaN` and `Infinity` are read
 /// only in this spelling.
 pub(super) fn parse_double(text: &[u8]) -> Option<f64> {
+    if text.len() > NUMBER_BYTES_MAX {
+        return None;
+    }
     let text = trim(text);
     let unsigned = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
     let sign = if text.first() == Some(&b'-') { -1.0 } else { 1.0 };

@@ -184,22 +184,46 @@ impl IndexFile {
         if (1..self.count).contains(&number) { number } else { 0 }
     }
 
-    /// Visits the physical offsets of records that may have the key, newest first, until `visit` returns false.
-    pub(crate) fn find(&self, key_hash: i32, mut visit: impl FnMut(i64) -> bool) {
+    /// Visits the entries of the key's slot, newest first, until `visit` returns false. Other keys share the slot.
+    pub(crate) fn find(&self, key_hash: i32, mut visit: impl FnMut(FoundEntry) -> bool) {
         let mut number = self.slot(self.sizes.slot_at(key_hash));
         while number > 0 {
             let Some(entry) = self.table.read::<{ ENTRY_BYTES as usize }>(self.sizes.entry_at(number)) else {
                 return;
             };
             let int = |at: usize| entry[at..].first_chunk().copied().map_or(0, i32::from_be_bytes);
-            let physical_offset = entry[4..].first_chunk().copied().map_or(0, i64::from_be_bytes);
-            if int(0) == key_hash && !visit(physical_offset) {
+            let found = FoundEntry {
+                is_of_key: int(0) == key_hash,
+                physical_offset: entry[4..].first_chunk().copied().map_or(0, i64::from_be_bytes),
+                seconds: int(12),
+            };
+            if !visit(found) {
                 return;
             }
             // Chains lead to older entries only. Anything else is damage and might never end.
             let previous = int(16);
             number = if previous < number { previous } else { 0 };
         }
+    }
+}
+
+/// An entry of a key's slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoundEntry {
+    /// Whether it has the hash of the key; the key itself is in the record only.
+    pub(crate) is_of_key: bool,
+    pub(crate) physical_offset: i64,
+    seconds: i32,
+}
+
+impl FoundEntry {
+    /// Whether its record may be stored in the time range. Entries have whole seconds since the file's first record, and
+    /// records from before it, after the clock was set back, have 0.
+    pub(crate) fn may_be_within(&self, span: &Span, begin_ms: i64, end_ms: i64) -> bool {
+        let earliest_ms = span.begin_time_ms.saturating_add(i64::from(self.seconds) * 1_000);
+        let is_too_late = self.seconds > 0 && earliest_ms > end_ms;
+        let is_too_early = self.seconds < i32::MAX && earliest_ms.saturating_add(999) < begin_ms;
+        !is_too_late && !is_too_early
     }
 }
 
@@ -223,8 +247,8 @@ mod tests {
 
     fn found(file: &IndexFile, key: &str) -> Vec<i64> {
         let mut offsets = Vec::new();
-        file.find(key_hash(topic_hash("t"), key), |offset| {
-            offsets.push(offset);
+        file.find(key_hash(topic_hash("t"), key), |found| {
+            offsets.extend(found.is_of_key.then_some(found.physical_offset));
             true
         });
         offsets
@@ -264,6 +288,21 @@ mod tests {
         assert_eq!(bytes[36..40], 8_i32.to_be_bytes());
         assert_eq!(bytes.len() as u64, SIZES.file_bytes());
         Ok(())
+    }
+
+    #[test]
+    fn an_entry_tells_whether_its_record_may_lie_in_a_span_of_time() {
+        let span = Span { begin_time_ms: 10_500, ..Span::default() };
+        let within = |seconds, begin_ms, end_ms| {
+            let found = FoundEntry { is_of_key: true, physical_offset: 0, seconds };
+            found.may_be_within(&span, begin_ms, end_ms)
+        };
+        // Stored between 12,500 and 13,499.
+        assert!(within(2, 0, 12_500) && !within(2, 0, 12_499));
+        assert!(within(2, 13_499, i64::MAX) && !within(2, 13_500, i64::MAX));
+        assert!(within(0, 0, 5_000), "the clock may have been set back");
+        assert!(!within(0, 11_500, i64::MAX));
+        assert!(within(i32::MAX, i64::MAX, i64::MAX), "or forward");
     }
 
     #[test]

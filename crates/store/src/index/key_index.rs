@@ -28,6 +28,9 @@ const PASS_RECORDS_MAX: usize = 2_048;
 /// The most bytes of the log that are indexed at a stop, which takes about a tenth of a second.
 const CATCH_UP_BYTES_MAX: i64 = 64 << 20;
 
+/// To read a record and to compare its keys costs about as much as to examine this many entries.
+const RECORD_ENTRIES: u64 = 64;
+
 /// Entries that are written under one lock and whose slots are read together.
 const GROUP_KEYS: usize = 32;
 
@@ -65,6 +68,16 @@ impl Found {
             store_timestamp_ms: record.store_timestamp_ms,
         }));
     }
+}
+
+/// The records that a query asks for, and the most that it may examine.
+pub(crate) struct KeyQuery<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) count_max: usize,
+    pub(crate) begin_ms: i64,
+    pub(crate) end_ms: i64,
+    pub(crate) entries_max: u64,
 }
 
 pub(crate) struct Index {
@@ -273,19 +286,13 @@ impl Index {
         Ok(())
     }
 
-    /// Finds records with the key stored in the time range, newest first. Every record is checked in the log.
-    pub(crate) fn query(
-        &self,
-        log: &CommitLog,
-        topic: &str,
-        key: &str,
-        count_max: usize,
-        begin_ms: i64,
-        end_ms: i64,
-    ) -> QueryResult {
-        let key_hash = key_hash(topic_hash(topic), key);
+    /// Finds records with the key stored in the time range, newest first. Every record is checked in the log, but only
+    /// if its entry may lie in the range.
+    pub(crate) fn query(&self, log: &CommitLog, query: &KeyQuery<'_>) -> QueryResult {
+        let key_hash = key_hash(topic_hash(query.topic), query.key);
         let mut result = QueryResult::default();
-        let mut seen = Vec::new();
+        // A record has several entries if it was indexed again after a kill.
+        let mut returned = Vec::new();
         let files = self.files.read();
         if let Some(last) = files.last() {
             result.last_store_time = last.span().end_time_ms;
@@ -293,17 +300,31 @@ impl Index {
         }
         for file in files.iter().rev() {
             let span = file.span();
-            if file.is_empty() || span.begin_time_ms > end_ms || span.end_time_ms < begin_ms {
+            if file.is_empty() || span.begin_time_ms > query.end_ms || span.end_time_ms < query.begin_ms {
                 continue;
             }
-            file.find(key_hash, |physical_offset| {
-                if result.records.len() < count_max && !seen.contains(&physical_offset) {
-                    seen.push(physical_offset);
-                    let record = matching_record(log, physical_offset, topic, key, begin_ms, end_ms);
-                    result.records.extend(record);
+            file.find(key_hash, |found| {
+                if result.examined_entries >= query.entries_max {
+                    result.is_cut_short = true;
+                    return false;
                 }
-                result.records.len() < count_max
+                result.examined_entries += 1;
+                let physical_offset = found.physical_offset;
+                if found.is_of_key
+                    && found.may_be_within(&span, query.begin_ms, query.end_ms)
+                    && !returned.contains(&physical_offset)
+                {
+                    result.examined_entries += RECORD_ENTRIES;
+                    if let Some(record) = matching_record(log, physical_offset, query) {
+                        returned.push(physical_offset);
+                        result.records.push(record);
+                    }
+                }
+                result.records.len() < query.count_max
             });
+            if result.is_cut_short || result.records.len() >= query.count_max {
+                break;
+            }
         }
         result
     }
@@ -341,24 +362,19 @@ fn keys<'a>(record: &Record<'a>) -> impl Iterator<Item = &'a str> {
     unique_key.into_iter().chain(text(keys).split(' ').filter(|key| !key.is_empty()))
 }
 
-fn matching_record(
-    log: &CommitLog,
-    physical_offset: i64,
-    topic: &str,
-    key: &str,
-    begin_ms: i64,
-    end_ms: i64,
-) -> Option<Bytes> {
+fn matching_record(log: &CommitLog, physical_offset: i64, query: &KeyQuery<'_>) -> Option<Bytes> {
     if physical_offset >= log.progress.confirmable() {
         return None;
     }
     let file = log.file_at(physical_offset)?;
     let position = (physical_offset - file.start_offset) as u64;
     let bytes = file.readable().get(position as usize..)?;
-    let Content::Record(record) = content_at(bytes, physical_offset, true) else { return None };
-    let fits = record.topic == topic.as_bytes()
-        && (begin_ms..=end_ms).contains(&record.store_timestamp_ms)
-        && keys(&record).any(|word| word == key);
+    // The checksum comes last: it needs the whole body, and another key may have the same hash.
+    let Content::Record(record) = content_at(bytes, physical_offset, false) else { return None };
+    let fits = record.topic == query.topic.as_bytes()
+        && (query.begin_ms..=query.end_ms).contains(&record.store_timestamp_ms)
+        && keys(&record).any(|word| word == query.key)
+        && matches!(content_at(bytes, physical_offset, true), Content::Record(_));
     if fits { file.bytes(position, record.size) } else { None }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use metaq_store::{Clock, Filter, GetStatus, Store, StoreError, SystemDisk};
+use metaq_store::{Clock, Filter, GetStatus, Store, StoreError, StoreSettings, SystemDisk};
 use metaq_wire::{Record, tag_code};
 
 use crate::support::*;
@@ -298,4 +298,71 @@ fn a_fresh_store_takes_little_room() {
         metadata.blocks() * 512 + children
     }
     assert!(blocks(directory.path()) < 100_000_000, "{} bytes", blocks(directory.path()));
+}
+
+#[test]
+fn a_query_reads_only_records_of_its_time_and_ends_at_its_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let clock = Clock::manual(1_000_000);
+    // One index file for all of them.
+    let settings = StoreSettings { index_entries: 2_000, ..small(directory.path()) };
+    let store = Store::open(settings.clone(), clock.clone(), Arc::new(SystemDisk)).unwrap();
+    for number in 0..1_000 {
+        store.append(&record("t", 0, number.to_string().as_bytes(), "KEYS\u{1}same\u{2}")).unwrap();
+        clock.advance_ms(if number == 499 { 100_000 } else { 10 });
+    }
+    store.dispatch();
+    let end = figure(&store, "commit_log_max_offset");
+    eventually("the index", || figure(&store, "indexed_offset") == end);
+    // In the pause between the two halves nothing was stored.
+    let none = store.query("t", "same", 64, 1_010_000, 1_100_000);
+    assert_eq!((none.records.len(), none.examined_entries, none.is_cut_short), (0, 1_000, false));
+    let early = store.query("t", "same", 64, 1_000_000, 1_000_095);
+    assert_eq!(early.records.len(), 10);
+    assert!(early.examined_entries < 1_000 + 101 * 64, "{}: only one second is read", early.examined_entries);
+    store.close().unwrap();
+    drop(store);
+    let limited = StoreSettings { query_entries_max: 300, ..settings };
+    let store = Store::open(limited, clock, Arc::new(SystemDisk)).unwrap();
+    let newest = store.query("t", "same", 2, 0, i64::MAX);
+    assert_eq!((newest.records.len(), newest.is_cut_short), (2, false));
+    let some = store.query("t", "same", 64, 0, i64::MAX);
+    assert!(some.is_cut_short && (1..=5).contains(&some.records.len()), "what it has found until then");
+    let none = store.query("t", "same", 64, 1_000_000, 1_000_095);
+    assert_eq!((none.records.len(), none.examined_entries, none.is_cut_short), (0, 300, true));
+}
+
+#[test]
+fn the_image_of_a_record_in_a_body_is_not_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = StoreSettings { commit_log_file_bytes: 1 << 20, ..small(directory.path()) };
+    let store = open(&settings);
+    let mut genuine = vec![send(&store, "t", 0, b"first"), send(&store, "other", 0, b"second")];
+    let mut forged = Vec::new();
+    for queue_offset in [0, 1, 2, 1_000] {
+        for topic in ["t", "other", "nowhere"] {
+            let image = record(topic, 0, b"forged", "A\u{1}b\u{2}");
+            let mut body = vec![0; image.size()];
+            // Behind the body come the topic and the properties, with their lengths.
+            let outer = record("t", 0, &body, "A\u{1}b\u{2}");
+            let body_at = store.end_offset() + (outer.size() - body.len() - 1 - 1 - 2 - 4) as i64;
+            image.write(&mut body, queue_offset, body_at, 5);
+            genuine.push(send(&store, "t", 0, &body));
+            forged.push(body_at);
+        }
+    }
+    let check = |store: &Store| {
+        for physical_offset in &forged {
+            let image = store.record_at(*physical_offset).expect("it looks like a record");
+            assert_eq!(Record::decode(&image).unwrap().body, b"forged");
+            assert!(store.queued_record_at(*physical_offset).is_none());
+        }
+        assert!(genuine.iter().all(|sent| store.queued_record_at(sent.physical_offset).is_some()));
+        assert!(store.queued_record_at(-1).is_none() && store.queued_record_at(store.end_offset()).is_none());
+    };
+    check(&store);
+    // Now the entries come from files.
+    store.close().unwrap();
+    drop(store);
+    check(&open(&settings));
 }

@@ -14,8 +14,10 @@ from collections.abc import Awaitable, Callable
 
 from metaq._core import Clock
 from metaq.broker.state.clients import Clients
+from metaq.broker.state.filters import Filters, size_fault
 from metaq.protocol.bodies import Body, ConsumerData, SubscriptionData, always
 from metaq.protocol.clients import GetConsumerRunningInfo
+from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.reply import Reply
@@ -25,6 +27,7 @@ _log = logging.getLogger(__name__)
 PAUSE_MS = 1_000
 """The shortest time between two questions to one consumer."""
 ASKED_MAX = 10_000
+ANSWER_BYTES_MAX = 1024 * 1024
 
 
 class RunningSubscriptions(Body):
@@ -37,9 +40,14 @@ class Inquiry:
     """Brings the subscriptions of a consumer up to date by asking it."""
 
     def __init__(
-        self, clients: Clients, clock: Clock, invoke: Callable[[int, Command], Awaitable[Reply]]
+        self,
+        clients: Clients,
+        clock: Clock,
+        invoke: Callable[[int, Command], Awaitable[Reply]],
+        filters: Filters,
     ) -> None:
         self._clients = clients
+        self._filters = filters
         self._clock = clock
         self._invoke = invoke
         self._asked: dict[tuple[int, str], tuple[int, asyncio.Task[None]]] = {}
@@ -73,7 +81,8 @@ class Inquiry:
         question = GetConsumerRunningInfo(consumer_group=group_name, client_id=member.client_id)
         try:
             reply = (await self._invoke(connection, question)).check()
-            told = RunningSubscriptions.decode(reply.body).subscription_set
+            told = _subscriptions(reply.body)
+            await self._filters.compile_all_apart(connection, told)
         except (Refused, Unreachable) as error:
             _log.info(
                 "consumer %s of %s did not send its subscriptions: %s",
@@ -104,3 +113,15 @@ class Inquiry:
             subscription_data_set=list((member.subscriptions | newer).values()),
         )
         self._clients.put_consumer(data, dataclasses.replace(member))
+
+
+def _subscriptions(body: bytes) -> list[SubscriptionData]:
+    """The subscriptions in an answer, which has the limits of a heartbeat. Raises Refused."""
+    fault: str | None = f"an answer of {len(body)} bytes, the limit is {ANSWER_BYTES_MAX}"
+    told: list[SubscriptionData] = []
+    if len(body) <= ANSWER_BYTES_MAX:
+        told = RunningSubscriptions.decode(body).subscription_set
+        fault = size_fault(told)
+    if fault is not None:
+        raise Refused(ResponseCode.INVALID_PARAMETER, fault)
+    return told

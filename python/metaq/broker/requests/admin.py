@@ -28,6 +28,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Admin:
             "deleteWhen": store.delete_when,
             "diskMaxUsedSpaceRatio": store.disk_clean_percent,
             "serverChannelMaxIdleTimeSeconds": server.idle_timeout_ms // 1000,
-            "enablePropertyFilter": False,
+            "enablePropertyFilter": options.enable_property_filter,
             **{key: getattr(self._parts.switches, name) for key, name in WIRE_NAMES.items()},
         }
         return {
@@ -112,7 +113,15 @@ class Admin:
         wanted = parse_properties(request.body)
         changes = [(key, value, self._change_of(key, value)) for key, value in wanted.items()]
         for key, value, apply in changes:
-            _log.warning("configuration %s=%s set by %s until the next start", key, value, request.remote)
+            peer_log.write(
+                _log,
+                logging.WARNING,
+                request.remote,
+                "configuration %s=%s set by %s until the next start",
+                key,
+                value,
+                request.remote,
+            )
             apply()
         if changes:
             self._config_version = self._config_version.next(self._parts.clock.now_ms())
@@ -163,7 +172,14 @@ class Admin:
     async def clean(self, command: Command, request: Request) -> None:
         # An administrator may clean at any hour, but files that are not old enough stay.
         deleted = await asyncio.to_thread(lambda: self._parts.store.clean(force=True))
-        _log.warning("retention applied for %s: %d commit-log files deleted", request.remote, deleted)
+        peer_log.write(
+            _log,
+            logging.WARNING,
+            request.remote,
+            "retention applied for %s: %d commit-log files deleted",
+            request.remote,
+            deleted,
+        )
 
 
 def parse_properties(body: bytes) -> dict[str, str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from metaq._core import BrokerPlane, Clock, Store
 from metaq.broker.state.clients import Clients
@@ -13,6 +13,7 @@ from metaq.broker.state.offsets import OffsetTable, groups_of_topic, lowest_offs
 from metaq.broker.state.policy import wanted_tag_codes
 from metaq.broker.state.stats import GROUP_GET, Statistics
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import (
     ConsumeQueueLine,
     ConsumeQueueLines,
@@ -41,6 +42,8 @@ from metaq.protocol.offsets import (
     QueryCorrectionOffset,
 )
 
+_T = TypeVar("_T")
+
 LINES_MAX = 1_000
 NEVER = 2**63 - 1
 
@@ -58,6 +61,7 @@ class ConsumptionParts:
     clients: Clients
     statistics: Statistics
     address: str
+    pools: WorkPools
 
 
 class Consumption:
@@ -94,11 +98,15 @@ class Consumption:
         live = self._parts.clients.consumer_group(group)
         return live.subscriptions.get(topic) if live is not None else None
 
+    async def _look_up(self, request: Request, work: Callable[[], _T]) -> _T:
+        return await self._parts.pools.look_ups.run(request.connection, work)
+
     # Backlog in messages
 
     @handles(GetConsumeStats)
     async def get_consume_stats(self, command: GetConsumeStats, request: Request) -> Response:
-        return Response(body=(await asyncio.to_thread(self._consume_stats, command)).encode())
+        stats = await self._look_up(request, lambda: self._consume_stats(command))
+        return Response(body=stats.encode())
 
     def _consume_stats(self, command: GetConsumeStats) -> ConsumeStats:
         offsets = self._parts.plane.offsets()
@@ -143,7 +151,7 @@ class Consumption:
 
     @handles(GetBrokerConsumeStats)
     async def get_broker_consume_stats(self, command: GetBrokerConsumeStats, request: Request) -> Response:
-        stats = await asyncio.to_thread(self._broker_consume_stats, command.is_order)
+        stats = await self._look_up(request, lambda: self._broker_consume_stats(command.is_order))
         return Response(body=stats.encode())
 
     def _broker_consume_stats(self, only_ordered: bool) -> ConsumeStatsList:
@@ -172,7 +180,7 @@ class Consumption:
     @handles(QueryConsumeTimeSpan)
     async def query_consume_time_span(self, command: QueryConsumeTimeSpan, request: Request) -> Response:
         topic = self._existing(command.topic)
-        spans = await asyncio.to_thread(self._time_spans, topic, command.group)
+        spans = await self._look_up(request, lambda: self._time_spans(topic, command.group))
         return Response(body=ConsumeTimeSpans(consume_time_span_set=spans).encode())
 
     def _time_spans(self, topic: TopicConfig, group: str) -> list[QueueTimeSpan]:
@@ -217,7 +225,7 @@ class Consumption:
         topic = self._existing(command.topic)
         if not 0 <= command.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"topic {command.topic} has no queue {command.queue_id}")
-        lines = await asyncio.to_thread(self._lines, command)
+        lines = await self._look_up(request, lambda: self._lines(command))
         return Response(body=lines.encode())
 
     @handles(MeasureQueue)
@@ -227,7 +235,7 @@ class Consumption:
             raise Refused(
                 ResponseCode.INVALID_PARAMETER, f"topic {command.topic} has no queue {command.queue_id}"
             )
-        return Response(fields=await asyncio.to_thread(self._measure, command))
+        return Response(fields=await self._look_up(request, lambda: self._measure(command)))
 
     def _measure(self, command: MeasureQueue) -> QueueMeasured:
         store = self._parts.store

@@ -50,12 +50,12 @@ def master_handlers(node: Node, plane: BrokerPlane, state: BrokerState, admin: A
 
 def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admin) -> tuple[object, ...]:
     topics, groups, store = state.topics, state.groups, node.store
-    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke)
+    inquiry = Inquiry(node.clients, node.clock, node.pump.invoke, state.filters)
     return (
-        Messages(topics, groups, store, plane, state.filters, inquiry),
-        Retries(topics, groups, store, plane),
-        Recalls(node.options, node.clock, plane, topics, lambda: admin.permission),
-        TopicRequests(topics, store, plane, node.options.broker.name, node.address),
+        Messages(topics, groups, store, plane, state.filters, inquiry, node.pools),
+        Retries(topics, groups, store, plane, node.pools),
+        Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.pools),
+        TopicRequests(topics, store, plane, node.options.broker.name, node.address, node.pools),
     )
 
 
@@ -74,6 +74,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[obje
                 clients=node.clients,
                 statistics=state.statistics,
                 address=node.address,
+                pools=node.pools,
             )
         ),
         Resets(
@@ -88,6 +89,7 @@ def _of_groups(node: Node, plane: BrokerPlane, state: BrokerState) -> tuple[obje
                 switches=node.switches,
                 broker_name=name,
                 tell=node.pump.send_oneway,
+                pools=node.pools,
             )
         ),
     )
@@ -97,6 +99,6 @@ def _of_clients(node: Node, state: BrokerState) -> tuple[object, ...]:
     clients, topics, options = node.clients, state.topics, node.options
     return (
         Heartbeats(clients, state.groups, topics, node.clock, state.filters),
-        Relays(node.pump, clients, node.store, topics, state.groups, options),
+        Relays(node.pump, clients, node.store, topics, state.groups, options, node.pools),
         Replies(node.pump, clients, topics, node.clock, node.switches, node.address, options),
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
 
 from metaq._core import Clock
 from metaq.broker.state.clients import Clients, Member
-from metaq.broker.state.filters import Filters, is_tags
+from metaq.broker.state.filters import Filters, size_fault
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
 from metaq.protocol import names
@@ -21,6 +21,7 @@ from metaq.protocol.bodies import (
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
+    SubscriptionData,
 )
 from metaq.protocol.clients import (
     CheckClientConfig,
@@ -38,12 +39,12 @@ from metaq.protocol.errors import Refused
 
 _log = logging.getLogger(__name__)
 
-HEARTBEAT_BYTES_MAX = 4 * 1024 * 1024
+HEARTBEAT_BYTES_MAX = 1024 * 1024
+"""A heartbeat of this size takes a few milliseconds to decode."""
+CHECK_BYTES_MAX = 256 * 1024
 GROUPS_PER_CONNECTION_MAX = 1_000
 SUBSCRIPTIONS_PER_GROUP_MAX = 1_000
 EXPRESSION_CHARACTERS_MAX = 64 * 1024
-COMPILED_CHARACTERS_MAX = 64 * 1024
-"""The limit for all expressions of one heartbeat; compiling this many takes up to half a second."""
 
 LANGUAGES = tuple(
     "JAVA,CPP,DOTNET,PYTHON,DELPHI,ERLANG,RUBY,OTHER,HTTP,GO,PHP,OMS,RUST,NODE_JS".split(",")  # noqa: SIM905
@@ -68,8 +69,28 @@ class Heartbeats:
         if len(request.body) > HEARTBEAT_BYTES_MAX:
             raise _refused(f"the heartbeat has {len(request.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")
         heartbeat = HeartbeatData.decode(request.body)
-        self._check_room(heartbeat, request.connection)
         _check(heartbeat)
+        new = [entry for entry in _filters(heartbeat) if not self._is_compiled(entry)]
+        return self._compile_and_take(heartbeat, new, request) if new else self._take(heartbeat, request)
+
+    async def _compile_and_take(
+        self, heartbeat: HeartbeatData, new: list[SubscriptionData], request: Request
+    ) -> Response:
+        self._clients.expect(request.connection)
+        try:
+            await self._filters.compile_all_apart(request.connection, new)
+        finally:
+            is_still_here = self._clients.is_still_here(request.connection)
+        if not is_still_here:
+            return RESPONDED
+        taken = self._take(heartbeat, request)
+        return taken if isinstance(taken, Response) else await taken
+
+    def _is_compiled(self, entry: SubscriptionData) -> bool:
+        return self._filters.is_compiled(entry.expression_type, entry.sub_string)
+
+    def _take(self, heartbeat: HeartbeatData, request: Request) -> Response | Awaitable[Response]:
+        self._check_room(heartbeat, request.connection)
         groups_made: list[str] = []
         topics_made: list[str] = []
         subscriptions_wanted = heartbeat.heartbeat_fingerprint == 0
@@ -122,9 +143,13 @@ class Heartbeats:
             self._clients.remove_consumer(command.consumer_group, request.connection)
 
     @handles(CheckClientConfig)
-    def check_client_config(self, command: CheckClientConfig, request: Request) -> None:
+    async def check_client_config(self, command: CheckClientConfig, request: Request) -> None:
+        if len(request.body) > CHECK_BYTES_MAX:
+            raise _refused(f"the check has {len(request.body)} bytes, the limit is {CHECK_BYTES_MAX}")
         subscription = CheckClientRequestBody.decode(request.body).subscription_data
-        self._filters.compile(subscription.expression_type, subscription.sub_string)
+        await self._filters.compile_apart(
+            request.connection, subscription.expression_type, subscription.sub_string
+        )
 
     @handles(GetConsumerListByGroup)
     def get_consumer_list_by_group(self, command: GetConsumerListByGroup, request: Request) -> Response:
@@ -202,16 +227,14 @@ def _check(heartbeat: HeartbeatData) -> None:
         fault = fault or names.group_fault(producer.group_name)
     for consumer in heartbeat.consumer_data_set:
         fault = fault or names.group_fault(consumer.group_name) or _subscriptions_fault(consumer)
-    compiled = sum(
-        len(entry.sub_string)
-        for consumer in heartbeat.consumer_data_set
-        for entry in consumer.subscription_data_set
-        if not is_tags(entry.expression_type)
-    )
-    if compiled > COMPILED_CHARACTERS_MAX:
-        fault = fault or f"expressions of {compiled} characters, the limit is {COMPILED_CHARACTERS_MAX}"
+    fault = fault or size_fault(_filters(heartbeat))
     if fault is not None:
         raise _refused(fault)
+
+
+def _filters(heartbeat: HeartbeatData) -> Iterator[SubscriptionData]:
+    for consumer in heartbeat.consumer_data_set:
+        yield from consumer.subscription_data_set
 
 
 def _subscriptions_fault(data: ConsumerData) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from metaq._core import BrokerPlane, Store
@@ -12,6 +11,7 @@ from metaq.broker.requests.send_back import ensure_dead_letters
 from metaq.broker.state.filters import Filters, carried_key
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
@@ -27,6 +27,7 @@ from metaq.protocol.messages import (
     ViewMessageById,
 )
 from metaq.protocol.offsets import GetEarliestMessageStoreTime, StoreTime
+from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Messages:
         plane: BrokerPlane,
         filters: Filters,
         inquiry: Inquiry,
+        pools: WorkPools,
     ) -> None:
         self._topics = topics
         self._groups = groups
@@ -58,6 +60,7 @@ class Messages:
         self._plane = plane
         self._filters = filters
         self._inquiry = inquiry
+        self._pools = pools
 
     @handles(SendMessage, SendMessageV2, SendBatchMessage)
     async def send_message(self, command: SendMessage | SendMessageV2, request: Request) -> Response:
@@ -84,7 +87,14 @@ class Messages:
             await self._make_retry_topic(topic.removeprefix(names.RETRY_PREFIX))
         else:
             self._topics.create_from_template(topic, command.default_topic, command.default_topic_queue_nums)
-        _log.info("topic %s created because %s sent to it", topic, request.remote)
+        peer_log.write(
+            _log,
+            logging.INFO,
+            request.remote,
+            "topic %s created because %s sent to it",
+            topic,
+            request.remote,
+        )
 
     async def _make_retry_topic(self, group: str) -> None:
         config = self._groups.find_or_create(group)
@@ -105,7 +115,7 @@ class Messages:
         if command.sys_flag & SUBSCRIPTION_GIVEN:
             expression = command.subscription or ""
             expression_type = command.expression_type or ""
-            compiled = self._filters.compile(expression_type, expression)
+            compiled = await self._filters.compile_apart(request.connection, expression_type, expression)
             if isinstance(compiled, Call):
                 key = carried_key(expression_type, expression)
                 self._plane.put_function(key, compiled.function, compiled.text)
@@ -132,7 +142,9 @@ class Messages:
     async def view_message_by_id(self, command: ViewMessageById, request: Request) -> Response:
         record = None
         if command.physical_offset >= 0:
-            record = await asyncio.to_thread(self._store.record_at, command.physical_offset)
+            record = await self._pools.look_ups.run(
+                request.connection, lambda: self._store.record_at(command.physical_offset)
+            )
         if record is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
@@ -147,19 +159,24 @@ class Messages:
                 f"the key has {len(command.key)} characters, the limit is {KEY_CHARACTERS_MAX}",
             )
         count_max = UNIQUE_KEY_COUNT if command.unique_key else command.max_num
-        records, stored_ms, physical_offset = await asyncio.to_thread(
+        records, stored_ms, physical_offset, is_cut_short = await self._pools.look_ups.run(
+            request.connection,
             lambda: self._store.query(
                 command.topic,
                 command.key,
                 count_max=min(max(count_max, 1), QUERY_COUNT_MAX),
                 begin_ms=command.begin_timestamp,
                 end_ms=command.end_timestamp,
-            )
+            ),
         )
         if not records:
-            raise Refused(
-                ResponseCode.QUERY_NOT_FOUND, "no message with that key was stored in that span of time"
-            )
+            remark = "no message with that key was stored in that span of time"
+            if is_cut_short:
+                remark = (
+                    "no such message among the newest with that key; the search ended at its limit "
+                    "(query_entries_max)"
+                )
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
         found = MessagesFound(
             index_last_update_timestamp=stored_ms, index_last_update_phyoffset=physical_offset
         )

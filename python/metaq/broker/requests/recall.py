@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from metaq._core import BrokerPlane, Clock, StoreFailure
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
@@ -64,12 +64,14 @@ class Recalls:
         plane: BrokerPlane,
         topics: Topics,
         permission: Callable[[], int],
+        pools: WorkPools,
     ) -> None:
         self._options = options
         self._permission = permission
         self._clock = clock
         self._plane = plane
         self._topics = topics
+        self._pools = pools
 
     @handles(RecallMessage)
     async def recall_message(self, command: RecallMessage, request: Request) -> Response:
@@ -86,13 +88,15 @@ class Recalls:
             raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic {command.topic[:128]} does not exist")
         handle = self._checked(command)
         try:
-            recalled = await asyncio.to_thread(
-                self._plane.recall,
-                handle.topic,
-                handle.unique_key,
-                handle.due_ms,
-                producer_group=command.producer_group,
-                born_host=request.remote,
+            recalled = await self._pools.storing.run(
+                request.connection,
+                lambda: self._plane.recall(
+                    handle.topic,
+                    handle.unique_key,
+                    handle.due_ms,
+                    producer_group=command.producer_group,
+                    born_host=request.remote,
+                ),
             )
         except StoreFailure as failure:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the recall was not stored: {failure}") from failure

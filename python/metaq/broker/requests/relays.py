@@ -11,6 +11,7 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.groups import Groups
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import GetConsumerStatusBody
 from metaq.protocol.clients import (
     ConsumeMessageDirectly,
@@ -40,6 +41,7 @@ class Relays:
         topics: Topics,
         groups: Groups,
         options: BrokerOptions,
+        pools: WorkPools,
     ) -> None:
         self._pump = pump
         self._clients = clients
@@ -47,6 +49,7 @@ class Relays:
         self._topics = topics
         self._groups = groups
         self._options = options
+        self._pools = pools
 
     @handles(GetConsumerRunningInfo)
     async def get_consumer_running_info(self, command: GetConsumerRunningInfo, request: Request) -> Response:
@@ -57,7 +60,9 @@ class Relays:
     async def consume_message_directly(self, command: ConsumeMessageDirectly, request: Request) -> Response:
         member = self._member(command.consumer_group, command.client_id)
         physical_offset = physical_offset_of(command.msg_id or "")
-        record = await asyncio.to_thread(self._store.record_at, physical_offset)
+        record = await self._pools.look_ups.run(
+            request.connection, lambda: self._store.record_at(physical_offset)
+        )
         if record is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {physical_offset}"

@@ -14,6 +14,7 @@ from metaq.protocol.bodies import HaReplica, HaSource, HaStatus
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import RESPONDED, Request, Response, handles
 from metaq.protocol.errors import Refused
+from metaq.protocol.peer_log import peer_log
 from metaq.protocol.replication import DrainBroker, GetGroupStatus, SwitchMaster
 
 _log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class ReplicationRequests:
         if len(_orders) >= _ORDERS_MAX:
             work.close()
             raise Refused(ResponseCode.SYSTEM_BUSY, f"{_ORDERS_MAX} orders are under way already")
-        _log.warning("%s orders: %s", request.remote, order)
+        peer_log.write(_log, logging.WARNING, request.remote, "%s orders: %s", request.remote, order)
         task = asyncio.create_task(_carry_out(request, order, work))
         _orders.add(task)
         task.add_done_callback(_orders.discard)

@@ -14,6 +14,7 @@ from metaq.broker.state.offsets import Offsets, topics_of_group
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.bodies import ListedOffset, ResetOffsetBody, ResetOffsetList, TopicConfig
 from metaq.protocol.clients import ResetConsumerClientOffset
@@ -23,6 +24,7 @@ from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
 from metaq.protocol.offsets import CloneGroupOffset, ResetConsumerOffset
+from metaq.protocol.peer_log import peer_log
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ class ResetParts:
     switches: Switches
     broker_name: str
     tell: Tell
+    pools: WorkPools
 
 
 class Resets:
@@ -66,15 +69,24 @@ class Resets:
             )
         if self._parts.groups.get(command.group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
-        wanted = await asyncio.to_thread(self._wanted, command, topic)
+        wanted = await self._parts.pools.look_ups.run(
+            request.connection, lambda: self._wanted(command, topic)
+        )
         live = self._parts.clients.consumer_group(command.group)
         # Consumers in broadcast mode keep their own offsets, so the broker can only notify them.
         if not self._parts.switches.server_side_reset or (live is not None and live.broadcasting):
             self._tell(command, request, live, wanted)
         else:
             await self._put(command.group, command.topic, wanted)
-        _log.warning(
-            "group %s on topic %s reset by %s: %s", command.group, command.topic, request.remote, wanted
+        peer_log.write(
+            _log,
+            logging.WARNING,
+            request.remote,
+            "group %s on topic %s reset by %s: %s",
+            command.group,
+            command.topic,
+            request.remote,
+            wanted,
         )
         return Response(body=ResetOffsetBody(offset_table=self._by_queue(command.topic, wanted)).encode())
 
@@ -172,8 +184,14 @@ class Resets:
                 continue
             committed = offsets.get(f"{topic}@{command.src_group}", {})
             await self._put(command.dest_group, topic, dict(committed))
-        _log.warning(
-            "offsets of group %s copied to %s by %s", command.src_group, command.dest_group, request.remote
+        peer_log.write(
+            _log,
+            logging.WARNING,
+            request.remote,
+            "offsets of group %s copied to %s by %s",
+            command.src_group,
+            command.dest_group,
+            request.remote,
         )
 
 

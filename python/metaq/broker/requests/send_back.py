@@ -3,12 +3,12 @@ tries."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 
 from metaq._core import BrokerPlane, Store, StoreFailure, decode_records
 from metaq.broker.state.groups import Groups, missing_group
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, handles
@@ -24,16 +24,21 @@ from metaq.protocol.properties import (
 
 FIRST_RETRY_LEVEL = 3
 """The first retry waits for delay level 3 (10 s), each later one for the next level."""
+TRIES_MAX = 2**31 - 1
+"""A record has 32 bits for the number of its tries."""
 
 
 class Retries:
     """Takes messages back from consumers."""
 
-    def __init__(self, topics: Topics, groups: Groups, store: Store, plane: BrokerPlane) -> None:
+    def __init__(
+        self, topics: Topics, groups: Groups, store: Store, plane: BrokerPlane, pools: WorkPools
+    ) -> None:
         self._topics = topics
         self._groups = groups
         self._store = store
         self._plane = plane
+        self._pools = pools
 
     @handles(ConsumerSendMsgBack)
     async def consumer_send_msg_back(self, command: ConsumerSendMsgBack, request: Request) -> None:
@@ -42,15 +47,17 @@ class Retries:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         if config.retry_queue_nums <= 0:
             return  # The group does not want failed messages again.
-        stored = await asyncio.to_thread(self._store.record_at, command.physical_offset)
+        stored = await self._pools.look_ups.run(
+            request.connection, lambda: self._store.record_at(command.physical_offset)
+        )
         if stored is None:
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
             )
         (record,) = decode_records(stored)
-        exhausted = self._plane.retries_exhausted(
-            command.group, record.reconsume_times, command.max_reconsume_times
-        )
+        # Senders set this number as well.
+        tries = min(max(record.reconsume_times, 0), TRIES_MAX - 1)
+        exhausted = self._plane.retries_exhausted(command.group, tries, command.max_reconsume_times)
         if exhausted is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, missing_group(command.group))
         origin_id = record.properties.get(ORIGIN_MESSAGE_ID, record.message_id)
@@ -63,19 +70,21 @@ class Retries:
         else:
             topic = names.retry_topic(command.group)
             queue_id = random.randrange(config.retry_queue_nums)
-            level = command.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+            level = command.delay_level or FIRST_RETRY_LEVEL + tries
             if self._topics.ensure_retry_topic(command.group, config.retry_queue_nums):
                 await self._topics.publish([topic])
         try:
-            await asyncio.to_thread(
-                self._plane.resend,
-                command.physical_offset,
-                topic,
-                queue_id,
-                reconsume_times=record.reconsume_times + 1,
-                delay_level=level,
-                drop=(DELAY_LEVEL,),
-                properties=properties,
+            await self._pools.storing.run(
+                request.connection,
+                lambda: self._plane.resend(
+                    command.physical_offset,
+                    topic,
+                    queue_id,
+                    reconsume_times=tries + 1,
+                    delay_level=level,
+                    drop=(DELAY_LEVEL,),
+                    properties=properties,
+                ),
             )
         except (StoreFailure, LookupError) as error:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the message was not taken back: {error}") from None

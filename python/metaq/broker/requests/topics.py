@@ -10,6 +10,7 @@ from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import parsed
 from metaq.broker.state.offsets import groups_of_topic
 from metaq.broker.state.topics import Topics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol import names
 from metaq.protocol.bodies import (
     TopicConfig,
@@ -22,6 +23,7 @@ from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.errors import Refused
 from metaq.protocol.java_json import MessageQueue
+from metaq.protocol.peer_log import peer_log
 from metaq.protocol.topics import (
     CleanUnusedTopic,
     DeleteTopicInBroker,
@@ -43,13 +45,20 @@ class TopicRequests:
     """Creates, changes, deletes and describes topics."""
 
     def __init__(
-        self, topics: Topics, store: Store, plane: BrokerPlane, broker_name: str, address: str
+        self,
+        topics: Topics,
+        store: Store,
+        plane: BrokerPlane,
+        broker_name: str,
+        address: str,
+        pools: WorkPools,
     ) -> None:
         self._topics = topics
         self._store = store
         self._plane = plane
         self._broker_name = broker_name
         self._address = address
+        self._pools = pools
 
     @handles(UpdateAndCreateTopic)
     async def update_and_create_topic(self, command: UpdateAndCreateTopic, request: Request) -> None:
@@ -63,7 +72,14 @@ class TopicRequests:
             order=command.order,
         )
         if self._topics.update(wanted, parsed(command.attributes)):
-            _log.info("topic %s created or changed by %s", command.topic, request.remote)
+            peer_log.write(
+                _log,
+                logging.INFO,
+                request.remote,
+                "topic %s created or changed by %s",
+                command.topic,
+                request.remote,
+            )
         await self._topics.publish([command.topic])
 
     @handles(UpdateAndCreateTopicList)
@@ -77,7 +93,14 @@ class TopicRequests:
             self._topics.check_changeable(config.topic_name)
         for config in wanted:
             self._topics.update(config, config.attributes)
-        _log.info("%d topics created or changed by %s", len(wanted), request.remote)
+        peer_log.write(
+            _log,
+            logging.INFO,
+            request.remote,
+            "%d topics created or changed by %s",
+            len(wanted),
+            request.remote,
+        )
         await self._topics.publish([config.topic_name for config in wanted])
 
     @handles(DeleteTopicInBroker)
@@ -95,7 +118,9 @@ class TopicRequests:
             self._plane.remove_topic(topic)
             self._plane.remove_offsets(topic=topic)
             await asyncio.to_thread(self._store.delete_topic, topic)
-        _log.info("topic %s deleted by %s", command.topic, request.remote)
+        peer_log.write(
+            _log, logging.INFO, request.remote, "topic %s deleted by %s", command.topic, request.remote
+        )
         await self._topics.publish(doomed)
 
     @handles(CleanUnusedTopic)
@@ -104,7 +129,14 @@ class TopicRequests:
         for topic in unused:
             if topic not in self._topics:  # It may have come back while another topic was deleted.
                 await asyncio.to_thread(self._store.delete_topic, topic)
-        _log.warning("queues of topics that are gone deleted by %s: %s", request.remote, unused)
+        peer_log.write(
+            _log,
+            logging.WARNING,
+            request.remote,
+            "queues of topics that are gone deleted by %s: %s",
+            request.remote,
+            unused,
+        )
 
     @handles(GetAllTopicConfig)
     def get_all_topic_config(self, command: GetAllTopicConfig, request: Request) -> Response:
@@ -135,7 +167,9 @@ class TopicRequests:
     async def get_topic_stats_info(self, command: GetTopicStatsInfo, request: Request) -> Response:
         config = self._existing(command.topic)
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        table = await asyncio.to_thread(self._queue_offsets, command.topic, queues)
+        table = await self._pools.look_ups.run(
+            request.connection, lambda: self._queue_offsets(command.topic, queues)
+        )
         return Response(body=table.encode())
 
     def _queue_offsets(self, topic: str, queues: int) -> TopicStatsTable:

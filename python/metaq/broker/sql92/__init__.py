@@ -13,6 +13,8 @@ from __future__ import annotations
 from metaq.broker.sql92.cache import Compiled
 from metaq.broker.sql92.errors import BadExpression
 
-__all__ = ["BadExpression", "compile_expression"]
+__all__ = ["BadExpression", "compile_expression", "is_compiled"]
 
-compile_expression = Compiled().find
+_compiled = Compiled()
+compile_expression = _compiled.find
+is_compiled = _compiled.knows

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from metaq.broker.sql92.errors import BadExpression
 from metaq.broker.sql92.parser import parse
 from metaq.broker.sql92.program import compile_tree
@@ -18,21 +20,34 @@ class Compiled:
 
     def __init__(self, weight_max: int = WEIGHT_MAX) -> None:
         self._weight_max = weight_max
+        self._changing = threading.Lock()
         self._results: dict[str, Program | str] = {}
         self._weight = 0
 
     def find(self, text: str) -> Program:
         """The program of an expression. Raises BadExpression."""
-        result = self._results.pop(text, None)
-        if result is None:
-            result = _compile(text)
-            self._weight += _weight(text, result)
-        self._results[text] = result
-        while self._weight > self._weight_max:
-            oldest = next(iter(self._results))
-            self._weight -= _weight(oldest, self._results.pop(oldest))
+        result = self._results.get(text)
+        result = self._put(text, _compile(text) if result is None else result)
         if isinstance(result, str):
             raise BadExpression(result)
+        return result
+
+    def knows(self, text: str) -> bool:
+        """Whether `find` has the result at hand."""
+        return text in self._results
+
+    def _put(self, text: str, result: Program | str) -> Program | str:
+        """Makes this the newest result. Another thread may have compiled the same text meanwhile."""
+        with self._changing:
+            known = self._results.pop(text, None)
+            if known is None:
+                self._weight += _weight(text, result)
+            else:
+                result = known
+            self._results[text] = result
+            while self._weight > self._weight_max:
+                oldest = next(iter(self._results))
+                self._weight -= _weight(oldest, self._results.pop(oldest))
         return result
 
     def __len__(self) -> int:

@@ -43,7 +43,12 @@ class BrokerState:
             int(options.queue_lease_s * 1000),
             node.wait_replicated,
         )
-        self.filters = Filters(options.enable_property_filter, node.functions.known)
+        self.filters = Filters(
+            options.enable_property_filter,
+            node.functions.known,
+            tags_max=options.broker.subscription_tags_max,
+            pool=node.pools.compilation,
+        )
         self.policy = PolicyFeed(
             plane,
             self.topics,

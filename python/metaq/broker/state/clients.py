@@ -136,6 +136,8 @@ class Clients:
         """Client id → its connections that produce, oldest first."""
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}
         """Connection → its consumer groups and its producer groups."""
+        self._expected: Counter[int] = Counter()
+        """Connections with a heartbeat whose filters are being compiled."""
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self._consumers.get(name)
@@ -158,6 +160,19 @@ class Clients:
     def groups_of(self, connection: int) -> tuple[set[str], set[str]]:
         """The consumer groups and the producer groups of a connection."""
         return self._groups_of.get(connection, (set(), set()))
+
+    def expect(self, connection: int) -> None:
+        """Notes that a heartbeat of this connection is taken later."""
+        self._expected[connection] += 1
+
+    def is_still_here(self, connection: int) -> bool:
+        """Whether the connection has not closed since `expect`, which this undoes."""
+        if connection not in self._expected:
+            return False
+        self._expected[connection] -= 1
+        if self._expected[connection] == 0:
+            del self._expected[connection]
+        return True
 
     def put_consumer(
         self, data: ConsumerData, member: Member, *, without_subscriptions: bool = False
@@ -219,6 +234,7 @@ class Clients:
 
     def remove_connection(self, connection: int) -> None:
         """Removes the client of a closed socket from every group at once."""
+        self._expected.pop(connection, None)
         consumer_groups, producer_groups = self.groups_of(connection)
         for group in list(consumer_groups):
             self.remove_consumer(group, connection)

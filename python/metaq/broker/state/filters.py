@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from metaq.broker.functions.call import Call, check_call, parse_call
-from metaq.broker.sql92 import BadExpression, compile_expression
+from metaq.broker.sql92 import BadExpression, compile_expression, is_compiled
+from metaq.broker.work_pools import WorkPool, compilation_pool
 from metaq.filters.exchange import Description
-from metaq.protocol.bodies import FUNCTION, SQL92, TAG
+from metaq.protocol.bodies import FUNCTION, SQL92, TAG, SubscriptionData
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.settings import Program
 
 FUNCTION_PREFIX = "function:"
 """Begins a call in place of a SQL92 expression: the Java client sends no types but TAG and SQL92."""
+EXPRESSION_CHARACTERS_MAX = 64 * 1024
+"""The limit for all expressions that one client subscribes by; to compile them takes half a second."""
+TAG_CHARACTERS_MAX = 256 * 1024
+"""The limit for all its filters by tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,11 @@ class Filters:
     """Whether messages may be selected by SQL92."""
     functions: Mapping[str, Description] = field(default_factory=dict)
     """The functions that the operator has registered."""
+    tags_max: int = 10_000
+    """Tags of one subscription."""
+    pool: WorkPool = field(default_factory=compilation_pool)
+    _under_way: dict[str, asyncio.Future[Program | Call | None]] = field(default_factory=dict)
+    """By expression. A consumer of many queues sends a new one with all its pulls at the same time."""
 
     def compile(self, expression_type: str, expression: str) -> Program | Call | None:
         """The compiled filter; None for tags. Raises Refused for a type that is switched off, BadExpression
@@ -48,10 +60,60 @@ class Filters:
             )
         return compile_expression(expression)
 
+    async def compile_apart(
+        self, connection: int, expression_type: str, expression: str
+    ) -> Program | Call | None:
+        """The same for a filter that a client has sent: a new expression is compiled off the event loop, in
+        the turn of this connection."""
+        if self.is_compiled(expression_type, expression):
+            return self.compile(expression_type, expression)
+        result = self._under_way.get(expression)
+        if result is None:
+            result = asyncio.ensure_future(
+                self.pool.run(connection, lambda: self.compile(expression_type, expression))
+            )
+            self._under_way[expression] = result
+            result.add_done_callback(lambda done: self._ended(expression, done))
+        # If one request is cancelled, the others still need the result.
+        return await asyncio.shield(result)
+
+    def _ended(self, expression: str, result: asyncio.Future[Program | Call | None]) -> None:
+        del self._under_way[expression]
+        if not result.cancelled():
+            result.exception()  # Nobody may be left to hear of it.
+
+    async def compile_all_apart(self, connection: int, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Compiles the new ones among these filters. The answers to pulls say what is wrong with one."""
+        for entry in subscriptions:
+            with suppress(BadExpression):
+                await self.compile_apart(connection, entry.expression_type, entry.sub_string)
+
+    def is_compiled(self, expression_type: str, expression: str) -> bool:
+        """Whether `compile` takes no time: only SQL92 does."""
+        is_sql92 = (
+            expression_type == SQL92 and self.property_filter and not expression.startswith(FUNCTION_PREFIX)
+        )
+        return not is_sql92 or is_compiled(expression)
+
     def _call(self, text: str) -> Call:
         call = parse_call(text)
         check_call(call, self.functions)
         return call
+
+
+def size_fault(subscriptions: Iterable[SubscriptionData]) -> str | None:
+    """Why the filters of one client are too long together; None if they are not."""
+    by_tags = by_expression = 0
+    for entry in subscriptions:
+        if is_tags(entry.expression_type):
+            by_tags += len(entry.sub_string)
+        else:
+            by_expression += len(entry.sub_string)
+    if by_expression > EXPRESSION_CHARACTERS_MAX:
+        return f"expressions of {by_expression} characters, the limit is {EXPRESSION_CHARACTERS_MAX}"
+    if by_tags > TAG_CHARACTERS_MAX:
+        return f"tags of {by_tags} characters, the limit is {TAG_CHARACTERS_MAX}"
+    return None
 
 
 def carried_key(expression_type: str, expression: str) -> str:

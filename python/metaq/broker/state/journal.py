@@ -34,6 +34,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -80,6 +81,8 @@ class Journal:
 
     def __init__(self, files: JournalFiles, epoch: int) -> None:
         self._files = files
+        # No other work may keep the state from the disk. One thread appends, one writes a snapshot.
+        self._threads = ThreadPoolExecutor(2, "metaq-journal")
         self._epoch = epoch
         self._tables: dict[str, dict[str, Entry]] = {}
         self._live_bytes = 0
@@ -213,6 +216,9 @@ class Journal:
             await self._compaction_ended()
             self._files.close()
 
+    async def _apart(self, work: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
     async def _to_its_end(self, work: Coroutine[object, object, None]) -> None:
         """Runs the work even if the caller is cancelled: memory must follow the disk."""
         await asyncio.shield(asyncio.create_task(work))
@@ -230,7 +236,7 @@ class Journal:
     async def _reset(self, snapshot: Snapshot) -> None:
         async with self._writing:
             await self._compaction_ended()
-            await asyncio.to_thread(self._files.replace, snapshot.point, snapshot.entries)
+            await self._apart(self._files.replace, snapshot.point, snapshot.entries)
             self._restart_from(snapshot)
             self._log_bytes = 0
             self._compact_at_bytes = 0
@@ -265,7 +271,7 @@ class Journal:
     async def _append(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return
-        size_bytes = await asyncio.to_thread(self._files.append, entries)
+        size_bytes = await self._apart(self._files.append, entries)
         self._take(entries)
         self._log_bytes += size_bytes
         self.appended_bytes += size_bytes
@@ -311,7 +317,7 @@ class Journal:
         if self._log_bytes <= limit_bytes or self._compacting is not None:
             return
         try:
-            number = await asyncio.to_thread(self._files.begin_log, self.point)
+            number = await self._apart(self._files.begin_log, self.point)
         except OSError as error:
             self._compact_later(error)
             return
@@ -319,10 +325,10 @@ class Journal:
 
     async def _write_snapshot(self, number: int, snapshot: Snapshot, replaced_bytes: int) -> None:
         try:
-            await asyncio.to_thread(self._files.write_snapshot, number, snapshot.point, snapshot.entries)
+            await self._apart(self._files.write_snapshot, number, snapshot.point, snapshot.entries)
             self._log_bytes -= replaced_bytes
             self._compact_at_bytes = 0
-            await asyncio.to_thread(self._files.remove_before, number)
+            await self._apart(self._files.remove_before, number)
         except OSError as error:
             self._compact_later(error)
         finally:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
 
-from metaq._core import BrokerPlane, tag_code
+from metaq._core import BrokerPlane, tag_codes
 from metaq.broker.functions.call import Call
+from metaq.broker.sql92 import BadExpression
 from metaq.broker.state.clients import Clients, ConsumerGroup
 from metaq.broker.state.filters import Filters, is_tags
 from metaq.broker.state.groups import SYSTEM_GROUPS, Groups
@@ -16,7 +19,8 @@ from metaq.protocol.bodies import TAG, SubscriptionData, SubscriptionGroupConfig
 from metaq.protocol.errors import Refused
 from metaq.settings import GroupPolicy, SubscriptionPolicy, TopicPolicy
 
-TAGS_MAX = 10_000
+SubscriptionKey: TypeAlias = tuple[str, str, str, bool]
+"""Everything that decides which messages a subscription selects."""
 
 
 class PolicyFeed:
@@ -41,6 +45,8 @@ class PolicyFeed:
         self._consume_default = consume_default
         self._topics_sent: dict[str, TopicPolicy] = {}
         self._groups_sent: dict[str, GroupPolicy] = {}
+        self._compiled: dict[str, dict[SubscriptionKey, SubscriptionPolicy]] = {}
+        """By group. A filter is compiled when it is new, and not again whenever its group changes."""
 
     def send_all(self) -> None:
         self.send_topics([topic.topic_name for topic in self._topics])
@@ -67,21 +73,43 @@ class PolicyFeed:
         for name in touched:
             config = self._groups.get(name)
             if config is None:
+                self._compiled.pop(name, None)
                 if self._groups_sent.pop(name, None) is not None:
                     self._plane.remove_group(name)
                 continue
             policy = compile_group(
                 config,
-                self._clients.consumer_group(name),
+                live := self._clients.consumer_group(name),
                 self._filters,
                 self._groups.forbidden_topics(name),
                 self._consume_default,
+                compiled=self._compiled.get(name, {}),
             )
+            self._note_compiled(name, live, policy)
             if self._groups_sent.get(name) != policy:
                 self._groups_sent[name] = policy
                 changed.append(policy)
         if changed:
             self._plane.put_groups(changed)
+
+    def _note_compiled(self, name: str, live: ConsumerGroup | None, policy: GroupPolicy) -> None:
+        if live is None or not live.subscriptions:
+            self._compiled.pop(name, None)
+            return
+        self._compiled[name] = {
+            _key(live.subscriptions[entry.topic]): entry
+            for entry in policy.subscriptions
+            if entry.topic in live.subscriptions
+        }
+
+
+def _key(subscription: SubscriptionData) -> SubscriptionKey:
+    return (
+        subscription.topic,
+        subscription.expression_type,
+        subscription.sub_string,
+        subscription.class_filter_mode,
+    )
 
 
 def compile_topic(config: TopicConfig, default: Rates = NO_LIMIT) -> TopicPolicy:
@@ -103,7 +131,10 @@ def compile_group(
     filters: Filters,
     forbidden_topics: Iterable[str] = (),
     default: Rates = NO_LIMIT,
+    *,
+    compiled: Mapping[SubscriptionKey, SubscriptionPolicy] | None = None,
 ) -> GroupPolicy:
+    """The policy of a group. Subscriptions that are in `compiled` are taken from there."""
     # A limit for consumers must not slow down tools.
     default = NO_LIMIT if config.group_name in SYSTEM_GROUPS else default
     rates = consume_rates(config.attributes, default)
@@ -118,26 +149,42 @@ def compile_group(
         retry_times_max=config.retry_max_times,
         forbidden_topics=tuple(forbidden_topics),
         subscriptions=tuple(
-            compile_subscription(subscriptions[topic], filters) for topic in sorted(subscriptions)
+            _compile_new(subscriptions[topic], filters, compiled or {}) for topic in sorted(subscriptions)
         ),
         consume_messages_per_second=rates.messages,
         consume_bytes_per_second=rates.bytes,
     )
 
 
+def _compile_new(
+    subscription: SubscriptionData, filters: Filters, compiled: Mapping[SubscriptionKey, SubscriptionPolicy]
+) -> SubscriptionPolicy:
+    known = compiled.get(_key(subscription))
+    if known is None:
+        return compile_subscription(subscription, filters)
+    return replace(known, version=subscription.sub_version)
+
+
 def compile_subscription(subscription: SubscriptionData, filters: Filters) -> SubscriptionPolicy:
     """Compiles one subscription. A bad filter refuses its pulls only; the group's other subscriptions go
     on."""
     compiled, refusal = None, None
+    codes = wanted_tag_codes(subscription)
     try:
         compiled = filters.compile(subscription.expression_type, subscription.sub_string)
+        if len(codes) > filters.tags_max:
+            # Without some of the tags, messages that the consumer wants would be skipped.
+            raise BadExpression(
+                f"the subscription names {len(codes)} tags, the limit is {filters.tags_max} "
+                "(subscription_tags_max)"
+            )
     except Refused as refused:
         refusal = (refused.code, refused.remark)
     return SubscriptionPolicy(
         topic=subscription.topic,
         version=subscription.sub_version,
         expression_type=subscription.expression_type or TAG,
-        tag_codes=wanted_tag_codes(subscription),
+        tag_codes=codes if refusal is None else (),
         program=None if isinstance(compiled, Call) else compiled,
         function=(compiled.function, compiled.text) if isinstance(compiled, Call) else None,
         refusal=refusal,
@@ -146,15 +193,9 @@ def compile_subscription(subscription: SubscriptionData, filters: Filters) -> Su
 
 def wanted_tag_codes(subscription: SubscriptionData) -> tuple[int, ...]:
     """The hash codes of the tags that a subscription names. Empty: every message, or another filter."""
-    tags = wanted_tags(subscription) if is_tags(subscription.expression_type) else ()
-    return tuple(sorted({tag_code(tag) for tag in tags}))
-
-
-def wanted_tags(subscription: SubscriptionData) -> tuple[str, ...]:
-    """The tags that `a || b` names; empty means every message. Clients also send a list of tags and their
-    hash codes, but not all clients fill them in, and the expression says the same."""
-    expression = subscription.sub_string.strip()
-    if subscription.class_filter_mode or expression in ("", "*"):
+    if subscription.class_filter_mode or not is_tags(subscription.expression_type):
         return ()
-    tags = [tag.strip() for tag in expression.split("||")]
-    return tuple(tag for tag in tags if tag)[:TAGS_MAX]
+    # Clients also send a list of tags and their hash codes, but not all clients fill them in, and the
+    # expression says the same.
+    expression = subscription.sub_string.strip()
+    return () if expression == "*" else tuple(tag_codes(expression))

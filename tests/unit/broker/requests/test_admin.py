@@ -122,6 +122,7 @@ def test_the_configuration_is_told_in_upstreams_names(desk: Desk, request_with: 
     assert told["brokerName"] == "b"
     assert told["flushDiskType"] == "SYNC_FLUSH"
     assert told["autoCreateTopicEnable"] == "true"
+    assert told["enablePropertyFilter"] == "true"
     assert '"counter":0' in answer.header()["version"]
 
 

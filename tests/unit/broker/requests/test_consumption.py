@@ -11,6 +11,7 @@ from metaq._core import BrokerPlane, Listener, Store, tag_code
 from metaq.broker.requests.consumption import Consumption, ConsumptionParts
 from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.stats import Statistics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import (
     ConsumeQueueLines,
     ConsumerData,
@@ -82,6 +83,7 @@ class Desk:
                 clients=self.clients,
                 statistics=Statistics(plane, cast(Listener, None), store, tables.clock, "c"),
                 address="127.0.0.1:10911",
+                pools=WorkPools(),
             )
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from metaq.broker.requests.heartbeats import Heartbeats
+from metaq.broker.sql92 import cache
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters
 from metaq.protocol.bodies import (
@@ -53,7 +55,8 @@ class Desk:
         self.tables = tables
         self.changes: list[str] = []
         self.clients = Clients(tables.clock, 120.0, lambda group, change: self.changes.append(group.name))
-        self.heartbeats = Heartbeats(self.clients, tables.groups, tables.topics, tables.clock, Filters())
+        self.filters = Filters()
+        self.heartbeats = Heartbeats(self.clients, tables.groups, tables.topics, tables.clock, self.filters)
         self.request_with = request_with
 
     def beat(self, body: bytes, connection: int = 1) -> Response:
@@ -61,10 +64,10 @@ class Desk:
 
         async def take() -> Response:
             outcome = self.heartbeats.heart_beat(HeartBeat(), request)
-            if isinstance(outcome, Response):
-                return outcome
+            response = outcome if isinstance(outcome, Response) else await outcome
+            if response is not RESPONDED:
+                return response
             assert request.answers, "answered before anything is written"
-            assert await outcome is RESPONDED
             return Response(fields=request.answers[-1][2])
 
         return asyncio.run(take())
@@ -191,6 +194,18 @@ def many(count: int) -> list[ConsumerData]:
             ),
             "expressions of 80000 characters",
         ),
+        (
+            HeartbeatData(
+                client_id="c",
+                consumer_data_set=[
+                    ConsumerData(
+                        group_name="g",
+                        subscription_data_set=[SubscriptionData(topic="t", sub_string="a||" * 20_000)] * 5,
+                    )
+                ],
+            ),
+            "tags of 300000 characters, the limit is 262144",
+        ),
     ],
 )
 def test_what_no_honest_client_sends_is_refused_whole(desk: Desk, data: HeartbeatData, says: str) -> None:
@@ -214,8 +229,8 @@ def producers(begin: int, end: int) -> list[ProducerData]:
 
 
 def test_a_heartbeat_of_many_megabytes_is_not_even_read(desk: Desk) -> None:
-    with pytest.raises(Refused, match="the limit is 4194304"):
-        desk.beat(b"{" * (4 * 1024 * 1024 + 1))
+    with pytest.raises(Refused, match="the limit is 1048576"):
+        desk.beat(b"{" * (1024 * 1024 + 1))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -299,8 +314,10 @@ def test_filters_that_are_not_understood_are_told_early(desk: Desk, request_with
             group="g",
             subscription_data=SubscriptionData(expression_type=expression_type, sub_string=expression),
         )
-        desk.heartbeats.check_client_config(CheckClientConfig(), request_with(body.encode()))
+        asyncio.run(desk.heartbeats.check_client_config(CheckClientConfig(), request_with(body.encode())))
 
+    with pytest.raises(Refused, match="the check has 300000 bytes, the limit is 262144"):
+        asyncio.run(desk.heartbeats.check_client_config(CheckClientConfig(), request_with(b" " * 300_000)))
     check("TAG")
     check("TAG", "a > ")
     check("SQL92")
@@ -311,3 +328,86 @@ def test_filters_that_are_not_understood_are_told_early(desk: Desk, request_with
         with pytest.raises(Refused, match=says) as raised:
             check(expression_type, expression)
         assert raised.value.code == 23
+
+
+def by_sql(expression: str, group: str = "billing") -> bytes:
+    subscription = SubscriptionData(topic="t", sub_string=expression, expression_type="SQL92", sub_version=1)
+    return HeartbeatData(
+        client_id="c",
+        consumer_data_set=[ConsumerData(group_name=group, subscription_data_set=[subscription])],
+    ).encode()
+
+
+@pytest.fixture
+def compiling_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that compile an expression, in their order."""
+    threads: list[str] = []
+    compile_tree = cache.compile_tree
+
+    def compile_noted(tree: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return compile_tree(tree)
+
+    monkeypatch.setattr(cache, "compile_tree", compile_noted)
+    return threads
+
+
+def test_expressions_are_compiled_once_and_off_the_event_loop(
+    desk: Desk, request_with: Any, compiling_threads: list[str]
+) -> None:
+    body = CheckClientRequestBody(
+        client_id="c",
+        group="g",
+        subscription_data=SubscriptionData(expression_type="SQL92", sub_string="checked_apart = 1"),
+    )
+    for _ in range(3):
+        asyncio.run(desk.heartbeats.check_client_config(CheckClientConfig(), request_with(body.encode())))
+        desk.beat(by_sql("beaten_apart = 1"))
+        desk.beat(by_sql("beaten_apart = = 1", group="wrong"))
+    assert desk.clients.consumer_group("billing") is not None
+    assert desk.clients.consumer_group("wrong") is not None, "the answers to its pulls tell what is wrong"
+    assert len(compiling_threads) == 2, "the wrong one has no tree"
+    assert all(name.startswith("metaq-compilation") for name in compiling_threads)
+
+
+def test_a_client_that_leaves_while_its_filter_is_compiled_is_not_taken(
+    desk: Desk, request_with: Any
+) -> None:
+    async def scenario() -> None:
+        gate = threading.Event()
+        blocked = asyncio.create_task(desk.filters.pool.run(9, gate.wait))
+        await asyncio.sleep(0)
+        beats = []
+        for connection, group in ((1, "gone"), (2, "here")):
+            request = request_with(by_sql(f"{group}_meanwhile = 1", group), connection)
+            outcome = desk.heartbeats.heart_beat(HeartBeat(), request)
+            assert not isinstance(outcome, Response)
+            beats.append(asyncio.ensure_future(outcome))
+        await asyncio.sleep(0)
+        desk.clients.remove_connection(1)
+        gate.set()
+        await asyncio.gather(blocked, *beats)
+
+    asyncio.run(scenario())
+    assert desk.clients.consumer_group("gone") is None
+    assert desk.clients.consumer_group("here") is not None
+
+
+def test_many_requests_with_one_new_expression_compile_it_once(
+    desk: Desk, compiling_threads: list[str]
+) -> None:
+    async def scenario() -> None:
+        pulls = [
+            asyncio.create_task(desk.filters.compile_apart(1, "SQL92", "of_many_queues = 1"))
+            for _ in range(500)
+        ]
+        await asyncio.sleep(0)
+        pulls[0].cancel()
+        programs = await asyncio.gather(*pulls, return_exceptions=True)
+        assert isinstance(programs[0], asyncio.CancelledError)
+        assert all(program == programs[1] for program in programs[2:])
+        with pytest.raises(Refused, match="column 22"):
+            await desk.filters.compile_apart(1, "SQL92", "of_many_queues_too = = 1")
+
+    asyncio.run(scenario())
+    assert len(compiling_threads) == 1

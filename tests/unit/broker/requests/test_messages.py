@@ -13,6 +13,7 @@ from metaq.broker.background.subscription_inquiry import Inquiry
 from metaq.broker.requests.messages import ANSWER_BYTES_MAX, Messages
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import (
@@ -32,14 +33,15 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
+        self.is_cut_short = False
         self.asked: dict[str, Any] = {}
 
     def record_at(self, physical_offset: int) -> bytes | None:
         return b"record" if physical_offset == 42 else None
 
-    def query(self, topic: str, key: str, **rest: Any) -> tuple[list[bytes], int, int]:
+    def query(self, topic: str, key: str, **rest: Any) -> tuple[list[bytes], int, int, bool]:
         self.asked = {"topic": topic, "key": key, **rest}
-        return self.records, 11, 22
+        return self.records, 11, 22, self.is_cut_short
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         return 5
@@ -79,7 +81,10 @@ class Desk:
             cast(Store, self.store),
             cast(BrokerPlane, self.plane),
             Filters(),
-            Inquiry(Clients(tables.clock, 120.0, lambda group, change: None), tables.clock, nobody),
+            Inquiry(
+                Clients(tables.clock, 120.0, lambda group, change: None), tables.clock, nobody, Filters()
+            ),
+            WorkPools(),
         )
         self.request_with = request_with
 
@@ -248,6 +253,9 @@ def test_nothing_found_is_told(desk: Desk) -> None:
     with pytest.raises(Refused) as raised:
         query(desk)
     assert raised.value.code == 22
+    desk.store.is_cut_short = True
+    with pytest.raises(Refused, match=r"ended at its limit \(query_entries_max\)"):
+        query(desk)
     with pytest.raises(Refused, match="the limit is 32767"):
         query(desk, key="k" * 40_000)
 

@@ -14,6 +14,7 @@ from metaq.broker.state.clients import Clients, Member
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.stats import Statistics
+from metaq.broker.work_pools import WorkPools
 from metaq.protocol.bodies import ConsumerData, ResetOffsetBody, SubscriptionGroupConfig, TopicConfig
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Refused
@@ -76,6 +77,7 @@ class Desk:
                 switches=self.switches,
                 broker_name="b",
                 tell=lambda connection, command, body: self.told.append((connection, command, body)),
+                pools=WorkPools(),
             )
         )
 

@@ -152,3 +152,45 @@ def test_a_filter_that_cannot_be_served_refuses_its_own_pulls_alone(
     assert compiled.program is None and compiled.tag_codes == ()
     assert compiled.refusal is not None
     assert compiled.refusal[0] == code and says in compiled.refusal[1]
+
+
+def test_a_filter_is_compiled_when_it_is_new_and_not_whenever_its_group_changes(
+    feed: PolicyFeed, plane: FakePlane, tables: Any, clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    compile_filter = Filters.compile
+
+    def compile_noted(self: Filters, expression_type: str, expression: str) -> Any:
+        compiled.append(expression)
+        return compile_filter(self, expression_type, expression)
+
+    monkeypatch.setattr(Filters, "compile", compile_noted)
+    tables.groups.put(SubscriptionGroupConfig(group_name="g"))
+
+    def subscribe(expression: str, version: int) -> GroupPolicy:
+        subscription = SubscriptionData(
+            topic="t", sub_string=expression, sub_version=version, expression_type="SQL92"
+        )
+        data = ConsumerData(group_name="g", subscription_data_set=[subscription])
+        clients.put_consumer(data, Member(1, "c", 0, 513, "h:1", 0))
+        feed.send_groups(["g"])
+        return plane.groups["g"]
+
+    first = subscribe("a = 1", 7).subscriptions[0]
+    tables.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=3))
+    feed.send_groups(["g"])
+    again = subscribe("a = 1", 8).subscriptions[0]
+    assert compiled == ["a = 1"]
+    assert again.program is first.program and (first.version, again.version) == (7, 8)
+    assert subscribe("a = 2", 9).subscriptions[0].program != first.program
+    assert compiled == ["a = 1", "a = 2"]
+
+
+def test_too_many_tags_are_refused_and_none_is_dropped_in_silence() -> None:
+    subscription = SubscriptionData(topic="t", sub_string="||".join(map(str, range(101))))
+    compiled = compile_subscription(subscription, Filters(tags_max=100))
+    assert compiled.refusal == (
+        23,
+        "the subscription names 101 tags, the limit is 100 (subscription_tags_max)",
+    )
+    assert compile_subscription(subscription, Filters(tags_max=101)).refusal is None

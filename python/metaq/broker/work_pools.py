@@ -1,0 +1,96 @@
+"""Threads for work whose cost a client chooses.
+
+Such work never runs on the event loop. Each kind has threads of its own, so that no kind starves another, and
+within a kind every connection gets its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused
+
+WAITING_MAX = 1_024
+"""Pieces of work of one connection that may wait for a thread. A Java client with several groups gives
+hundreds of messages back at the same time."""
+COMPILATIONS_WAITING_MAX = 64
+
+_T = TypeVar("_T")
+
+
+class WorkPool:
+    """A few threads for one kind of work. It belongs to one event loop."""
+
+    def __init__(self, kind: str, threads: int, waiting_max: int = WAITING_MAX) -> None:
+        self._kind = kind
+        self._free = threads
+        self._waiting_max = waiting_max
+        self._threads = ThreadPoolExecutor(threads, f"metaq-{kind}")
+        self._waiting: dict[int, deque[asyncio.Future[None]]] = {}
+        """By connection, in the order of their next turns."""
+
+    async def run(self, connection: int, work: Callable[[], _T]) -> _T:
+        """Runs the work on a thread, in this connection's turn. Raises Refused if too much of this connection
+        waits already."""
+        await self._take_thread(connection)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._pass_on()
+
+    def waiting(self, connection: int) -> int:
+        return len(self._waiting.get(connection, ()))
+
+    async def _take_thread(self, connection: int) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
+        if self.waiting(connection) >= self._waiting_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD] {self._waiting_max} requests of this connection wait for a thread "
+                f"({self._kind}), the limit; try again later",
+            )
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(connection, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Gives a thread to the next connection that waits."""
+        while self._waiting:
+            connection, turns = next(iter(self._waiting.items()))
+            del self._waiting[connection]
+            turn = turns.popleft()
+            if turns:
+                self._waiting[connection] = turns
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+
+def compilation_pool() -> WorkPool:
+    return WorkPool("compilation", 1, COMPILATIONS_WAITING_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkPools:
+    """The pools of one broker. Persistence has threads of its own as well: see `Journal`."""
+
+    look_ups: WorkPool = field(default_factory=lambda: WorkPool("look-ups", 2))
+    """Searches for messages, and figures about queues."""
+    compilation: WorkPool = field(default_factory=compilation_pool)
+    """Filters. They are compiled in Python, so a second thread would only take time from the event loop."""
+    storing: WorkPool = field(default_factory=lambda: WorkPool("storing", 8))
+    """Copies of messages; each waits until the store confirms it."""

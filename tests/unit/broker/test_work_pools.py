@@ -1,0 +1,74 @@
+"""Threads for the work that clients ask for: each kind has its own, each connection gets its turn."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from metaq.broker.work_pools import WorkPool, WorkPools
+from metaq.protocol.errors import Refused
+from tests.support.waiting import run
+
+
+def test_connections_take_turns() -> None:
+    done: list[int] = []
+
+    async def scenario() -> None:
+        pool = WorkPool("test", 1, waiting_max=5)
+        gate = threading.Event()
+        first = asyncio.create_task(pool.run(0, gate.wait))
+        await asyncio.sleep(0)
+        work = [
+            asyncio.create_task(pool.run(connection, lambda number=connection: done.append(number)))
+            for connection in (1, 1, 1, 1, 1, 2, 3, 3)
+        ]
+        await asyncio.sleep(0)
+        assert [pool.waiting(connection) for connection in (0, 1, 2, 3)] == [0, 5, 1, 2]
+        with pytest.raises(Refused, match="5 requests of this connection wait") as raised:
+            await pool.run(1, lambda: None)
+        assert raised.value.code == 2
+        gate.set()
+        await asyncio.gather(first, *work)
+        assert pool.waiting(1) == 0
+
+    run(scenario)
+    assert done == [1, 2, 3, 1, 3, 1, 1, 1]
+
+
+def test_a_request_that_is_given_up_keeps_no_thread() -> None:
+    async def scenario() -> None:
+        pool = WorkPool("test", 1)
+        gate = threading.Event()
+        first = asyncio.create_task(pool.run(1, gate.wait))
+        await asyncio.sleep(0)
+        waiting = [asyncio.create_task(pool.run(1, lambda: None)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        gate.set()
+        await first
+        assert await pool.run(2, lambda: 5) == 5
+        with pytest.raises(ZeroDivisionError):
+            await pool.run(2, lambda: 1 // 0)
+        assert await pool.run(2, lambda: 6) == 6
+
+    run(scenario)
+
+
+def test_no_kind_of_work_waits_for_another() -> None:
+    async def scenario() -> None:
+        pools = WorkPools()
+        gate = threading.Event()
+        look_ups = [asyncio.create_task(pools.look_ups.run(1, gate.wait)) for _ in range(50)]
+        storing = [asyncio.create_task(pools.storing.run(1, gate.wait)) for _ in range(50)]
+        await asyncio.sleep(0)
+        name = await pools.compilation.run(1, lambda: threading.current_thread().name)
+        assert name.startswith("metaq-compilation")
+        assert await asyncio.to_thread(lambda: 5) == 5
+        gate.set()
+        await asyncio.gather(*look_ups, *storing)
+
+    run(scenario)
