@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.replication.trial import COUNTS_FILE
+from tests.faults.replication.trial import APACHE, COUNTS_FILE
 from tests.support.maven import REPOSITORY_ROOT
 
 TRIALS = "tests/faults/replication"
@@ -32,15 +32,17 @@ def run_faults(home: Path) -> int:
 
 
 def table(trials: Sequence[dict[str, object]]) -> list[str]:
-    """Returns a line for each trial and one for all of them."""
-    total: dict[str, object] = {"trial": f"all {len(trials)} trials"}
+    """Returns a line for each trial, one for all trials of MetaQ, and then those of Apache's groups."""
+    ours = [trial for trial in trials if not str(trial["trial"]).startswith(APACHE)]
+    others = [trial for trial in trials if trial not in ours]
+    total: dict[str, object] = {"trial": f"all {len(ours)} trials of MetaQ"}
     for name in _SUMS:
-        total[name] = sum(int(str(trial[name])) for trial in trials)
+        total[name] = sum(int(str(trial[name])) for trial in ours)
     name = "masters_per_epoch"
-    total[name] = max((int(str(trial[name])) for trial in trials), default=0)
+    total[name] = max((int(str(trial[name])) for trial in ours), default=0)
     columns = ["trial", *_SUMS, name]
     rows = [[column.replace("_", " ") for column in columns]]
-    rows += [[str(trial[column]) for column in columns] for trial in (*trials, total)]
+    rows += [[str(trial[column]) for column in columns] for trial in (*ours, total, *others)]
     widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
     return [
         "  ".join(

@@ -358,6 +358,8 @@ class BrokerPlane:
         and the resets that its consumers have not followed yet; a removed key has neither."""
     def assign_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
         """Sets the committed offset of a group whose consumers do not run."""
+    def advance_offset(self, group: str, topic: str, queue_id: int, committed_offset: int) -> None:
+        """Commits an offset unless a later one is committed or a reset is under way."""
     def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Moves a group to another offset of a queue, whether or not its consumers run. The answer to their
         next pull sends them there. Offsets that they commit before they have moved are ignored."""

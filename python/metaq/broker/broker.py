@@ -52,6 +52,7 @@ class Broker:
         self._node: Node | None = None
         self._role: Master | Replica | None = None
         self._stepped_down_ms = clock.now_ms()
+        self._hold_end: asyncio.TimerHandle | None = None
         self._undo = AsyncExitStack()
 
     @property
@@ -142,6 +143,8 @@ class Broker:
 
     async def stop(self) -> None:
         """Gives up the role and closes everything. Safe to call twice."""
+        if self._hold_end is not None:
+            self._hold_end.cancel()
         undo, self._undo = self._undo, AsyncExitStack()
         await undo.aclose()
 
@@ -224,11 +227,23 @@ class Broker:
         """Keeps requests that change something, until `release_requests` or the time is over."""
         self.listener.hold_appends(timeout_ms)
         self.node.pump.hold()
+        self._end_hold_later(timeout_ms)
 
     def release_requests(self) -> None:
         """Lets the requests that were held be handled by the role of now."""
+        self._end_hold_later(None)
         self.node.pump.release()
         self.listener.release_appends()
+
+    def _end_hold_later(self, timeout_ms: int | None) -> None:
+        """The listener refuses what it held by itself. Requests for Python are handled then."""
+        if self._hold_end is not None:
+            self._hold_end.cancel()
+        self._hold_end = (
+            asyncio.get_running_loop().call_later(timeout_ms / 1000, self.node.pump.release)
+            if timeout_ms is not None
+            else None
+        )
 
     def relay_to(self, address: str | None) -> None:
         """Relays requests that only a master can handle to this address; None: refuses them."""

@@ -84,6 +84,8 @@ class Master:
             undo.push_async_callback(self.apache_slaves.stop)
             self.apache_slaves.start()
         self.state.load()
+        if node.group is not None:
+            self.state.offsets.advance(node.group.kept_offsets.take())
         await self.transactions.load()
         undo.push_async_callback(self._end)
         self.plane.set_permission(self.admin.permission)

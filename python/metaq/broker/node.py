@@ -14,6 +14,7 @@ from metaq.broker.background.name_server_link import NameServerLink
 from metaq.broker.background.registration import Registration
 from metaq.broker.functions import Functions
 from metaq.broker.options import BrokerOptions
+from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.clients import Change, Clients, ConsumerGroup
 from metaq.broker.state.journal import Journal
@@ -51,6 +52,11 @@ class Replicated(GroupControl, Protocol):
     @property
     def has_fixed_roles(self) -> bool:
         """No replica ever becomes master."""
+        ...
+
+    @property
+    def kept_offsets(self) -> OffsetMerge:
+        """The offsets that were committed at this node while there was no master."""
         ...
 
     async def wait_replicated(self) -> None:

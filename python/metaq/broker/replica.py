@@ -155,6 +155,9 @@ class Replica:
         self._leaves = leaves
         undo, self._undo = self._undo, AsyncExitStack()
         await undo.aclose()
+        if (group := self._node.group) is not None:
+            # Commits since the group last looked at them.
+            group.kept_offsets.keep(await asyncio.to_thread(self.state.offsets.kept_beyond_master))
 
     def consumers_changed(self, group: ConsumerGroup, change: Change) -> None:
         """Reacts to changed members or subscriptions of a group."""

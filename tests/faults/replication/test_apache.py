@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.replication.apache_nodes import DEFAULTS, STRICT, ApacheNodes
 from tests.faults.replication.load import GroupReaders, GroupSenders
-from tests.faults.replication.trial import QUEUES, SENDERS, TOPIC, judge
+from tests.faults.replication.trial import APACHE, QUEUES, SENDERS, TOPIC, judge
 from tests.faults.senders import served_queues
 from tests.support.plain_client import PlainClient
 from tests.support.rounds import rounds
@@ -56,7 +56,7 @@ def test_kills_of_apaches_master(
             queues = served_queues(client, TOPIC, QUEUES)
         case = request.node.callspec.id
         counts, found = judge(
-            f"Apache {case}: kills",
+            f"{APACHE}{case}: kills",
             senders,
             queues,
             readers,

@@ -22,6 +22,8 @@ QUEUES = 4
 SENDERS = 4
 COUNTS_FILE = "METAQ_FAULT_COUNTS"
 """The variable with the file to which each trial adds its counts, one line of JSON each."""
+APACHE = "Apache "
+"""The names of trials of Apache's own groups begin so."""
 _VANISHED = "was served before and is now"
 
 

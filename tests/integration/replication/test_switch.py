@@ -9,6 +9,7 @@ import pytest
 
 from metaq.broker import Broker
 from metaq.ha.conductor import SwitchRefused
+from metaq.protocol.errors import Refused
 from tests.support.broker_cluster import connected, started_nameserver
 from tests.support.broker_group import BrokerGroup
 from tests.support.etcd import Etcd
@@ -103,5 +104,74 @@ def test_a_switch_to_a_node_that_is_not_in_sync_is_refused(tmp_path: Path, etcd:
             with pytest.raises(SwitchRefused, match=r"node 9 (is not in sync|did not catch up)"):
                 await master.group.switch(9)
             assert await until(lambda: master.is_master)
+
+    run(scenario)
+
+
+def test_switches_show_no_error_to_senders_at_any_node(tmp_path: Path, etcd: Etcd) -> None:
+    """Java clients keep an old route for up to 30 s, and try a message three times without a pause."""
+
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, register=register(etcd)) as group,
+        ):
+            await group.start()
+            await group.master()
+            await group.in_sync(1, 2, 3)
+            stop = asyncio.Event()
+
+            async def send_on(address: str) -> int:
+                sent = 0
+                async with connected(address) as client:
+                    while not stop.is_set():
+                        for tries_left in (2, 1, 0):
+                            try:
+                                await client.send("orders", b"x")
+                            except Refused:
+                                if tries_left == 0:
+                                    raise
+                            else:
+                                break
+                        sent += 1
+                return sent
+
+            async with connected((await group.master()).address) as client:
+                await client.send("orders", b"x")
+            sending = [asyncio.create_task(send_on(broker.address)) for broker in group.running.values()]
+            for target in (2, 1, 3, 1, 2):
+                master = await group.master()
+                await group.in_sync(1, 2, 3)
+                if master is not group.running[target]:
+                    assert master.group is not None
+                    await master.group.switch(target)
+                assert await group.master() is group.running[target]
+                await asyncio.sleep(0.2)
+            stop.set()
+            assert all(await asyncio.gather(*sending))
+
+    run(scenario)
+
+
+def test_an_offset_that_was_committed_at_the_next_master_is_kept(tmp_path: Path, etcd: Etcd) -> None:
+    async def scenario() -> None:
+        async with (
+            started_nameserver() as nameserver,
+            BrokerGroup(tmp_path, nameserver.address, register=register(etcd), ids=(1, 2)) as group,
+        ):
+            await group.start()
+            old = await group.master()
+            await group.in_sync(1, 2)
+            replica = next(broker for broker in group.running.values() if broker is not old)
+            async with connected(old.address) as client:
+                await client.send("orders", b"x")
+            assert replica.replica is not None
+            # As the data plane does with a commit while there is no master, just before the promotion.
+            replica.replica.plane.advance_offset("g", "orders", 0, 1)
+            assert old.group is not None and replica.group is not None
+            await old.group.switch(replica.group.node_id)
+            new = await group.master()
+            assert new is replica
+            assert new.master.plane.offsets()["orders@g"] == {0: 1}
 
     run(scenario)

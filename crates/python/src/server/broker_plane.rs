@@ -124,6 +124,10 @@ impl BrokerPlane {
         self.inner.broker.offsets.assign(group, topic, queue_id, committed_offset);
     }
 
+    fn advance_offset(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
+        self.inner.broker.offsets.advance(group, topic, queue_id, committed_offset);
+    }
+
     fn reset_offset(&self, py: Python<'_>, group: &str, topic: &str, queue_id: i32, queue_offset: i64) {
         let broker = &self.inner.broker;
         enter_infallible(py, || broker.pulls.reset_offset(group, topic, queue_id, queue_offset));

@@ -68,7 +68,8 @@ impl Offsets {
         table.put(key, queue_id, committed_offset);
     }
 
-    /// Commits an offset unless a later one is committed. For a replica, whose master may know a later one.
+    /// Commits an offset unless a later one is committed. For a replica, whose master may know a later one, and for a
+    /// new master that takes over what was committed to it as a replica.
     pub fn advance(&self, group: &str, topic: &str, queue_id: i32, committed_offset: i64) {
         let key = key(group, topic);
         let mut table = self.table.write();

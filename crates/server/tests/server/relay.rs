@@ -252,17 +252,27 @@ fn a_broken_connection_is_opened_again() {
 }
 
 #[test]
-fn requests_under_way_to_a_former_master_end_and_later_ones_go_to_the_new_one() {
+fn a_former_master_answers_what_it_got_and_later_requests_go_to_the_new_one() {
     let replica = Plane::replica();
     let (former, master) = (FakeMaster::new(), Plane::start());
     relay_to(&replica, former.port());
     let mut client = replica.connect();
+    client.send(SEND_MESSAGE_V2, &send_fields(""), b"answered");
+    let mut stream = former.accept();
+    let opaque = read_request(&mut stream);
+    relay_to(&replica, master.listener.port());
+    client.put("found");
+    respond(&mut stream, opaque, "by the former master");
+    assert_eq!(client.answer().remark, "by the former master");
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0, "then the replica closes the connection");
+    // A former master that dies leaves the outcome open.
+    relay_to(&replica, former.port());
     client.send(SEND_MESSAGE_V2, &send_fields(""), b"lost");
     let mut stream = former.accept();
     read_request(&mut stream);
     relay_to(&replica, master.listener.port());
-    client.answer().refuses(response_code::SERVICE_NOT_AVAILABLE, "not the master any more");
-    client.put("found");
+    drop(stream);
+    client.answer().refuses(response_code::SERVICE_NOT_AVAILABLE, "may have been carried out");
     replica.listener.set_relay(None).unwrap();
     let answer = client.ask(SEND_MESSAGE_V2, &send_fields(""), b"m");
     answer.refuses(response_code::SERVICE_NOT_AVAILABLE, "knows no master");

@@ -66,7 +66,7 @@ class Group:
         self._port: LinkPort | None = None
         self._task: asyncio.Task[None] | None = None
         self._caring: asyncio.Task[None] | None = None
-        self._offsets = OffsetMerge()
+        self.kept_offsets = OffsetMerge()
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Is done when a drained broker may stop; has an exception if it can no longer take part."""
 
@@ -277,9 +277,9 @@ class Group:
         is_new = store.end_offset() <= store.start_offset()
         if not is_new or (is_following and link is not None and link.is_caught_up):
             await replica.announce()
-        self._offsets.keep(await asyncio.to_thread(replica.state.offsets.kept_beyond_master))
-        if self._offsets and is_following and link is not None:
-            await self._offsets.send(link.client_address)
+        self.kept_offsets.keep(await asyncio.to_thread(replica.state.offsets.kept_beyond_master))
+        if self.kept_offsets and is_following and link is not None:
+            await self.kept_offsets.send(link.client_address)
 
     # ---- what operators ask
 

@@ -35,6 +35,8 @@ ADMIT_AFTER_S = 0.25
 """How long a new master that refuses messages waits before it lets replicas in."""
 HOLD_MS_MAX = 8_000
 """How long requests are held during a planned switch. It is longer than a switch may take."""
+BETWEEN_MASTERS_MS_MAX = 3_000
+"""How long a replica that has lost its master holds requests for the next one before it refuses them."""
 
 
 class Roles(Protocol):
@@ -86,6 +88,7 @@ class GroupNode:
         self._peer_epoch = 0
         self._offers: dict[Member, tuple[Offer, Future[SendTail | None]]] = {}
         self._serves = False
+        self._relays = False
         self._fetched = asyncio.Event()
         self.journal = journal
         self.file_bytes = store_settings.commit_log_file_bytes
@@ -266,6 +269,7 @@ class GroupNode:
             return
         await self._link.stream(end)
         if self._link is not None and self._link.source.state is SourceState.STREAMING:
+            self._relays = True
             self._roles.relay_to(self._link.client_address)
             self._roles.release_requests()
 
@@ -284,15 +288,23 @@ class GroupNode:
     def _source_changed(self) -> None:
         link = self._link
         if link is not None and link.source.state is not SourceState.STREAMING:
-            self._roles.relay_to(None)
+            self._stop_relaying()
         self._wake()
+
+    def _stop_relaying(self) -> None:
+        """Holds requests that only a master can handle. With a register the next one is known soon, and the
+        clients notice nothing but a pause."""
+        if self._relays and self._options.register is not None:
+            self._roles.hold_requests(BETWEEN_MASTERS_MS_MAX)
+        self._relays = False
+        self._roles.relay_to(None)
 
     def _state_replaced(self) -> None:
         _log.info("has taken over the control state of its master")
 
     async def _leave_master(self) -> None:
         link, self._link = self._link, None
-        self._roles.relay_to(None)
+        self._stop_relaying()
         if link is not None:
             await link.stop()
 
@@ -398,6 +410,7 @@ class GroupNode:
 
     async def close(self) -> None:
         """Ends all links; for the end of the process."""
+        self._relays = False
         await self._leave_master()
         links = self._links
         with self._lock:

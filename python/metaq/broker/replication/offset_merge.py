@@ -31,6 +31,11 @@ class OffsetMerge:
             place = (group, topic, queue_id)
             self._kept[place] = max(committed_offset, self._kept.get(place, 0))
 
+    def take(self) -> list[tuple[str, str, int, int]]:
+        """Returns everything and keeps nothing: this node has become the master."""
+        kept, self._kept = self._kept, {}
+        return [(*place, committed_offset) for place, committed_offset in kept.items()]
+
     def __bool__(self) -> bool:
         return bool(self._kept)
 

@@ -106,6 +106,11 @@ class Offsets:
                     found.append((group, topic, queue_id, committed_offset))
         return found
 
+    def advance(self, offsets: Iterable[tuple[str, str, int, int]]) -> None:
+        """Takes over offsets (group, topic, queue, offset) that are higher than those of the journal."""
+        for group, topic, queue_id, committed_offset in offsets:
+            self._plane.advance_offset(group, topic, queue_id, committed_offset)
+
     async def protect(self) -> None:
         """Tells the store which messages nobody has consumed, so that it does not delete them to make
         room."""

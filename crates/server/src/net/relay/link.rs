@@ -86,7 +86,7 @@ impl Link {
         self.wake.notify_one();
     }
 
-    /// Answers everything under way and ends the task.
+    /// Takes no more requests. The task ends when those that the master got are answered, or their time is over.
     pub fn close(&self) {
         self.inbox.lock().is_closed = true;
         self.wake.notify_one();
@@ -148,7 +148,11 @@ impl Link {
     async fn converse(&self, talk: &mut Conversation) -> String {
         loop {
             if !self.lay_out(talk) {
-                return CHANGED.to_owned();
+                self.refuse_waiting(CHANGED);
+                // A broker that hands its mastership over still answers what it got before.
+                if talk.unanswered.is_empty() && talk.output.is_empty() {
+                    return CHANGED.to_owned();
+                }
             }
             if let Err(error) = talk.transport.write(&mut talk.output) {
                 return error.to_string();

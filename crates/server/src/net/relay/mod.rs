@@ -96,8 +96,8 @@ impl Relay {
         Relay { master: ArcSwapOption::empty(), changing: Mutex::new(()), under_way: Arc::default(), limits }
     }
 
-    /// Relays to this `host:port` from now on; None relays nothing. Requests under way to another address are answered
-    /// with code 14.
+    /// Relays to this `host:port` from now on; None relays nothing. Requests that another address has got are still
+    /// answered by it; those that it has not got are refused with code 14.
     pub fn set_master(&self, address: Option<&str>) -> Result<(), ServerError> {
         if let Some(address) = address {
             let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
