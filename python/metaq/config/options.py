@@ -25,17 +25,23 @@ from metaq.config.kinds import (
     Sources,
     Text,
 )
-from metaq.settings import GIB, KIB, MIB, BrokerSettings, ServerSettings, StoreSettings
+from metaq.settings import GIB, KIB, MIB, BrokerSettings, NameServerSettings, ServerSettings, StoreSettings
 
 SECTIONS: dict[str, str] = {
     "address": "The addresses that the roles listen on and advertise",
+    "nameserver": "Limits of a name server's tables",
     "broker": "The broker's identity, and what it allows clients to do",
     "replication": "The group of a broker: its replicas, and who becomes master",
     "store": "Where messages are stored, the sizes of files, and retention",
     "server": "Limits of one listener",
     "log": "Logging",
 }
-SETTINGS: dict[str, type] = {"store": StoreSettings, "server": ServerSettings, "broker": BrokerSettings}
+SETTINGS: dict[str, type] = {
+    "nameserver": NameServerSettings,
+    "store": StoreSettings,
+    "server": ServerSettings,
+    "broker": BrokerSettings,
+}
 
 PORT = Number(0, 65_535)
 NAME = Text(r"[A-Za-z0-9_.%|-]{1,127}", "up to 127 letters, digits or any of _ - . % |")
@@ -108,6 +114,18 @@ _ALL: list[Option] = [
             Flag(),
             False,
             "Allow other machines to connect, although there is no access control.",
+        ),
+    ),
+    *_section(
+        "nameserver",
+        ("nameserver_brokers_max", Number(1, 100_000), "Brokers that may be registered."),
+        ("nameserver_members_max", Number(1, 1_000), "Brokers that may be registered under one name."),
+        ("nameserver_broker_topics_max", Number(1, 1_000_000), "Topics of one broker."),
+        ("nameserver_topics_max", Number(1, 100_000_000), "Topics, summed over all brokers."),
+        (
+            "nameserver_values_bytes_max",
+            Bytes(KIB, GIB),
+            "Size of all values that tools set, as JSON; less than frame_bytes_max.",
         ),
     ),
     *_section(
