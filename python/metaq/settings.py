@@ -160,6 +160,9 @@ class BrokerSettings:
     Otherwise retention, which deletes whole files by age, would delete it."""
     recall_messages: bool = True
     """Whether a sender may recall a waiting message; off by default on Apache's brokers."""
+    recall_by_property: bool = False
+    """Whether a message with the property TIMER_DEL_UNIQKEY recalls another one, as on Apache's brokers. It
+    needs no handle, so anybody who knows the key and the time of a message can recall it."""
 
 
 PEER_SILENCE_MS_MAX = 20_000

@@ -22,6 +22,7 @@ from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.recall_key import load_recall_key
 from metaq.protocol import names
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,9 @@ class Master:
             undo.push_async_callback(self.apache_slaves.stop)
             self.apache_slaves.start()
         self.state.load()
+        recall_key = await load_recall_key(node.journal)
+        if recall_key is not None:
+            self.plane.set_recall_key(recall_key)
         await self.transactions.load()
         undo.push_async_callback(self._end)
         self.plane.set_permission(self.admin.permission)

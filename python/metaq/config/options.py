@@ -279,6 +279,11 @@ _ALL: list[Option] = [
             "Delay after which such a message is stored again; at most half of file_reserved_hours.",
         ),
         ("recall_messages", Flag(), "Allow producers to recall a message that waits for its delivery time."),
+        (
+            "recall_by_property",
+            Flag(),
+            "Let a message with TIMER_DEL_UNIQKEY recall another one; anybody who knows its key may then.",
+        ),
         ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
         (
             "offsets_persist_interval_s",

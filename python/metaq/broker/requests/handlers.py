@@ -54,7 +54,7 @@ def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admi
     return (
         Messages(topics, groups, store, plane, state.filters, inquiry),
         Retries(topics, groups, store, plane),
-        Recalls(node.options, node.clock, plane, topics, lambda: admin.permission),
+        Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.journal),
         TopicRequests(topics, store, plane, node.options.broker.name, node.address),
     )
 
