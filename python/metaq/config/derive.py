@@ -114,6 +114,13 @@ def worker_settings(config: Config) -> WorkerSettings:
         batch_bytes_max=config["filter_batch_bytes_max"],
         workers_max=config["filter_workers"],
         idle_s=config["filter_idle_s"],
+        readable=tuple(str(Path(path).expanduser().absolute()) for path in config["filter_read_paths"]),
+        private=tuple(
+            str(Path(config[option]).expanduser().absolute())
+            for option in ("data", "cluster_key", "kv_file")
+            if config[option] is not None
+        ),
+        network=config["filter_network"],
     )
 
 

@@ -21,6 +21,7 @@ from metaq.config.kinds import (
     Kind,
     Listen,
     Number,
+    Paths,
     Seconds,
     Sources,
     Text,
@@ -149,6 +150,13 @@ _ALL: list[Option] = [
             (),
             "Folders and modules with Python filter functions for consumers.",
         ),
+        (
+            "filter_read_paths",
+            Paths(),
+            (),
+            "Folders and files that filter functions may read besides their own and Python.",
+        ),
+        ("filter_network", Flag(), False, "Let filter functions open network connections."),
         (
             "filter_timeout_ms",
             Number(10, 10_000),
