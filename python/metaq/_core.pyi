@@ -391,6 +391,10 @@ class BrokerPlane:
         offset.
 
         Raises LookupError if no message begins there, StoreFailure if the store refuses."""
+    def set_recall_key(self, key: bytes) -> None:
+        """Signs the handles of waiting messages with this key; the first one counts. Without a key, sends
+        return no handles."""
+
     def recall(
         self, topic: str, unique_key: str, due_ms: int, *, producer_group: str, born_host: str
     ) -> bool:

@@ -6,15 +6,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from metaq.private_files import create_private, make_private_directory
+
 
 def replace_file(path: Path, content: bytes, before: Callable[[], None] = lambda: None) -> None:
-    """Replaces a file durably: a power failure leaves either the old content or the new one.
+    """Replaces a file durably: a power failure leaves either the old content or the new one. Only its owner
+    may read it.
 
     `before` is called when the new content is on disk and the file still has the old one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_directory(path.parent)
     fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("wb") as file:
+    with create_private(fresh) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

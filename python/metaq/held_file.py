@@ -6,6 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from metaq.private_files import make_private_directory, open_private
+
 
 class HeldFile:
     """A lock that is held until `close` or the end of the process.
@@ -15,8 +17,8 @@ class HeldFile:
 
     def __init__(self, lock: Path) -> None:
         """Raises BlockingIOError if another process holds the lock, and OSError if it cannot be created."""
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        make_private_directory(lock.parent)
+        self._descriptor = open_private(lock)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException:

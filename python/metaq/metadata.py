@@ -1,4 +1,4 @@
-"""Small files whose state must not be lost: of name servers and pipelines, and of brokers before the journal.
+"""Small files whose state must not be lost: of pipelines, and of brokers and name servers before the journal.
 
 The previous state stays as `.bak`. Apache's servers use the same files with the same names, so either program
 can take over the files of the other.

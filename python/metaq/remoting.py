@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import itertools
 import logging
+import re
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -41,6 +43,25 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{address!r} is not of the form host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+_LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,15})?")
+_ENDPOINT_CHARACTERS_MAX: Final = 262
+
+
+def check_endpoint(address: str) -> None:
+    """Raises ValueError unless this is `host:port` with a host name or an IP address. For addresses that
+    others will connect to, print or put into commands."""
+    if len(address) > _ENDPOINT_CHARACTERS_MAX or address != address.strip():
+        raise ValueError(f"{address[:64]!r}… is longer than host:port can be, or has blanks around it")
+    host, _ = split_address(address)
+    if all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")):
+        return
+    with contextlib.suppress(ValueError):
+        if _IPV6.fullmatch(host) and ipaddress.IPv6Address(host):
+            return
+    raise ValueError(f"{address!r} does not begin with a host name or an IP address")
 
 
 def split_addresses(addresses: str) -> tuple[str, ...]:

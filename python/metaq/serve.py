@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from metaq._core import Clock, StoreFailure
 from metaq.config import Config
-from metaq.config.derive import broker_options, key_values_file, nameserver_settings
+from metaq.config.derive import broker_options, key_values_file, nameserver_limits, nameserver_settings
 from metaq.errors import CommandError
+from metaq.private_files import whose
 
 if TYPE_CHECKING:
     from metaq.broker import Broker
@@ -38,6 +40,8 @@ class Ready:
 
 async def run(role: Role, config: Config, announce: Callable[[Ready], None]) -> None:
     """Starts the parts of the role, announces them and runs until SIGINT or SIGTERM."""
+    # Everything that this process writes is its own, such as files that a filter function leaves.
+    os.umask(0o077)
     stop = _stop_on_signal()
     clock = Clock()
     nameserver: NameServer | None = None
@@ -106,6 +110,7 @@ async def _start_nameserver(
             clock,
             key_values_file=key_values_file(config, alone=alone),
             broker_expiry_s=config["broker_expiry_s"],
+            limits=nameserver_limits(config),
         )
         await nameserver.start()
     stack.push_async_callback(nameserver.stop)
@@ -118,7 +123,7 @@ async def _start_broker(
     from metaq.broker import Broker
 
     options = broker_options(config, nameservers, alone=alone)
-    with _explained("--listen" if alone else "--broker-port"):
+    with _explained("--listen" if alone else "--broker-port", config["data"]):
         broker = Broker(options, clock)
         await broker.start()
     stack.push_async_callback(broker.stop)
@@ -126,13 +131,17 @@ async def _start_broker(
 
 
 @contextmanager
-def _explained(flag: str) -> Iterator[None]:
+def _explained(flag: str, data: str = "") -> Iterator[None]:
     """Explains what to do if a port is taken or the store cannot be opened."""
     try:
         yield
     except StoreFailure as error:
-        raise CommandError(f"the store cannot be opened: {error}") from None
+        is_private = "ermission denied" in str(error)
+        hint = whose(data, PermissionError()) if is_private else ""
+        raise CommandError(f"the store cannot be opened: {error}", hint=hint) from None
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE
         hint = f"choose another port with {flag}; 0 takes a free one" if is_taken else ""
+        if error.filename:
+            hint = whose(error.filename, error) or hint
         raise CommandError(error.strerror or str(error), hint=hint) from None

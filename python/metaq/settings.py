@@ -86,6 +86,22 @@ class ServerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class NameServerSettings:
+    """Limits of a name server's tables. Everybody may register, so everything that grows has a limit."""
+
+    nameserver_brokers_max: int = 2_000
+    nameserver_members_max: int = 64
+    """Brokers under one name: the addresses of all of them are in every route of their topics."""
+    nameserver_broker_topics_max: int = 100_000
+    nameserver_topics_max: int = 1_000_000
+    """Topics, summed over all brokers."""
+    nameserver_values_bytes_max: int = 8 * MIB
+    """The values that tools set, as JSON. Brokers get some of them in one answer."""
+    answer_bytes_max: int = 16 * MIB - 64 * KIB
+    """Follows from `frame_bytes_max`, less room for a header: peers do not read a larger frame."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationSettings:
     """Both ends of the link between a master and a replica."""
 
@@ -162,6 +178,9 @@ class BrokerSettings:
     Otherwise retention, which deletes whole files by age, would delete it."""
     recall_messages: bool = True
     """Whether a sender may recall a waiting message; off by default on Apache's brokers."""
+    recall_by_property: bool = False
+    """Whether a message with the property TIMER_DEL_UNIQKEY recalls another one, as on Apache's brokers. It
+    needs no handle, so anybody who knows the key and the time of a message can recall it."""
 
 
 PEER_SILENCE_MS_MAX = 20_000

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from metaq.broker.state.journal import COMPACTION_BYTES_MIN, Journal
+from metaq.journal.journal import COMPACTION_BYTES_MIN, Journal
 from tests.faults.disks import LoopDisk, loop_disk
 from tests.faults.sync_faults import Sync, SyncFaults
 from tests.support.plain_client import SUCCESS, PlainClient, ServerClosed, create_topic

@@ -103,7 +103,9 @@ def test_waiting_messages_are_stored_as_apache_stores_them(tmp_path: Path) -> No
         async with opened(tmp_path, clock) as (broker, client):
             sent = await client.send("orders", b"later", 2, TIMER_DELAY_SEC="3", UNIQ_KEY="U1")
             handle = base64.urlsafe_b64decode(sent.recall_handle or "").decode()
-            assert handle == f"v1 orders broker-a {START_MS + 3_000} U1"
+            *words, signature = handle.split(" ")
+            assert words == ["v1", "orders", "broker-a", str(START_MS + 3_000), "U1"]
+            assert len(base64.urlsafe_b64decode(signature)) == 16
             physical_offset = int(sent.msg_id[16:], 16)
             (waiting,) = decode_records(broker.store.record_at(physical_offset) or b"")
             assert (waiting.topic, waiting.queue_id) == (TIMER_TOPIC, 0)
@@ -145,7 +147,8 @@ def test_a_message_that_is_due_already_comes_at_once(tmp_path: Path, past: dict[
 )
 def test_impossible_times_are_refused(tmp_path: Path, properties: dict[str, str]) -> None:
     async def scenario() -> None:
-        async with opened(tmp_path, Clock.manual(START_MS)) as (broker, client):
+        settings = {"recall_by_property": True}
+        async with opened(tmp_path, Clock.manual(START_MS), broker=settings) as (broker, client):
             with pytest.raises(Refused) as refused:
                 await client.send("orders", b"x", **properties)
             assert refused.value.code == 13
@@ -323,7 +326,7 @@ def test_a_recall_names_its_topic_and_moment(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         clock = Clock.manual(START_MS)
-        async with opened(tmp_path, clock) as (broker, client):
+        async with opened(tmp_path, clock, broker={"recall_by_property": True}) as (broker, client):
             await client.send("orders", b"kept", TIMER_DELAY_MS="1000", UNIQ_KEY="K")
             other = await client.send("others", b"x", TIMER_DELAY_MS="1000", UNIQ_KEY="K")
             later = await client.send("orders", b"later", TIMER_DELAY_MS="2000", UNIQ_KEY="K")
@@ -336,6 +339,45 @@ def test_a_recall_names_its_topic_and_moment(tmp_path: Path) -> None:
             assert [record.body for record in await delivered(broker, client, 1)] == [b"kept"]
             await nothing_new(broker, 1, "the recalled one came")
             assert broker.store.max_offset("others", 0) == 0
+
+    run(scenario)
+
+
+def test_only_the_sender_of_a_message_can_recall_it(tmp_path: Path) -> None:
+    """Once, whoever knew the key and the time of a message could make its handle."""
+
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        async with opened(tmp_path, clock) as (broker, client):
+            sent = await client.send("orders", b"kept", TIMER_DELAY_MS="1000", UNIQ_KEY="K")
+            other = await client.send("orders", b"x", TIMER_DELAY_MS="1000", UNIQ_KEY="L")
+            words = base64.urlsafe_b64decode(sent.recall_handle or "").decode().split(" ")
+            borrowed = base64.urlsafe_b64decode(other.recall_handle or "").decode().split(" ")[5:]
+            for signature in ([], [""], ["x"], ["é"], borrowed, ["A" * 22 + "=="]):
+                forged = base64.urlsafe_b64encode(" ".join([*words[:5], *signature]).encode()).decode()
+                with pytest.raises(Refused, match="this broker did not make") as refused:
+                    await recall(client, forged)
+                assert refused.value.code == 604
+            with pytest.raises(Refused, match="recall_by_property") as refused:
+                await client.send("orders", b"0", TIMER_DELAY_MS="1000", TIMER_DEL_UNIQKEY="orders+K")
+            assert refused.value.code == 16
+            await recall(client, other.recall_handle or "")
+            clock.advance_ms(1_000)
+            (record,) = await delivered(broker, client, 1)
+            assert record.body == b"kept"
+
+    run(scenario)
+
+
+def test_a_handle_is_valid_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = Clock.manual(START_MS)
+        async with opened(tmp_path, clock) as (_, client):
+            sent = await client.send("orders", b"x", TIMER_DELAY_MS="100000", UNIQ_KEY="K")
+        async with opened(tmp_path, clock) as (broker, client):
+            assert await recall(client, sent.recall_handle or "") == "K"
+            clock.advance_ms(100_000)
+            await nothing_new(broker, 0, "the recalled one came")
 
     run(scenario)
 

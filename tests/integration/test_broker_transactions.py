@@ -12,7 +12,7 @@ import pytest
 
 from metaq._core import Clock, Frame, Record, decode_records
 from metaq.broker import Broker
-from metaq.broker.state.journal import Journal
+from metaq.journal.journal import Journal
 from metaq.protocol import names
 from metaq.protocol.messages import (
     EndTransaction,

@@ -14,7 +14,7 @@ import pytest
 
 from metaq._core import Clock, FilterBatch
 from metaq.broker import Broker
-from metaq.broker.functions import WorkerSettings
+from metaq.broker.functions import WorkerSettings, describe_functions
 from metaq.broker.functions.pool import Pool
 from metaq.errors import ConfigError
 from metaq.filters.exchange import Ask
@@ -30,7 +30,7 @@ from tests.support.metaq import run as run_metaq
 from tests.support.waiting import run, until, wait_until
 
 GOOD = '''
-import ctypes, os, sys, time
+import ctypes, os, socket, subprocess, sys, time
 from metaq.filters import FilterMessage, function
 
 @function
@@ -44,8 +44,8 @@ def slow(message: FilterMessage, seconds: float) -> bool:
     return True
 
 @function
-def busy(message: FilterMessage, path: str) -> bool:
-    open(path, "w").close()
+def busy(message: FilterMessage, name: str) -> bool:
+    ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)  # PR_SET_NAME: a test sees it from outside.
     while True:
         pass
 
@@ -91,8 +91,39 @@ def bad(message: FilterMessage, what: str) -> bool:
 def secrets(message: FilterMessage, pid: int) -> bool:
     """Whether it sees anything of the broker's."""
     own = {link for link in map(read_link, os.listdir("/proc/self/fd")) if link}
-    broker = {link for link in (read_link(name, pid) for name in os.listdir(f"/proc/{pid}/fd")) if link}
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except PermissionError:
+        names = []
+    broker = {link for link in (read_link(name, pid) for name in names) if link}
     return bool(own & broker) or any(name.startswith("METAQ") for name in os.environ)
+
+@function
+def spy(message: FilterMessage, directory: str, pid: int) -> bool:
+    """Whether it gets at anything that is not its own."""
+    found = []
+    for name, attempt in {
+        "list": lambda: os.listdir(directory),
+        "read": lambda: open(os.path.join(directory, "checkpoint"), "rb").read(),
+        "write": lambda: open("/tmp/metaq-spy", "w"),
+        "passwords": lambda: open("/etc/passwd").read(),
+        "tcp": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
+        "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+        "unix": lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM),
+        "signal": lambda: os.kill(pid, 0),
+        "memory": lambda: open(f"/proc/{pid}/mem", "rb"),
+        "environment": lambda: open(f"/proc/{pid}/environ", "rb").read(),
+        "child": lambda: subprocess.run(["cat", "/etc/passwd"], check=True, capture_output=True),
+    }.items():
+        try:
+            attempt()
+            found.append(name)
+        except (OSError, subprocess.CalledProcessError):
+            pass
+    if found:
+        print("spied:", found)
+    os.kill(os.getpid(), 0)
+    return bool(found)
 
 def read_link(name, pid="self"):
     try:
@@ -378,6 +409,34 @@ def test_a_worker_gets_nothing_of_the_broker(tmp_path: Path, monkeypatch: pytest
     run(scenario)
 
 
+def test_a_function_cannot_spy_on_the_broker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once, a function read the commit log and opened a socket."""
+
+    async def scenario() -> None:
+        with caplog.at_level("INFO", "metaq.broker.functions.process"):
+            async with started(tmp_path) as (broker, producer, client):
+                await producer.send("t", b"x")
+                reply = await call(client, "t", f"spy('{tmp_path / 'store'}', {os.getpid()})")
+                assert (reply.code, broker.functions.tallies["spy"].failures) == (20, 0)
+        assert "no files but their own, no network and no other processes" in caplog.text
+
+    run(scenario)
+
+
+def test_what_is_not_protected_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "f.py").write_text(GOOD)
+    data = str(tmp_path / "data")
+
+    async def scenario() -> None:
+        settings = WorkerSettings(sources=(str(tmp_path),), private=(data,), network=True)
+        await describe_functions(settings)
+        assert "filter functions are not kept from: " in caplog.text
+        assert f"{data} (it lies in {tmp_path}, which functions may read)" in caplog.text
+        assert "the network (filter_network is on)" in caplog.text
+
+    run(scenario)
+
+
 def test_a_client_that_leaves_and_a_broker_that_stops_wait_for_nobody(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with started(tmp_path, timeout_ms=60_000) as (broker, producer, _):
@@ -426,8 +485,13 @@ def test_no_worker_outlives_a_killed_broker(tmp_path: Path, start_metaq: Callabl
     async def scenario() -> list[int]:
         async with connected(served.broker) as client:
             await client.send("t", b"bad")
-            asked = asyncio.create_task(call(client, "t", f"busy('{tmp_path / 'busy'}')"))
-            await until((tmp_path / "busy").exists)  # From then on the worker reads from nobody.
+            asked = asyncio.create_task(call(client, "t", "busy('busy-filter')"))
+
+            def is_busy() -> bool:
+                names = (Path(f"/proc/{pid}/comm").read_text() for pid in workers_of(served.pid))
+                return "busy-filter\n" in names
+
+            await until(is_busy)  # From then on the worker reads from nobody.
             workers = workers_of(served.pid)
             served.child.kill()
             await asyncio.gather(asked, return_exceptions=True)
@@ -445,7 +509,7 @@ def test_the_command_lists_the_functions(tmp_path: Path) -> None:
     listed = run_metaq("filter", "list", str(folder), "-o", "json")
     assert listed.returncode == 0, listed.stderr
     functions = {entry["name"]: entry for entry in json.loads(listed.stdout)}
-    assert sorted(functions) == ["bad", "busy", "color", "secrets", "slow"]
+    assert sorted(functions) == ["bad", "busy", "color", "secrets", "slow", "spy"]
     assert functions["color"]["signature"] == "color([*colors: text])"
     assert functions["color"]["doc"] == "Messages of these colors."
     shown = run_metaq("filter", "list", METAQ_FILTER_FUNCTIONS=str(folder))

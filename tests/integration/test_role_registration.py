@@ -253,11 +253,11 @@ def test_a_silent_node_leaves_and_one_that_asks_stays(tmp_path: Path) -> None:
                 one = f"127.0.0.1:{free_port()}"
                 role = await nodes.role(one, 0, 1)
                 for _ in range(3):
-                    seen_ms = ours.routes._by_address["DefaultCluster", one].seen_ms
+                    seen_ms = ours.routes._by_address[one].seen_ms
                     clock.advance_ms(9_000)
                     # It asks every second by its own clock.
                     await until(
-                        lambda was=seen_ms: ours.routes._by_address["DefaultCluster", one].seen_ms > was,
+                        lambda was=seen_ms: ours.routes._by_address[one].seen_ms > was,
                         timeout_s=20,
                     )
                     assert ours.routes.expire(clock.now_ms()) == []

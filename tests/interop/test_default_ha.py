@@ -14,9 +14,9 @@ import pytest
 from metaq._core import Clock, Store
 from metaq.broker.replication.apache_move import ApacheMove, MovePhase, first_look
 from metaq.broker.state.apache_files import open_journal
-from metaq.broker.state.journal import Journal
 from metaq.broker.state.offsets import OFFSETS, decode_offsets, offsets_in
 from metaq.errors import CommandError
+from metaq.journal.journal import Journal
 from metaq.protocol.admin import GetBrokerHaStatus, UpdateBrokerConfig
 from metaq.protocol.bodies import HaStatus, TopicConfigTable
 from metaq.protocol.offsets import (

@@ -116,4 +116,6 @@ pub struct TimerSettings {
     pub roll_ms: i64,
     /// Whether waiting messages can be recalled.
     pub recall_messages: bool,
+    /// Whether a message with a property recalls another one, without a handle.
+    pub recall_by_property: bool,
 }

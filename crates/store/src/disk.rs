@@ -1,13 +1,17 @@
 //! The only way to the file system: every file call of the store goes through [`Disk`], so that syncs report their
 //! errors in one place and a test can make any call fail ([`crate::faulty_disk::FaultyDisk`]).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+
+/// Messages are nobody's business but the broker's: its files and directories are for its account only.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// An open file and the path it was opened by, for error messages.
 #[derive(Debug)]
@@ -95,7 +99,8 @@ impl Disk for SystemDisk {
     }
 
     fn create(&self, path: &Path) -> io::Result<DiskFile> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE).open(path)?;
         Ok(DiskFile { file, path: path.to_owned() })
     }
 
@@ -178,7 +183,7 @@ impl Disk for SystemDisk {
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
     }
 
     fn read_directory(&self, path: &Path) -> io::Result<Vec<DirectoryEntry>> {
@@ -328,6 +333,20 @@ mod tests {
         let mut buffer = [1; 8];
         assert_eq!(disk.read_at(&file, &mut buffer, (1 << 20) - 4)?, 4, "as far as the file reaches");
         assert_eq!(buffer[..4], [0; 4]);
+        Ok(())
+    }
+
+    #[test]
+    fn files_and_directories_are_private() -> io::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        let root = tempfile::tempdir()?;
+        let directory = root.path().join("store").join("commitlog");
+        SystemDisk.create_directory(&directory)?;
+        SystemDisk.create(&directory.join("file"))?;
+        let mode = |path: &Path| fs::metadata(path).map(|found| found.permissions().mode() & 0o777);
+        assert_eq!(mode(&directory.join("file"))?, 0o600);
+        assert_eq!(mode(&directory)?, 0o700);
+        assert_eq!(mode(&root.path().join("store"))?, 0o700);
         Ok(())
     }
 

@@ -22,6 +22,7 @@ from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
+from metaq.broker.state.recall_key import load_recall_key
 from metaq.protocol import names
 
 _log = logging.getLogger(__name__)
@@ -86,6 +87,9 @@ class Master:
         self.state.load()
         if node.group is not None:
             self.state.offsets.advance(node.group.kept_offsets.take())
+        recall_key = await load_recall_key(node.journal)
+        if recall_key is not None:
+            self.plane.set_recall_key(recall_key)
         await self.transactions.load()
         undo.push_async_callback(self._end)
         self.plane.set_permission(self.admin.permission)

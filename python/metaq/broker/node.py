@@ -17,12 +17,12 @@ from metaq.broker.options import BrokerOptions
 from metaq.broker.replication.offset_merge import OffsetMerge
 from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.clients import Change, Clients, ConsumerGroup
-from metaq.broker.state.journal import Journal
 from metaq.broker.state.locks import Leases
 from metaq.broker.state.runtime_switches import Switches
 from metaq.broker.state.topics import Topics
 from metaq.broker.work_pools import WorkPools
 from metaq.ha.group_control import GroupControl
+from metaq.journal.journal import Journal
 from metaq.memory import MemoryTrim
 from metaq.protocol.dispatch import Unavailable
 from metaq.protocol.pump import Pump

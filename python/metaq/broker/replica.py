@@ -15,7 +15,7 @@ from metaq.broker.requests.admin import Admin, AdminParts
 from metaq.broker.requests.handlers import master_handlers
 from metaq.broker.state.broker_state import BrokerState
 from metaq.broker.state.clients import Change, ConsumerGroup
-from metaq.broker.state.journal import Entry
+from metaq.journal.journal import Entry
 from metaq.protocol import admin, clients, groups, messages, offsets, replication, topics
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.command import Command

@@ -87,6 +87,12 @@ def main() -> None:
         hint = f"; {error.hint}" if error.hint and error.hint not in text else ""
         print(f"metaq: {text}{hint}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except PermissionError as error:
+        from metaq.private_files import whose
+
+        hint = whose(error.filename, error) if error.filename else ""
+        print(f"metaq: {hint or error}", file=sys.stderr)
+        sys.exit(1)
     except BrokenPipeError:
         # The reader of the pipe has seen enough. Buffered output must not fail again at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

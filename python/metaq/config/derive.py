@@ -16,7 +16,7 @@ from metaq.config.kinds import join_endpoint, split_endpoint, write_bytes
 from metaq.config.replication import apache_ha_listen, replication_options
 from metaq.config.sources import Config
 from metaq.errors import ConfigError
-from metaq.settings import KIB, BrokerSettings, ServerSettings, StoreSettings
+from metaq.settings import KIB, BrokerSettings, NameServerSettings, ServerSettings, StoreSettings
 
 if TYPE_CHECKING:
     from metaq.broker import BrokerOptions
@@ -32,6 +32,21 @@ OLD_PORT_DISTANCE = 2
 def nameserver_settings(config: Config, *, alone: bool = False) -> ServerSettings:
     """Returns the settings of a name server. `alone` means a process of its own, which may use `listen`."""
     return _server_settings(config, "namesrv_port", alone)
+
+
+def nameserver_limits(config: Config) -> NameServerSettings:
+    """Returns the limits of a name server's tables. Raises ConfigError if an answer cannot hold them."""
+    limits = NameServerSettings(
+        answer_bytes_max=config["frame_bytes_max"] - FRAME_OVERHEAD_BYTES,
+        **_fields(config, NameServerSettings, without={"answer_bytes_max"}),
+    )
+    if limits.nameserver_values_bytes_max > limits.answer_bytes_max:
+        raise ConfigError(
+            f"nameserver_values_bytes_max={limits.nameserver_values_bytes_max} does not fit "
+            f"frame_bytes_max={config['frame_bytes_max']}",
+            hint=f"an answer needs {write_bytes(FRAME_OVERHEAD_BYTES)} beyond the values",
+        )
+    return limits
 
 
 def key_values_file(config: Config, *, alone: bool = False) -> Path | None:
@@ -99,6 +114,13 @@ def worker_settings(config: Config) -> WorkerSettings:
         batch_bytes_max=config["filter_batch_bytes_max"],
         workers_max=config["filter_workers"],
         idle_s=config["filter_idle_s"],
+        readable=tuple(str(Path(path).expanduser().absolute()) for path in config["filter_read_paths"]),
+        private=tuple(
+            str(Path(config[option]).expanduser().absolute())
+            for option in ("data", "cluster_key", "kv_file")
+            if config[option] is not None
+        ),
+        network=config["filter_network"],
     )
 
 

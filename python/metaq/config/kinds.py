@@ -216,6 +216,13 @@ class Sources:
         return "FOLDER;package.module…"
 
 
+class Paths(Sources):
+    """Folders and files, separated by `;`."""
+
+    def describe(self) -> str:
+        return "PATH;PATH…"
+
+
 def split_endpoint(endpoint: str) -> tuple[str, int]:
     """Splits `host:port`; an IPv6 address is in brackets. Raises ValueError."""
     found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]\s]*)):(\d{1,5})", endpoint)

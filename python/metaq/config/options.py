@@ -21,21 +21,28 @@ from metaq.config.kinds import (
     Kind,
     Listen,
     Number,
+    Paths,
     Seconds,
     Sources,
     Text,
 )
-from metaq.settings import GIB, KIB, MIB, BrokerSettings, ServerSettings, StoreSettings
+from metaq.settings import GIB, KIB, MIB, BrokerSettings, NameServerSettings, ServerSettings, StoreSettings
 
 SECTIONS: dict[str, str] = {
     "address": "The addresses that the roles listen on and advertise",
+    "nameserver": "Limits of a name server's tables",
     "broker": "The broker's identity, and what it allows clients to do",
     "replication": "The group of a broker: its replicas, and who becomes master",
     "store": "Where messages are stored, the sizes of files, and retention",
     "server": "Limits of one listener",
     "log": "Logging",
 }
-SETTINGS: dict[str, type] = {"store": StoreSettings, "server": ServerSettings, "broker": BrokerSettings}
+SETTINGS: dict[str, type] = {
+    "nameserver": NameServerSettings,
+    "store": StoreSettings,
+    "server": ServerSettings,
+    "broker": BrokerSettings,
+}
 
 PORT = Number(0, 65_535)
 NAME = Text(r"[A-Za-z0-9_.%|-]{1,127}", "up to 127 letters, digits or any of _ - . % |")
@@ -111,6 +118,18 @@ _ALL: list[Option] = [
         ),
     ),
     *_section(
+        "nameserver",
+        ("nameserver_brokers_max", Number(1, 100_000), "Brokers that may be registered."),
+        ("nameserver_members_max", Number(1, 1_000), "Brokers that may be registered under one name."),
+        ("nameserver_broker_topics_max", Number(1, 1_000_000), "Topics of one broker."),
+        ("nameserver_topics_max", Number(1, 100_000_000), "Topics, summed over all brokers."),
+        (
+            "nameserver_values_bytes_max",
+            Bytes(KIB, GIB),
+            "Size of all values that tools set, as JSON; less than frame_bytes_max.",
+        ),
+    ),
+    *_section(
         "broker",
         ("name", NAME, "broker-a", "Name of the broker, unique in the cluster; do not change it later."),
         ("cluster", NAME, "DefaultCluster", "Cluster of the broker."),
@@ -131,6 +150,13 @@ _ALL: list[Option] = [
             (),
             "Folders and modules with Python filter functions for consumers.",
         ),
+        (
+            "filter_read_paths",
+            Paths(),
+            (),
+            "Folders and files that filter functions may read besides their own and Python.",
+        ),
+        ("filter_network", Flag(), False, "Let filter functions open network connections."),
         (
             "filter_timeout_ms",
             Number(10, 10_000),
@@ -274,6 +300,11 @@ _ALL: list[Option] = [
             "Delay after which such a message is stored again; at most half of file_reserved_hours.",
         ),
         ("recall_messages", Flag(), "Allow producers to recall a message that waits for its delivery time."),
+        (
+            "recall_by_property",
+            Flag(),
+            "Let a message with TIMER_DEL_UNIQKEY recall another one; anybody who knows its key may then.",
+        ),
         ("register_interval_s", Seconds(10, 60), 30.0, "How often the broker renews its registration."),
         (
             "offsets_persist_interval_s",

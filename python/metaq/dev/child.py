@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from metaq.dev.plan import Planned
+from metaq.private_files import open_private
 
 _LEASH: Final = Path(__file__).with_name("leash.py")
 _TAIL_LINES: Final = 20
@@ -44,7 +45,7 @@ class Child:
 
     async def start(self) -> None:
         """Starts the process. It gets no signals from the terminal, and is killed if this process dies."""
-        with self.log.open("ab") as log:
+        with os.fdopen(open_private(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-I", "-S", str(_LEASH), str(os.getpid())),
                 *self.planned.command,

@@ -18,6 +18,7 @@ from metaq.durable import replace_file
 from metaq.errors import CommandError
 from metaq.ha.register import Register, open_register
 from metaq.held_file import HeldFile
+from metaq.private_files import make_private_directory, whose
 
 START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 15.0
@@ -175,14 +176,16 @@ class DevCluster:
         """Makes the directory and takes it for this process. Raises CommandError."""
         data = self._plan.data
         try:
-            self._plan.logs.mkdir(parents=True, exist_ok=True)
+            make_private_directory(self._plan.logs)
             return HeldFile(data / "cluster.lock")
         except BlockingIOError:
             raise CommandError(
                 f"another `metaq dev cluster` runs in {data}", hint="stop it, or choose another --data"
             ) from None
         except OSError as error:
-            raise CommandError(f"--data {data} cannot be used: {error.strerror or error}") from None
+            raise CommandError(
+                f"--data {data} cannot be used: {error.strerror or error}", hint=whose(data, error)
+            ) from None
 
     def _write_key(self) -> None:
         """Makes the key of the cluster, unless an earlier run did."""

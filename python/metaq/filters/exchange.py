@@ -58,6 +58,8 @@ class Hello(msgspec.Struct):
 
     functions: tuple[Description, ...] = ()
     error: str = ""
+    unprotected: tuple[str, ...] = ()
+    """The things that the system does not keep functions from."""
 
 
 class Ask(msgspec.Struct):

@@ -1,7 +1,7 @@
 """The process that runs filter functions: `python -m metaq.filters.worker`, which only the broker starts.
 
 It talks to the broker over standard input and output and gets nothing else from it: no descriptor, no
-setting, no secret. It ends when the broker ends.
+setting, no secret. `sandbox` takes the rest away before a function is loaded. It ends when the broker ends.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -36,6 +37,7 @@ from metaq.filters.exchange import (
     frame,
 )
 from metaq.filters.message import FilterMessage
+from metaq.filters.sandbox import restrict
 
 PR_SET_PDEATHSIG = 1
 NICENESS = 5
@@ -48,6 +50,9 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, required=True)
     parser.add_argument("--verdicts", type=int, required=True)
+    parser.add_argument("--readable", action="append", default=[])
+    parser.add_argument("--private", action="append", default=[])
+    parser.add_argument("--network", action="store_true")
     parser.add_argument("sources", nargs="*")
     arguments = parser.parse_args()
     if not _die_with(arguments.parent):
@@ -57,8 +62,11 @@ def main() -> int:
     requests, answers = _take_over_pipes()
     _limit(arguments.memory_bytes)
     try:
+        folders = [source for source in arguments.sources if Path(source).is_absolute()]
+        # Before the operator's code runs for the first time.
+        unprotected = restrict([*folders, *arguments.readable], arguments.private, network=arguments.network)
         functions = load(arguments.sources)
-        hello = Hello(tuple(known.description for known in functions.values()))
+        hello = Hello(tuple(known.description for known in functions.values()), unprotected=unprotected)
     except BaseException as error:
         functions, hello = {}, Hello(error=_describe(error))
     _write(answers, hello)

@@ -15,7 +15,7 @@ from metaq.nameserver.requests import BrokerRequests, RouteRequests
 from metaq.nameserver.route_table import EXPIRY_MS, RouteTable
 from metaq.protocol.dispatch import Handlers
 from metaq.protocol.pump import Pump
-from metaq.settings import ServerSettings
+from metaq.settings import NameServerSettings, ServerSettings
 
 SCAN_INTERVAL_MS: Final = 5_000
 
@@ -30,14 +30,17 @@ class NameServer:
         *,
         key_values_file: Path | None = None,
         broker_expiry_s: float = EXPIRY_MS / 1000,
+        limits: NameServerSettings | None = None,
     ) -> None:
-        """Binds at once, so that `address` is known. Raises OSError if the port is taken."""
+        """Binds at once, so that `address` is known. Raises OSError if the port is taken, and MetadataDamaged
+        if the file of values cannot be read."""
         self._clock = clock
         self._listener = Listener(settings, serves_broker=False)
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._address = f"{host}:{self._listener.port}"
-        self.routes = RouteTable(int(broker_expiry_s * 1000))
-        self.key_values = KeyValues(key_values_file)
+        limits = limits or NameServerSettings()
+        self.routes = RouteTable(int(broker_expiry_s * 1000), limits)
+        self.key_values = KeyValues(key_values_file, limits)
         self._options = Options(self._address)
         self._handlers = Handlers(
             BrokerRequests(self.routes, self.key_values, self._options, clock),
@@ -72,6 +75,7 @@ class NameServer:
             self._scanning = None
         await self._memory_trim.stop()
         await self._pump.stop()
+        await self.key_values.close()
         await asyncio.to_thread(self._listener.stop)
 
     def _on_closed(self, closed: Closed) -> None:

@@ -25,8 +25,6 @@ from metaq.protocol.errors import ProtocolError
 _log = logging.getLogger(__name__)
 
 INFLATED_BYTES_MAX: Final = 32 * 1024 * 1024
-TOPICS_MAX: Final = 100_000
-"""Topics of one broker."""
 QUEUES_MAX: Final = 65_535
 """Queues of one topic on one broker: clients build a list of them."""
 
@@ -34,7 +32,7 @@ _BODY_SHAPE_SINCE: Final = 37
 """Before this version (3.0.11) the body was only the topic table."""
 _ZLIB_FIRST_BYTE: Final = b"x"
 """Apache's 5.5.0 broker says `compressed=false` of bodies that it did compress. JSON never begins so."""
-_BRACES_MAX: Final = 4 * TOPICS_MAX
+_BRACES_PER_TOPIC_MAX: Final = 4
 _NAME = re.compile(r"[^\s\"\\\x00-\x1f\x7f]{1,255}")
 
 
@@ -46,23 +44,29 @@ def check_name(what: str, name: str) -> str:
     return name
 
 
-def read_topics(command: RegisterBroker, version: int, body: bytes) -> TopicConfigTable:
-    """The topic table of a registration; raises ProtocolError."""
+def read_topics(command: RegisterBroker, version: int, body: bytes, topics_max: int) -> TopicConfigTable:
+    """The topic table of a registration. Raises ProtocolError, for too many topics before they are read."""
     if command.body_crc32 != 0 and zlib.crc32(body) & 0x7FFFFFFF != command.body_crc32:
         raise ProtocolError("the body does not match bodyCrc32", code=1)
     if not body:
         return TopicConfigTable()
     if command.compressed or body.startswith(_ZLIB_FIRST_BYTE):
-        table = _read_compressed(body)
-    elif body.count(b"{") > _BRACES_MAX:
-        raise ProtocolError(f"the body names more than {TOPICS_MAX} topics")
+        table = _read_compressed(body, topics_max)
+    elif body.count(b"{") > _BRACES_PER_TOPIC_MAX * topics_max:
+        raise _too_many(topics_max)
     elif version < _BODY_SHAPE_SINCE:
         table = TopicConfigTable.decode(body)
     else:
         table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
-    if len(table.topic_config_table) > TOPICS_MAX:
-        raise ProtocolError(f"the body names more than {TOPICS_MAX} topics")
+    if len(table.topic_config_table) > topics_max:
+        raise _too_many(topics_max)
     return TopicConfigTable(table.data_version, _usable(table.topic_config_table, command.broker_name))
+
+
+def _too_many(topics_max: int) -> ProtocolError:
+    return ProtocolError(
+        f"the body names more than {topics_max} topics (nameserver_broker_topics_max of the name server)"
+    )
 
 
 def _usable(topics: dict[str, TopicConfig], broker_name: str) -> dict[str, TopicConfig]:
@@ -78,7 +82,7 @@ def _usable(topics: dict[str, TopicConfig], broker_name: str) -> dict[str, Topic
     return usable
 
 
-def _read_compressed(body: bytes) -> TopicConfigTable:
+def _read_compressed(body: bytes, topics_max: int) -> TopicConfigTable:
     inflater = zlib.decompressobj()
     try:
         data = inflater.decompress(body, INFLATED_BYTES_MAX)
@@ -91,8 +95,8 @@ def _read_compressed(body: bytes) -> TopicConfigTable:
     parts = _Parts(data)
     version = DataVersion.decode(parts.take())
     count = parts.take_count()
-    if count > TOPICS_MAX:
-        raise ProtocolError(f"the body names {count} topics, more than {TOPICS_MAX}")
+    if count > topics_max:
+        raise _too_many(topics_max)
     topics = (_read_topic(parts.take()) for _ in range(count))
     return TopicConfigTable(version, {topic.topic_name: topic for topic in topics})
 

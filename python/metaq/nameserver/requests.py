@@ -13,7 +13,6 @@ from metaq.protocol.bodies import (
     BrokerMemberGroup,
     BrokerMemberGroupBody,
     DataVersion,
-    KVTable,
     TopicList,
     TopicRouteData,
 )
@@ -45,7 +44,7 @@ from metaq.protocol.routes import (
     WritePermissionsAdded,
     WritePermissionsWiped,
 )
-from metaq.remoting import split_address
+from metaq.remoting import check_endpoint
 
 STANDARD_JSON_SINCE: Final = 401
 """Clients before this version (4.9.4) get broker ids without quotes."""
@@ -74,18 +73,18 @@ class BrokerRequests:
             name=command.broker_name,
             broker_id=command.broker_id,
             address=command.broker_addr,
-            topics=read_topics(command, request.version, request.body),
+            topics=read_topics(command, request.version, request.body, self._routes.broker_topics_max),
             ha_address=command.ha_server_addr,
             zone=command.zone_name,
             acting_master=command.enable_acting_master,
             expiry_ms=command.heartbeat_timeout_millis,
             connection=request.connection,
+            remote=request.remote,
         )
         drop_missing = self._options.switches.delete_topic_with_broker_registration
         master = self._routes.register(registration, self._clock.now_ms(), drop_missing_topics=drop_missing)
         known = BrokerRegistered() if master is None else BrokerRegistered(master.ha_address, master.address)
-        ordered = self._key_values.all_of(ORDER_TOPIC_CONFIG)
-        return Response(fields=known, body=b"" if ordered is None else KVTable(ordered).encode())
+        return Response(fields=known, body=self._key_values.encoded(ORDER_TOPIC_CONFIG))
 
     @handles(UnregisterBroker)
     def unregister_broker(self, command: UnregisterBroker, request: Request) -> None:
@@ -94,7 +93,9 @@ class BrokerRequests:
     @handles(QueryDataVersion)
     def query_data_version(self, command: QueryDataVersion, request: Request) -> Response:
         theirs = DataVersion.decode(request.body or b"{}")
-        ours = self._routes.version_of(command.cluster_name, command.broker_addr)
+        ours = self._routes.version_of(
+            command.cluster_name, command.broker_addr, command.broker_name, command.broker_id
+        )
         # Whatever its version: 5.x brokers that may act as masters send this every second as a heartbeat.
         self._routes.touch(command.cluster_name, command.broker_addr, self._clock.now_ms())
         return Response(
@@ -108,6 +109,7 @@ class BrokerRequests:
             command.broker_addr,
             self._clock.now_ms(),
             command.heartbeat_timeout_millis,
+            request.connection,
         )
 
     @handles(GetBrokerMemberGroup)
@@ -198,7 +200,7 @@ class RouteRequests:
         for data in queues:
             if not (0 <= data.read_queue_nums <= QUEUES_MAX and 0 <= data.write_queue_nums <= QUEUES_MAX):
                 raise ProtocolError(f"a topic may have up to {QUEUES_MAX} queues on a broker")
-        self._routes.put_queues(command.topic, queues)
+        self._routes.put_queues(command.topic, queues, request.connection)
 
 
 def _topic_list(topics: list[str], broker_address: str | None = None) -> Response:
@@ -206,8 +208,7 @@ def _topic_list(topics: list[str], broker_address: str | None = None) -> Respons
 
 
 def _check_address(what: str, address: str) -> None:
-    check_name(what, address)
     try:
-        split_address(address)
+        check_endpoint(address)
     except ValueError as error:
         raise ProtocolError(f"{what}: {error}") from None

@@ -7,10 +7,19 @@ one with id 0 is the master, and topics belong to the name.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from metaq.nameserver.claims import (
+    EPOCH_MAX,
+    EPOCH_STEP_MAX,
+    LIVING_MS,
+    Claims,
+    address_place,
+    cluster_place,
+    id_place,
+)
+from metaq.nameserver.topic_table import TopicTable
 from metaq.protocol.bodies import (
     READ,
     WRITE,
@@ -25,15 +34,12 @@ from metaq.protocol.bodies import (
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 from metaq.protocol.names import MASTER_ID, MEMBERS_TOPIC_PREFIX
+from metaq.settings import NameServerSettings
 
 _log = logging.getLogger(__name__)
 
 EXPIRY_MS: Final = 120_000
-"""The silence after which a broker is gone, unless its registration asks for another."""
-EXPIRY_MS_MAX: Final = 24 * 3600 * 1000
-BROKERS_MAX: Final = 10_000
-QUEUE_ENTRIES_MAX: Final = 2_000_000
-"""The limit for topics, summed over all brokers."""
+"""The silence after which a broker is gone, unless its registration asks for a shorter one."""
 
 
 @dataclass(slots=True)
@@ -49,6 +55,10 @@ class Broker:
     seen_ms: int
     expiry_ms: int
     connection: int
+
+    def is_living(self, now_ms: int) -> bool:
+        """False if it was silent for longer than a broker that is up."""
+        return now_ms - self.seen_ms <= min(self.expiry_ms, LIVING_MS)
 
 
 @dataclass(slots=True)
@@ -90,17 +100,31 @@ class Registration:
     """None if the broker is too old to know it."""
     expiry_ms: int | None = None
     connection: int = -1
+    remote: str = "an unknown peer"
+    """The other end of the connection, for the log."""
+
+    @property
+    def epoch(self) -> int:
+        return self.topics.data_version.state_version
 
 
 class RouteTable:
     """Every broker and every topic that a name server knows."""
 
-    def __init__(self, expiry_ms: int = EXPIRY_MS) -> None:
+    def __init__(self, expiry_ms: int = EXPIRY_MS, limits: NameServerSettings | None = None) -> None:
         self._expiry_ms = expiry_ms
+        self._limits = limits or NameServerSettings()
         self._replicas: dict[str, Replicas] = {}
-        self._by_address: dict[tuple[str, str], Broker] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
-        self._queue_entries = 0
+        self._by_address: dict[str, Broker] = {}
+        self._by_connection: dict[int, set[str]] = {}
+        """The addresses of the brokers that registered last over a connection."""
+        self._topics = TopicTable(self._limits)
+        self._claims = Claims()
+
+    @property
+    def broker_topics_max(self) -> int:
+        """How many topics one broker may have."""
+        return self._limits.nameserver_broker_topics_max
 
     # Brokers come and go
 
@@ -108,7 +132,7 @@ class RouteTable:
         self, registration: Registration, now_ms: int, *, drop_missing_topics: bool = False
     ) -> Broker | None:
         """Adds or renews a broker. Returns its master if it is a replica and has one."""
-        self._check(registration)
+        self._check(registration, now_ms)
         self._leave_former_place(registration)
         replicas = self._replicas.setdefault(
             registration.name, Replicas(registration.cluster, registration.name)
@@ -116,10 +140,8 @@ class RouteTable:
         replicas.cluster = registration.cluster
         replicas.acting_master = bool(registration.acting_master)
         replicas.zone = registration.zone
-        former = replicas.brokers.get(registration.broker_id)
-        if former is not None and former.address != registration.address:
-            self._by_address.pop((former.cluster, former.address), None)
-        known = self._by_address.get((registration.cluster, registration.address))
+        known = self._by_address.get(registration.address)
+        self._take_id(registration, replicas, now_ms)
         broker = Broker(
             cluster=registration.cluster,
             name=registration.name,
@@ -134,38 +156,48 @@ class RouteTable:
         if known is None:
             _log.info("broker %s %d at %s is here", broker.name, broker.broker_id, broker.address)
         replicas.brokers[broker.broker_id] = broker
-        self._by_address[broker.cluster, broker.address] = broker
+        if known is not None:
+            self._remove_address(known)
+        self._by_address[broker.address] = broker
+        self._by_connection.setdefault(broker.connection, set()).add(broker.address)
         self._take_topics(registration, replicas, known, drop_missing_topics)
         return replicas.brokers.get(MASTER_ID) if broker.broker_id != MASTER_ID else None
 
     def unregister(self, cluster: str, address: str) -> bool:
         """Removes a broker, and its topics if it was the last one of its name."""
-        broker = self._by_address.pop((cluster, address), None)
+        broker = self._at(cluster, address)
         if broker is None:
             return False
+        self._remove_address(broker)
         replicas = self._replicas[broker.name]
         if replicas.brokers.get(broker.broker_id) is broker:
             del replicas.brokers[broker.broker_id]
+        self._claims.forget(id_place(broker.name, broker.broker_id))
+        self._claims.forget(address_place(address))
         _log.info("broker %s %d at %s is gone", broker.name, broker.broker_id, broker.address)
         if not replicas.brokers:
             del self._replicas[broker.name]
-            self._drop_topics_of(broker.name)
+            self._claims.forget(cluster_place(broker.name))
+            self._topics.drop_all_on(broker.name)
         elif replicas.acting_master and not replicas.has_master:
-            self._change_permissions(broker.name, lambda permission: permission & ~WRITE)
+            self._topics.change_permissions(broker.name, lambda permission: permission & ~WRITE)
         return True
 
     def connection_closed(self, connection: int) -> None:
         """Removes the broker of a closed connection, unless it has registered over another one since."""
-        for broker in [broker for broker in self._by_address.values() if broker.connection == connection]:
-            self.unregister(broker.cluster, broker.address)
+        for address in self._by_connection.pop(connection, ()):
+            self.unregister(self._by_address[address].cluster, address)
 
-    def touch(self, cluster: str, address: str, now_ms: int, expiry_ms: int | None = None) -> bool:
-        """Notes a sign of life; False if the broker is unknown and must register."""
-        broker = self._by_address.get((cluster, address))
+    def touch(
+        self, cluster: str, address: str, now_ms: int, expiry_ms: int | None = None, connection: int = -1
+    ) -> bool:
+        """Notes a sign of life; False if the broker is unknown and must register. Only the connection that
+        registered a broker may change its expiry."""
+        broker = self._at(cluster, address)
         if broker is None:
             return False
         broker.seen_ms = now_ms
-        if expiry_ms is not None:
+        if expiry_ms is not None and broker.connection == connection:
             broker.expiry_ms = self._bounded_expiry_ms(expiry_ms)
         return True
 
@@ -185,43 +217,50 @@ class RouteTable:
         """Shifts the last sign of life of all brokers, after the clock jumped or this process stood still."""
         for broker in self._by_address.values():
             broker.seen_ms += by_ms
+        self._claims.shift_time(by_ms)
 
-    def version_of(self, cluster: str, address: str) -> DataVersion | None:
-        """The version of the broker's topic table at its last registration."""
-        broker = self._by_address.get((cluster, address))
-        return None if broker is None else broker.version
+    def version_of(
+        self, cluster: str, address: str, name: str | None = None, broker_id: int | None = None
+    ) -> DataVersion | None:
+        """The version of the broker's topic table at its last registration. None if another name or id is
+        registered at this address: the broker that asks must register again."""
+        broker = self._at(cluster, address)
+        if broker is None or name not in (None, broker.name) or broker_id not in (None, broker.broker_id):
+            return None
+        return broker.version
 
     # Topics
 
-    def put_queues(self, topic: str, queues: list[QueueData]) -> None:
-        """Sets the topic's queues on the named brokers; unknown brokers are left out. The cost does not
-        depend on how many other topics there are."""
-        known = [data for data in queues if data.broker_name in self._replicas]
-        self._check_room(sum(data.broker_name not in self._topics.get(topic, ()) for data in known))
+    def put_queues(self, topic: str, queues: list[QueueData], connection: int | None = None) -> None:
+        """Sets the topic's queues on the named brokers. Brokers that are unknown, or registered over another
+        connection, are left out. The cost does not depend on how many other topics there are."""
+        known = [data for data in queues if self._is_registered(data.broker_name, connection)]
         for data in known:
-            self._put(topic, data)
+            self._topics.check_room(data.broker_name, (topic,))
+        for data in known:
+            self._topics.put(topic, data)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forgets the topic on all brokers, or on the brokers of one cluster."""
-        for name in list(self._topics.get(topic, ())):
+        for name in list(self._topics.of(topic)):
             replicas = self._replicas.get(name)
             if cluster is None or (replicas is not None and replicas.cluster == cluster):
-                self._drop(topic, name)
+                self._topics.drop(topic, name)
 
     def wipe_write_permission(self, name: str) -> int:
         """Takes the write permission from all topics of the broker; returns how many there are."""
-        return self._change_permissions(name, lambda permission: permission & ~WRITE)
+        return self._topics.change_permissions(name, lambda permission: permission & ~WRITE)
 
     def add_write_permission(self, name: str) -> int:
         """Gives the write permission back."""
-        return self._change_permissions(name, lambda _: READ | WRITE)
+        return self._topics.change_permissions(name, lambda _: READ | WRITE)
 
     # Answers
 
     def route(self, topic: str, *, acting_master: bool = True) -> TopicRouteData | None:
         """The route of a topic, or None. If a broker name has lost its master, allows an acting one and has
         no writable queues, its lowest replica is shown as master, so that consumers that need one go on."""
-        queues = self._topics.get(topic)
+        queues = self._topics.of(topic)
         if not queues:
             return None
         brokers = [self._replicas[name].data() for name in sorted(queues) if name in self._replicas]
@@ -255,79 +294,154 @@ class RouteTable:
 
     def any_address(self) -> str | None:
         """The address of some broker, preferably of a master."""
-        brokers = sorted(self._by_address.values(), key=lambda broker: (broker.broker_id, broker.name))
-        return brokers[0].address if brokers else None
+        brokers = self._by_address.values()
+        found = min(brokers, key=lambda broker: (broker.broker_id, broker.name), default=None)
+        return None if found is None else found.address
 
     def topics(self, cluster: str | None = None) -> list[str]:
-        """All topics, or the topics on at least one broker of the cluster."""
+        """All topics, or the topics on at least one broker of the cluster, in no particular order. Raises
+        Refused if they do not fit into an answer."""
         if cluster is None:
-            return sorted(self._topics)
-        names = set(self.clusters().get(cluster, ()))
-        return sorted(topic for topic, queues in self._topics.items() if names & queues.keys())
+            return self._topics.listed()
+        return self._topics.listed_on(self.clusters().get(cluster, ()))
 
     def topics_by_flag(self, *, having: int, lacking: int = 0) -> list[str]:
         """Topics by the bits of their system flag, as the first of their brokers says."""
-        return sorted(
-            topic
-            for topic, queues in self._topics.items()
-            if (flag := queues[min(queues)].topic_sys_flag) & having == having and not flag & lacking
-        )
+        return self._topics.listed_by_flag(having, lacking)
 
     # Internals
 
-    def _check(self, new: Registration) -> None:
+    def _at(self, cluster: str, address: str) -> Broker | None:
+        broker = self._by_address.get(address)
+        return broker if broker is not None and broker.cluster == cluster else None
+
+    def _is_registered(self, name: str, connection: int | None) -> bool:
+        replicas = self._replicas.get(name)
+        return replicas is not None and (
+            connection is None or any(broker.connection == connection for broker in replicas.brokers.values())
+        )
+
+    def _remove_address(self, broker: Broker) -> None:
+        del self._by_address[broker.address]
+        addresses = self._by_connection.get(broker.connection, set())
+        addresses.discard(broker.address)
+        if not addresses:
+            self._by_connection.pop(broker.connection, None)
+
+    def _check(self, new: Registration, now_ms: int) -> None:
         if new.broker_id < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"brokerId {new.broker_id} is negative")
+        if not 0 <= new.epoch <= EPOCH_MAX:
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"stateVersion {new.epoch} is no epoch: 0 to {EPOCH_MAX}"
+            )
         replicas = self._replicas.get(new.name)
         others = [
             broker
             for broker in (replicas.brokers.values() if replicas else ())
             if broker.address != new.address
         ]
-        if replicas is not None and replicas.cluster != new.cluster and others:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"broker name {new.name} belongs to cluster {replicas.cluster}"
-            )
+        if replicas is not None and replicas.cluster != new.cluster:
+            self._check_cluster(new, replicas.cluster, others, now_ms)
+        self._check_address(new, now_ms)
         holder = replicas.brokers.get(new.broker_id) if replicas else None
         if holder is not None and holder.address != new.address:
-            ours, theirs = new.topics.data_version.state_version, holder.version.state_version
-            if theirs > ours:
-                raise Refused(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"{holder.address} holds id {new.broker_id} of {new.name} with state version {theirs}, "
-                    f"later than {ours}",
-                )
+            self._check_id(new, holder, now_ms)
         if holder is None and len(new.topics.topic_config_table) == 1:
             # A broker announces one changed topic in the same way as all topics. As its first registration,
             # that would show a broker without its other topics.
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"the first registration of {new.name} must bring all its topics"
             )
-        if (new.cluster, new.address) not in self._by_address and len(self._by_address) >= BROKERS_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"there are already {BROKERS_MAX} brokers")
-        added = sum(new.name not in self._topics.get(topic, ()) for topic in new.topics.topic_config_table)
-        self._check_room(added)
-
-    def _check_room(self, added: int) -> None:
-        if added and self._queue_entries + added > QUEUE_ENTRIES_MAX:
+        brokers_max, members_max = self._limits.nameserver_brokers_max, self._limits.nameserver_members_max
+        if new.address not in self._by_address and len(self._by_address) >= brokers_max:
             raise Refused(
-                ResponseCode.SYSTEM_BUSY, f"{added} more topics would be more than {QUEUE_ENTRIES_MAX} in all"
+                ResponseCode.SYSTEM_BUSY, f"there are already {brokers_max} brokers (nameserver_brokers_max)"
+            )
+        if holder is None and len(others) >= members_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY,
+                f"there are already {members_max} brokers under the name {new.name} (nameserver_members_max)",
+            )
+        self._topics.check_room(new.name, new.topics.topic_config_table)
+
+    def _check_cluster(self, new: Registration, cluster: str, others: list[Broker], now_ms: int) -> None:
+        """Raises Refused if living brokers of this name are in another cluster."""
+        is_held = any(broker.is_living(now_ms) for broker in others)
+        if is_held and self._claims.refuse(cluster_place(new.name), new.cluster, cluster, new.remote, now_ms):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"broker name {new.name} belongs to cluster {cluster}")
+
+    def _check_address(self, new: Registration, now_ms: int) -> None:
+        """Raises Refused if a living broker under another name has this address."""
+        broker = self._by_address.get(new.address)
+        if (
+            broker is None
+            or (broker.cluster, broker.name) == (new.cluster, new.name)
+            or broker.connection == new.connection
+            or not broker.is_living(now_ms)
+        ):
+            return
+        if self._claims.refuse(address_place(new.address), new.name, broker.name, new.remote, now_ms):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{new.address} is the address of the living broker {broker.name}",
+            )
+
+    def _check_id(self, new: Registration, holder: Broker, now_ms: int) -> None:
+        """Raises Refused if a living broker holds this id, and the new one has no claim to it."""
+        if holder.connection == new.connection or not holder.is_living(now_ms):
+            return
+        place = id_place(new.name, new.broker_id)
+        member = self._by_address.get(new.address)
+        held_epoch = holder.version.state_version
+        if (
+            member is not None
+            and member.name == new.name
+            and held_epoch <= new.epoch <= held_epoch + EPOCH_STEP_MAX
+            and not self._claims.is_contested(place, new.address)
+        ):
+            return
+        if self._claims.refuse(place, new.address, holder.address, new.remote, now_ms):
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{holder.address} holds id {new.broker_id} of {new.name} with state version {held_epoch} "
+                f"and is up; {new.address} with state version {new.epoch} does not replace it",
             )
 
     def _bounded_expiry_ms(self, asked_ms: int | None) -> int:
         if asked_ms is None or asked_ms <= 0:
             return self._expiry_ms
-        return min(asked_ms, EXPIRY_MS_MAX)
+        return min(asked_ms, self._expiry_ms)
 
     def _leave_former_place(self, new: Registration) -> None:
         """Removes the broker at this address from its former id, name or cluster: one address is one
-        broker."""
-        for cluster, address in [key for key in self._by_address if key[1] == new.address]:
-            broker = self._by_address[cluster, address]
-            if (cluster, broker.name) != (new.cluster, new.name):
-                self.unregister(cluster, address)
-            elif broker.broker_id != new.broker_id:
-                del self._replicas[broker.name].brokers[broker.broker_id]
+        broker. A name that moves to another cluster leaves its former brokers behind."""
+        replicas = self._replicas.get(new.name)
+        if replicas is not None and replicas.cluster != new.cluster:
+            for other in list(replicas.brokers.values()):
+                self.unregister(other.cluster, other.address)
+        broker = self._by_address.get(new.address)
+        if broker is None:
+            return
+        if (broker.cluster, broker.name) != (new.cluster, new.name):
+            self.unregister(broker.cluster, new.address)
+        elif broker.broker_id != new.broker_id:
+            del self._replicas[broker.name].brokers[broker.broker_id]
+            self._claims.forget(id_place(broker.name, broker.broker_id))
+
+    def _take_id(self, new: Registration, replicas: Replicas, now_ms: int) -> None:
+        """Removes the former holder of this id, which may win it back, and the other claims of the new
+        one."""
+        former = replicas.brokers.get(new.broker_id)
+        if former is not None and former.address != new.address:
+            self._remove_address(former)
+            self._claims.taken(id_place(new.name, new.broker_id), new.address, former.address, now_ms)
+            _log.warning(
+                "%s (from %s) is id %d of %s in place of %s",
+                *(new.address, new.remote, new.broker_id, new.name, former.address),
+            )
+        if new.broker_id != MASTER_ID:
+            self._claims.withdraw(id_place(new.name, MASTER_ID), new.address)
 
     def _take_topics(
         self, new: Registration, replicas: Replicas, known: Broker | None, drop_missing: bool
@@ -340,38 +454,13 @@ class RouteTable:
             known is None or known.broker_id != new.broker_id or known.version != new.topics.data_version
         )
         topics = new.topics.topic_config_table
+        held = self._topics.on(new.name)
         for topic, config in topics.items():
-            if changed or new.name not in self._topics.get(topic, ()):
-                self._put(topic, _queue_data(new.name, config, writable=leads))
+            if changed or topic not in held:
+                self._topics.put(topic, _queue_data(new.name, config, writable=leads))
         if drop_missing and leads and changed:
-            for topic in [topic for topic, queues in self._topics.items() if new.name in queues]:
-                if topic not in topics:
-                    self._drop(topic, new.name)
-
-    def _put(self, topic: str, data: QueueData) -> None:
-        queues = self._topics.setdefault(topic, {})
-        if data.broker_name not in queues:
-            self._queue_entries += 1
-        queues[data.broker_name] = data
-
-    def _drop(self, topic: str, name: str) -> None:
-        queues = self._topics[topic]
-        del queues[name]
-        self._queue_entries -= 1
-        if not queues:
-            del self._topics[topic]
-
-    def _drop_topics_of(self, name: str) -> None:
-        for topic in [topic for topic, queues in self._topics.items() if name in queues]:
-            self._drop(topic, name)
-
-    def _change_permissions(self, name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._topics.values():
-            if (data := queues.get(name)) is not None:
-                data.perm = change(data.perm)
-                count += 1
-        return count
+            for topic in [topic for topic in held if topic not in topics]:
+                self._topics.drop(topic, new.name)
 
 
 def keep_zone(route: TopicRouteData, zone: str) -> TopicRouteData:

@@ -89,22 +89,28 @@ def located(path: Path, name: str) -> str:
 @contextmanager
 def spark_session(name: str, config: SparkConfig) -> Iterator[SparkSession]:
     """Starts a session and stops it at the end. If Spark runs already, yields its session unchanged."""
-    settings = {
-        "spark.ui.showConsoleProgress": "false",
-        # A number that does not fit is an error, not NULL.
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "metaq-warehouse"),
-        **(_few_tasks() if is_here(config.master) else {}),
-        **({} if config.packages is None else {"spark.jars.packages": config.packages}),
-        **config.config,
-    }
     # `getActiveSession` would not do: it is specific to a thread.
     if SparkContext._active_spark_context is not None:
         running = SparkSession.builder.getOrCreate()
         register(running)
         yield running
         return
+    # A folder of its own: in one with a known name, another account could wait with files of its own.
+    with tempfile.TemporaryDirectory(prefix="metaq-warehouse-", ignore_cleanup_errors=True) as warehouse:
+        yield from _started_session(name, config, warehouse)
+
+
+def _started_session(name: str, config: SparkConfig, warehouse: str) -> Iterator[SparkSession]:
+    settings = {
+        "spark.ui.showConsoleProgress": "false",
+        # A number that does not fit is an error, not NULL.
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": warehouse,
+        **(_few_tasks() if is_here(config.master) else {}),
+        **({} if config.packages is None else {"spark.jars.packages": config.packages}),
+        **config.config,
+    }
     is_main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGINT)
     spark = session(

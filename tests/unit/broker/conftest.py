@@ -13,8 +13,8 @@ from metaq._core import Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.apache_files import open_journal
 from metaq.broker.state.groups import Groups
-from metaq.broker.state.journal import Journal
 from metaq.broker.state.topics import Topics
+from metaq.journal.journal import Journal
 from metaq.settings import BrokerSettings, ServerSettings, StoreSettings
 from tests.support.fake_request import FakeRequest
 

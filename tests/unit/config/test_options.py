@@ -15,6 +15,7 @@ DERIVED = {
     "store": {"delay_levels_ms", "directory", "replicated"},
     "server": {"host", "port", "also_old_port"},
     "broker": {"store_host"},
+    "nameserver": {"answer_bytes_max"},
 }
 TYPES: dict[type, type] = {Bytes: int, Number: int, Flag: bool, Seconds: float, Text: str, Choice: str}
 

@@ -9,12 +9,13 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from metaq.nameserver import registration_body
-from metaq.nameserver.registration_body import TOPICS_MAX, check_name, read_topics
+from metaq.nameserver.registration_body import INFLATED_BYTES_MAX, check_name
+from metaq.nameserver.registration_body import read_topics as read
 from metaq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from metaq.protocol.cluster import RegisterBroker
 from metaq.protocol.errors import ProtocolError
 
+TOPICS_MAX = 100_000
 VERSION = DataVersion(3, 1, 1700000000000)
 TABLE = TopicConfigTable(
     VERSION,
@@ -28,6 +29,12 @@ PLAIN = RegisterBrokerBody([], TABLE).encode()
 
 def command(*, compressed: bool = False, crc: int = 0) -> RegisterBroker:
     return RegisterBroker("b", "h:1", "c", 0, compressed=compressed, body_crc32=crc)
+
+
+def read_topics(
+    command: RegisterBroker, version: int, body: bytes, topics_max: int = TOPICS_MAX
+) -> TopicConfigTable:
+    return read(command, version, body, topics_max)
 
 
 def part(data: bytes) -> bytes:
@@ -100,7 +107,7 @@ def test_a_damaged_compressed_body_is_refused(body: bytes, words: str) -> None:
 
 
 def test_a_bomb_is_not_inflated() -> None:
-    bomb = zlib.compress(b"\0" * (registration_body.INFLATED_BYTES_MAX + 1), 9)
+    bomb = zlib.compress(b"\0" * (INFLATED_BYTES_MAX + 1), 9)
     with pytest.raises(ProtocolError, match="larger than"):
         read_topics(command(compressed=True), 513, bomb)
 
@@ -111,10 +118,9 @@ def test_a_plain_body_with_too_many_objects_is_not_decoded() -> None:
         read_topics(command(), 513, body)
 
 
-def test_a_plain_body_with_too_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration_body, "TOPICS_MAX", 1)
+def test_a_plain_body_with_too_many_topics() -> None:
     with pytest.raises(ProtocolError, match="more than 1 topics"):
-        read_topics(command(), 513, PLAIN)
+        read_topics(command(), 513, PLAIN, topics_max=1)
 
 
 def test_one_odd_topic_does_not_keep_the_others_out() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from metaq.errors import CommandError, ConfigError
-from metaq.pipelines import Progress
+from metaq.pipelines import Progress, spark_runtime
 from metaq.pipelines.settings import read_sections
 from metaq.pipelines.spark_runtime import (
     SPARK,
@@ -86,3 +87,22 @@ def test_under_spark_submit_the_master_may_be_anywhere(monkeypatch: pytest.Monke
     assert not is_here("local-cluster[2,1,1024]") and not is_here("yarn")
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert not is_here(None) and is_here("local[2]")
+
+
+def test_every_run_has_a_private_warehouse_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, all accounts shared one folder with a known name."""
+    used: list[Path] = []
+
+    def session(name: str, *, config: dict[str, str], **_: object) -> Mock:
+        warehouse = Path(config["spark.sql.warehouse.dir"])
+        assert warehouse.stat().st_mode & 0o777 == 0o700
+        used.append(warehouse)
+        return Mock()
+
+    monkeypatch.setattr(spark_runtime, "session", session)
+    monkeypatch.setattr(spark_runtime.SparkContext, "_active_spark_context", None)
+    for _ in range(2):
+        with spark_runtime.spark_session("test", spark_runtime.SparkConfig("local[1]", None, {})):
+            assert used[-1].is_dir()
+    assert len(set(used)) == 2
+    assert not any(warehouse.exists() for warehouse in used)

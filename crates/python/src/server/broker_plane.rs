@@ -174,6 +174,10 @@ impl BrokerPlane {
         enter(py, || broker.sends.resend(&resend))
     }
 
+    fn set_recall_key(&self, key: Vec<u8>) {
+        self.inner.broker.due_times.set_recall_key(key);
+    }
+
     #[pyo3(signature = (topic, unique_key, due_ms, *, producer_group, born_host))]
     fn recall(
         &self,

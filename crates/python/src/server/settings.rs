@@ -164,6 +164,7 @@ pub struct BrokerSettings {
     timer_max_delay_s: i64,
     timer_roll_s: i64,
     recall_messages: bool,
+    recall_by_property: bool,
 }
 
 impl BrokerSettings {
@@ -218,6 +219,7 @@ impl BrokerSettings {
                     .min(store.file_reserved_hours as i64 * 1_800)
                     .saturating_mul(1_000),
                 recall_messages: self.recall_messages,
+                recall_by_property: self.recall_by_property,
             },
         }
     }

@@ -1,5 +1,7 @@
 //! The time of delivery that a sender asks for: TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS.
 
+use std::sync::{Arc, OnceLock};
+
 use metaq_store::Clock;
 use metaq_wire::properties::find;
 
@@ -16,11 +18,25 @@ pub struct DueTimes {
     clock: Clock,
     delay_ms_max: i64,
     recall_messages: bool,
+    recall_by_property: bool,
+    /// Signs handles. Without it there are none.
+    recall_key: Arc<OnceLock<Vec<u8>>>,
 }
 
 impl DueTimes {
     pub fn new(clock: Clock, settings: &TimerSettings) -> Self {
-        DueTimes { clock, delay_ms_max: settings.delay_ms_max, recall_messages: settings.recall_messages }
+        DueTimes {
+            clock,
+            delay_ms_max: settings.delay_ms_max,
+            recall_messages: settings.recall_messages,
+            recall_by_property: settings.recall_by_property,
+            recall_key: Arc::default(),
+        }
+    }
+
+    /// Signs handles with this key from now on; the first key counts.
+    pub fn set_recall_key(&self, key: Vec<u8>) {
+        let _ = self.recall_key.set(key);
     }
 
     /// The time of delivery; None if the sender asks for none in the future. A delay level wins over it.
@@ -31,6 +47,11 @@ impl DueTimes {
         }
         if requested.recalls.is_some() && !self.recall_messages {
             let remark = "this broker does not let messages be recalled (recall_messages)";
+            return Err(Refusal::new(response_code::NO_PERMISSION, remark));
+        }
+        if requested.recalls.is_some() && !self.recall_by_property {
+            let remark = "a property recalls messages without proof that they are the sender's: recall with the \
+                          handle of the send, or let the operator set recall_by_property";
             return Err(Refusal::new(response_code::NO_PERMISSION, remark));
         }
         let due_ms = requested.due_ms(self.clock.now_ms(), self.delay_ms_max);
@@ -51,7 +72,10 @@ impl DueTimes {
         let key = std::str::from_utf8(key).ok()?;
         let is_retry = topic.starts_with(RETRY_PREFIX);
         let is_wanted = self.recall_messages && marks.requested_time.recalls.is_none() && !is_retry;
-        (is_wanted && !key.contains(' ')).then(|| encode_handle(topic, broker_name, due_ms, key))
+        if !is_wanted || key.contains(' ') {
+            return None;
+        }
+        Some(encode_handle(self.recall_key.get()?, topic, broker_name, due_ms, key))
     }
 }
 

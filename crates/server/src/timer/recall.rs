@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use crate::ServerError;
 use crate::timer::delivery::Timers;
+use crate::timer::signature::sign;
 
 /// A recall for a time nearer than this is also noted in memory.
 const NEAR_MS: i64 = 60_000;
@@ -154,12 +155,25 @@ pub(crate) fn key_hash(topic: &[u8], unique_key: &[u8]) -> u64 {
     bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// The handle by which a sender recalls its message: url-safe base64 of `v1 topic broker time key`.
-pub(crate) fn encode_handle(topic: &str, broker: &str, due_ms: i64, unique_key: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+/// The handle by which a sender recalls its message: url-safe base64 of `v1 topic broker time key signature`. Java's client
+/// reads the first five words, and ignores what follows.
+pub(crate) fn encode_handle(
+    recall_key: &[u8],
+    topic: &str,
+    broker: &str,
+    due_ms: i64,
+    unique_key: &str,
+) -> String {
     let plain = format!("v1 {topic} {broker} {due_ms} {unique_key}");
-    let mut handle = String::with_capacity(plain.len().div_ceil(3) * 4);
-    for chunk in plain.as_bytes().chunks(3) {
+    let signature = url_safe(&sign(recall_key, plain.as_bytes()));
+    url_safe(format!("{plain} {signature}").as_bytes())
+}
+
+/// URL-safe base64 with padding.
+fn url_safe(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut handle = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
         let byte = |at: usize| u32::from(chunk.get(at).copied().unwrap_or(0));
         let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
         for digit in 0..4 {
@@ -175,10 +189,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_url_safe_base64_with_padding() {
-        assert_eq!(encode_handle("t", "b", 5, "K"), "djEgdCBiIDUgSw==");
-        assert_eq!(encode_handle("t", "b", 5, "KL"), "djEgdCBiIDUgS0w=");
-        assert_eq!(encode_handle("t", "b", 5, "K?~"), "djEgdCBiIDUgSz9-");
+    fn base64_is_url_safe_and_padded() {
+        assert_eq!(url_safe(b"v1 t b 5 K"), "djEgdCBiIDUgSw==");
+        assert_eq!(url_safe(b"v1 t b 5 KL"), "djEgdCBiIDUgS0w=");
+        assert_eq!(url_safe(b"v1 t b 5 K?~"), "djEgdCBiIDUgSz9-");
+    }
+
+    #[test]
+    fn a_handle_is_signed_by_its_key() {
+        let handle = |key: &[u8], due_ms| encode_handle(key, "t", "b", due_ms, "K");
+        let plain = "v1 t b 5 K";
+        let expected = url_safe(format!("{plain} {}", url_safe(&sign(b"key", plain.as_bytes()))).as_bytes());
+        assert_eq!(handle(b"key", 5), expected);
+        assert_ne!(handle(b"other", 5), expected);
+        assert_ne!(handle(b"key", 6)[20..], expected[20..], "every word is signed");
     }
 
     #[test]

@@ -59,6 +59,7 @@ fn a_disk_that_takes_too_long_is_answered_as_a_time_out_with_the_same_fields() {
     let key = properties(&[("UNIQ_KEY", "K\"1\\"), ("TIMER_DELAY_SEC", "5")]);
     for encoding in [Encoding::Json, Encoding::Binary] {
         for plane in [Plane::start(), hanging()] {
+            plane.broker().due_times.set_recall_key(b"secret".to_vec());
             let mut client = plane.connect_with(encoding);
             answers.push(client.ask(SEND_MESSAGE_V2, &send_fields(&key), b"m"));
         }

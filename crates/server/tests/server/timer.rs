@@ -77,6 +77,7 @@ fn a_moment_that_cannot_be_kept_is_refused() {
 #[test]
 fn a_waiting_message_can_be_recalled_until_it_is_due() {
     let plane = Plane::start();
+    plane.broker().due_times.set_recall_key(b"secret".to_vec());
     let mut client = plane.connect();
     let answer = put(&mut client, &[("UNIQ_KEY", "K1"), ("TIMER_DELAY_SEC", "2")], "recalled");
     assert!(!answer.field("recallHandle").is_empty());
@@ -103,6 +104,31 @@ fn without_recalls_there_are_no_handles() {
     assert!(!answer.fields.contains_key("recallHandle"));
     let recall = [("TIMER_DELAY_SEC", "2"), ("TIMER_DEL_UNIQKEY", "orders+K")];
     put(&mut client, &recall, "m").refuses(response_code::NO_PERMISSION, "recall_messages");
+}
+
+#[test]
+fn a_property_recalls_only_where_the_operator_allows_it() {
+    let plane = Plane::with(|setup| setup.broker.timer.recall_by_property = false);
+    let mut client = plane.connect();
+    let recall = [("TIMER_DELAY_SEC", "2"), ("TIMER_DEL_UNIQKEY", "orders+K")];
+    put(&mut client, &recall, "m").refuses(response_code::NO_PERMISSION, "recall_by_property");
+}
+
+#[test]
+fn handles_are_signed_and_without_a_key_there_are_none() {
+    let plane = Plane::start();
+    let mut client = plane.connect();
+    let handle = |client: &mut _, key: &str| {
+        let answer = put(client, &[("TIMER_DELAY_SEC", "2"), ("UNIQ_KEY", key)], "m");
+        answer.fields.get("recallHandle").cloned()
+    };
+    assert_eq!(handle(&mut client, "K"), None);
+    plane.broker().due_times.set_recall_key(b"secret".to_vec());
+    let first = handle(&mut client, "K").unwrap();
+    assert_eq!(handle(&mut client, "K").unwrap(), first);
+    let other = Plane::start();
+    other.broker().due_times.set_recall_key(b"another".to_vec());
+    assert_ne!(handle(&mut other.connect(), "K").unwrap(), first);
 }
 
 #[test]

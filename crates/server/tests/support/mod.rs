@@ -271,6 +271,7 @@ fn setup(directory: &Path) -> Setup {
             delay_ms_max: 3_600_000,
             roll_ms: 3_600_000,
             recall_messages: true,
+            recall_by_property: true,
         },
     };
     Setup {

@@ -64,6 +64,12 @@ class WorkerSettings:
     """For one function."""
     idle_s: float = 60.0
     """A worker without work for this long is ended."""
+    readable: tuple[str, ...] = ()
+    """Folders and files that functions may read besides their own."""
+    private: tuple[str, ...] = ()
+    """The files of the broker, which functions must not be able to read."""
+    network: bool = False
+    """Whether functions may open sockets."""
 
 
 class Worker:
@@ -76,6 +82,7 @@ class Worker:
         self._verdicts = verdicts
         self._output = asyncio.create_task(self._drain_output(output))
         self.functions: dict[str, Description] = {}
+        self.unprotected: tuple[str, ...] = ()
 
     @classmethod
     async def start(cls, settings: WorkerSettings, output: Callable[[bytes], None]) -> Worker:
@@ -93,6 +100,9 @@ class Worker:
                 f"--parent={os.getpid()}",
                 f"--memory-bytes={settings.memory_bytes}",
                 f"--verdicts={shared}",
+                *(f"--readable={path}" for path in settings.readable),
+                *(f"--private={path}" for path in settings.private),
+                *(("--network",) if settings.network else ()),
                 "--",
                 *settings.sources,
                 stdin=asyncio.subprocess.PIPE,
@@ -115,6 +125,7 @@ class Worker:
             await worker.kill()
             raise
         worker.functions = {known.name: known for known in hello.functions}
+        worker.unprotected = hello.unprotected
         return worker
 
     async def ask(self, ask: Ask, timeout_s: float) -> Answer:
@@ -208,4 +219,8 @@ async def describe_functions(settings: WorkerSettings) -> dict[str, Description]
             _log.error("filter functions: %s", printed.decode("utf-8", "replace").strip())
         raise ConfigError(f"filter_functions cannot be loaded: {lost}") from None
     await worker.kill()
+    if worker.unprotected:
+        _log.warning("filter functions are not kept from: %s", "; ".join(worker.unprotected))
+    else:
+        _log.info("filter functions have no files but their own, no network and no other processes")
     return worker.functions

@@ -25,8 +25,8 @@ from typing import Final
 from metaq._core import ApacheHaFollower, LinkSocket, Store
 from metaq.broker.replication.apache_source import ApacheSource, LogRange, MasterFacts
 from metaq.broker.replication.apache_state import ApacheState
-from metaq.broker.state.journal import Journal
 from metaq.errors import CommandError, MetaqError
+from metaq.journal.journal import Journal
 from metaq.protocol.errors import Unreachable
 
 _log = logging.getLogger(__name__)

@@ -57,7 +57,7 @@ class ApacheCopy:
 
 
 def read_mark(directory: Path) -> MoveMark | None:
-    """Returns the content of the file, None without a file. Raises MetadataDamaged."""
+    """Returns the content of the file, None without a file. Raises MetadataDamaged or PermissionError."""
     path = directory / FILE_NAME
     try:
         with path.open("rb") as file:
@@ -70,6 +70,9 @@ def read_mark(directory: Path) -> MoveMark | None:
         return mark
     except FileNotFoundError:
         return None
+    except PermissionError:
+        # Nothing is damaged: the files belong to another account.
+        raise
     except (OSError, ValueError, msgspec.DecodeError) as error:
         raise MetadataDamaged(
             f"{path} cannot be read: {error}",

@@ -11,9 +11,9 @@ import msgspec
 
 from metaq.broker.replication.apache_source import ApacheSource
 from metaq.broker.state import delay_progress, groups, offsets, topics
-from metaq.broker.state.journal import Change, Entry, Journal
 from metaq.broker.state.offsets import OffsetTable
 from metaq.broker.state.versions import VERSIONS
+from metaq.journal.journal import Change, Entry, Journal
 from metaq.protocol.bodies import DataVersion, SubscriptionGroupTable, TopicConfigTable
 
 QUEUE_ID_MAX = 2**31 - 1

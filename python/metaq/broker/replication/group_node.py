@@ -15,13 +15,13 @@ from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.replication.replica_links import ReplicaLinks
 from metaq.broker.replication.source_link import SourceLink
 from metaq.broker.replication.state_stream import StateIntake
-from metaq.broker.state.journal import Journal
 from metaq.ha.epochs import History, HistoryInvalid
 from metaq.ha.group_record import Member
 from metaq.ha.handshake import Follow, Identity, LinkRefused, OwnLog, Refused, SendTail, Welcome
 from metaq.ha.node import Clock, NodeFacts, Offer, Opened
 from metaq.ha.settings import ReplicaMode
 from metaq.ha.view import Disk, SendGate, Source, SourceState
+from metaq.journal.journal import Journal
 from metaq.settings import StoreSettings
 
 _log = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from metaq._core import LinkSocket, ReplicationHub, Store
 from metaq.broker.replication.state_stream import StateFeed
-from metaq.broker.state.journal import Journal, Point
 from metaq.ha.epochs import History
 from metaq.ha.group_record import Member
 from metaq.ha.handshake import Follow
 from metaq.ha.node import Clock, LinkFacts
 from metaq.ha.view import StateVersion
+from metaq.journal.journal import Journal, Point
 from metaq.settings import ReplicationSettings
 
 _log = logging.getLogger(__name__)

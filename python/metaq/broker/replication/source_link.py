@@ -11,7 +11,6 @@ from typing import Protocol
 from metaq._core import LinkSocket, ReplicationFollower, ReplicationHub, Store
 from metaq.broker.replication.options import ReplicationOptions
 from metaq.broker.replication.state_stream import StateFeed, StateIntake, StateInvalid
-from metaq.broker.state.journal import Journal, Point
 from metaq.ha.epochs import History, HistoryInvalid
 from metaq.ha.group_record import shown_id
 from metaq.ha.handshake import (
@@ -26,6 +25,7 @@ from metaq.ha.handshake import (
 )
 from metaq.ha.node import Clock
 from metaq.ha.view import Source, SourceState
+from metaq.journal.journal import Journal, Point
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from metaq._core import ReplicationHub
-from metaq.broker.state.journal import Entry, Journal, Point, Snapshot
+from metaq.journal.journal import Entry, Journal, Point, Snapshot
 
 MESSAGE_BYTES = 1024 * 1024
 """About the size at which a message is cut."""

@@ -54,7 +54,7 @@ def _of_messages(node: Node, plane: BrokerPlane, state: BrokerState, admin: Admi
     return (
         Messages(topics, groups, store, plane, state.filters, inquiry, node.pools),
         Retries(topics, groups, store, plane, node.pools),
-        Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.pools),
+        Recalls(node.options, node.clock, plane, topics, lambda: admin.permission, node.journal, node.pools),
         TopicRequests(topics, store, plane, node.options.broker.name, node.address, node.pools),
     )
 

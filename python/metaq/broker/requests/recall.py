@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from metaq._core import BrokerPlane, Clock, StoreFailure
 from metaq.broker.options import BrokerOptions
+from metaq.broker.state.recall_key import is_signed, recall_key
 from metaq.broker.state.topics import Topics
 from metaq.broker.work_pools import WorkPools
+from metaq.journal import Journal
 from metaq.protocol.bodies import WRITE
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.dispatch import Request, Response, handles
@@ -24,12 +26,16 @@ PARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """The handle of a waiting message: url-safe base64 of `v1 topic broker time key`."""
+    """The handle of a waiting message: url-safe base64 of `v1 topic broker time key signature`."""
 
     topic: str
     broker: str
     due_ms: int
     unique_key: str
+    signed: str = ""
+    """The text that the signature is of."""
+    signature: str = ""
+    """Empty if there is none, as in the handles of Apache's brokers."""
 
     @classmethod
     def decode(cls, text: str) -> Handle:
@@ -51,7 +57,14 @@ class Handle:
             due_ms = int(due)
         except ValueError:
             due_ms = -1
-        return cls(topic, broker, due_ms, unique_key)
+        return cls(
+            topic,
+            broker,
+            due_ms,
+            unique_key,
+            signed=" ".join(parts[:PARTS]),
+            signature=parts[PARTS] if len(parts) > PARTS else "",
+        )
 
 
 class Recalls:
@@ -64,9 +77,11 @@ class Recalls:
         plane: BrokerPlane,
         topics: Topics,
         permission: Callable[[], int],
+        journal: Journal,
         pools: WorkPools,
     ) -> None:
         self._options = options
+        self._journal = journal
         self._permission = permission
         self._clock = clock
         self._plane = plane
@@ -119,6 +134,11 @@ class Recalls:
             raise Refused(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the message is on broker {handle.broker[:128]}: recall it there",
+            )
+        if not is_signed(recall_key(self._journal), handle.signed, handle.signature):
+            raise Refused(
+                ResponseCode.ILLEGAL_OPERATION,
+                "this broker did not make the recall handle: recall with the handle that the send returned",
             )
         left_ms = handle.due_ms - self._clock.now_ms()
         if not 0 < left_ms <= self._options.broker.timer_max_delay_s * 1000:

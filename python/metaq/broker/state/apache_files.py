@@ -16,11 +16,11 @@ from pathlib import Path
 import msgspec
 
 from metaq.broker.state import delay_progress, groups, offsets, topics
-from metaq.broker.state.journal import Change, Entry, Journal, Point, Snapshot
 from metaq.broker.state.versions import VERSIONS, stored_version
 from metaq.durable import sync_directory
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile
+from metaq.journal.journal import Change, Entry, Journal, Point, Snapshot
 from metaq.metadata import MetadataFile
 from metaq.protocol.bodies import (
     DataVersion,

@@ -12,13 +12,13 @@ from metaq.broker.state import groups, locks, offsets, topics
 from metaq.broker.state.delay_progress import DelayProgress
 from metaq.broker.state.filters import Filters
 from metaq.broker.state.groups import Groups
-from metaq.broker.state.journal import Entry
 from metaq.broker.state.locks import QueueLocks
 from metaq.broker.state.offsets import Offsets
 from metaq.broker.state.policy import PolicyFeed
 from metaq.broker.state.stats import Statistics
 from metaq.broker.state.topics import Topics
 from metaq.broker.state.versions import VERSIONS
+from metaq.journal.journal import Entry
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import asyncio
 import re
 
 from metaq._core import BrokerPlane, Clock
-from metaq.broker.state.journal import Change, Journal
 from metaq.broker.state.versions import VERSIONS, stored_version
+from metaq.journal.journal import Change, Journal
 from metaq.protocol.bodies import DataVersion, DelayOffsets
 from metaq.protocol.dispatch import Request, Response, handles
 from metaq.protocol.offsets import GetAllDelayOffset

@@ -11,8 +11,8 @@ from metaq._core import BrokerPlane, Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.requests.paging import page_of
 from metaq.broker.state.attributes import GROUP_KEYS, altered
-from metaq.broker.state.journal import Journal, Unwritten
 from metaq.broker.state.versions import VERSIONS, stored_version
+from metaq.journal.journal import Journal, Unwritten
 from metaq.protocol import names
 from metaq.protocol.bodies import (
     DataVersion,

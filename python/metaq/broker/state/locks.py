@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from metaq._core import Clock
 from metaq.broker.options import LEASE_MS
-from metaq.broker.state.journal import Journal, NotWritten, Unwritten
 from metaq.broker.state.topics import Topics
+from metaq.journal.journal import Journal, NotWritten, Unwritten
 from metaq.protocol import names
 from metaq.protocol.bodies import LockBatchRequestBody, LockBatchResponseBody
 from metaq.protocol.clients import LockBatchQueues, UnlockBatchQueues

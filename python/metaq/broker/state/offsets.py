@@ -11,8 +11,8 @@ import msgspec
 
 from metaq._core import BrokerPlane, Clock, Store
 from metaq.broker.state.groups import Groups
-from metaq.broker.state.journal import Change, Journal
 from metaq.broker.state.versions import VERSIONS, stored_version
+from metaq.journal.journal import Change, Journal
 from metaq.protocol import names
 from metaq.protocol.bodies import ConsumerOffsets, DataVersion
 from metaq.protocol.dispatch import Request, Response, handles

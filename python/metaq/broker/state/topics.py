@@ -9,8 +9,8 @@ import msgspec
 from metaq._core import Clock
 from metaq.broker.options import BrokerOptions
 from metaq.broker.state.attributes import altered
-from metaq.broker.state.journal import Journal, Unwritten
 from metaq.broker.state.versions import VERSIONS, stored_version
+from metaq.journal.journal import Journal, Unwritten
 from metaq.protocol import names
 from metaq.protocol.bodies import INHERIT, READ, WRITE, DataVersion, TopicConfig, TopicConfigTable
 from metaq.protocol.codes import ResponseCode

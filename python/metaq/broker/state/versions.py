@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from metaq.broker.state.journal import Journal
+from metaq.journal.journal import Journal
 from metaq.protocol.bodies import DataVersion
 
 VERSIONS: Final = "versions"

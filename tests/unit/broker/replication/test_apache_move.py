@@ -10,8 +10,8 @@ from metaq._core import Clock, Store
 from metaq.broker.replication import apache_move
 from metaq.broker.replication.apache_move import ApacheMove, MovePhase, MoveState
 from metaq.broker.replication.apache_source import ApacheSource, LogRange, MasterFacts
-from metaq.broker.state.journal import Journal
 from metaq.errors import CommandError
+from metaq.journal.journal import Journal
 from metaq.protocol.admin import GetBrokerConfig
 from metaq.protocol.command import Command
 from metaq.protocol.errors import Unreachable

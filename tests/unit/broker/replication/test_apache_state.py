@@ -10,8 +10,8 @@ import pytest
 from metaq.broker.replication.apache_source import ApacheSource
 from metaq.broker.replication.apache_state import ApacheState
 from metaq.broker.state import delay_progress, groups, topics
-from metaq.broker.state.journal import Journal
 from metaq.broker.state.offsets import OFFSETS, encode_offsets, offsets_in
+from metaq.journal.journal import Journal
 from metaq.protocol.bodies import (
     DataVersion,
     DelayOffsets,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 
 import pytest
 
@@ -14,10 +15,12 @@ def encoded(text: str) -> str:
 
 
 def test_a_handle_is_read_with_and_without_padding() -> None:
-    wanted = Handle("orders", "broker-a", 1_750_000_000_000, "K?~")
-    handle = encoded("v1 orders broker-a 1750000000000 K?~")
+    text = "v1 orders broker-a 1750000000000 K?~"
+    wanted = Handle("orders", "broker-a", 1_750_000_000_000, "K?~", signed=text)
+    handle = encoded(text)
     assert Handle.decode(handle) == Handle.decode(handle.rstrip("=")) == wanted
-    assert Handle.decode(encoded("v1 orders broker-a 1750000000000 K?~ and more")) == wanted
+    signed = Handle.decode(encoded(f"{text} signature and more"))
+    assert signed == dataclasses.replace(wanted, signature="signature")
 
 
 def test_a_time_that_is_none_is_always_over() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from metaq.broker.state.apache_files import export_config, open_journal, read_files
-from metaq.broker.state.journal import Journal
 from metaq.errors import CommandError
 from metaq.held_file import HeldFile
+from metaq.journal.journal import Journal
 from metaq.metadata import MetadataDamaged
 from metaq.protocol.bodies import DelayOffsets
 

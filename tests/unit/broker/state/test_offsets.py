@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq._core import BrokerPlane, Store
-from metaq.broker.state.journal import NotWritten
 from metaq.broker.state.offsets import (
     Offsets,
     decode_offsets,
@@ -22,6 +21,7 @@ from metaq.broker.state.offsets import (
     lowest_offsets,
     topics_of_group,
 )
+from metaq.journal.journal import NotWritten
 from metaq.protocol.bodies import DataVersion
 from metaq.protocol.errors import ProtocolError
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from metaq._core import Clock
 from metaq.broker.state.attributes import altered, parsed
-from metaq.broker.state.journal import NotWritten
 from metaq.broker.state.topics import TOPICS_MAX, Topics
+from metaq.journal.journal import NotWritten
 from metaq.protocol.bodies import TopicConfig
 from metaq.protocol.errors import Refused
 from tests.unit.broker.conftest import options_for

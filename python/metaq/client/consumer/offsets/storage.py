@@ -10,11 +10,15 @@ from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from metaq.client.session.routes import Queue
 from metaq.client.tasks import Tasks
 from metaq.durable import replace_file
 from metaq.errors import ClientClosed, CommandError
 from metaq.held_file import HeldFile
+from metaq.journal import FileJournal
+from metaq.journal.file_journal import directory_beside
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.offsets import (
     GetMaxOffset,
@@ -119,34 +123,36 @@ async def _run_all(work: Iterable[Awaitable[None]]) -> None:
 class FileOffsets:
     """Broadcast mode: every process reads all queues and stores its offsets in a file of its own.
 
-    The file is synced and then replaced as a whole, so after a power failure it is either the old or the new
-    one. A file that cannot be read is an error, because to start afresh would silently skip or repeat
-    messages.
+    A commit is one entry in the journal beside the file (`metaq.journal.file_journal`), with the offsets that
+    have changed. The file itself is written when the consumer closes. One that cannot be read is an error,
+    because to start afresh would silently skip or repeat messages.
 
-    Commits may overlap, and a cancelled commit continues in its thread. They write one after the other, each
-    the newest offsets, and the file stays locked until the last one has ended.
+    Commits may overlap; those that come during a sync share the next one. A cancelled commit continues, and
+    the file stays locked until the last one has ended.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writing = threading.Lock()
+        self._is_open = True
         try:
-            self._held: HeldFile | None = HeldFile(path.with_suffix(".lock"))
+            self._held = HeldFile(path.with_suffix(".lock"))
         except BlockingIOError:
             raise CommandError(
                 f"{path}: another consumer keeps its offsets in this file",
                 hint="give each process its own file with offsets_file=…",
             ) from None
         try:
-            self._offsets = self._load()
+            self._offsets: dict[Queue, int] = {}
+            self._journal = self._load()
+            for key, value in self._journal.values.items():
+                self._on_change(key, value)
         except BaseException:
             self._held.close()
             raise
-        self._wanted = self._offsets
 
     @classmethod
     async def open(cls, path: Path) -> FileOffsets:
-        """Opens the file in a thread. Raises CommandError or OSError.
+        """Opens the file in a thread. Raises CommandError, JournalDamaged or OSError.
 
         The thread continues if the caller is cancelled; it then unlocks the file at once.
         """
@@ -159,7 +165,7 @@ class FileOffsets:
             with guard:
                 opened.append(offsets)
                 if is_cancelled:
-                    offsets._unlock()
+                    offsets._abandon()
             return offsets
 
         try:
@@ -168,58 +174,69 @@ class FileOffsets:
             with guard:
                 is_cancelled = True
                 for offsets in opened:
-                    offsets._unlock()
+                    offsets._abandon()
             raise
 
     async def read(self, queue: Queue) -> int | None:
         return self._offsets.get(queue)
 
     async def commit(self, offsets: Mapping[Queue, int]) -> None:
-        self._wanted = {**self._wanted, **offsets}
-        if self._wanted != self._offsets:
-            await asyncio.to_thread(self._store_wanted)
+        if not self._is_open:
+            raise ClientClosed(f"{self._path}: the file of offsets is closed")
+        await self._journal.write(
+            [
+                (_key(queue), b"%d" % queue_offset)
+                for queue, queue_offset in offsets.items()
+                if self._offsets.get(queue) != queue_offset
+            ]
+        )
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._unlock)
-
-    def _unlock(self) -> None:
-        with self._writing:
-            if self._held is not None:
+        if self._is_open:
+            self._is_open = False
+            try:
+                await self._journal.close(self._content, lambda content: replace_file(self._path, content))
+            finally:
                 self._held.close()
-                self._held = None
 
-    def _store_wanted(self) -> None:
-        with self._writing:
-            if self._held is None:
-                raise ClientClosed(f"{self._path}: the file of offsets is closed")
-            wanted = self._wanted
-            if wanted != self._offsets:
-                self._store(wanted)
-                self._offsets = wanted
+    def _abandon(self) -> None:
+        """Unlocks a file to which nothing is being written."""
+        self._is_open = False
+        self._journal.abandon()
+        self._held.close()
 
-    def _load(self) -> dict[Queue, int]:
+    def _on_change(self, key: str, value: bytes | None) -> None:
+        topic, broker, queue_id = msgspec.json.decode(key, type=tuple[str, str, int])
+        if value is not None:
+            self._offsets[Queue(topic, broker, queue_id)] = int(value)
+
+    def _load(self) -> FileJournal:
+        return FileJournal(self._path, self._read_file, self._on_change)
+
+    def _read_file(self) -> dict[str, bytes]:
         try:
-            text = self._path.read_text()
-        except FileNotFoundError:
-            return {}
-        try:
-            rows = json.loads(text)["offsets"]
-            return {
+            rows = json.loads(self._path.read_text())["offsets"]
+            queues = {
                 Queue(str(row["topic"]), str(row["broker"]), int(row["queue"])): int(row["offset"])
                 for row in rows
             }
+            return {_key(queue): b"%d" % queue_offset for queue, queue_offset in queues.items()}
         except (ValueError, KeyError, TypeError) as error:
             raise CommandError(
                 f"{self._path}: the offsets cannot be read: {error!r}",
-                hint="remove the file to begin where start=… says",
+                hint=f"remove the file and {directory_beside(self._path)} to begin where start=… says",
             ) from None
 
-    def _store(self, offsets: Mapping[Queue, int]) -> None:
+    def _content(self) -> bytes:
         rows = [
             {"topic": queue.topic, "broker": queue.broker, "queue": queue.id, "offset": queue_offset}
-            for queue, queue_offset in offsets.items()
+            for queue, queue_offset in self._offsets.items()
         ]
-        replace_file(self._path, json.dumps({"offsets": rows}).encode())
+        return json.dumps({"offsets": rows}).encode()
+
+
+def _key(queue: Queue) -> str:
+    return msgspec.json.encode((queue.topic, queue.broker, queue.id)).decode()
 
 
 async def earliest_offset(session: Session, queue: Queue) -> int:

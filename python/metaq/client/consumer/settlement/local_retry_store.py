@@ -12,6 +12,7 @@ The command line calls these messages parked, and so do the names on disk.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import quote, unquote
 
 from metaq.errors import CommandError
+from metaq.private_files import make_private_directory, open_private
 
 if TYPE_CHECKING:
     from metaq.client.message import Message
@@ -105,8 +107,10 @@ class LocalRetryStore:
     """The store of one group. Any thread may use it."""
 
     def __init__(self, path: Path) -> None:
-        """Raises CommandError if the file cannot be opened."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        """Raises CommandError if the file cannot be opened, and OSError if this account may not open it."""
+        make_private_directory(path.parent)
+        # SQLite gives its other files the mode of this one.
+        os.close(open_private(path))
         self._lock = threading.Lock()
         try:
             self._database = sqlite3.connect(

@@ -13,6 +13,7 @@ import pytest
 from metaq.client.consumer.offsets.storage import FileOffsets
 from metaq.client.session.routes import Queue
 from metaq.errors import ClientClosed, CommandError
+from metaq.journal import FileJournal
 
 QUEUE = Queue("T", "b", 1)
 
@@ -32,20 +33,49 @@ def test_offsets_are_there_again_and_others_stay(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         offsets = FileOffsets(tmp_path / "g.json")
         await offsets.commit({QUEUE: 5})
-        before = (tmp_path / "g.json").read_bytes()
 
-        def full(_: int) -> None:
+        def full(*_: object) -> int:
             raise OSError(28, "no space left")
 
-        monkeypatch.setattr("os.fsync", full)
-        with pytest.raises(OSError, match="no space"):
-            await offsets.commit({QUEUE: 6})
-        assert (tmp_path / "g.json").read_bytes() == before
+        with monkeypatch.context() as patched:
+            patched.setattr("os.pwrite", full)
+            with pytest.raises(OSError, match="no space"):
+                await offsets.commit({QUEUE: 6})
         assert await offsets.read(QUEUE) == 5
+        await offsets.commit({QUEUE: 7})
+        await offsets.close()
+        assert '"offset": 7' in (tmp_path / "g.json").read_text()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_of_an_older_version_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text('{"offsets": [{"topic": "T", "broker": "b", "queue": 1, "offset": 5}]}')
+
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        assert await offsets.read(QUEUE) == 5
+        await offsets.commit({Queue("T", "b", 2): 9})
+        offsets._abandon()  # As if the process was killed.
+        again = FileOffsets(tmp_path / "g.json")
+        assert [await again.read(Queue("T", "b", number)) for number in (1, 2)] == [5, 9]
+        await again.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("queues", [50, 500])
+def test_a_commit_writes_what_has_changed(tmp_path: Path, queues: int) -> None:
+    async def scenario() -> None:
+        offsets = FileOffsets(tmp_path / "g.json")
+        await offsets.commit({Queue("T", "b", number): number for number in range(queues)})
+        before = offsets._journal.journal.appended_bytes
+        await offsets.commit({Queue("T", "b", number): number + (number == 7) for number in range(queues)})
+        assert 0 < offsets._journal.journal.appended_bytes - before < 100
         await offsets.close()
 
     asyncio.run(scenario())
@@ -102,14 +132,14 @@ def test_a_commit_that_is_cancelled_ends_before_the_file_is_free(
 
 def slow_sync(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Makes syncs slow; the event is set when one has begun."""
-    begun, sync = threading.Event(), os.fsync
+    begun, sync = threading.Event(), os.fdatasync
 
     def slow(descriptor: int) -> None:
         begun.set()
         time.sleep(0.02)
         sync(descriptor)
 
-    monkeypatch.setattr("os.fsync", slow)
+    monkeypatch.setattr("os.fdatasync", slow)
     return begun
 
 
@@ -123,7 +153,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, text: str) -> No
 def test_an_opening_that_is_given_up_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, may_end, load = threading.Event(), threading.Event(), FileOffsets._load
 
-    def slowly(offsets: FileOffsets) -> dict[Queue, int]:
+    def slowly(offsets: FileOffsets) -> FileJournal:
         begun.set()
         may_end.wait(60)
         return load(offsets)

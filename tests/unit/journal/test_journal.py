@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from metaq.broker.state import journal as module
-from metaq.broker.state.journal import (
+from metaq.journal import journal as module
+from metaq.journal.journal import (
     Change,
     Entry,
     Journal,
@@ -166,7 +166,7 @@ def test_after_a_failed_sync_nothing_is_taken(tmp_path: Path, monkeypatch: pytes
         await journal.write([put("a", "1")])
         with (
             failing(monkeypatch, "fdatasync", errno.EIO),
-            pytest.raises(NotWritten, match="restart the broker"),
+            pytest.raises(NotWritten, match="restart this process"),
         ):
             await journal.write([put("a", "2")])
         for attempt in (journal.write([put("b")]), journal.reset(Snapshot(Point(9, 9), []))):

@@ -1,4 +1,5 @@
-"""The journal: the control state of a broker, written in proportion to its changes.
+"""The journal: tables of keys and values, such as the control state of a broker, written in proportion to
+their changes.
 
 Topics, groups, committed offsets, progress and locks are tables of keys and values. A change of one key is
 one entry `(epoch, version, table, key, value)`; without a value, the key is removed. The version grows by
@@ -40,7 +41,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, TypeVar
 
-from metaq.broker.state.journal_files import START, Entry, JournalDamaged, JournalFiles, NotWritten, Point
+from metaq.journal.files import START, Entry, JournalDamaged, JournalFiles, NotWritten, Point
 from metaq.metadata import MetadataDamaged
 from metaq.protocol.errors import ProtocolError
 
@@ -60,6 +61,7 @@ __all__ = [
 
 COMPACTION_BYTES_MIN: Final = 1024 * 1024
 HISTORY_ENTRIES_MAX: Final = 10_000
+HISTORY_BYTES_MAX: Final = 32 * 1024 * 1024
 """The newest entries stay in memory for replicas that lag behind, across compactions."""
 
 Change = tuple[str, str, bytes | None]
@@ -79,16 +81,20 @@ class Snapshot:
 class Journal:
     """The journal in one directory. All methods belong to the event loop, except `open`."""
 
-    def __init__(self, files: JournalFiles, epoch: int) -> None:
+    def __init__(
+        self, files: JournalFiles, epoch: int, *, history_bytes_max: int = HISTORY_BYTES_MAX
+    ) -> None:
         self._files = files
         # No other work may keep the state from the disk. One thread appends, one writes a snapshot.
         self._threads = ThreadPoolExecutor(2, "metaq-journal")
         self._epoch = epoch
+        self._history_bytes_max = history_bytes_max
         self._tables: dict[str, dict[str, Entry]] = {}
         self._live_bytes = 0
         self._log_bytes = 0
         self._compact_at_bytes = 0
         self._recent: deque[Entry] = deque()
+        self._recent_bytes = 0
         self._recent_after = START
         """The point before the first of the recent entries."""
         self._waiting: list[tuple[Sequence[Change], asyncio.Future[None]]] = []
@@ -102,14 +108,14 @@ class Journal:
         """Written since it was opened, snapshots not counted."""
 
     @classmethod
-    def open(cls, directory: Path, epoch: int = 1) -> Journal:
+    def open(cls, directory: Path, epoch: int = 1, *, history_bytes_max: int = HISTORY_BYTES_MAX) -> Journal:
         """Reads the files. Raises JournalDamaged or OSError.
 
         If the journal already holds entries of a higher epoch, it goes on with that one.
         """
         files = JournalFiles(directory)
         loaded = files.load()
-        journal = cls(files, epoch)
+        journal = cls(files, epoch, history_bytes_max=history_bytes_max)
         journal._restart_from(Snapshot(loaded.point, loaded.live))
         journal._take(loaded.entries)
         journal._log_bytes = loaded.log_bytes
@@ -219,6 +225,10 @@ class Journal:
     async def _apart(self, work: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
+    def abandon(self) -> None:
+        """Closes the files of a journal that nothing is being written to, in any thread."""
+        self._files.close()
+
     async def _to_its_end(self, work: Coroutine[object, object, None]) -> None:
         """Runs the work even if the caller is cancelled: memory must follow the disk."""
         await asyncio.shield(asyncio.create_task(work))
@@ -290,14 +300,18 @@ class Journal:
         for entry in snapshot.entries:
             self._put(entry)
         self._recent.clear()
+        self._recent_bytes = 0
         self._recent_after = snapshot.point
 
     def _take(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self._put(entry)
             self._recent.append(entry)
-        while len(self._recent) > HISTORY_ENTRIES_MAX:
-            self._recent_after = self._recent.popleft().point
+            self._recent_bytes += entry.size_bytes
+        while len(self._recent) > HISTORY_ENTRIES_MAX or self._recent_bytes > self._history_bytes_max:
+            oldest = self._recent.popleft()
+            self._recent_bytes -= oldest.size_bytes
+            self._recent_after = oldest.point
 
     def _put(self, entry: Entry) -> None:
         table = self._tables.setdefault(entry.table, {})

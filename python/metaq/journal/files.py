@@ -33,6 +33,7 @@ import msgspec
 
 from metaq.durable import sync_directory
 from metaq.metadata import MetadataDamaged
+from metaq.private_files import create_private, make_private_directory
 from metaq.protocol.codes import ResponseCode
 from metaq.protocol.errors import Refused
 
@@ -94,7 +95,7 @@ class JournalDamaged(MetadataDamaged):
 
 class NotWritten(Refused, OSError):
     """A change could not be written, and nothing has changed. If a sync failed, no other change is taken
-    before the broker is restarted."""
+    before the process is restarted."""
 
     def __init__(self, remark: str) -> None:
         super().__init__(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
@@ -164,7 +165,7 @@ class JournalFiles:
         Raises JournalDamaged or OSError.
         """
         if not self.directory.is_dir():
-            self.directory.mkdir(parents=True)
+            make_private_directory(self.directory)
             sync_directory(self.directory.parent)
         snapshots, logs = self._numbers(_SNAPSHOT), self._numbers(_LOG)
         loaded, first, may_lack_log = Loaded(START), min(logs, default=1), not logs and not snapshots
@@ -327,7 +328,7 @@ class JournalFiles:
         return JournalDamaged(
             f"the journal cannot be read: {path} is damaged at byte {position}: {fault}",
             hint=f"restore {self.directory} from a backup or a replica, or move it away to start from the "
-            "files in config/",
+            "files that it has replaced (config/ of a broker)",
         )
 
     # Writing
@@ -351,7 +352,7 @@ class JournalFiles:
     def _create(self, path: Path, head: Head, payloads: Iterable[bytes]) -> None:
         temporary = path.with_name(path.name + _TEMPORARY)
         try:
-            with temporary.open("wb") as file:
+            with create_private(temporary) as file:
                 file.write(frame(msgspec.msgpack.encode(head)))
                 for payload in payloads:
                     file.write(frame(payload))
@@ -392,7 +393,7 @@ class JournalFiles:
         """From now on nothing is written: the kernel may have dropped what a failed sync should have kept."""
         self._failure = (
             f"the journal {self.directory} takes no changes because {why}; "
-            "check the disk and restart the broker"
+            "check the disk and restart this process"
         )
         _log.error(self._failure)
         return NotWritten(self._failure)

@@ -1,0 +1,131 @@
+"""Topics and their queues, by topic and by broker name, so that every question costs what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from metaq.protocol.bodies import QueueData
+from metaq.protocol.codes import ResponseCode
+from metaq.protocol.errors import Refused
+from metaq.settings import NameServerSettings
+
+_NOTHING: Mapping[str, QueueData] = {}
+
+
+class TopicTable:
+    """The queues of every topic on every broker name."""
+
+    def __init__(self, limits: NameServerSettings) -> None:
+        self._limits = limits
+        self._by_topic: dict[str, dict[str, QueueData]] = {}
+        self._by_name: dict[str, dict[str, QueueData]] = {}
+        self._flagged: dict[str, None] = {}
+        """Topics that have a flag on some broker: few, because only units use flags."""
+        self.entries = 0
+        self._list_bytes = 0
+
+    def of(self, topic: str) -> Mapping[str, QueueData]:
+        """The queues of a topic by broker name; do not change them."""
+        return self._by_topic.get(topic, _NOTHING)
+
+    def on(self, name: str) -> Mapping[str, QueueData]:
+        """The topics of a broker name; do not change them."""
+        return self._by_name.get(name, _NOTHING)
+
+    def check_room(self, name: str, topics: Iterable[str]) -> None:
+        """Raises Refused if this broker name, or all together, would have too many topics."""
+        known = self.on(name)
+        added = sum(topic not in known for topic in topics)
+        if not added:
+            return
+        limits = self._limits
+        for option, limit, held in (
+            ("nameserver_broker_topics_max", limits.nameserver_broker_topics_max, len(known)),
+            ("nameserver_topics_max", limits.nameserver_topics_max, self.entries),
+        ):
+            if held + added > limit:
+                raise Refused(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"{added} more topics of {name} would be more than {limit} ({option} of the name server)",
+                )
+
+    def put(self, topic: str, data: QueueData) -> None:
+        queues = self._by_topic.get(topic)
+        if queues is None:
+            queues = self._by_topic[topic] = {}
+            self._list_bytes += listed_bytes(topic)
+        if data.broker_name not in queues:
+            self.entries += 1
+        queues[data.broker_name] = data
+        self._by_name.setdefault(data.broker_name, {})[topic] = data
+        if data.topic_sys_flag:
+            self._flagged[topic] = None
+
+    def drop(self, topic: str, name: str) -> None:
+        queues = self._by_topic[topic]
+        del queues[name]
+        self.entries -= 1
+        topics = self._by_name[name]
+        del topics[topic]
+        if not topics:
+            del self._by_name[name]
+        if not queues:
+            del self._by_topic[topic]
+            self._flagged.pop(topic, None)
+            self._list_bytes -= listed_bytes(topic)
+
+    def drop_all_on(self, name: str) -> None:
+        for topic in list(self.on(name)):
+            self.drop(topic, name)
+
+    def change_permissions(self, name: str, change: Callable[[int], int]) -> int:
+        """Changes the permission of every topic of a broker name; returns how many there are."""
+        for data in self.on(name).values():
+            data.perm = change(data.perm)
+        return len(self.on(name))
+
+    def listed(self) -> list[str]:
+        """All topics. Raises Refused if the list does not fit into an answer."""
+        self._check_answer(
+            f"all {len(self._by_topic)} topics", self._list_bytes, "ask for the topics of one cluster"
+        )
+        return list(self._by_topic)
+
+    def listed_on(self, names: Iterable[str]) -> list[str]:
+        """The topics on at least one of the broker names. Raises Refused as `listed` does."""
+        found: dict[str, None] = {}
+        for name in names:
+            found.update(dict.fromkeys(self.on(name)))
+        if self._list_bytes > self._limits.answer_bytes_max:
+            self._check_answer(
+                f"{len(found)} topics of this cluster",
+                sum(map(listed_bytes, found)),
+                "ask its brokers for their topics",
+            )
+        return list(found)
+
+    def _check_answer(self, what: str, size_bytes: int, hint: str) -> None:
+        """Raises Refused before a list is built that no peer would read."""
+        limit_bytes = self._limits.answer_bytes_max
+        if size_bytes > limit_bytes:
+            raise Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the list of {what} has {size_bytes} bytes, but an answer may have {limit_bytes} "
+                f"(frame_bytes_max): {hint}",
+            )
+
+    def listed_by_flag(self, having: int, lacking: int) -> list[str]:
+        """Topics by the bits of their system flag, as the first of their brokers says."""
+        return [
+            topic
+            for topic in self._flagged
+            if (flag := (queues := self._by_topic[topic])[min(queues)].topic_sys_flag) & having == having
+            and not flag & lacking
+        ]
+
+
+def listed_bytes(topic: str) -> int:
+    """The size of a topic in a list of topics."""
+    return len(msgspec.json.encode(topic)) + 1
