@@ -39,6 +39,8 @@ UNIQUE_KEY_COUNT = 32
 KEY_CHARACTERS_MAX = 32_767
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 """Well below the frame size of clients. The first record is sent whatever its size."""
+VIEWS_MAX = 4
+"""Messages that are read for VIEW_MESSAGE at the same time."""
 
 
 class Messages:
@@ -61,6 +63,7 @@ class Messages:
         self._filters = filters
         self._inquiry = inquiry
         self._pools = pools
+        self._views = asyncio.Semaphore(VIEWS_MAX)
 
     @handles(SendMessage, SendMessageV2, SendBatchMessage)
     async def send_message(self, command: SendMessage | SendMessageV2, request: Request) -> Response:
@@ -140,16 +143,20 @@ class Messages:
 
     @handles(ViewMessageById)
     async def view_message_by_id(self, command: ViewMessageById, request: Request) -> Response:
-        record = None
-        if command.physical_offset >= 0:
-            record = await self._pools.look_ups.run(
-                request.connection, lambda: self._store.record_at(command.physical_offset)
-            )
-        if record is None:
-            raise Refused(
-                ResponseCode.SYSTEM_ERROR, f"no message begins at physical offset {command.physical_offset}"
-            )
-        return Response(body=record)
+        # Answered before the next one is read: otherwise threads would read faster than answers can leave.
+        async with self._views:
+            record = None
+            if command.physical_offset >= 0:
+                record = await self._pools.look_ups.run(
+                    request.connection, lambda: self._store.record_at(command.physical_offset)
+                )
+            if record is None:
+                raise Refused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"no message begins at physical offset {command.physical_offset}",
+                )
+            request.respond(body=record)
+        return RESPONDED
 
     @handles(QueryMessage)
     async def query_message(self, command: QueryMessage, request: Request) -> Response:

@@ -10,11 +10,12 @@ import pytest
 
 from metaq._core import BrokerPlane, Store
 from metaq.broker.background.subscription_inquiry import Inquiry
-from metaq.broker.requests.messages import ANSWER_BYTES_MAX, Messages
+from metaq.broker.requests.messages import ANSWER_BYTES_MAX, VIEWS_MAX, Messages
 from metaq.broker.state.clients import Clients
 from metaq.broker.state.filters import Filters
 from metaq.broker.work_pools import WorkPools
 from metaq.protocol.command import Command
+from metaq.protocol.dispatch import RESPONDED
 from metaq.protocol.errors import Refused, Unreachable
 from metaq.protocol.messages import (
     PullMessage,
@@ -210,14 +211,38 @@ def test_a_group_is_made_and_the_pull_handed_back(make_desk: Callable[..., Desk]
 
 
 def test_one_message_by_its_place(desk: Desk, request_with: Any) -> None:
-    async def view(physical_offset: int) -> bytes:
+    async def view(physical_offset: int) -> list[bytes]:
+        request = request_with()
         command = ViewMessageById(physical_offset=physical_offset)
-        return (await desk.messages.view_message_by_id(command, request_with())).body
+        assert await desk.messages.view_message_by_id(command, request) is RESPONDED
+        return [body for _, _, _, body in request.answers]
 
-    assert asyncio.run(view(42)) == b"record"
+    assert asyncio.run(view(42)) == [b"record"]
     for nowhere in (41, -1):
         with pytest.raises(Refused, match=str(nowhere)):
             asyncio.run(view(nowhere))
+
+
+def test_no_more_messages_are_read_than_can_be_answered(
+    desk: Desk, request_with: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [request_with() for _ in range(50)]
+    begun: list[int] = []
+    unanswered: list[int] = []
+
+    def record_at(physical_offset: int) -> bytes:
+        begun.append(physical_offset)
+        unanswered.append(len(begun) - sum(len(request.answers) for request in requests))
+        return b"record"
+
+    async def view_all() -> None:
+        command = ViewMessageById(physical_offset=42)
+        await asyncio.gather(*(desk.messages.view_message_by_id(command, request) for request in requests))
+
+    monkeypatch.setattr(desk.store, "record_at", record_at)
+    asyncio.run(view_all())
+    assert len(unanswered) == 50
+    assert max(unanswered) <= VIEWS_MAX
 
 
 def query(desk: Desk, **changes: Any) -> Any:
