@@ -70,12 +70,15 @@ async fn converse(shared: &Shared, mut transport: Transport, peer: &Arc<Peer>) -
             input.release_buffer();
             answers.release_buffers();
         }
-        buffers.count(input.buffer.capacity() + answers.memory());
         let is_behind = !answers.output.is_empty();
         peer.mark_behind(is_behind);
         // Take nothing more from a peer that does not read its answers. It is woken when it does.
-        let may_go_on = answers.unconfirmed_count() < UNCONFIRMED_MAX
-            && !(is_behind && (is_full(shared, &answers) || shared.memory.is_scarce()));
+        let must_read = is_behind && (is_full(shared, &answers) || shared.memory.is_scarce());
+        if must_read {
+            answers.output.trim();
+        }
+        let may_go_on = !must_read && answers.unconfirmed_count() < UNCONFIRMED_MAX;
+        buffers.count(input.buffer.capacity() + answers.memory());
         if turn.is_over() {
             turn = Turn::default();
             tokio::task::yield_now().await;

@@ -109,6 +109,16 @@ impl Output {
         self.chunk_memory + self.tail.capacity()
     }
 
+    /// Gives back the part of the frame buffer that is written or was never used, if that is most of it.
+    pub fn trim(&mut self) {
+        let unsent = self.tail.len() - self.tail_written;
+        if self.tail.capacity() > COPY_BYTES_MAX + 2 * unsent {
+            self.tail = self.tail.split_off(self.tail_written);
+            self.tail.shrink_to_fit();
+            self.tail_written = 0;
+        }
+    }
+
     /// Gives back buffers that hold nothing.
     pub fn release_buffers(&mut self) {
         if self.tail.is_empty() {
@@ -231,6 +241,12 @@ mod tests {
         assert!(output.memory() > 1 << 20, "a chunk stays until its last byte is written");
         output.advance(1);
         assert_eq!((output.len(), output.memory()), (0, 0));
+        output.tail().extend_from_slice(&[7; 200_000]);
+        output.advance(150_000);
+        output.trim();
+        assert_eq!((output.len(), output.memory()), (50_000, 50_000));
+        assert_eq!(drain(&mut output, usize::MAX), [7; 50_000]);
+        output.release_buffers();
         for number in 0..10_000_u32 {
             output.append(Body::Mapped(vec![Bytes::from(vec![number as u8; COPY_BYTES_MAX + 1])]));
             output.tail().extend_from_slice(b"header");

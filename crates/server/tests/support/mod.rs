@@ -146,7 +146,10 @@ impl Plane {
     pub fn crossed(&self) -> Crossed {
         match self.event() {
             Event::Request(crossed) => crossed,
-            _ => panic!("expected a request"),
+            Event::Closed(peer) => {
+                panic!("expected a request, but a connection ended: {:?}", peer.end_reason())
+            }
+            Event::Answer(_) => panic!("expected a request, but an answer came"),
         }
     }
 
